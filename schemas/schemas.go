@@ -1,0 +1,75 @@
+// Package schemas defines what is on the wire: every message of millrace, its topic,
+// its key and its form as a Kafka record.
+//
+// A message is Protobuf (millrace/v1) with CloudEvents headers in binary mode; the
+// JSON mapping of Protobuf is read everywhere too. Ids are functions of what a message
+// says, so a message that is made twice is one message. The package imports nothing
+// of millrace, and everything else may import it.
+package schemas
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// A Body is one of the messages of millrace/v1.
+type Body interface {
+	proto.Message
+	GetId() string
+}
+
+// A Message is a body on its way to a topic.
+type Message struct {
+	Topic Topic
+	Body  Body
+	// Due, where it is set, keeps the message in the delay lanes until then; it comes
+	// back to the reader of Topic through that reader's again topic.
+	Due time.Time
+}
+
+// A Header is one header of a Kafka record.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+// A Record is an encoded message: what a Kafka record holds.
+type Record struct {
+	Topic   Topic
+	Key     []byte
+	Value   []byte
+	Headers []Header
+}
+
+// A Delivery is one record as a reader got it.
+type Delivery struct {
+	// Topic is the topic that the message was first sent to, also where it came back
+	// through the delay lanes.
+	Topic Topic
+	// From is the topic that it was read from: Topic or an again topic.
+	From Topic
+	// Incarnation is a hash of the id of the topic it was read from: it tells a topic
+	// that was deleted and made again from its predecessor.
+	Incarnation uint32
+	Partition   int32
+	Offset      int64
+	// Timestamp is the record's own, in milliseconds.
+	Timestamp time.Time
+	Key       []byte
+	// Value is set, and Body nil, for topics that hold other topics' bytes (dead).
+	Value   []byte
+	Headers []Header
+	Body    Body
+	// Attempt counts deliveries that were tried, this one included: 1 at first.
+	Attempt int
+	// Waits counts deliveries that ended in class wait.
+	Waits int
+	// Last says that another failure makes a dead letter of it.
+	Last bool
+}
+
+// A Copy names one item in one store.
+type Copy struct {
+	Account, Store, Space, Item string
+}

@@ -1,0 +1,193 @@
+package schemas
+
+import (
+	"slices"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// A Topic names an entry of the catalogue, without the configured prefix.
+type Topic string
+
+// The topics.
+const (
+	Changes            Topic = "changes"
+	DuplicationHigh    Topic = "duplication.high"
+	DuplicationLow     Topic = "duplication.low"
+	DuplicationLarge   Topic = "duplication.large"
+	Deletions          Topic = "deletions"
+	DuplicationResults Topic = "duplication.results"
+	FixityHigh         Topic = "fixity.high"
+	FixityLow          Topic = "fixity.low"
+	FixityLarge        Topic = "fixity.large"
+	FixityResults      Topic = "fixity.results"
+	Incidents          Topic = "incidents"
+	Reports            Topic = "reports"
+	Jobs               Topic = "jobs"
+	Dead               Topic = "dead"
+	Policies           Topic = "policies"
+	Controls           Topic = "control"
+	Checkpoints        Topic = "checkpoints"
+	Admin              Topic = "admin"
+)
+
+// A Role is a part of millrace that runs on its own.
+type Role string
+
+// The roles. RoleState is the half of the sink that feeds the state tables: its group
+// is its own, so that its commits say how far the state has come.
+const (
+	RoleIngester Role = "ingester"
+	RolePlanner  Role = "planner"
+	RoleCopier   Role = "copier"
+	RoleDeleter  Role = "deleter"
+	RoleChecker  Role = "checker"
+	RoleSteward  Role = "steward"
+	RoleSweeper  Role = "sweeper"
+	RoleDelayer  Role = "delayer"
+	RoleSink     Role = "sink"
+	RoleState    Role = "state"
+	RoleAPI      Role = "api"
+)
+
+// Again is the topic through which messages that waited come back to role.
+func Again(role Role) Topic { return "again." + Topic(role) }
+
+// Delay is the topic of the delay lane called name.
+func Delay(name string) Topic { return "delay." + Topic(name) }
+
+// A Cleanup says how records leave a topic.
+type Cleanup string
+
+// The ways of cleaning up.
+const (
+	Keep    Cleanup = "keep"    // never, unless configured
+	Trim    Cleanup = "trim"    // by the trimming job, below every reader's commit
+	Compact Cleanup = "compact" // the newest of each key stays
+)
+
+// An Entry is one row of the catalogue.
+type Entry struct {
+	Topic   Topic
+	Cleanup Cleanup
+	// Readers are the groups that must have read a record before it may be trimmed.
+	// The first one is the handler of the messages: what waited comes back to it.
+	Readers []Role
+	Writers []Role
+	// Raw topics hold other topics' records, byte for byte; they have no message of their own.
+	Raw bool
+	// New returns an empty message of the topic's type; nil for raw topics.
+	New func() Body
+	// Key returns the partition key of a message; nil for raw topics.
+	Key func(Body) string
+	// KeyDoc says what the key is made of.
+	KeyDoc string
+	// LogAppendTime has the broker stamp records.
+	LogAppendTime bool
+	// FixedPartitions must never be added to.
+	FixedPartitions bool
+}
+
+// MaxBytes bounds an encoded message; raw topics accept twice that.
+const MaxBytes = 256 << 10
+
+// waitingRoles are those whose messages can wait and come back.
+var waitingRoles = []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, RoleChecker, RoleSteward}
+
+func entry[B Body](topic Topic, cleanup Cleanup, newBody func() B, keyDoc string, key func(B) string, writers, readers []Role) Entry {
+	return Entry{
+		Topic: topic, Cleanup: cleanup, Readers: readers, Writers: writers,
+		New: func() Body { return newBody() }, KeyDoc: keyDoc,
+		Key: func(b Body) string { return key(b.(B)) },
+	}
+}
+
+func raw(topic Topic, cleanup Cleanup, writers, readers []Role) Entry {
+	return Entry{Topic: topic, Cleanup: cleanup, Raw: true, KeyDoc: "as the original", Writers: writers, Readers: readers}
+}
+
+type itemBody interface {
+	Body
+	GetAccount() string
+	GetSpace() string
+	GetItem() string
+}
+
+func itemKey[B itemBody](b B) string { return ItemKey(b.GetAccount(), b.GetSpace(), b.GetItem()) }
+
+// Catalogue returns every topic, with the delay lanes of the given names.
+func Catalogue(lanes ...string) []Entry {
+	roles := func(r ...Role) []Role { return r }
+	change := func() *pb.Change { return new(pb.Change) }
+	command := func() *pb.DuplicationCommand { return new(pb.DuplicationCommand) }
+	task := func() *pb.FixityTask { return new(pb.FixityTask) }
+	const item = "account/space/item"
+	fixed := func(e Entry) Entry { e.FixedPartitions = true; return e }
+	entries := []Entry{
+		entry(Changes, Keep, change, item, itemKey[*pb.Change],
+			roles(RoleIngester, RoleCopier, RoleDeleter, RoleChecker, RoleSweeper, RoleAPI), roles(RolePlanner, RoleSink, RoleState)),
+		entry(DuplicationHigh, Trim, command, item, itemKey[*pb.DuplicationCommand],
+			roles(RolePlanner, RoleSteward, RoleAPI), roles(RoleCopier)),
+		entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RoleSweeper), roles(RoleCopier)),
+		entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RolePlanner, RoleSweeper), roles(RoleCopier)),
+		entry(Deletions, Trim, func() *pb.DeletionCommand { return new(pb.DeletionCommand) }, "account/destination",
+			func(c *pb.DeletionCommand) string { return Key(c.GetAccount(), c.GetDestinationStore()) },
+			roles(RoleCopier), roles(RoleDeleter)),
+		entry(DuplicationResults, Trim, func() *pb.DuplicationResult { return new(pb.DuplicationResult) }, item,
+			itemKey[*pb.DuplicationResult], roles(RoleCopier, RoleDeleter), roles(RoleSteward, RoleSink)),
+		entry(FixityHigh, Trim, task, item, itemKey[*pb.FixityTask],
+			roles(RoleCopier, RoleChecker, RoleSteward, RoleAPI), roles(RoleChecker)),
+		entry(FixityLow, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker)),
+		entry(FixityLarge, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker)),
+		entry(FixityResults, Trim, func() *pb.FixityResult { return new(pb.FixityResult) }, item,
+			itemKey[*pb.FixityResult], roles(RoleChecker), roles(RoleSteward, RoleSink, RoleState)),
+		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) }, "account/store/space/item/kind",
+			IncidentKey, roles(RoleSteward), roles(RoleSink))),
+		entry(Reports, Trim, func() *pb.Report { return new(pb.Report) }, "account/store/space",
+			func(r *pb.Report) string { return Key(r.GetAccount(), r.GetStore(), r.GetSpace()) },
+			roles(RoleSweeper), roles(RoleSink)),
+		entry(Jobs, Trim, func() *pb.Job { return new(pb.Job) }, "job", (*pb.Job).GetName, roles(RoleSweeper), roles(RoleSink)),
+		fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account", (*pb.Policy).GetAccount,
+			roles(RoleAPI), roles(RoleSink))),
+		fixed(entry(Controls, Compact, func() *pb.Control { return new(pb.Control) }, "role/store/account",
+			func(c *pb.Control) string { return Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()) },
+			roles(RoleAPI), nil)),
+		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/morsel",
+			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetMorsel()) },
+			roles(RoleSweeper, RoleDeleter), nil)),
+		entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, "who", (*pb.AdminAction).GetWho,
+			roles(RoleAPI), roles(RoleSteward, RoleDeleter, RoleSink)),
+		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
+	}
+	for _, role := range waitingRoles {
+		entries = append(entries, raw(Again(role), Trim, roles(RoleDelayer, RoleAPI), roles(role)))
+	}
+	for _, lane := range lanes {
+		e := raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))
+		e.LogAppendTime = true
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+var byTopic = func() map[Topic]Entry {
+	m := map[Topic]Entry{}
+	for _, e := range Catalogue() {
+		m[e.Topic] = e
+	}
+	return m
+}()
+
+// Lookup returns the catalogue's entry of a topic that is no delay lane.
+func Lookup(t Topic) (Entry, bool) {
+	e, ok := byTopic[t]
+	return e, ok
+}
+
+// Reads reports whether role is one of the topic's readers.
+func (e Entry) Reads(role Role) bool { return slices.Contains(e.Readers, role) }
+
+// IncidentKey is the key of the one open incident of a copy and kind.
+func IncidentKey(i *pb.Incident) string {
+	return Key(i.GetAccount(), i.GetStore(), i.GetSpace(), i.GetItem(), i.GetKind())
+}

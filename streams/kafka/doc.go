@@ -1,0 +1,2 @@
+// Package kafka runs handlers over Kafka consumer groups.
+package kafka

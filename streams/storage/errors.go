@@ -1,0 +1,18 @@
+package storage
+
+import "errors"
+
+// What a caller may branch on. Anything else means that the store did not answer.
+var (
+	ErrNotFound    = errors.New("item is absent")
+	ErrNoSpace     = errors.New("space is absent")
+	ErrExists      = errors.New("exists already")
+	ErrNotEmpty    = errors.New("space is not empty")
+	ErrChanged     = errors.New("is not the version that was seen")
+	ErrDigest      = errors.New("bytes do not agree with what is known of them")
+	ErrName        = errors.New("name cannot be stored")
+	ErrReadOnly    = errors.New("store is read-only")
+	ErrUnsupported = errors.New("store cannot do this")
+	ErrNoMarker    = errors.New("store's marker is missing")
+	ErrWrongMarker = errors.New("store's marker is of another store")
+)
