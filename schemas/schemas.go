@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
 // A Body is one of the messages of millrace/v1.
@@ -72,4 +74,10 @@ type Delivery struct {
 // A Copy names one item in one store.
 type Copy struct {
 	Account, Store, Space, Item string
+}
+
+// A KnownCopy is a copy with what is on record of it.
+type KnownCopy struct {
+	Copy
+	Record *pb.CopyRecord
 }
