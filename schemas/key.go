@@ -1,30 +1,27 @@
 package schemas
 
-import "strings"
-
 // Key joins parts to a key, each escaped so that no two lists of parts share a key.
 func Key(parts ...string) string {
-	var b strings.Builder
+	var stack [256]byte
+	b := stack[:0]
 	for i, p := range parts {
 		if i > 0 {
-			b.WriteByte('/')
+			b = append(b, '/')
 		}
-		for {
-			n := strings.IndexAny(p, "%/")
-			if n < 0 {
-				break
+		from := 0
+		for at := range len(p) {
+			switch p[at] {
+			case '%':
+				b = append(append(b, p[from:at]...), "%25"...)
+				from = at + 1
+			case '/':
+				b = append(append(b, p[from:at]...), "%2F"...)
+				from = at + 1
 			}
-			b.WriteString(p[:n])
-			if p[n] == '%' {
-				b.WriteString("%25")
-			} else {
-				b.WriteString("%2F")
-			}
-			p = p[n+1:]
 		}
-		b.WriteString(p)
+		b = append(b, p[from:]...)
 	}
-	return b.String()
+	return string(b)
 }
 
 // ItemKey is the partition key of all that concerns one item, in whichever store.

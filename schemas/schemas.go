@@ -28,7 +28,12 @@ type Message struct {
 	// Due, where it is set, keeps the message in the delay lanes until then; it comes
 	// back to the reader of Topic through that reader's again topic.
 	Due time.Time
+	// Source is who sends it, as ce_source says; empty: DefaultSource.
+	Source string
 }
+
+// DefaultSource is the ce_source of messages that name none.
+const DefaultSource = "millrace"
 
 // A Header is one header of a Kafka record.
 type Header struct {

@@ -149,7 +149,7 @@ func Catalogue(lanes ...string) []Entry {
 		entry(Jobs, Trim, func() *pb.Job { return new(pb.Job) }, "job", (*pb.Job).GetName, roles(RoleSweeper), roles(RoleSink)),
 		fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account", (*pb.Policy).GetAccount,
 			roles(RoleAPI), roles(RoleSink))),
-		fixed(entry(Controls, Compact, func() *pb.Control { return new(pb.Control) }, "role/store/account",
+		fixed(entry(Controls, Compact, func() *pb.Control { return new(pb.Control) }, "role/store/account/sweep",
 			func(c *pb.Control) string { return Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()) },
 			roles(RoleAPI), nil)),
 		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/morsel",

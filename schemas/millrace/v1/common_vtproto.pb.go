@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb1 "google.golang.org/protobuf/types/known/timestamppb"
 	io "io"
+	unsafe "unsafe"
 )
 
 const (
@@ -418,7 +419,7 @@ func (m *Identity) SizeVT() (n int) {
 	return n
 }
 
-func (m *Record) UnmarshalVT(dAtA []byte) error {
+func (m *Record) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -545,7 +546,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapkey > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapkey = string(dAtA[iNdEx:postStringIndexmapkey])
+					if intStringLenmapkey == 0 {
+						mapkey = ""
+					} else {
+						mapkey = unsafe.String(&dAtA[iNdEx], intStringLenmapkey)
+					}
 					iNdEx = postStringIndexmapkey
 				} else if fieldNum == 2 {
 					var stringLenmapvalue uint64
@@ -574,7 +579,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapvalue > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapvalue = string(dAtA[iNdEx:postStringIndexmapvalue])
+					if intStringLenmapvalue == 0 {
+						mapvalue = ""
+					} else {
+						mapvalue = unsafe.String(&dAtA[iNdEx], intStringLenmapvalue)
+					}
 					iNdEx = postStringIndexmapvalue
 				} else {
 					iNdEx = entryPreIndex
@@ -661,7 +670,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Version = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Version = stringValue
 			iNdEx = postIndex
 		case 6:
 			if wireType != 2 {
@@ -693,7 +706,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Etag = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Etag = stringValue
 			iNdEx = postIndex
 		case 7:
 			if wireType != 2 {
@@ -727,7 +744,7 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 			if m.Time == nil {
 				m.Time = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -761,7 +778,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.ChangeId = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.ChangeId = stringValue
 			iNdEx = postIndex
 		case 9:
 			if wireType != 2 {
@@ -795,7 +816,7 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 			if m.SourceTime == nil {
 				m.SourceTime = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.SourceTime).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.SourceTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -829,7 +850,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.SourceVersion = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.SourceVersion = stringValue
 			iNdEx = postIndex
 		case 11:
 			if wireType != 2 {
@@ -861,7 +886,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.MediaType = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.MediaType = stringValue
 			iNdEx = postIndex
 		case 12:
 			if wireType != 2 {
@@ -942,7 +971,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapkey > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapkey = string(dAtA[iNdEx:postStringIndexmapkey])
+					if intStringLenmapkey == 0 {
+						mapkey = ""
+					} else {
+						mapkey = unsafe.String(&dAtA[iNdEx], intStringLenmapkey)
+					}
 					iNdEx = postStringIndexmapkey
 				} else if fieldNum == 2 {
 					var stringLenmapvalue uint64
@@ -971,7 +1004,11 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapvalue > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapvalue = string(dAtA[iNdEx:postStringIndexmapvalue])
+					if intStringLenmapvalue == 0 {
+						mapvalue = ""
+					} else {
+						mapvalue = unsafe.String(&dAtA[iNdEx], intStringLenmapvalue)
+					}
 					iNdEx = postStringIndexmapvalue
 				} else {
 					iNdEx = entryPreIndex
@@ -1031,7 +1068,7 @@ func (m *Record) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *CopyRecord) UnmarshalVT(dAtA []byte) error {
+func (m *CopyRecord) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -1092,7 +1129,7 @@ func (m *CopyRecord) UnmarshalVT(dAtA []byte) error {
 			if m.Manifest == nil {
 				m.Manifest = &Record{}
 			}
-			if err := m.Manifest.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Manifest.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1128,7 +1165,7 @@ func (m *CopyRecord) UnmarshalVT(dAtA []byte) error {
 			if m.Audit == nil {
 				m.Audit = &Record{}
 			}
-			if err := m.Audit.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Audit.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1164,7 +1201,7 @@ func (m *CopyRecord) UnmarshalVT(dAtA []byte) error {
 			if m.LastPass == nil {
 				m.LastPass = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.LastPass).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.LastPass).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1200,7 +1237,7 @@ func (m *CopyRecord) UnmarshalVT(dAtA []byte) error {
 			if m.LastAttempt == nil {
 				m.LastAttempt = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.LastAttempt).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.LastAttempt).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1226,7 +1263,7 @@ func (m *CopyRecord) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *Identity) UnmarshalVT(dAtA []byte) error {
+func (m *Identity) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -1285,7 +1322,11 @@ func (m *Identity) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Version = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Version = stringValue
 			iNdEx = postIndex
 		case 2:
 			if wireType != 2 {
@@ -1317,7 +1358,11 @@ func (m *Identity) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Etag = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Etag = stringValue
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
@@ -1351,7 +1396,7 @@ func (m *Identity) UnmarshalVT(dAtA []byte) error {
 			if m.Modified == nil {
 				m.Modified = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Modified).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Modified).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex

@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb1 "google.golang.org/protobuf/types/known/timestamppb"
 	io "io"
+	unsafe "unsafe"
 )
 
 const (
@@ -1016,7 +1017,7 @@ func (m *DuplicationResult) SizeVT() (n int) {
 	return n
 }
 
-func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
+func (m *DuplicationCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -1075,7 +1076,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Id = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Id = stringValue
 			iNdEx = postIndex
 		case 2:
 			if wireType != 2 {
@@ -1107,7 +1112,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Account = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Account = stringValue
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
@@ -1139,7 +1148,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Space = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Space = stringValue
 			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {
@@ -1171,7 +1184,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Item = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Item = stringValue
 			iNdEx = postIndex
 		case 5:
 			if wireType != 2 {
@@ -1203,7 +1220,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.SourceStore = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.SourceStore = stringValue
 			iNdEx = postIndex
 		case 6:
 			if wireType != 2 {
@@ -1235,7 +1256,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.DestinationStore = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.DestinationStore = stringValue
 			iNdEx = postIndex
 		case 7:
 			if wireType != 0 {
@@ -1305,7 +1330,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Cause = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Cause = stringValue
 			iNdEx = postIndex
 		case 10:
 			if wireType != 0 {
@@ -1358,7 +1387,7 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if m.ChangeTime == nil {
 				m.ChangeTime = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.ChangeTime).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.ChangeTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1392,7 +1421,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.ChangeVersion = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.ChangeVersion = stringValue
 			iNdEx = postIndex
 		case 13:
 			if wireType != 0 {
@@ -1492,7 +1525,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapkey > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapkey = string(dAtA[iNdEx:postStringIndexmapkey])
+					if intStringLenmapkey == 0 {
+						mapkey = ""
+					} else {
+						mapkey = unsafe.String(&dAtA[iNdEx], intStringLenmapkey)
+					}
 					iNdEx = postStringIndexmapkey
 				} else if fieldNum == 2 {
 					var stringLenmapvalue uint64
@@ -1521,7 +1558,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapvalue > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapvalue = string(dAtA[iNdEx:postStringIndexmapvalue])
+					if intStringLenmapvalue == 0 {
+						mapvalue = ""
+					} else {
+						mapvalue = unsafe.String(&dAtA[iNdEx], intStringLenmapvalue)
+					}
 					iNdEx = postStringIndexmapvalue
 				} else {
 					iNdEx = entryPreIndex
@@ -1630,7 +1671,7 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if m.SourceRecord == nil {
 				m.SourceRecord = &Record{}
 			}
-			if err := m.SourceRecord.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.SourceRecord.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1666,7 +1707,7 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if m.DestinationRecord == nil {
 				m.DestinationRecord = &Record{}
 			}
-			if err := m.DestinationRecord.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.DestinationRecord.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1702,7 +1743,7 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if m.Repair == nil {
 				m.Repair = &RepairOrder{}
 			}
-			if err := m.Repair.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Repair.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1736,7 +1777,11 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Approved = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Approved = stringValue
 			iNdEx = postIndex
 		case 22:
 			if wireType != 2 {
@@ -1770,7 +1815,7 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 			if m.Time == nil {
 				m.Time = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1796,7 +1841,7 @@ func (m *DuplicationCommand) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *RepairOrder) UnmarshalVT(dAtA []byte) error {
+func (m *RepairOrder) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -1855,7 +1900,11 @@ func (m *RepairOrder) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Incident = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Incident = stringValue
 			iNdEx = postIndex
 		case 2:
 			if wireType != 2 {
@@ -1936,7 +1985,11 @@ func (m *RepairOrder) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapkey > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapkey = string(dAtA[iNdEx:postStringIndexmapkey])
+					if intStringLenmapkey == 0 {
+						mapkey = ""
+					} else {
+						mapkey = unsafe.String(&dAtA[iNdEx], intStringLenmapkey)
+					}
 					iNdEx = postStringIndexmapkey
 				} else if fieldNum == 2 {
 					var stringLenmapvalue uint64
@@ -1965,7 +2018,11 @@ func (m *RepairOrder) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapvalue > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapvalue = string(dAtA[iNdEx:postStringIndexmapvalue])
+					if intStringLenmapvalue == 0 {
+						mapvalue = ""
+					} else {
+						mapvalue = unsafe.String(&dAtA[iNdEx], intStringLenmapvalue)
+					}
 					iNdEx = postStringIndexmapvalue
 				} else {
 					iNdEx = entryPreIndex
@@ -2016,7 +2073,7 @@ func (m *RepairOrder) UnmarshalVT(dAtA []byte) error {
 			if m.Failed == nil {
 				m.Failed = &Identity{}
 			}
-			if err := m.Failed.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Failed.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2050,7 +2107,11 @@ func (m *RepairOrder) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Check = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Check = stringValue
 			iNdEx = postIndex
 		case 5:
 			if wireType != 0 {
@@ -2093,7 +2154,7 @@ func (m *RepairOrder) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
+func (m *DeletionCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -2152,7 +2213,11 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Id = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Id = stringValue
 			iNdEx = postIndex
 		case 2:
 			if wireType != 2 {
@@ -2184,7 +2249,11 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Account = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Account = stringValue
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
@@ -2216,7 +2285,11 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Space = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Space = stringValue
 			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {
@@ -2248,7 +2321,11 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Item = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Item = stringValue
 			iNdEx = postIndex
 		case 5:
 			if wireType != 2 {
@@ -2280,7 +2357,11 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.SourceStore = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.SourceStore = stringValue
 			iNdEx = postIndex
 		case 6:
 			if wireType != 2 {
@@ -2312,7 +2393,11 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.DestinationStore = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.DestinationStore = stringValue
 			iNdEx = postIndex
 		case 7:
 			if wireType != 2 {
@@ -2344,7 +2429,11 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Command = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Command = stringValue
 			iNdEx = postIndex
 		case 8:
 			if wireType != 2 {
@@ -2376,7 +2465,11 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Cause = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Cause = stringValue
 			iNdEx = postIndex
 		case 9:
 			if wireType != 2 {
@@ -2410,7 +2503,7 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if m.Deleted == nil {
 				m.Deleted = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Deleted).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Deleted).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2446,7 +2539,7 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if m.Destination == nil {
 				m.Destination = &Identity{}
 			}
-			if err := m.Destination.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Destination.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2540,7 +2633,7 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 			if m.Time == nil {
 				m.Time = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2566,7 +2659,7 @@ func (m *DeletionCommand) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
+func (m *DuplicationResult) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -2625,7 +2718,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Id = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Id = stringValue
 			iNdEx = postIndex
 		case 2:
 			if wireType != 2 {
@@ -2657,7 +2754,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Command = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Command = stringValue
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
@@ -2689,7 +2790,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Cause = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Cause = stringValue
 			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {
@@ -2721,7 +2826,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Account = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Account = stringValue
 			iNdEx = postIndex
 		case 5:
 			if wireType != 2 {
@@ -2753,7 +2862,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Space = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Space = stringValue
 			iNdEx = postIndex
 		case 6:
 			if wireType != 2 {
@@ -2785,7 +2898,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Item = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Item = stringValue
 			iNdEx = postIndex
 		case 7:
 			if wireType != 2 {
@@ -2817,7 +2934,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.SourceStore = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.SourceStore = stringValue
 			iNdEx = postIndex
 		case 8:
 			if wireType != 2 {
@@ -2849,7 +2970,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.DestinationStore = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.DestinationStore = stringValue
 			iNdEx = postIndex
 		case 9:
 			if wireType != 0 {
@@ -2900,7 +3025,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Decision = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Decision = stringValue
 			iNdEx = postIndex
 		case 11:
 			if wireType != 2 {
@@ -2932,7 +3061,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Result = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Result = stringValue
 			iNdEx = postIndex
 		case 12:
 			if wireType != 0 {
@@ -3051,7 +3184,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapkey > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapkey = string(dAtA[iNdEx:postStringIndexmapkey])
+					if intStringLenmapkey == 0 {
+						mapkey = ""
+					} else {
+						mapkey = unsafe.String(&dAtA[iNdEx], intStringLenmapkey)
+					}
 					iNdEx = postStringIndexmapkey
 				} else if fieldNum == 2 {
 					var stringLenmapvalue uint64
@@ -3080,7 +3217,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapvalue > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapvalue = string(dAtA[iNdEx:postStringIndexmapvalue])
+					if intStringLenmapvalue == 0 {
+						mapvalue = ""
+					} else {
+						mapvalue = unsafe.String(&dAtA[iNdEx], intStringLenmapvalue)
+					}
 					iNdEx = postStringIndexmapvalue
 				} else {
 					iNdEx = entryPreIndex
@@ -3131,7 +3272,7 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if m.Started == nil {
 				m.Started = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3167,7 +3308,7 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if m.Finished == nil {
 				m.Finished = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3220,7 +3361,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.ErrorClass = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.ErrorClass = stringValue
 			iNdEx = postIndex
 		case 19:
 			if wireType != 2 {
@@ -3252,7 +3397,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Error = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Error = stringValue
 			iNdEx = postIndex
 		case 20:
 			if wireType != 2 {
@@ -3284,7 +3433,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Detail = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Detail = stringValue
 			iNdEx = postIndex
 		case 21:
 			if wireType != 2 {
@@ -3318,7 +3471,7 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if m.ChangeTime == nil {
 				m.ChangeTime = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.ChangeTime).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.ChangeTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3372,7 +3525,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Worker = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Worker = stringValue
 			iNdEx = postIndex
 		case 24:
 			if wireType != 2 {
@@ -3404,7 +3561,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Host = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Host = stringValue
 			iNdEx = postIndex
 		case 25:
 			if wireType != 2 {
@@ -3436,7 +3597,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Software = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Software = stringValue
 			iNdEx = postIndex
 		case 26:
 			if wireType != 2 {
@@ -3468,7 +3633,11 @@ func (m *DuplicationResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Incident = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Incident = stringValue
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb1 "google.golang.org/protobuf/types/known/timestamppb"
 	io "io"
+	unsafe "unsafe"
 )
 
 const (
@@ -1173,7 +1174,7 @@ func (m *Incident) SizeVT() (n int) {
 	return n
 }
 
-func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
+func (m *FixityTask) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -1232,7 +1233,11 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Id = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Id = stringValue
 			iNdEx = postIndex
 		case 2:
 			if wireType != 2 {
@@ -1264,7 +1269,11 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Account = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Account = stringValue
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
@@ -1296,7 +1305,11 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Store = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Store = stringValue
 			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {
@@ -1328,7 +1341,11 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Space = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Space = stringValue
 			iNdEx = postIndex
 		case 5:
 			if wireType != 2 {
@@ -1360,7 +1377,11 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Item = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Item = stringValue
 			iNdEx = postIndex
 		case 6:
 			if wireType != 0 {
@@ -1430,7 +1451,11 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Cause = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Cause = stringValue
 			iNdEx = postIndex
 		case 9:
 			if wireType != 2 {
@@ -1462,7 +1487,11 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Round = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Round = stringValue
 			iNdEx = postIndex
 		case 10:
 			if wireType != 0 {
@@ -1535,7 +1564,7 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if m.Known == nil {
 				m.Known = &CopyRecord{}
 			}
-			if err := m.Known.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Known.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1571,7 +1600,7 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if m.Time == nil {
 				m.Time = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1607,7 +1636,7 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if m.First == nil {
 				m.First = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.First).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.First).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1641,7 +1670,11 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Previous = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Previous = stringValue
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
@@ -1665,7 +1698,7 @@ func (m *FixityTask) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *Evidence) UnmarshalVT(dAtA []byte) error {
+func (m *Evidence) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -1792,7 +1825,11 @@ func (m *Evidence) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapkey > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapkey = string(dAtA[iNdEx:postStringIndexmapkey])
+					if intStringLenmapkey == 0 {
+						mapkey = ""
+					} else {
+						mapkey = unsafe.String(&dAtA[iNdEx], intStringLenmapkey)
+					}
 					iNdEx = postStringIndexmapkey
 				} else if fieldNum == 2 {
 					var stringLenmapvalue uint64
@@ -1821,7 +1858,11 @@ func (m *Evidence) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapvalue > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapvalue = string(dAtA[iNdEx:postStringIndexmapvalue])
+					if intStringLenmapvalue == 0 {
+						mapvalue = ""
+					} else {
+						mapvalue = unsafe.String(&dAtA[iNdEx], intStringLenmapvalue)
+					}
 					iNdEx = postStringIndexmapvalue
 				} else {
 					iNdEx = entryPreIndex
@@ -1881,7 +1922,7 @@ func (m *Evidence) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
+func (m *FixityResult) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -1940,7 +1981,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Id = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Id = stringValue
 			iNdEx = postIndex
 		case 2:
 			if wireType != 2 {
@@ -1972,7 +2017,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Task = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Task = stringValue
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
@@ -2004,7 +2053,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Cause = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Cause = stringValue
 			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {
@@ -2036,7 +2089,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Account = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Account = stringValue
 			iNdEx = postIndex
 		case 5:
 			if wireType != 2 {
@@ -2068,7 +2125,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Store = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Store = stringValue
 			iNdEx = postIndex
 		case 6:
 			if wireType != 2 {
@@ -2100,7 +2161,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Space = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Space = stringValue
 			iNdEx = postIndex
 		case 7:
 			if wireType != 2 {
@@ -2132,7 +2197,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Item = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Item = stringValue
 			iNdEx = postIndex
 		case 8:
 			if wireType != 2 {
@@ -2164,7 +2233,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.StoreKind = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.StoreKind = stringValue
 			iNdEx = postIndex
 		case 9:
 			if wireType != 0 {
@@ -2253,7 +2326,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Finding = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Finding = stringValue
 			iNdEx = postIndex
 		case 13:
 			if wireType != 0 {
@@ -2326,7 +2403,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Content == nil {
 				m.Content = &Evidence{}
 			}
-			if err := m.Content.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Content.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2362,7 +2439,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Stored == nil {
 				m.Stored = &Evidence{}
 			}
-			if err := m.Stored.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Stored.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2398,7 +2475,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Manifest == nil {
 				m.Manifest = &Evidence{}
 			}
-			if err := m.Manifest.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Manifest.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2434,7 +2511,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Audit == nil {
 				m.Audit = &Evidence{}
 			}
-			if err := m.Audit.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Audit.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2525,7 +2602,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Worker = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Worker = stringValue
 			iNdEx = postIndex
 		case 23:
 			if wireType != 2 {
@@ -2557,7 +2638,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Host = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Host = stringValue
 			iNdEx = postIndex
 		case 24:
 			if wireType != 2 {
@@ -2589,7 +2674,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Software = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Software = stringValue
 			iNdEx = postIndex
 		case 25:
 			if wireType != 2 {
@@ -2621,7 +2710,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Round = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Round = stringValue
 			iNdEx = postIndex
 		case 26:
 			if wireType != 2 {
@@ -2655,7 +2748,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Started == nil {
 				m.Started = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2691,7 +2784,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Finished == nil {
 				m.Finished = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2725,7 +2818,11 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Detail = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Detail = stringValue
 			iNdEx = postIndex
 		case 29:
 			if wireType != 2 {
@@ -2759,7 +2856,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Object == nil {
 				m.Object = &Identity{}
 			}
-			if err := m.Object.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Object.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2795,7 +2892,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Next == nil {
 				m.Next = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Next).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Next).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2831,7 +2928,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 			if m.Confirmed == nil {
 				m.Confirmed = &Evidence{}
 			}
-			if err := m.Confirmed.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Confirmed.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2897,7 +2994,7 @@ func (m *FixityResult) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *IncidentStep) UnmarshalVT(dAtA []byte) error {
+func (m *IncidentStep) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -2958,7 +3055,7 @@ func (m *IncidentStep) UnmarshalVT(dAtA []byte) error {
 			if m.Time == nil {
 				m.Time = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2992,7 +3089,11 @@ func (m *IncidentStep) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Action = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Action = stringValue
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
@@ -3024,7 +3125,11 @@ func (m *IncidentStep) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Ref = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Ref = stringValue
 			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {
@@ -3056,7 +3161,11 @@ func (m *IncidentStep) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.By = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.By = stringValue
 			iNdEx = postIndex
 		case 5:
 			if wireType != 2 {
@@ -3088,7 +3197,11 @@ func (m *IncidentStep) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Detail = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Detail = stringValue
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
@@ -3112,7 +3225,7 @@ func (m *IncidentStep) UnmarshalVT(dAtA []byte) error {
 	}
 	return nil
 }
-func (m *Incident) UnmarshalVT(dAtA []byte) error {
+func (m *Incident) UnmarshalVTUnsafe(dAtA []byte) error {
 	l := len(dAtA)
 	iNdEx := 0
 	for iNdEx < l {
@@ -3171,7 +3284,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Id = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Id = stringValue
 			iNdEx = postIndex
 		case 2:
 			if wireType != 2 {
@@ -3203,7 +3320,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Account = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Account = stringValue
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
@@ -3235,7 +3356,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Store = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Store = stringValue
 			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {
@@ -3267,7 +3392,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Space = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Space = stringValue
 			iNdEx = postIndex
 		case 5:
 			if wireType != 2 {
@@ -3299,7 +3428,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Item = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Item = stringValue
 			iNdEx = postIndex
 		case 6:
 			if wireType != 2 {
@@ -3331,7 +3464,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Kind = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Kind = stringValue
 			iNdEx = postIndex
 		case 7:
 			if wireType != 0 {
@@ -3384,7 +3521,7 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if m.Opened == nil {
 				m.Opened = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Opened).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Opened).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3420,7 +3557,7 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if m.Updated == nil {
 				m.Updated = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Updated).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Updated).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3456,7 +3593,7 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if m.Closed == nil {
 				m.Closed = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Closed).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Closed).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3492,7 +3629,7 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if m.Checked == nil {
 				m.Checked = &timestamppb1.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Checked).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb.Timestamp)(m.Checked).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3594,7 +3731,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapkey > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapkey = string(dAtA[iNdEx:postStringIndexmapkey])
+					if intStringLenmapkey == 0 {
+						mapkey = ""
+					} else {
+						mapkey = unsafe.String(&dAtA[iNdEx], intStringLenmapkey)
+					}
 					iNdEx = postStringIndexmapkey
 				} else if fieldNum == 2 {
 					var stringLenmapvalue uint64
@@ -3623,7 +3764,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapvalue > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapvalue = string(dAtA[iNdEx:postStringIndexmapvalue])
+					if intStringLenmapvalue == 0 {
+						mapvalue = ""
+					} else {
+						mapvalue = unsafe.String(&dAtA[iNdEx], intStringLenmapvalue)
+					}
 					iNdEx = postStringIndexmapvalue
 				} else {
 					iNdEx = entryPreIndex
@@ -3721,7 +3866,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapkey > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapkey = string(dAtA[iNdEx:postStringIndexmapkey])
+					if intStringLenmapkey == 0 {
+						mapkey = ""
+					} else {
+						mapkey = unsafe.String(&dAtA[iNdEx], intStringLenmapkey)
+					}
 					iNdEx = postStringIndexmapkey
 				} else if fieldNum == 2 {
 					var stringLenmapvalue uint64
@@ -3750,7 +3899,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 					if postStringIndexmapvalue > l {
 						return io.ErrUnexpectedEOF
 					}
-					mapvalue = string(dAtA[iNdEx:postStringIndexmapvalue])
+					if intStringLenmapvalue == 0 {
+						mapvalue = ""
+					} else {
+						mapvalue = unsafe.String(&dAtA[iNdEx], intStringLenmapvalue)
+					}
 					iNdEx = postStringIndexmapvalue
 				} else {
 					iNdEx = entryPreIndex
@@ -3801,7 +3954,7 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if m.Object == nil {
 				m.Object = &Identity{}
 			}
-			if err := m.Object.UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Object.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3854,7 +4007,11 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 			if postIndex > l {
 				return io.ErrUnexpectedEOF
 			}
-			m.Parent = string(dAtA[iNdEx:postIndex])
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Parent = stringValue
 			iNdEx = postIndex
 		case 18:
 			if wireType != 0 {
@@ -3905,7 +4062,7 @@ func (m *Incident) UnmarshalVT(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			m.Steps = append(m.Steps, &IncidentStep{})
-			if err := m.Steps[len(m.Steps)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+			if err := m.Steps[len(m.Steps)-1].UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex

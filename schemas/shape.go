@@ -1,0 +1,327 @@
+package schemas
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Bounds of what a message may say.
+const (
+	MaxItemBytes = 1024 // of an item's id, in UTF-8
+	MaxNameBytes = 255  // of the name of an account, store or space
+
+	minTime = 0              // 1970-01-01
+	maxTime = 10_413_791_999 // 2299-12-31T23:59:59Z, where ClickHouse's DateTime64 ends
+)
+
+// A fault is what is wrong with a message, before its topic is known.
+type fault struct{ field, reason string }
+
+func (f *fault) in(t Topic) *DecodeError { return &DecodeError{t, f.field, f.reason} }
+
+func (f *fault) under(field string) *fault {
+	if f.field != "" {
+		field += "." + f.field
+	}
+	return &fault{field, f.reason}
+}
+
+// A shape is what is checked of one type of message, in its encoded form: one pass over the
+// bytes finds what the generated code does not look at (strings that are not UTF-8,
+// numbers that would be cut short) and what would be out of range, in fields of today
+// and of tomorrow alike. Fields without a rule may say anything.
+type shape struct {
+	fields []fieldRule // by number, less one; without a name where the number is free
+}
+
+type fieldRule struct {
+	name string
+	wire protowire.Type
+	kind kind
+	max  int    // bytes of a text; 0: unbounded
+	low  int64  // of a number
+	high int64  // of a number
+	enum uint64 // the known values, as bits
+	sub  *shape
+}
+
+type kind uint8
+
+const (
+	kindAny kind = iota
+	kindText
+	kindID
+	kindNumber
+	kindEnum
+	kindMessage
+	kindTime
+	kindDigests
+)
+
+func shapeOf(d protoreflect.MessageDescriptor) *shape {
+	s := new(shape)
+	for i := range d.Fields().Len() {
+		f := d.Fields().Get(i)
+		for len(s.fields) < int(f.Number()) {
+			s.fields = append(s.fields, fieldRule{})
+		}
+		s.fields[f.Number()-1] = ruleOf(f)
+	}
+	return s
+}
+
+func ruleOf(f protoreflect.FieldDescriptor) fieldRule {
+	r := fieldRule{name: string(f.Name()), low: math.MinInt64, high: math.MaxInt64}
+	switch f.Kind() {
+	case protoreflect.StringKind:
+		r.wire, r.kind, r.max = protowire.BytesType, kindText, maxText(r.name)
+		if r.name == "id" {
+			r.kind = kindID
+		}
+	case protoreflect.BytesKind:
+		r.wire = protowire.BytesType
+	case protoreflect.BoolKind:
+		r.wire = protowire.VarintType
+	case protoreflect.Int32Kind:
+		// No count, row or attempt is negative.
+		r.wire, r.kind, r.low, r.high = protowire.VarintType, kindNumber, 0, math.MaxInt32
+		switch r.name {
+		case "row":
+			r.high = 15
+		case "evidence_level":
+			r.high = 4
+		}
+	case protoreflect.Int64Kind:
+		r.wire, r.kind, r.low = protowire.VarintType, kindNumber, 0
+	case protoreflect.EnumKind:
+		r.wire, r.kind = protowire.VarintType, kindEnum
+		for i := range f.Enum().Values().Len() {
+			r.enum |= 1 << f.Enum().Values().Get(i).Number()
+		}
+	case protoreflect.MessageKind:
+		r.wire, r.kind = protowire.BytesType, kindMessage
+		switch {
+		case f.Message().FullName() == "google.protobuf.Timestamp":
+			r.kind = kindTime
+		case f.IsMap() && isDigests(r.name):
+			r.kind = kindDigests
+		default:
+			r.sub = shapeOf(f.Message())
+		}
+	default:
+		panic("schemas: no rule for fields such as " + string(f.FullName())) // found by every test
+	}
+	return r
+}
+
+func maxText(field string) int {
+	switch field {
+	case "item", "source_item":
+		return MaxItemBytes
+	case "account", "store", "space", "source_store", "destination_store", "source_space":
+		return MaxNameBytes
+	}
+	return 0
+}
+
+func isDigests(field string) bool {
+	return field == "digests" || field == "expected" || field == "found"
+}
+
+// check finds the first fault of an encoded message. It accepts no bytes that the
+// generated code would not read.
+func (s *shape) check(b []byte) *fault {
+	for len(b) > 0 {
+		tag, n := uint64(b[0]), 1
+		if tag >= 0x80 {
+			if tag, n = protowire.ConsumeVarint(b); n < 0 {
+				return &fault{reason: "ends in the middle of a field, or is garbage"}
+			}
+		}
+		b = b[n:]
+		num, wire := protowire.Number(tag>>3), protowire.Type(tag&7)
+		if tag>>3 == 0 || tag>>3 > uint64(protowire.MaxValidNumber) {
+			return &fault{reason: fmt.Sprintf("garbage: there is no field number %d", tag>>3)}
+		}
+		if int(num) > len(s.fields) || s.fields[num-1].name == "" {
+			if n = protowire.ConsumeFieldValue(num, wire, b); n < 0 {
+				return &fault{reason: fmt.Sprintf("field number %d is garbage", num)}
+			}
+			b = b[n:]
+			continue
+		}
+		r := &s.fields[num-1]
+		if wire != r.wire {
+			return &fault{r.name, fmt.Sprintf("has wire type %d, want %d", wire, r.wire)}
+		}
+		v, n := varint(b)
+		if n < 0 {
+			return &fault{r.name, "ends in the middle, or is garbage"}
+		}
+		b = b[n:]
+		var f *fault
+		if wire == protowire.VarintType {
+			f = r.checkNumber(int64(v))
+		} else {
+			if v > uint64(len(b)) {
+				return &fault{r.name, "ends in the middle, or is garbage"}
+			}
+			f = r.checkBytes(b[:v])
+			b = b[v:]
+		}
+		if f != nil {
+			return f.under(r.name)
+		}
+	}
+	return nil
+}
+
+func varint(b []byte) (uint64, int) {
+	if len(b) > 0 && b[0] < 0x80 {
+		return uint64(b[0]), 1
+	}
+	return protowire.ConsumeVarint(b)
+}
+
+func (r *fieldRule) checkNumber(v int64) *fault {
+	switch {
+	case r.kind == kindEnum && (v < 0 || v > 63 || r.enum>>v&1 == 0):
+		return &fault{reason: fmt.Sprintf("value %d is not known here", v)}
+	case r.kind == kindNumber && (v < r.low || v > r.high):
+		return &fault{reason: fmt.Sprintf("%d is out of range, want %d to %d", v, r.low, r.high)}
+	}
+	return nil
+}
+
+func (r *fieldRule) checkBytes(b []byte) *fault {
+	switch r.kind {
+	case kindText:
+		if r.max > 0 && len(b) > r.max {
+			return &fault{reason: fmt.Sprintf("has %d bytes, at most %d", len(b), r.max)}
+		}
+		return checkText(b)
+	case kindID:
+		if len(b) != 0 && (len(b) != 32 || !isHex(b)) {
+			return &fault{reason: fmt.Sprintf("%.80q is not 128 bits in lower-case hex", b)}
+		}
+	case kindTime:
+		return checkTime(b)
+	case kindDigests:
+		return checkDigest(b)
+	case kindMessage:
+		return r.sub.check(b)
+	case kindAny, kindNumber, kindEnum:
+	}
+	return nil
+}
+
+func checkText(b []byte) *fault {
+	if !utf8.Valid(b) {
+		return &fault{reason: fmt.Sprintf("%.80q is not UTF-8", b)}
+	}
+	return nil
+}
+
+// checkTime checks an encoded Timestamp.
+func checkTime(b []byte) *fault {
+	var parts [3]int64 // seconds and nanoseconds, by field number
+	for len(b) > 0 {
+		tag, n := varint(b)
+		if n < 0 {
+			return &fault{reason: "is garbage"}
+		}
+		b = b[n:]
+		if tag != 1<<3 && tag != 2<<3 {
+			return &fault{reason: "is not a time"}
+		}
+		v, n := varint(b)
+		if n < 0 {
+			return &fault{reason: "is garbage"}
+		}
+		b, parts[tag>>3] = b[n:], int64(v)
+	}
+	if s, ns := parts[1], parts[2]; s < minTime || s > maxTime || ns < 0 || ns > 999_999_999 {
+		return &fault{reason: fmt.Sprintf("%d s and %d ns after 1970 is out of range, want the years 1970 to 2299", s, ns)}
+	}
+	return nil
+}
+
+// checkDigest checks an encoded entry of a map from algorithm to digest.
+func checkDigest(b []byte) *fault {
+	var parts [3][]byte // algorithm and digest, by field number
+	for len(b) > 0 {
+		tag, n := varint(b)
+		if n < 0 {
+			return &fault{reason: "is garbage"}
+		}
+		b = b[n:]
+		if tag != 1<<3|2 && tag != 2<<3|2 {
+			return &fault{reason: "is no entry of algorithm and digest"}
+		}
+		v, n := varint(b)
+		if n < 0 || v > uint64(len(b)-n) {
+			return &fault{reason: "ends in the middle, or is garbage"}
+		}
+		parts[tag>>3], b = b[n:n+int(v)], b[n+int(v):]
+	}
+	alg, d := parts[1], parts[2]
+	if len(alg) == 0 || len(alg) > 32 {
+		return &fault{reason: fmt.Sprintf("%.80q is not the name of an algorithm", alg)}
+	}
+	if f := checkText(alg); f != nil {
+		return f
+	}
+	if !isHex(d) || len(d) == 0 {
+		return &fault{string(alg), fmt.Sprintf("%.80q is not lower-case hex", d)}
+	}
+	if want := hexDigits(string(alg)); want != 0 && want != len(d) {
+		return &fault{string(alg), fmt.Sprintf("has %d digits, want %d", len(d), want)}
+	}
+	return nil
+}
+
+// hexDigits returns the length of an algorithm's digests in hex; 0: not known here.
+func hexDigits(algorithm string) int {
+	switch algorithm {
+	case "crc32", "crc32c":
+		return 8
+	case "crc64nvme":
+		return 16
+	case "md5":
+		return 32
+	case "sha1":
+		return 40
+	case "sha256":
+		return 64
+	case "sha512":
+		return 128
+	}
+	return 0
+}
+
+// isHex reports whether b is lower-case hex. Digests are most of what a message says, so
+// it looks at eight bytes at a time: adding 0x80-c to a byte below 0x80 sets its high
+// bit where the byte is c or more.
+func isHex(b []byte) bool {
+	const each = 0x0101010101010101
+	for len(b) >= 8 {
+		x := binary.LittleEndian.Uint64(b)
+		digit := (x + each*(0x80-'0')) &^ (x + each*(0x80-'9'-1))
+		letter := (x + each*(0x80-'a')) &^ (x + each*(0x80-'f'-1))
+		if (digit|letter)&^x&(each*0x80) != each*0x80 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}

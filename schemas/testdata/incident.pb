@@ -1,0 +1,9 @@
+
+ 827bf6d7c38b1bfee40a3ed5240e49d5acme2"photos*2020/√©t√©/ 100% ‚òÇ.jpg2content-corrupt8B·ò‡œÄ§ËJËò‡œ¿®•RÔò‡œÄ≠‚Zˆò‡œ¿±ü`j'
+md5 64ccabc0235ab2de3a26d9002272b313jJ
+sha256@64ccabc0235ab2de3a26d9002272b3138403a3891cf109c1ed7a31cfdb5de1c6r'
+md5 ba0db2dea5ea1f1c759bbfa157cfd964rJ
+sha256@ba0db2dea5ea1f1c759bbfa157cfd9643c9f09dab5fdbbff93225b686f9dd399zS
+1777862521987000000-12345""d41d8cd98f00b204e9800998ecf8427e"ßô‡œÄ—  ìÄÄÄÄ Ääacme/2êö[
+—ô‡œÄÏ∏approve-repair a29c644bee39693d18938002f8724ddd"ann*on the second readingö[
+Ùô‡œ¿ÇÍapprove-repair a29c644bee39693d18938002f8724ddd"ann*on the second reading

@@ -1,0 +1,101 @@
+package schemas_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+var update = flag.Bool("update", false, "write docs/topics.md")
+
+func TestCatalogue(t *testing.T) {
+	entries := schemas.Catalogue("30s", "5m")
+	seen := map[schemas.Topic]bool{}
+	for _, e := range entries {
+		t.Run(string(e.Topic), func(t *testing.T) {
+			if seen[e.Topic] {
+				t.Error("is there twice")
+			}
+			seen[e.Topic] = true
+			if len(e.Writers) == 0 || e.KeyDoc == "" {
+				t.Errorf("writers %v, key %q", e.Writers, e.KeyDoc)
+			}
+			// A topic that is trimmed without a reader would lose what nobody read.
+			if e.Cleanup == schemas.Trim && len(e.Readers) == 0 {
+				t.Error("is trimmed, and has no reader")
+			}
+			if e.Cleanup == schemas.Compact && !e.FixedPartitions {
+				t.Error("is compacted, and partitions may be added: a key would be in two of them")
+			}
+			if e.Raw != (e.New == nil) || e.Raw != (e.Key == nil) {
+				t.Fatalf("raw %t, new %t, key %t", e.Raw, e.New != nil, e.Key != nil)
+			}
+			if !e.Raw {
+				_ = e.Key(e.New()) // takes its own message
+				if e.New() == e.New() {
+					t.Error("New returns one message twice")
+				}
+			}
+		})
+	}
+	for _, topic := range []schemas.Topic{schemas.Again(schemas.RoleCopier), schemas.Delay("5m"), schemas.Dead} {
+		if !seen[topic] {
+			t.Errorf("%s is missing", topic)
+		}
+	}
+}
+
+func TestLookup(t *testing.T) {
+	e, ok := schemas.Lookup(schemas.FixityResults)
+	if !ok || e.Topic != schemas.FixityResults || !e.Reads(schemas.RoleSteward) || e.Reads(schemas.RoleCopier) {
+		t.Errorf("got %v, %t", e.Topic, ok)
+	}
+	if _, ok := schemas.Lookup("nonsense"); ok {
+		t.Error("a topic that is not there was found")
+	}
+}
+
+// The documentation is made of the catalogue: go test ./schemas -update
+func TestTopicsDocument(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Topics\n\nMade of the catalogue in `schemas/topics.go` by `go test ./schemas -update`; names carry the configured prefix.\n\n" +
+		"| topic | message | key | cleanup | written by | read by | |\n|---|---|---|---|---|---|---|\n")
+	for _, e := range schemas.Catalogue("*") {
+		message, notes := "any", []string{}
+		if !e.Raw {
+			message = string(e.New().ProtoReflect().Descriptor().FullName())
+		}
+		if e.FixedPartitions {
+			notes = append(notes, "partitions are never added")
+		}
+		if e.LogAppendTime {
+			notes = append(notes, "LogAppendTime")
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", e.Topic, message, e.KeyDoc, e.Cleanup,
+			roles(e.Writers), roles(e.Readers), strings.Join(notes, ", "))
+	}
+	file := filepath.Join("..", "docs", "topics.md")
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := string(read(t, file)); got != b.String() {
+		t.Errorf("%s is out of date: go test ./schemas -update", file)
+	}
+}
+
+func roles(rs []schemas.Role) string {
+	names := make([]string, len(rs))
+	for i, r := range rs {
+		names[i] = string(r)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
