@@ -5,7 +5,14 @@
 // library only.
 package digest
 
-import "maps"
+import (
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+)
 
 // The algorithms that millrace computes.
 const (
@@ -52,4 +59,48 @@ func (s Set) Union(o Set) Set {
 	}
 	maps.Copy(u, s)
 	return u
+}
+
+// Algorithms returns the names of the algorithms in s, sorted.
+func (s Set) Algorithms() []string { return slices.Sorted(maps.Keys(s)) }
+
+// Only returns the digests of s whose algorithms are named.
+func (s Set) Only(algs ...string) Set {
+	o := Set{}
+	for _, alg := range algs {
+		if d, ok := s[alg]; ok {
+			o[alg] = d
+		}
+	}
+	return o
+}
+
+// Validate says which digest of s cannot be one: not lower-case hex, or not as long as
+// its algorithm's are. Of algorithms that millrace does not compute only the form is judged.
+func (s Set) Validate() error {
+	for _, alg := range s.Algorithms() {
+		d := s[alg]
+		if n := hexLen(alg); d == "" || len(d)%2 != 0 || n > 0 && len(d) != n {
+			return fmt.Errorf("digest %s %q has a wrong length", alg, d)
+		}
+		for i := range len(d) {
+			if c := d[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+				return fmt.Errorf("digest %s %q is not lower-case hex", alg, d)
+			}
+		}
+	}
+	return nil
+}
+
+// hexLen returns how long a digest of alg is in hex; 0 for algorithms that are not computed.
+func hexLen(alg string) int {
+	switch alg {
+	case MD5:
+		return 2 * md5.Size
+	case SHA1:
+		return 2 * sha1.Size
+	case SHA256:
+		return 2 * sha256.Size
+	}
+	return 0
 }

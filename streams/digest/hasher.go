@@ -1,0 +1,198 @@
+package digest
+
+import (
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"slices"
+	"sync"
+)
+
+// ErrAlgorithm is what an error about an algorithm that millrace does not compute wraps.
+var ErrAlgorithm = errors.New("unknown digest algorithm")
+
+const (
+	// cacheBlock is what all algorithms see before the next bytes are touched: it stays
+	// in a core's first caches.
+	cacheBlock = 32 << 10
+	// forkBytes is from where on a Write is worth a goroutine for each algorithm.
+	forkBytes = 128 << 10
+	// readBlock is what ReadFrom reads at a time, once a stream has shown to be long.
+	readBlock = 512 << 10
+)
+
+// A Hasher computes several digests of one stream in one pass. Long writes are hashed
+// by all algorithms at the same time; no goroutine outlives the call that started it,
+// so a Hasher may be dropped at any point. It is not safe for concurrent use.
+type Hasher struct {
+	algs   []string
+	hashes []hash.Hash
+	size   int64
+	block  []byte // of ReadFrom; kept over Reset
+}
+
+var (
+	_ io.Writer     = (*Hasher)(nil)
+	_ io.ReaderFrom = (*Hasher)(nil)
+)
+
+// New returns a Hasher for the named algorithms; repeated names count once. Its error
+// wraps ErrAlgorithm.
+func New(algs ...string) (*Hasher, error) {
+	h := &Hasher{}
+	for _, alg := range algs {
+		if slices.Contains(h.algs, alg) {
+			continue
+		}
+		var f hash.Hash
+		switch alg {
+		case MD5:
+			f = md5.New()
+		case SHA1:
+			f = sha1.New()
+		case SHA256:
+			f = sha256.New()
+		default:
+			return nil, fmt.Errorf("%w %q", ErrAlgorithm, alg)
+		}
+		h.algs, h.hashes = append(h.algs, alg), append(h.hashes, f)
+	}
+	return h, nil
+}
+
+// Known reports whether millrace computes alg.
+func Known(alg string) bool { return hexLen(alg) > 0 }
+
+// Write adds p to the stream. It never fails.
+func (h *Hasher) Write(p []byte) (int, error) {
+	h.size += int64(len(p))
+	switch {
+	case len(h.hashes) == 1:
+		h.hashes[0].Write(p)
+	case len(p) >= forkBytes:
+		h.fork(p)
+	default:
+		for rest := p; len(rest) > 0; {
+			block := rest[:min(len(rest), cacheBlock)]
+			rest = rest[len(block):]
+			for _, f := range h.hashes {
+				f.Write(block)
+			}
+		}
+	}
+	return len(p), nil
+}
+
+func (h *Hasher) fork(p []byte) {
+	if len(h.hashes) == 0 {
+		return
+	}
+	var wg sync.WaitGroup
+	for _, f := range h.hashes[1:] {
+		wg.Go(func() { f.Write(p) })
+	}
+	h.hashes[0].Write(p)
+	wg.Wait()
+}
+
+// ReadFrom adds all of r to the stream.
+func (h *Hasher) ReadFrom(r io.Reader) (int64, error) {
+	var n int64
+	if h.block == nil {
+		h.block = make([]byte, cacheBlock)
+	}
+	for {
+		m, err := fill(r, h.block)
+		h.Write(h.block[:m])
+		n += int64(m)
+		if err == io.EOF {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		if len(h.block) < readBlock {
+			h.block = make([]byte, readBlock)
+		}
+	}
+}
+
+// fill reads until b is full or r ends; unlike io.ReadFull it returns r's own error.
+func fill(r io.Reader, b []byte) (n int, err error) {
+	for empty := 0; n < len(b) && err == nil; {
+		var m int
+		m, err = r.Read(b[n:])
+		n += m
+		if m > 0 {
+			empty = 0
+		} else if empty++; empty == 100 && err == nil {
+			err = io.ErrNoProgress
+		}
+	}
+	return n, err
+}
+
+// Sum returns the digests of the bytes so far; more may follow.
+func (h *Hasher) Sum() Set {
+	var stack [sha256.Size]byte
+	s := make(Set, len(h.algs))
+	for i, f := range h.hashes {
+		s[h.algs[i]] = hex.EncodeToString(f.Sum(stack[:0]))
+	}
+	return s
+}
+
+// Size returns how many bytes the stream had so far.
+func (h *Hasher) Size() int64 { return h.size }
+
+// Reset makes the Hasher ready for another stream.
+func (h *Hasher) Reset() {
+	h.size = 0
+	for _, f := range h.hashes {
+		f.Reset()
+	}
+}
+
+// A Pool keeps Hashers of the same algorithms for reuse. It is safe for concurrent use.
+type Pool struct {
+	algs []string
+	free sync.Pool
+}
+
+// NewPool returns a Pool of Hashers for the named algorithms.
+func NewPool(algs ...string) (*Pool, error) {
+	h, err := New(algs...)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pool{algs: h.algs}
+	p.free.Put(h)
+	return p, nil
+}
+
+// Get returns a Hasher of the pool's algorithms and those in more, at the start of a
+// stream. Its error wraps ErrAlgorithm.
+func (p *Pool) Get(more ...string) (*Hasher, error) {
+	for _, alg := range more {
+		if !slices.Contains(p.algs, alg) {
+			return New(append(slices.Clone(p.algs), more...)...)
+		}
+	}
+	if h, ok := p.free.Get().(*Hasher); ok {
+		return h, nil
+	}
+	return New(p.algs...)
+}
+
+// Put takes back a Hasher that Get returned and that nobody uses any more.
+func (p *Pool) Put(h *Hasher) {
+	if len(h.algs) == len(p.algs) {
+		h.Reset()
+		p.free.Put(h)
+	}
+}

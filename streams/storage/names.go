@@ -1,0 +1,32 @@
+package storage
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// Bounds of names, in bytes of UTF-8.
+const (
+	MaxItemID    = 1024
+	MaxSpaceName = 255
+)
+
+// CheckItem returns an error that wraps ErrName where id can be no item's: it is
+// empty, longer than MaxItemID, or not UTF-8.
+func CheckItem(id string) error { return checkName("item id", id, MaxItemID) }
+
+// CheckSpace returns an error that wraps ErrName where name can be no space's: it is
+// empty, longer than MaxSpaceName, or not UTF-8.
+func CheckSpace(name string) error { return checkName("space name", name, MaxSpaceName) }
+
+func checkName(what, name string, limit int) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%s is empty: %w", what, ErrName)
+	case len(name) > limit:
+		return fmt.Errorf("%s of %d bytes is longer than %d: %w", what, len(name), limit, ErrName)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%s %q is not UTF-8: %w", what, name, ErrName)
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package storage
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/streams/digest"
+)
+
+// Check returns what a write under c must return when the item is as told: nil, or an
+// error that wraps ErrExists, ErrNotFound or ErrChanged.
+func (c Condition) Check(o Object, present bool) error {
+	switch {
+	case c.Absent && present:
+		return fmt.Errorf("item must be absent: %w", ErrExists)
+	case c.Version != "" && !present:
+		return fmt.Errorf("item must be in version %q: %w", c.Version, ErrNotFound)
+	case c.Version != "" && c.Version != o.Version:
+		return fmt.Errorf("item must be in version %q and is in %q: %w", c.Version, o.Version, ErrChanged)
+	}
+	return nil
+}
+
+// Algorithms returns those that a driver, whose own are given, computes under o: its own,
+// those asked for, and those of expected digests as far as millrace computes them. The
+// error wraps ErrUnsupported where one is asked for that nobody computes.
+func (o PutOptions) Algorithms(own []string) ([]string, error) {
+	algs := append(make([]string, 0, len(own)+len(o.Compute)+len(o.Digests)), own...)
+	for _, alg := range o.Compute {
+		if !digest.Known(alg) {
+			return nil, fmt.Errorf("compute %q: %w", alg, ErrUnsupported)
+		}
+		algs = append(algs, alg)
+	}
+	for alg := range o.Digests {
+		if digest.Known(alg) {
+			algs = append(algs, alg)
+		}
+	}
+	return algs, nil
+}
+
+// Accept judges a stream whose digests and size a driver has computed, before it
+// becomes visible, and returns the digests to store: what was computed, and what was
+// told beside it. The error wraps ErrDigest where they disagree, ErrUnsupported where
+// there is nothing to compare, and otherwise is that of Verify.
+func (o PutOptions) Accept(sum digest.Set, size int64) (digest.Set, error) {
+	if o.Size >= 0 && o.Size != size {
+		return nil, fmt.Errorf("%d bytes came and must be %d: %w", size, o.Size, ErrDigest)
+	}
+	if len(o.Digests) > 0 {
+		switch o.Digests.Compare(sum) {
+		case digest.Disagree:
+			return nil, fmt.Errorf("bytes have %v and must have %v: %w", sum, o.Digests, ErrDigest)
+		case digest.Incomparable:
+			return nil, fmt.Errorf("verify %v: %w", o.Digests.Algorithms(), ErrUnsupported)
+		}
+	}
+	if o.Verify != nil {
+		if err := o.Verify(sum, size); err != nil {
+			return nil, err
+		}
+	}
+	return sum.Union(o.Digests), nil
+}
