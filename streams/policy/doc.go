@@ -1,6 +1,10 @@
 // Package policy holds the documents that say which spaces of an account are carried
 // from where to where, and how deletes are treated. It is pure: documents come in as
 // bytes or as records of the topic policies, rules go out.
+//
+// A document is taken whole or not at all, every fault of it is named at once, and one
+// account's faults never touch another's. Any readers of one topic hold the same
+// revisions, whatever they think of the documents.
 package policy
 
 import (
@@ -8,7 +12,10 @@ import (
 )
 
 // A Pair is one way that a space's items are carried.
-type Pair struct{ Source, Destination string }
+type Pair struct {
+	Source      string `json:"srcStoreId"`
+	Destination string `json:"destStoreId"`
+}
 
 // Deletes says what follows from the delete of a source.
 type Deletes string
@@ -26,7 +33,10 @@ type Rules struct {
 	Pairs    []Pair
 	Deletes  Deletes
 	// Since is when the present rule for deletes came into force.
-	Since   time.Time
+	Since time.Time
+	// Added is when each of Pairs came into force: what was deleted before that says
+	// nothing about its destination.
+	Added   map[Pair]time.Time
 	Exclude []string // globs on item ids
 	MaxSize int64    // bytes; 0: no bound
 	Low     bool     // priority: low: even changes go to the low class
