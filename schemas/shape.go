@@ -36,24 +36,25 @@ func (f *fault) under(field string) *fault {
 // numbers that would be cut short) and what would be out of range, in fields of today
 // and of tomorrow alike. Fields without a rule may say anything.
 type shape struct {
-	fields []fieldRule // by number, less one; without a name where the number is free
+	fields []fieldRule // by number, less one; of kindUnknown where the number is free
 }
 
 type fieldRule struct {
-	name string
-	wire protowire.Type
 	kind kind
+	wire protowire.Type
 	max  int    // bytes of a text; 0: unbounded
 	low  int64  // of a number
 	high int64  // of a number
 	enum uint64 // the known values, as bits
 	sub  *shape
+	name string
 }
 
 type kind uint8
 
 const (
-	kindAny kind = iota
+	kindUnknown kind = iota // no field has this number
+	kindAny
 	kindText
 	kindID
 	kindNumber
@@ -76,7 +77,7 @@ func shapeOf(d protoreflect.MessageDescriptor) *shape {
 }
 
 func ruleOf(f protoreflect.FieldDescriptor) fieldRule {
-	r := fieldRule{name: string(f.Name()), low: math.MinInt64, high: math.MaxInt64}
+	r := fieldRule{name: string(f.Name()), kind: kindAny, low: math.MinInt64, high: math.MaxInt64}
 	switch f.Kind() {
 	case protoreflect.StringKind:
 		r.wire, r.kind, r.max = protowire.BytesType, kindText, maxText(r.name)
@@ -148,7 +149,7 @@ func (s *shape) check(b []byte) *fault {
 		if tag>>3 == 0 || tag>>3 > uint64(protowire.MaxValidNumber) {
 			return &fault{reason: fmt.Sprintf("garbage: there is no field number %d", tag>>3)}
 		}
-		if int(num) > len(s.fields) || s.fields[num-1].name == "" {
+		if int(num) > len(s.fields) || s.fields[num-1].kind == kindUnknown {
 			if n = protowire.ConsumeFieldValue(num, wire, b); n < 0 {
 				return &fault{reason: fmt.Sprintf("field number %d is garbage", num)}
 			}
@@ -159,8 +160,10 @@ func (s *shape) check(b []byte) *fault {
 		if wire != r.wire {
 			return &fault{r.name, fmt.Sprintf("has wire type %d, want %d", wire, r.wire)}
 		}
-		v, n := varint(b)
-		if n < 0 {
+		var v uint64
+		if len(b) > 0 && b[0] < 0x80 {
+			v, n = uint64(b[0]), 1
+		} else if v, n = protowire.ConsumeVarint(b); n < 0 {
 			return &fault{r.name, "ends in the middle, or is garbage"}
 		}
 		b = b[n:]
@@ -215,13 +218,13 @@ func (r *fieldRule) checkBytes(b []byte) *fault {
 		return checkDigest(b)
 	case kindMessage:
 		return r.sub.check(b)
-	case kindAny, kindNumber, kindEnum:
+	case kindUnknown, kindAny, kindNumber, kindEnum:
 	}
 	return nil
 }
 
 func checkText(b []byte) *fault {
-	if !utf8.Valid(b) {
+	if !isASCII(b) && !utf8.Valid(b) {
 		return &fault{reason: fmt.Sprintf("%.80q is not UTF-8", b)}
 	}
 	return nil
@@ -304,6 +307,25 @@ func hexDigits(algorithm string) int {
 	return 0
 }
 
+// highBits are those of eight bytes.
+const highBits = 0x8080808080808080
+
+// isASCII is the short way for most texts: eight bytes at a time, the last eight maybe twice.
+func isASCII(b []byte) bool {
+	var all uint64
+	if len(b) < 8 {
+		for _, c := range b {
+			all |= uint64(c)
+		}
+		return all&highBits == 0
+	}
+	for i := 0; i <= len(b)-8; i += 8 {
+		all |= binary.LittleEndian.Uint64(b[i:])
+	}
+	all |= binary.LittleEndian.Uint64(b[len(b)-8:])
+	return all&highBits == 0
+}
+
 // isHex reports whether b is lower-case hex. Digests are most of what a message says, so
 // it looks at eight bytes at a time: adding 0x80-c to a byte below 0x80 sets its high
 // bit where the byte is c or more.
@@ -313,7 +335,7 @@ func isHex(b []byte) bool {
 		x := binary.LittleEndian.Uint64(b)
 		digit := (x + each*(0x80-'0')) &^ (x + each*(0x80-'9'-1))
 		letter := (x + each*(0x80-'a')) &^ (x + each*(0x80-'f'-1))
-		if (digit|letter)&^x&(each*0x80) != each*0x80 {
+		if (digit|letter)&^x&highBits != highBits {
 			return false
 		}
 		b = b[8:]

@@ -94,6 +94,7 @@ const MaxBytes = 256 << 10
 // waitingRoles are those whose messages can wait and come back.
 var waitingRoles = []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, RoleChecker, RoleSteward}
 
+//nolint:revive // its arguments are the columns of the table below
 func entry[B Body](topic Topic, cleanup Cleanup, newBody func() B, keyDoc string, key func(B) string, writers, readers []Role) Entry {
 	return Entry{
 		Topic: topic, Cleanup: cleanup, Readers: readers, Writers: writers,

@@ -66,7 +66,7 @@ func New(algs ...string) (*Hasher, error) {
 }
 
 // Known reports whether millrace computes alg.
-func Known(alg string) bool { return hexLen(alg) > 0 }
+func Known(alg string) bool { return HexLen(alg) > 0 }
 
 // Write adds p to the stream. It never fails.
 func (h *Hasher) Write(p []byte) (int, error) {

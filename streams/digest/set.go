@@ -80,7 +80,7 @@ func (s Set) Only(algs ...string) Set {
 func (s Set) Validate() error {
 	for _, alg := range s.Algorithms() {
 		d := s[alg]
-		if n := hexLen(alg); d == "" || len(d)%2 != 0 || n > 0 && len(d) != n {
+		if n := HexLen(alg); d == "" || len(d)%2 != 0 || n > 0 && len(d) != n {
 			return fmt.Errorf("digest %s %q has a wrong length", alg, d)
 		}
 		for i := range len(d) {
@@ -92,8 +92,8 @@ func (s Set) Validate() error {
 	return nil
 }
 
-// hexLen returns how long a digest of alg is in hex; 0 for algorithms that are not computed.
-func hexLen(alg string) int {
+// HexLen returns how long a digest of alg is in hex; 0 for algorithms that are not computed.
+func HexLen(alg string) int {
 	switch alg {
 	case MD5:
 		return 2 * md5.Size

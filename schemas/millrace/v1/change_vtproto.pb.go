@@ -7,9 +7,10 @@ package millracev1
 import (
 	fmt "fmt"
 	protohelpers "github.com/planetscale/vtprotobuf/protohelpers"
-	timestamppb "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	timestamppb1 "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	proto "google.golang.org/protobuf/proto"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	timestamppb1 "google.golang.org/protobuf/types/known/timestamppb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	io "io"
 	unsafe "unsafe"
 )
@@ -20,6 +21,72 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+func (m *Change) CloneVT() *Change {
+	if m == nil {
+		return (*Change)(nil)
+	}
+	r := new(Change)
+	r.Id = m.Id
+	r.Op = m.Op
+	r.Account = m.Account
+	r.Store = m.Store
+	r.Space = m.Space
+	r.Item = m.Item
+	r.SourceSpace = m.SourceSpace
+	r.SourceItem = m.SourceItem
+	r.Version = m.Version
+	r.Etag = m.Etag
+	r.Size = m.Size
+	r.Provenance = m.Provenance
+	r.MediaType = m.MediaType
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	r.Sequence = m.Sequence
+	r.User = m.User
+	r.Agent = m.Agent
+	r.Origin = m.Origin
+	r.Cause = m.Cause
+	r.SourceTime = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.SourceTime).CloneVT())
+	r.SourceVersion = m.SourceVersion
+	r.Approved = m.Approved
+	if rhs := m.Digests; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Digests = tmpContainer
+	}
+	if rhs := m.Properties; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Properties = tmpContainer
+	}
+	if rhs := m.Acl; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Acl = tmpContainer
+	}
+	if rhs := m.Evidence; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Evidence = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Change) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
 
 func (m *Change) MarshalVT() (dAtA []byte, err error) {
 	if m == nil {
@@ -91,7 +158,7 @@ func (m *Change) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0xc2
 	}
 	if m.SourceTime != nil {
-		size, err := (*timestamppb.Timestamp)(m.SourceTime).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.SourceTime).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -146,7 +213,7 @@ func (m *Change) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x92
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -384,7 +451,7 @@ func (m *Change) SizeVT() (n int) {
 		}
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.Sequence)
@@ -407,7 +474,7 @@ func (m *Change) SizeVT() (n int) {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.SourceTime != nil {
-		l = (*timestamppb.Timestamp)(m.SourceTime).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.SourceTime).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.SourceVersion)
@@ -1311,9 +1378,9 @@ func (m *Change) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1510,9 +1577,9 @@ func (m *Change) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.SourceTime == nil {
-				m.SourceTime = &timestamppb1.Timestamp{}
+				m.SourceTime = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.SourceTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.SourceTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex

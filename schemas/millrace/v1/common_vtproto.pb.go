@@ -7,9 +7,10 @@ package millracev1
 import (
 	fmt "fmt"
 	protohelpers "github.com/planetscale/vtprotobuf/protohelpers"
-	timestamppb "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	timestamppb1 "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	proto "google.golang.org/protobuf/proto"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	timestamppb1 "google.golang.org/protobuf/types/known/timestamppb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	io "io"
 	unsafe "unsafe"
 )
@@ -20,6 +21,87 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+func (m *Record) CloneVT() *Record {
+	if m == nil {
+		return (*Record)(nil)
+	}
+	r := new(Record)
+	r.State = m.State
+	r.Provenance = m.Provenance
+	r.Size = m.Size
+	r.Version = m.Version
+	r.Etag = m.Etag
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	r.ChangeId = m.ChangeId
+	r.SourceTime = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.SourceTime).CloneVT())
+	r.SourceVersion = m.SourceVersion
+	r.MediaType = m.MediaType
+	r.Origin = m.Origin
+	if rhs := m.Digests; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Digests = tmpContainer
+	}
+	if rhs := m.Properties; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Properties = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Record) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *CopyRecord) CloneVT() *CopyRecord {
+	if m == nil {
+		return (*CopyRecord)(nil)
+	}
+	r := new(CopyRecord)
+	r.Manifest = m.Manifest.CloneVT()
+	r.Audit = m.Audit.CloneVT()
+	r.LastPass = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.LastPass).CloneVT())
+	r.LastAttempt = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.LastAttempt).CloneVT())
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *CopyRecord) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *Identity) CloneVT() *Identity {
+	if m == nil {
+		return (*Identity)(nil)
+	}
+	r := new(Identity)
+	r.Version = m.Version
+	r.Etag = m.Etag
+	r.Modified = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Modified).CloneVT())
+	r.Size = m.Size
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Identity) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
 
 func (m *Record) MarshalVT() (dAtA []byte, err error) {
 	if m == nil {
@@ -90,7 +172,7 @@ func (m *Record) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x52
 	}
 	if m.SourceTime != nil {
-		size, err := (*timestamppb.Timestamp)(m.SourceTime).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.SourceTime).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -107,7 +189,7 @@ func (m *Record) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x42
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -198,7 +280,7 @@ func (m *CopyRecord) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		copy(dAtA[i:], m.unknownFields)
 	}
 	if m.LastAttempt != nil {
-		size, err := (*timestamppb.Timestamp)(m.LastAttempt).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.LastAttempt).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -208,7 +290,7 @@ func (m *CopyRecord) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x22
 	}
 	if m.LastPass != nil {
-		size, err := (*timestamppb.Timestamp)(m.LastPass).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.LastPass).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -276,7 +358,7 @@ func (m *Identity) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x20
 	}
 	if m.Modified != nil {
-		size, err := (*timestamppb.Timestamp)(m.Modified).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Modified).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -334,7 +416,7 @@ func (m *Record) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.ChangeId)
@@ -342,7 +424,7 @@ func (m *Record) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.SourceTime != nil {
-		l = (*timestamppb.Timestamp)(m.SourceTime).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.SourceTime).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.SourceVersion)
@@ -383,11 +465,11 @@ func (m *CopyRecord) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.LastPass != nil {
-		l = (*timestamppb.Timestamp)(m.LastPass).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.LastPass).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.LastAttempt != nil {
-		l = (*timestamppb.Timestamp)(m.LastAttempt).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.LastAttempt).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -409,7 +491,7 @@ func (m *Identity) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Modified != nil {
-		l = (*timestamppb.Timestamp)(m.Modified).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Modified).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Size != 0 {
@@ -742,9 +824,9 @@ func (m *Record) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -814,9 +896,9 @@ func (m *Record) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.SourceTime == nil {
-				m.SourceTime = &timestamppb1.Timestamp{}
+				m.SourceTime = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.SourceTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.SourceTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1199,9 +1281,9 @@ func (m *CopyRecord) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.LastPass == nil {
-				m.LastPass = &timestamppb1.Timestamp{}
+				m.LastPass = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.LastPass).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.LastPass).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1235,9 +1317,9 @@ func (m *CopyRecord) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.LastAttempt == nil {
-				m.LastAttempt = &timestamppb1.Timestamp{}
+				m.LastAttempt = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.LastAttempt).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.LastAttempt).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1394,9 +1476,9 @@ func (m *Identity) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Modified == nil {
-				m.Modified = &timestamppb1.Timestamp{}
+				m.Modified = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Modified).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Modified).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex

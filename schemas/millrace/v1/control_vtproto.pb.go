@@ -7,9 +7,10 @@ package millracev1
 import (
 	fmt "fmt"
 	protohelpers "github.com/planetscale/vtprotobuf/protohelpers"
-	timestamppb "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	timestamppb1 "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	proto "google.golang.org/protobuf/proto"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	timestamppb1 "google.golang.org/protobuf/types/known/timestamppb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	io "io"
 	unsafe "unsafe"
 )
@@ -20,6 +21,183 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+func (m *Policy) CloneVT() *Policy {
+	if m == nil {
+		return (*Policy)(nil)
+	}
+	r := new(Policy)
+	r.Id = m.Id
+	r.Account = m.Account
+	r.Base = m.Base
+	r.Document = m.Document
+	r.Removed = m.Removed
+	r.By = m.By
+	r.Reason = m.Reason
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Policy) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *Control) CloneVT() *Control {
+	if m == nil {
+		return (*Control)(nil)
+	}
+	r := new(Control)
+	r.Id = m.Id
+	r.Role = m.Role
+	r.Account = m.Account
+	r.Store = m.Store
+	r.Sweep = m.Sweep
+	r.Paused = m.Paused
+	r.Workers = m.Workers
+	r.By = m.By
+	r.Reason = m.Reason
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	r.Until = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Until).CloneVT())
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Control) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *Checkpoint) CloneVT() *Checkpoint {
+	if m == nil {
+		return (*Checkpoint)(nil)
+	}
+	r := new(Checkpoint)
+	r.Id = m.Id
+	r.Sweep = m.Sweep
+	r.Morsel = m.Morsel
+	r.Round = m.Round
+	r.Started = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Started).CloneVT())
+	r.Finished = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Finished).CloneVT())
+	r.NextStart = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.NextStart).CloneVT())
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	if rhs := m.Cursor; rhs != nil {
+		tmpBytes := make([]byte, len(rhs))
+		copy(tmpBytes, rhs)
+		r.Cursor = tmpBytes
+	}
+	if rhs := m.Counts; rhs != nil {
+		tmpContainer := make(map[string]int64, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Counts = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Checkpoint) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *Report) CloneVT() *Report {
+	if m == nil {
+		return (*Report)(nil)
+	}
+	r := new(Report)
+	r.Id = m.Id
+	r.Kind = m.Kind
+	r.Account = m.Account
+	r.Store = m.Store
+	r.Space = m.Space
+	r.Round = m.Round
+	r.Started = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Started).CloneVT())
+	r.Finished = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Finished).CloneVT())
+	r.Complete = m.Complete
+	r.Detail = m.Detail
+	if rhs := m.Counts; rhs != nil {
+		tmpContainer := make(map[string]int64, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Counts = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Report) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *Job) CloneVT() *Job {
+	if m == nil {
+		return (*Job)(nil)
+	}
+	r := new(Job)
+	r.Id = m.Id
+	r.Name = m.Name
+	r.Started = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Started).CloneVT())
+	r.Finished = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Finished).CloneVT())
+	r.Error = m.Error
+	if rhs := m.Counts; rhs != nil {
+		tmpContainer := make(map[string]int64, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Counts = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Job) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *AdminAction) CloneVT() *AdminAction {
+	if m == nil {
+		return (*AdminAction)(nil)
+	}
+	r := new(AdminAction)
+	r.Id = m.Id
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	r.Who = m.Who
+	r.Action = m.Action
+	r.Account = m.Account
+	r.Store = m.Store
+	r.Space = m.Space
+	r.Item = m.Item
+	r.Target = m.Target
+	r.Reason = m.Reason
+	r.From = m.From
+	r.Before = m.Before
+	r.After = m.After
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *AdminAction) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
 
 func (m *Policy) MarshalVT() (dAtA []byte, err error) {
 	if m == nil {
@@ -52,7 +230,7 @@ func (m *Policy) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		copy(dAtA[i:], m.unknownFields)
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -145,7 +323,7 @@ func (m *Control) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		copy(dAtA[i:], m.unknownFields)
 	}
 	if m.Until != nil {
-		size, err := (*timestamppb.Timestamp)(m.Until).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Until).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -155,7 +333,7 @@ func (m *Control) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x5a
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -262,7 +440,7 @@ func (m *Checkpoint) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		copy(dAtA[i:], m.unknownFields)
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -289,7 +467,7 @@ func (m *Checkpoint) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 	}
 	if m.NextStart != nil {
-		size, err := (*timestamppb.Timestamp)(m.NextStart).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.NextStart).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -299,7 +477,7 @@ func (m *Checkpoint) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x42
 	}
 	if m.Finished != nil {
-		size, err := (*timestamppb.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -309,7 +487,7 @@ func (m *Checkpoint) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x3a
 	}
 	if m.Started != nil {
-		size, err := (*timestamppb.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -421,7 +599,7 @@ func (m *Report) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 	}
 	if m.Finished != nil {
-		size, err := (*timestamppb.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -431,7 +609,7 @@ func (m *Report) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x42
 	}
 	if m.Started != nil {
-		size, err := (*timestamppb.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -540,7 +718,7 @@ func (m *Job) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		}
 	}
 	if m.Finished != nil {
-		size, err := (*timestamppb.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -550,7 +728,7 @@ func (m *Job) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x22
 	}
 	if m.Started != nil {
-		size, err := (*timestamppb.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -684,7 +862,7 @@ func (m *AdminAction) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x1a
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -736,7 +914,7 @@ func (m *Policy) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -784,11 +962,11 @@ func (m *Control) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Until != nil {
-		l = (*timestamppb.Timestamp)(m.Until).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Until).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -822,15 +1000,15 @@ func (m *Checkpoint) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Started != nil {
-		l = (*timestamppb.Timestamp)(m.Started).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Started).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Finished != nil {
-		l = (*timestamppb.Timestamp)(m.Finished).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Finished).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.NextStart != nil {
-		l = (*timestamppb.Timestamp)(m.NextStart).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.NextStart).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if len(m.Counts) > 0 {
@@ -842,7 +1020,7 @@ func (m *Checkpoint) SizeVT() (n int) {
 		}
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -880,11 +1058,11 @@ func (m *Report) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Started != nil {
-		l = (*timestamppb.Timestamp)(m.Started).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Started).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Finished != nil {
-		l = (*timestamppb.Timestamp)(m.Finished).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Finished).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if len(m.Counts) > 0 {
@@ -921,11 +1099,11 @@ func (m *Job) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Started != nil {
-		l = (*timestamppb.Timestamp)(m.Started).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Started).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Finished != nil {
-		l = (*timestamppb.Timestamp)(m.Finished).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Finished).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if len(m.Counts) > 0 {
@@ -955,7 +1133,7 @@ func (m *AdminAction) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.Who)
@@ -1284,9 +1462,9 @@ func (m *Policy) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1662,9 +1840,9 @@ func (m *Control) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1698,9 +1876,9 @@ func (m *Control) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Until == nil {
-				m.Until = &timestamppb1.Timestamp{}
+				m.Until = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Until).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Until).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1960,9 +2138,9 @@ func (m *Checkpoint) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Started == nil {
-				m.Started = &timestamppb1.Timestamp{}
+				m.Started = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1996,9 +2174,9 @@ func (m *Checkpoint) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Finished == nil {
-				m.Finished = &timestamppb1.Timestamp{}
+				m.Finished = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2032,9 +2210,9 @@ func (m *Checkpoint) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.NextStart == nil {
-				m.NextStart = &timestamppb1.Timestamp{}
+				m.NextStart = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.NextStart).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.NextStart).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2185,9 +2363,9 @@ func (m *Checkpoint) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2488,9 +2666,9 @@ func (m *Report) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Started == nil {
-				m.Started = &timestamppb1.Timestamp{}
+				m.Started = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2524,9 +2702,9 @@ func (m *Report) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Finished == nil {
-				m.Finished = &timestamppb1.Timestamp{}
+				m.Finished = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2856,9 +3034,9 @@ func (m *Job) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Started == nil {
-				m.Started = &timestamppb1.Timestamp{}
+				m.Started = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2892,9 +3070,9 @@ func (m *Job) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Finished == nil {
-				m.Finished = &timestamppb1.Timestamp{}
+				m.Finished = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3168,9 +3346,9 @@ func (m *AdminAction) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex

@@ -7,9 +7,10 @@ package millracev1
 import (
 	fmt "fmt"
 	protohelpers "github.com/planetscale/vtprotobuf/protohelpers"
-	timestamppb "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	timestamppb1 "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	proto "google.golang.org/protobuf/proto"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	timestamppb1 "google.golang.org/protobuf/types/known/timestamppb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	io "io"
 	unsafe "unsafe"
 )
@@ -20,6 +21,155 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+func (m *DuplicationCommand) CloneVT() *DuplicationCommand {
+	if m == nil {
+		return (*DuplicationCommand)(nil)
+	}
+	r := new(DuplicationCommand)
+	r.Id = m.Id
+	r.Account = m.Account
+	r.Space = m.Space
+	r.Item = m.Item
+	r.SourceStore = m.SourceStore
+	r.DestinationStore = m.DestinationStore
+	r.Reason = m.Reason
+	r.Priority = m.Priority
+	r.Cause = m.Cause
+	r.CauseOp = m.CauseOp
+	r.ChangeTime = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.ChangeTime).CloneVT())
+	r.ChangeVersion = m.ChangeVersion
+	r.Size = m.Size
+	r.Provenance = m.Provenance
+	r.IfAbsent = m.IfAbsent
+	r.PolicyRevision = m.PolicyRevision
+	r.SourceRecord = m.SourceRecord.CloneVT()
+	r.DestinationRecord = m.DestinationRecord.CloneVT()
+	r.Repair = m.Repair.CloneVT()
+	r.Approved = m.Approved
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	if rhs := m.Digests; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Digests = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *DuplicationCommand) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *RepairOrder) CloneVT() *RepairOrder {
+	if m == nil {
+		return (*RepairOrder)(nil)
+	}
+	r := new(RepairOrder)
+	r.Incident = m.Incident
+	r.Failed = m.Failed.CloneVT()
+	r.Check = m.Check
+	r.Number = m.Number
+	if rhs := m.Digests; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Digests = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *RepairOrder) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *DeletionCommand) CloneVT() *DeletionCommand {
+	if m == nil {
+		return (*DeletionCommand)(nil)
+	}
+	r := new(DeletionCommand)
+	r.Id = m.Id
+	r.Account = m.Account
+	r.Space = m.Space
+	r.Item = m.Item
+	r.SourceStore = m.SourceStore
+	r.DestinationStore = m.DestinationStore
+	r.Command = m.Command
+	r.Cause = m.Cause
+	r.Deleted = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Deleted).CloneVT())
+	r.Destination = m.Destination.CloneVT()
+	r.NeedsApproval = m.NeedsApproval
+	r.Reason = m.Reason
+	r.PolicyRevision = m.PolicyRevision
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *DeletionCommand) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *DuplicationResult) CloneVT() *DuplicationResult {
+	if m == nil {
+		return (*DuplicationResult)(nil)
+	}
+	r := new(DuplicationResult)
+	r.Id = m.Id
+	r.Command = m.Command
+	r.Cause = m.Cause
+	r.Account = m.Account
+	r.Space = m.Space
+	r.Item = m.Item
+	r.SourceStore = m.SourceStore
+	r.DestinationStore = m.DestinationStore
+	r.Reason = m.Reason
+	r.Decision = m.Decision
+	r.Result = m.Result
+	r.Outcome = m.Outcome
+	r.Bytes = m.Bytes
+	r.Started = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Started).CloneVT())
+	r.Finished = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Finished).CloneVT())
+	r.Attempt = m.Attempt
+	r.ErrorClass = m.ErrorClass
+	r.Error = m.Error
+	r.Detail = m.Detail
+	r.ChangeTime = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.ChangeTime).CloneVT())
+	r.Newer = m.Newer
+	r.Worker = m.Worker
+	r.Host = m.Host
+	r.Software = m.Software
+	r.Incident = m.Incident
+	if rhs := m.Digests; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Digests = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *DuplicationResult) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
 
 func (m *DuplicationCommand) MarshalVT() (dAtA []byte, err error) {
 	if m == nil {
@@ -52,7 +202,7 @@ func (m *DuplicationCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		copy(dAtA[i:], m.unknownFields)
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -164,7 +314,7 @@ func (m *DuplicationCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x62
 	}
 	if m.ChangeTime != nil {
-		size, err := (*timestamppb.Timestamp)(m.ChangeTime).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.ChangeTime).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -352,7 +502,7 @@ func (m *DeletionCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		copy(dAtA[i:], m.unknownFields)
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -392,7 +542,7 @@ func (m *DeletionCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x52
 	}
 	if m.Deleted != nil {
-		size, err := (*timestamppb.Timestamp)(m.Deleted).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Deleted).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -539,7 +689,7 @@ func (m *DuplicationResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0xb0
 	}
 	if m.ChangeTime != nil {
-		size, err := (*timestamppb.Timestamp)(m.ChangeTime).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.ChangeTime).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -585,7 +735,7 @@ func (m *DuplicationResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x88
 	}
 	if m.Finished != nil {
-		size, err := (*timestamppb.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -597,7 +747,7 @@ func (m *DuplicationResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x82
 	}
 	if m.Started != nil {
-		size, err := (*timestamppb.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -757,7 +907,7 @@ func (m *DuplicationCommand) SizeVT() (n int) {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.CauseOp))
 	}
 	if m.ChangeTime != nil {
-		l = (*timestamppb.Timestamp)(m.ChangeTime).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.ChangeTime).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.ChangeVersion)
@@ -801,7 +951,7 @@ func (m *DuplicationCommand) SizeVT() (n int) {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -880,7 +1030,7 @@ func (m *DeletionCommand) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Deleted != nil {
-		l = (*timestamppb.Timestamp)(m.Deleted).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Deleted).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Destination != nil {
@@ -897,7 +1047,7 @@ func (m *DeletionCommand) SizeVT() (n int) {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.PolicyRevision))
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -968,11 +1118,11 @@ func (m *DuplicationResult) SizeVT() (n int) {
 		}
 	}
 	if m.Started != nil {
-		l = (*timestamppb.Timestamp)(m.Started).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Started).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Finished != nil {
-		l = (*timestamppb.Timestamp)(m.Finished).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Finished).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Attempt != 0 {
@@ -991,7 +1141,7 @@ func (m *DuplicationResult) SizeVT() (n int) {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.ChangeTime != nil {
-		l = (*timestamppb.Timestamp)(m.ChangeTime).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.ChangeTime).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Newer {
@@ -1385,9 +1535,9 @@ func (m *DuplicationCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.ChangeTime == nil {
-				m.ChangeTime = &timestamppb1.Timestamp{}
+				m.ChangeTime = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.ChangeTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.ChangeTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1813,9 +1963,9 @@ func (m *DuplicationCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2501,9 +2651,9 @@ func (m *DeletionCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Deleted == nil {
-				m.Deleted = &timestamppb1.Timestamp{}
+				m.Deleted = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Deleted).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Deleted).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2631,9 +2781,9 @@ func (m *DeletionCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3270,9 +3420,9 @@ func (m *DuplicationResult) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Started == nil {
-				m.Started = &timestamppb1.Timestamp{}
+				m.Started = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3306,9 +3456,9 @@ func (m *DuplicationResult) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Finished == nil {
-				m.Finished = &timestamppb1.Timestamp{}
+				m.Finished = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3469,9 +3619,9 @@ func (m *DuplicationResult) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.ChangeTime == nil {
-				m.ChangeTime = &timestamppb1.Timestamp{}
+				m.ChangeTime = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.ChangeTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.ChangeTime).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex

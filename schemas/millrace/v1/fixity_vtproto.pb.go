@@ -7,9 +7,10 @@ package millracev1
 import (
 	fmt "fmt"
 	protohelpers "github.com/planetscale/vtprotobuf/protohelpers"
-	timestamppb "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	timestamppb1 "github.com/planetscale/vtprotobuf/types/known/timestamppb"
+	proto "google.golang.org/protobuf/proto"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	timestamppb1 "google.golang.org/protobuf/types/known/timestamppb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	io "io"
 	unsafe "unsafe"
 )
@@ -20,6 +21,185 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+func (m *FixityTask) CloneVT() *FixityTask {
+	if m == nil {
+		return (*FixityTask)(nil)
+	}
+	r := new(FixityTask)
+	r.Id = m.Id
+	r.Account = m.Account
+	r.Store = m.Store
+	r.Space = m.Space
+	r.Item = m.Item
+	r.Reason = m.Reason
+	r.Priority = m.Priority
+	r.Cause = m.Cause
+	r.Round = m.Round
+	r.Baseline = m.Baseline
+	r.Recheck = m.Recheck
+	r.Known = m.Known.CloneVT()
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	r.First = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.First).CloneVT())
+	r.Previous = m.Previous
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *FixityTask) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *Evidence) CloneVT() *Evidence {
+	if m == nil {
+		return (*Evidence)(nil)
+	}
+	r := new(Evidence)
+	r.State = m.State
+	r.Provenance = m.Provenance
+	if rhs := m.Digests; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Digests = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Evidence) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *FixityResult) CloneVT() *FixityResult {
+	if m == nil {
+		return (*FixityResult)(nil)
+	}
+	r := new(FixityResult)
+	r.Id = m.Id
+	r.Task = m.Task
+	r.Cause = m.Cause
+	r.Account = m.Account
+	r.Store = m.Store
+	r.Space = m.Space
+	r.Item = m.Item
+	r.StoreKind = m.StoreKind
+	r.Reason = m.Reason
+	r.Verdict = m.Verdict
+	r.Row = m.Row
+	r.Finding = m.Finding
+	r.Final = m.Final
+	r.EvidenceLevel = m.EvidenceLevel
+	r.Content = m.Content.CloneVT()
+	r.Stored = m.Stored.CloneVT()
+	r.Manifest = m.Manifest.CloneVT()
+	r.Audit = m.Audit.CloneVT()
+	r.BytesRead = m.BytesRead
+	r.Recheck = m.Recheck
+	r.Attempt = m.Attempt
+	r.Worker = m.Worker
+	r.Host = m.Host
+	r.Software = m.Software
+	r.Round = m.Round
+	r.Started = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Started).CloneVT())
+	r.Finished = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Finished).CloneVT())
+	r.Detail = m.Detail
+	r.Object = m.Object.CloneVT()
+	r.Next = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Next).CloneVT())
+	r.Confirmed = m.Confirmed.CloneVT()
+	r.Baseline = m.Baseline
+	r.Overtaken = m.Overtaken
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *FixityResult) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *IncidentStep) CloneVT() *IncidentStep {
+	if m == nil {
+		return (*IncidentStep)(nil)
+	}
+	r := new(IncidentStep)
+	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	r.Action = m.Action
+	r.Ref = m.Ref
+	r.By = m.By
+	r.Detail = m.Detail
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *IncidentStep) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
+
+func (m *Incident) CloneVT() *Incident {
+	if m == nil {
+		return (*Incident)(nil)
+	}
+	r := new(Incident)
+	r.Id = m.Id
+	r.Account = m.Account
+	r.Store = m.Store
+	r.Space = m.Space
+	r.Item = m.Item
+	r.Kind = m.Kind
+	r.State = m.State
+	r.Opened = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Opened).CloneVT())
+	r.Updated = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Updated).CloneVT())
+	r.Closed = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Closed).CloneVT())
+	r.Checked = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Checked).CloneVT())
+	r.Row = m.Row
+	r.Object = m.Object.CloneVT()
+	r.Repairs = m.Repairs
+	r.Parent = m.Parent
+	r.StepCount = m.StepCount
+	if rhs := m.Expected; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Expected = tmpContainer
+	}
+	if rhs := m.Found; rhs != nil {
+		tmpContainer := make(map[string]string, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v
+		}
+		r.Found = tmpContainer
+	}
+	if rhs := m.Steps; rhs != nil {
+		tmpContainer := make([]*IncidentStep, len(rhs))
+		for k, v := range rhs {
+			tmpContainer[k] = v.CloneVT()
+		}
+		r.Steps = tmpContainer
+	}
+	if len(m.unknownFields) > 0 {
+		r.unknownFields = make([]byte, len(m.unknownFields))
+		copy(r.unknownFields, m.unknownFields)
+	}
+	return r
+}
+
+func (m *Incident) CloneMessageVT() proto.Message {
+	return m.CloneVT()
+}
 
 func (m *FixityTask) MarshalVT() (dAtA []byte, err error) {
 	if m == nil {
@@ -59,7 +239,7 @@ func (m *FixityTask) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x7a
 	}
 	if m.First != nil {
-		size, err := (*timestamppb.Timestamp)(m.First).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.First).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -69,7 +249,7 @@ func (m *FixityTask) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x72
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -294,7 +474,7 @@ func (m *FixityResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0xfa
 	}
 	if m.Next != nil {
-		size, err := (*timestamppb.Timestamp)(m.Next).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Next).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -327,7 +507,7 @@ func (m *FixityResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0xe2
 	}
 	if m.Finished != nil {
-		size, err := (*timestamppb.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Finished).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -339,7 +519,7 @@ func (m *FixityResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0xda
 	}
 	if m.Started != nil {
-		size, err := (*timestamppb.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Started).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -608,7 +788,7 @@ func (m *IncidentStep) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x12
 	}
 	if m.Time != nil {
-		size, err := (*timestamppb.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -741,7 +921,7 @@ func (m *Incident) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x60
 	}
 	if m.Checked != nil {
-		size, err := (*timestamppb.Timestamp)(m.Checked).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Checked).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -751,7 +931,7 @@ func (m *Incident) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x5a
 	}
 	if m.Closed != nil {
-		size, err := (*timestamppb.Timestamp)(m.Closed).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Closed).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -761,7 +941,7 @@ func (m *Incident) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x52
 	}
 	if m.Updated != nil {
-		size, err := (*timestamppb.Timestamp)(m.Updated).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Updated).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -771,7 +951,7 @@ func (m *Incident) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x4a
 	}
 	if m.Opened != nil {
-		size, err := (*timestamppb.Timestamp)(m.Opened).MarshalToSizedBufferVT(dAtA[:i])
+		size, err := (*timestamppb1.Timestamp)(m.Opened).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
 			return 0, err
 		}
@@ -881,11 +1061,11 @@ func (m *FixityTask) SizeVT() (n int) {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.First != nil {
-		l = (*timestamppb.Timestamp)(m.First).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.First).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.Previous)
@@ -1019,11 +1199,11 @@ func (m *FixityResult) SizeVT() (n int) {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Started != nil {
-		l = (*timestamppb.Timestamp)(m.Started).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Started).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Finished != nil {
-		l = (*timestamppb.Timestamp)(m.Finished).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Finished).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.Detail)
@@ -1035,7 +1215,7 @@ func (m *FixityResult) SizeVT() (n int) {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Next != nil {
-		l = (*timestamppb.Timestamp)(m.Next).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Next).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Confirmed != nil {
@@ -1059,7 +1239,7 @@ func (m *IncidentStep) SizeVT() (n int) {
 	var l int
 	_ = l
 	if m.Time != nil {
-		l = (*timestamppb.Timestamp)(m.Time).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	l = len(m.Action)
@@ -1116,19 +1296,19 @@ func (m *Incident) SizeVT() (n int) {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.State))
 	}
 	if m.Opened != nil {
-		l = (*timestamppb.Timestamp)(m.Opened).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Opened).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Updated != nil {
-		l = (*timestamppb.Timestamp)(m.Updated).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Updated).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Closed != nil {
-		l = (*timestamppb.Timestamp)(m.Closed).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Closed).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Checked != nil {
-		l = (*timestamppb.Timestamp)(m.Checked).SizeVT()
+		l = (*timestamppb1.Timestamp)(m.Checked).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	if m.Row != 0 {
@@ -1598,9 +1778,9 @@ func (m *FixityTask) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -1634,9 +1814,9 @@ func (m *FixityTask) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.First == nil {
-				m.First = &timestamppb1.Timestamp{}
+				m.First = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.First).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.First).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2746,9 +2926,9 @@ func (m *FixityResult) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Started == nil {
-				m.Started = &timestamppb1.Timestamp{}
+				m.Started = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Started).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2782,9 +2962,9 @@ func (m *FixityResult) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Finished == nil {
-				m.Finished = &timestamppb1.Timestamp{}
+				m.Finished = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Finished).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -2890,9 +3070,9 @@ func (m *FixityResult) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Next == nil {
-				m.Next = &timestamppb1.Timestamp{}
+				m.Next = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Next).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Next).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3053,9 +3233,9 @@ func (m *IncidentStep) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Time == nil {
-				m.Time = &timestamppb1.Timestamp{}
+				m.Time = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3519,9 +3699,9 @@ func (m *Incident) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Opened == nil {
-				m.Opened = &timestamppb1.Timestamp{}
+				m.Opened = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Opened).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Opened).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3555,9 +3735,9 @@ func (m *Incident) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Updated == nil {
-				m.Updated = &timestamppb1.Timestamp{}
+				m.Updated = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Updated).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Updated).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3591,9 +3771,9 @@ func (m *Incident) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Closed == nil {
-				m.Closed = &timestamppb1.Timestamp{}
+				m.Closed = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Closed).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Closed).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
@@ -3627,9 +3807,9 @@ func (m *Incident) UnmarshalVTUnsafe(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			if m.Checked == nil {
-				m.Checked = &timestamppb1.Timestamp{}
+				m.Checked = &timestamppb.Timestamp{}
 			}
-			if err := (*timestamppb.Timestamp)(m.Checked).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+			if err := (*timestamppb1.Timestamp)(m.Checked).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex
