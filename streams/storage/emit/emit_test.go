@@ -1,0 +1,363 @@
+package emit
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// topic is what was published; calls of fail decide what is not, or is said not to be.
+type topic struct {
+	mu   sync.Mutex
+	got  []*pb.Change
+	fail func(c *pb.Change) (published bool, err error)
+}
+
+func (p *topic) Publish(_ context.Context, c *pb.Change) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	published, err := true, error(nil)
+	if p.fail != nil {
+		published, err = p.fail(c)
+	}
+	if published {
+		p.got = append(p.got, proto.CloneOf(c))
+	}
+	return err
+}
+
+// take returns what was published since, and forgets it.
+func (p *topic) take() []*pb.Change {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	got := p.got
+	p.got = nil
+	return got
+}
+
+func (p *topic) set(fail func(c *pb.Change) (bool, error)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fail = fail
+}
+
+type world struct {
+	t      *testing.T
+	s      *Store
+	mem    *mem.Store
+	faulty *storagetest.Faulty
+	topic  *topic
+	outbox *Memory
+	lost   []Intent // undecided
+}
+
+const sp = "photos"
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	m, err := mem.New(mem.Config{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Mark("1")
+	if err := m.CreateSpace(t.Context(), storage.Space{Name: sp}); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: NewMemory(1000)}
+	w.s, err = New(w.faulty, Config{
+		Account: "acme", Store: "1", Agent: "test", Outbox: w.outbox,
+		Undecided: func(in Intent) { w.lost = append(w.lost, in) },
+	}, w.topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) put(content string, edit ...func(*storage.PutOptions)) (storage.Object, error) {
+	o := storage.PutOptions{Size: storage.UnknownSize}
+	for _, e := range edit {
+		e(&o)
+	}
+	return w.s.Put(WithUser(w.t.Context(), "ann"), sp, "a", strings.NewReader(content), o)
+}
+
+// pending returns what is in the outbox.
+func (w *world) pending() (all []Pending) {
+	for p, err := range w.outbox.Pending(w.t.Context()) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func ops(changes []*pb.Change) (ops []string) {
+	for _, c := range changes {
+		ops = append(ops, strings.TrimPrefix(c.GetOp().String(), "OP_"))
+	}
+	return ops
+}
+
+// wantOps compares the ops that were published since, and what is left in the outbox.
+func (w *world) wantOps(left int, want ...string) []*pb.Change {
+	w.t.Helper()
+	got := w.topic.take()
+	if !slices.Equal(ops(got), want) {
+		w.t.Fatalf("got changes %v, want %v", ops(got), want)
+	}
+	if p := w.pending(); len(p) != left {
+		w.t.Fatalf("got %d in the outbox, want %d: %+v", len(p), left, p)
+	}
+	for _, c := range got {
+		if err := schemas.Validate(c); err != nil || c.GetId() != schemas.ChangeID(c) {
+			w.t.Errorf("published %v, whose id is to be %s: %v", c, schemas.ChangeID(c), err)
+		}
+	}
+	return got
+}
+
+func TestContract(t *testing.T) {
+	inner := map[storage.Store]*mem.Store{}
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		m, err := mem.New(mem.Config{ID: "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := &topic{}
+		s, err := New(m, Config{Account: "acme", Store: "1"}, out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, c := range out.take() {
+				if err := schemas.Validate(c); err != nil {
+					t.Errorf("published %v: %v", c, err)
+				}
+			}
+			for p := range s.cfg.Outbox.Pending(context.WithoutCancel(t.Context())) {
+				t.Errorf("left in the outbox: %+v", p)
+			}
+		})
+		inner[s] = m
+		return s
+	}, storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
+		for _, k := range inner[s].Kept() {
+			if k.Space == space && k.Object.Item == item {
+				all = append(all, k.Bytes)
+			}
+		}
+		return all
+	}))
+}
+
+// Every method of storage.Store emits a Change or is listed as one that does not.
+func TestEveryMethod(t *testing.T) {
+	ctx := t.Context()
+	quiet := map[string]func(*Store) error{
+		"Capabilities": func(s *Store) error { s.Capabilities(); return nil },
+		"Spaces": func(s *Store) error {
+			for range s.Spaces(ctx) {
+			}
+			return nil
+		},
+		"StatSpace": func(s *Store) error { _, err := s.StatSpace(ctx, sp); return err },
+		"List": func(s *Store) error {
+			for range s.List(ctx, sp, "") {
+			}
+			return nil
+		},
+		"Stat":        func(s *Store) error { _, err := s.Stat(ctx, sp, "a"); return err },
+		"Open":        func(s *Store) error { r, _, err := s.Open(ctx, sp, "a", ""); r.Close(); return err },
+		"Marker":      func(s *Store) error { return s.Marker(ctx) },
+		"WriteMarker": func(s *Store) error { return s.WriteMarker(ctx) },
+	}
+	emitting := map[string]func(*Store) error{
+		"CreateSpace": func(s *Store) error { return s.CreateSpace(ctx, storage.Space{Name: "new"}) },
+		"SetSpace":    func(s *Store) error { return s.SetSpace(ctx, storage.Space{Name: sp}) },
+		"DeleteSpace": func(s *Store) error {
+			if err := s.inner.CreateSpace(ctx, storage.Space{Name: "old"}); err != nil {
+				return err
+			}
+			return s.DeleteSpace(ctx, "old")
+		},
+		"Put": func(s *Store) error {
+			_, err := s.Put(ctx, sp, "b", strings.NewReader("x"), storage.PutOptions{Size: 1})
+			return err
+		},
+		"SetProperties": func(s *Store) error {
+			_, err := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
+			return err
+		},
+		"Delete": func(s *Store) error { _, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{}); return err },
+	}
+	store := reflect.TypeFor[storage.Store]()
+	for i := range store.NumMethod() {
+		name := store.Method(i).Name
+		call, want := quiet[name], 0
+		if f, ok := emitting[name]; ok {
+			call, want = f, 1
+		}
+		t.Run(name, func(t *testing.T) {
+			if call == nil {
+				t.Fatalf("nobody said whether %s emits", name)
+			}
+			w := newWorld(t)
+			if _, err := w.mem.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if err := call(w.s); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.topic.take(); len(got) != want {
+				t.Errorf("got changes %v, want %d", ops(got), want)
+			}
+			if w.faulty.Count(name) == 0 && name != "Capabilities" {
+				t.Error("the inner store was not called")
+			}
+		})
+	}
+	if len(quiet)+len(emitting) != store.NumMethod() {
+		t.Error("a method is listed that is none")
+	}
+}
+
+func TestChanges(t *testing.T) {
+	w := newWorld(t)
+	ctx := WithUser(t.Context(), "ann")
+	props := storage.Properties{MediaType: "image/png", User: map[string]string{"k": "v"}}
+	one, err := w.put("one", func(o *storage.PutOptions) {
+		o.Properties = props
+		o.Digests = digest.Set{digest.MD5: "f97c5d29941bfb1b2fdab0874906ab82", "crc64nvme": "0011223344556677"}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := w.put("two", func(o *storage.PutOptions) { o.Version = one.Version })
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := w.s.SetProperties(ctx, sp, "a", props, storage.Condition{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := w.s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := w.wantOps(0, "ADD", "UPDATE", "SET_PROPERTIES", "DELETE")
+	sequence := ""
+	for i, c := range got {
+		if c.GetSequence() <= sequence {
+			t.Errorf("change %d has sequence %q after %q", i, c.GetSequence(), sequence)
+		}
+		sequence = c.GetSequence()
+		c.Sequence, c.Id = "", ""
+	}
+	base := func(op pb.Op, o storage.Object, at time.Time) *pb.Change {
+		return &pb.Change{
+			Op: op, Account: "acme", Store: "1", Space: sp, Item: "a", Version: o.Version, Size: 3,
+			Digests: o.Digests.Only(digest.MD5, digest.SHA256), Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+			MediaType: o.Properties.MediaType, Properties: o.Properties.User,
+			Time: timestamppb.New(at), User: "ann", Agent: "test", Origin: pb.Origin_ORIGIN_CLIENT,
+		}
+	}
+	deleted := base(pb.Op_OP_DELETE, gone.Object, gone.Time)
+	deleted.MediaType, deleted.Properties = "", nil
+	want := []*pb.Change{
+		base(pb.Op_OP_ADD, one, one.Modified), base(pb.Op_OP_UPDATE, two, two.Modified),
+		base(pb.Op_OP_SET_PROPERTIES, set, got[2].GetTime().AsTime()), deleted,
+	}
+	for i := range want {
+		if !proto.Equal(got[i], want[i]) {
+			t.Errorf("change %d: got  %v\nwant %v", i, got[i], want[i])
+		}
+	}
+	if age := time.Since(got[2].GetTime().AsTime()); age < -time.Second || age > time.Minute {
+		t.Errorf("SET_PROPERTIES has time %v, want now", got[2].GetTime().AsTime())
+	}
+}
+
+func TestSpaceChanges(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	a, b := map[string]string{"a": "r"}, map[string]string{"b": "w"}
+	for _, err := range []error{
+		w.s.CreateSpace(ctx, storage.Space{Name: "s", Properties: a, ACL: a}),
+		w.s.SetSpace(ctx, storage.Space{Name: "s", Properties: a, ACL: b}),
+		w.s.SetSpace(ctx, storage.Space{Name: "s", Properties: b, ACL: b}),
+		w.s.SetSpace(ctx, storage.Space{Name: "s", Properties: b, ACL: b}),
+		w.s.DeleteSpace(ctx, "s"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := w.wantOps(0, "CREATE_SPACE", "SET_ACL", "SET_SPACE_PROPERTIES", "SET_SPACE_PROPERTIES", "DELETE_SPACE")
+	if !maps.Equal(got[1].GetAcl(), b) || !maps.Equal(got[1].GetProperties(), a) || got[1].GetItem() != "" {
+		t.Errorf("got %v, want ACL and properties of the space", got[1])
+	}
+	for i, c := range got[1:] { // in one millisecond too
+		if !c.GetTime().AsTime().After(got[i].GetTime().AsTime()) || c.GetId() == got[i].GetId() {
+			t.Errorf("change %d is not told apart from the one before", i+1)
+		}
+	}
+}
+
+// What cannot be told is refused before it happens.
+func TestRefused(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.put("x", func(o *storage.PutOptions) {
+		o.Properties.User = map[string]string{"big": strings.Repeat("x", schemas.MaxBytes)}
+	})
+	if !errors.Is(err, schemas.ErrTooLarge) || !retry.IsPermanent(err) {
+		t.Errorf("got %v, want a permanent ErrTooLarge", err)
+	}
+	full := newWorld(t)
+	full.outbox.limit = 0
+	if _, err := full.put("x"); !errors.Is(err, ErrOutboxFull) || retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("got %v, want ErrOutboxFull, as unavailable", err)
+	}
+	for _, w := range []*world{w, full} {
+		if w.faulty.Count("Put") != 0 {
+			t.Error("the inner store was called")
+		}
+		w.wantOps(0)
+	}
+}
+
+func TestNew(t *testing.T) {
+	m, _ := mem.New(mem.Config{ID: "1"})
+	ok := Config{Account: "a", Store: "1"}
+	for name, f := range map[string]func() (*Store, error){
+		"no store":     func() (*Store, error) { return New(nil, ok, &topic{}) },
+		"no publisher": func() (*Store, error) { return New(m, ok, nil) },
+		"no account":   func() (*Store, error) { return New(m, Config{Store: "1"}, &topic{}) },
+		"no id":        func() (*Store, error) { return New(m, Config{Account: "a"}, &topic{}) },
+		"bad digest": func() (*Store, error) {
+			return New(m, Config{Account: "a", Store: "1", Digests: []string{"x"}}, &topic{})
+		},
+	} {
+		if _, err := f(); err == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+}

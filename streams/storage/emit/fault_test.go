@@ -1,0 +1,311 @@
+package emit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+var errAway = errors.New("broker is away")
+
+// Twins of the inner call: failed, not done; and failed, but done. What was done is
+// told, what was not is not, and the caller gets the failure in both cases.
+func TestInnerTwins(t *testing.T) {
+	ctx := context.Background()
+	mutations := map[string]struct {
+		op   string
+		call func(w *world) error
+	}{
+		"Put":         {"ADD", func(w *world) error { _, err := w.put("new"); return err }},
+		"CreateSpace": {"CREATE_SPACE", func(w *world) error { return w.s.CreateSpace(ctx, storage.Space{Name: "s"}) }},
+		"SetSpace": {"SET_SPACE_PROPERTIES", func(w *world) error {
+			return w.s.SetSpace(ctx, storage.Space{Name: sp, Properties: map[string]string{"k": "v"}})
+		}},
+		"DeleteSpace": {"DELETE_SPACE", func(w *world) error { return w.s.DeleteSpace(ctx, "empty") }},
+		"SetProperties": {"SET_PROPERTIES", func(w *world) error {
+			_, err := w.s.SetProperties(ctx, sp, "b", storage.Properties{MediaType: "x/y"}, storage.Condition{})
+			return err
+		}},
+		"Delete": {"DELETE", func(w *world) error { _, err := w.s.Delete(ctx, sp, "b", storage.DeleteOptions{}); return err }},
+	}
+	for method, m := range mutations {
+		for _, done := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s done %v", method, done), func(t *testing.T) {
+				w := newWorld(t)
+				if err := w.mem.CreateSpace(ctx, storage.Space{Name: "empty"}); err != nil {
+					t.Fatal(err)
+				}
+				was, err := w.mem.Put(ctx, sp, "b", strings.NewReader("b"), storage.PutOptions{Size: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.faulty.Script(storagetest.Fault{Method: method, Done: done})
+				if err := m.call(w); !errors.Is(err, storagetest.ErrFault) || errors.Is(err, ErrNotPublished) {
+					t.Errorf("got %v, want the store's error", err)
+				}
+				if !done {
+					w.wantOps(0)
+					return
+				}
+				c := w.wantOps(0, m.op)[0]
+				if m.op == "DELETE" && (c.GetVersion() != was.Version || c.GetDigests()["md5"] != was.Digests["md5"]) {
+					t.Errorf("got %v, want what was there", c)
+				}
+				if m.op == "ADD" && (c.GetUser() != "ann" || c.GetOrigin() != pb.Origin_ORIGIN_CLIENT || len(c.GetDigests()) == 0) {
+					t.Errorf("got %v, want the client's change", c)
+				}
+			})
+		}
+	}
+}
+
+// The store fails and then does not answer: the intent stays until somebody can look.
+func TestInnerUnknown(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		t.Run(fmt.Sprint("done ", done), func(t *testing.T) {
+			w := newWorld(t)
+			if _, err := w.mem.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
+				t.Fatal(err)
+			}
+			w.faulty.Script(storagetest.Fault{Method: "Delete", Done: done}, storagetest.Fault{Method: "Stat", Skip: 1, Times: 2})
+			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
+				t.Errorf("got %v, want the store's error", err)
+			}
+			w.wantOps(1)
+			if err := w.s.Flush(t.Context()); !errors.Is(err, storagetest.ErrFault) {
+				t.Errorf("Flush while the store is away: got %v", err)
+			}
+			w.wantOps(1)
+			if err := w.s.Flush(t.Context()); err != nil {
+				t.Errorf("Flush: %v", err)
+			}
+			if done {
+				w.wantOps(0, "DELETE")
+			} else {
+				w.wantOps(0)
+			}
+		})
+	}
+}
+
+// Where nobody can say any more what came of a put, the state that is seen is told, on
+// nobody's behalf, and the intent is reported.
+func TestUndecided(t *testing.T) {
+	w := newWorld(t)
+	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1})
+	if _, err := w.put("one"); !errors.Is(err, storagetest.ErrFault) {
+		t.Errorf("got %v, want the store's error", err)
+	}
+	w.wantOps(1)
+	if err := w.s.Flush(t.Context()); err != nil { // what was streamed is forgotten by now
+		t.Errorf("Flush: %v", err)
+	}
+	c := w.wantOps(0, "UPDATE")[0]
+	if c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetUser() != "" || len(w.lost) != 1 || w.lost[0].Draft.GetUser() != "ann" {
+		t.Errorf("got %v and undecided %+v, want origin sweep, nobody's, and ann's intent reported", c, w.lost)
+	}
+}
+
+// Absence tells nothing in a store that is not the one it should be.
+func TestAbsentInWrongStore(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.put("one"); err != nil {
+		t.Fatal(err)
+	}
+	w.topic.take()
+	w.faulty.Script(storagetest.Fault{Method: "Delete", Done: true})
+	w.mem.Mark("")
+	if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
+		t.Errorf("got %v, want the store's error", err)
+	}
+	w.wantOps(1)
+	w.mem.Mark("1")
+	if err := w.s.Flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	w.wantOps(0, "DELETE")
+}
+
+// A stream that breaks proves that nothing was done: nobody looks.
+func TestStreamBreaks(t *testing.T) {
+	w := newWorld(t)
+	boom := errors.New("boom")
+	r := storagetest.FailingReader(strings.NewReader("content"), 3, boom)
+	if _, err := w.s.Put(t.Context(), sp, "a", r, storage.PutOptions{Size: storage.UnknownSize}); !errors.Is(err, boom) {
+		t.Errorf("got %v, want the reader's error", err)
+	}
+	w.wantOps(0)
+	if n := w.faulty.Count("Stat"); n != 1 {
+		t.Errorf("got %d looks at the item, want that before the put only", n)
+	}
+}
+
+// Twins of publishing: failed; and failed, but published. Both times the caller learns
+// that it was done and not told, and it is told later, under the same id.
+func TestPublishTwins(t *testing.T) {
+	for _, published := range []bool{false, true} {
+		t.Run(fmt.Sprint("published ", published), func(t *testing.T) {
+			w := newWorld(t)
+			w.topic.set(func(*pb.Change) (bool, error) { return published, errAway })
+			o, err := w.put("one")
+			var np *NotPublishedError
+			if !errors.Is(err, ErrNotPublished) || !errors.Is(err, errAway) || !errors.As(err, &np) || o.Version == "" {
+				t.Fatalf("got %+v, %v, want what was stored, ErrNotPublished and the reason", o, err)
+			}
+			first := w.topic.take()
+			if err := w.s.Flush(t.Context()); !errors.Is(err, errAway) {
+				t.Errorf("Flush while the broker is away: got %v", err)
+			}
+			w.topic.take()
+			w.topic.set(nil)
+			if err := w.s.Flush(t.Context()); err != nil {
+				t.Errorf("Flush: %v", err)
+			}
+			c := w.wantOps(0, "ADD")[0]
+			if c.GetId() != np.Change.GetId() || published && first[0].GetId() != c.GetId() {
+				t.Errorf("got id %s, want %s", c.GetId(), np.Change.GetId())
+			}
+			if err := w.s.Flush(t.Context()); err != nil {
+				t.Errorf("Flush of nothing: %v", err)
+			}
+			w.wantOps(0)
+		})
+	}
+}
+
+// Changes of one item that wait go first; other items do not wait for them.
+func TestOrder(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	w.topic.set(func(c *pb.Change) (bool, error) {
+		if c.GetItem() == "a" {
+			return false, errAway
+		}
+		return true, nil
+	})
+	for _, content := range []string{"one", "two"} {
+		if _, err := w.put(content); !errors.Is(err, ErrNotPublished) {
+			t.Fatalf("got %v, want ErrNotPublished", err)
+		}
+	}
+	if _, err := w.s.Put(ctx, sp, "b", strings.NewReader(""), storage.PutOptions{}); err != nil {
+		t.Errorf("another item waits: %v", err)
+	}
+	w.wantOps(2, "ADD")
+	w.topic.set(nil)
+	if _, err := w.s.Delete(ctx, sp, "a", storage.DeleteOptions{}); err != nil {
+		t.Errorf("Delete: %v", err)
+	}
+	w.wantOps(0, "ADD", "UPDATE", "DELETE")
+}
+
+// A Change that is refused for good is in nobody's way.
+func TestRefusedForGood(t *testing.T) {
+	w := newWorld(t)
+	w.topic.set(func(c *pb.Change) (bool, error) { return false, retry.Permanent(errAway) })
+	if _, err := w.put("one"); !errors.Is(err, ErrNotPublished) || !retry.IsPermanent(err) {
+		t.Errorf("got %v, want a permanent ErrNotPublished", err)
+	}
+	w.topic.set(nil)
+	if _, err := w.put("two"); err != nil {
+		t.Errorf("the next change: %v", err)
+	}
+	w.wantOps(1, "UPDATE")
+}
+
+// badOutbox fails where it is told to.
+type badOutbox struct {
+	*Memory
+	intend, outcome, done error
+}
+
+func (b *badOutbox) Intend(ctx context.Context, in Intent) (Ticket, error) {
+	if b.intend != nil {
+		return 0, b.intend
+	}
+	return b.Memory.Intend(ctx, in)
+}
+
+func (b *badOutbox) Outcome(ctx context.Context, t Ticket, c *pb.Change) error {
+	if b.outcome != nil {
+		return b.outcome
+	}
+	return b.Memory.Outcome(ctx, t, c)
+}
+
+func (b *badOutbox) Done(ctx context.Context, t Ticket) error {
+	if b.done != nil {
+		return b.done
+	}
+	return b.Memory.Done(ctx, t)
+}
+
+func TestOutboxFails(t *testing.T) {
+	boom := errors.New("disk is full")
+	tests := map[string]struct {
+		outbox badOutbox
+		puts   int      // calls of the inner store
+		told   []string // at once
+		want   error
+		later  []string // told by Flush, when the outbox works again
+	}{
+		"intent":  {badOutbox{intend: boom}, 0, nil, boom, nil},
+		"outcome": {badOutbox{outcome: boom}, 1, []string{"ADD"}, nil, nil},
+		"done":    {badOutbox{done: boom}, 1, []string{"ADD"}, ErrNotPublished, []string{"ADD"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			tt.outbox.Memory = w.outbox
+			w.s.cfg.Outbox = &tt.outbox
+			if _, err := w.put("one"); !errors.Is(err, tt.want) {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+			if got := w.faulty.Count("Put"); got != tt.puts {
+				t.Errorf("got %d puts, want %d", got, tt.puts)
+			}
+			if got := ops(w.topic.take()); fmt.Sprint(got) != fmt.Sprint(tt.told) {
+				t.Errorf("got %v, want %v", got, tt.told)
+			}
+			tt.outbox.outcome, tt.outbox.done = nil, nil
+			if err := w.s.Flush(t.Context()); err != nil {
+				t.Error(err)
+			}
+			w.wantOps(0, tt.later...)
+		})
+	}
+}
+
+// A caller that gives up when its bytes are stored leaves its Change in the outbox;
+// Flush does not meddle with mutations whose callers still wait.
+func TestCallerGivesUp(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.topic.set(func(*pb.Change) (bool, error) { return ctx.Err() == nil, ctx.Err() })
+	_, err := w.s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1, Verify: func(digest.Set, int64) error {
+		if err := w.s.Flush(t.Context()); err != nil {
+			t.Errorf("Flush while a put is under way: %v", err)
+		}
+		w.wantOps(1)
+		cancel()
+		return nil
+	}})
+	if !errors.Is(err, ErrNotPublished) || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want ErrNotPublished, for the caller went", err)
+	}
+	w.wantOps(1)
+	w.topic.set(nil)
+	if err := w.s.Flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	w.wantOps(0, "ADD")
+}

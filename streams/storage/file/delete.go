@@ -1,0 +1,213 @@
+package file
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Delete implements storage.Store. Directories that it leaves empty go too.
+func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+	p, err := newPlace(space, item)
+	if err != nil {
+		return storage.Deleted{}, err
+	}
+	sess, err := s.enterWrite()
+	if err != nil {
+		return storage.Deleted{}, err
+	}
+	defer s.leave(sess)
+	at, d, err := s.remove(ctx, sess, p, o)
+	if err != nil {
+		return storage.Deleted{}, fmt.Errorf("delete item %q: %w", item, refine(err))
+	}
+	if err := sess.syncDir(path.Dir(at)); err != nil {
+		return storage.Deleted{}, refine(err)
+	}
+	sess.prune(p.space, path.Dir(at))
+	return d, nil
+}
+
+// remove takes the item's file away and returns where it was.
+func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.DeleteOptions) (string, storage.Deleted, error) {
+	unlock, err := s.lock(ctx, sess, p.space, p.item)
+	if err != nil {
+		return "", storage.Deleted{}, err
+	}
+	defer unlock()
+	at, st, err := sess.locate(p)
+	if err != nil {
+		return "", storage.Deleted{}, err
+	}
+	if err := o.Condition.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, true); err != nil {
+		return "", storage.Deleted{}, err
+	}
+	sc, _ := sess.readSidecar(p) // one that cannot be read goes with its item
+	a, _ := sc.of(st.Mtim.Nano())
+	d := storage.Deleted{Object: object(p.item, &st, a)}
+	if d.Time, err = s.after(ctx, d.Object.Modified); err != nil {
+		return "", storage.Deleted{}, err
+	}
+	if o.Keep {
+		a.Modified, a.Size = st.Mtim.Nano(), st.Size
+		err = s.keepMove(sess, p, at, a)
+	} else {
+		err = sess.within(at, func(dir int, name string) error {
+			return named("remove", at, unix.Unlinkat(dir, name, 0))
+		})
+	}
+	if err != nil {
+		return "", storage.Deleted{}, err
+	}
+	return at, d, sess.removeSidecar(p)
+}
+
+// after returns the time of a delete: now, but later than modified in milliseconds,
+// which is what the times of changes are told in.
+func (s *Store) after(ctx context.Context, modified time.Time) (time.Time, error) {
+	first := modified.Truncate(time.Millisecond).Add(time.Millisecond)
+	now := s.now()
+	if wait := first.Sub(now); wait > 0 && wait <= 2*time.Millisecond {
+		if err := retry.Sleep(ctx, wait); err != nil {
+			return time.Time{}, err
+		}
+		if now = s.now(); now.Before(first) { // a clock of the tests, which stands still
+			s.passed(first)
+		}
+	}
+	if now.Before(first) {
+		return first, nil
+	}
+	return now, nil
+}
+
+// prune removes the directories from dir upwards, to the space's, that are empty.
+func (s *session) prune(space, dir string) {
+	for ; dir != space && dir != "."; dir = path.Dir(dir) {
+		err := s.within(dir, func(fd int, name string) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
+		if err != nil && !isAbsent(err) {
+			return // somebody needs it; a directory too many is no item
+		}
+	}
+}
+
+// What is kept lies in a directory of its own: the bytes, and a document that says
+// what they were.
+const (
+	keptBytes = "bytes"
+	keptAbout = "about.json"
+)
+
+type keptDoc struct {
+	SpaceDir string `json:"spaceDirectory"`
+	Item     string `json:"item"`
+	Why      string `json:"why"`
+	aspect
+}
+
+// keepDir makes a directory for what is kept, with its document, on disk.
+func (s *Store) keepDir(sess *session, p place, a aspect, why string) (string, error) {
+	now := s.now()
+	dir := keptDir + "/" + now.Format("2006-01-02") + "/" + now.Format("150405.000000000") + "-" + path.Base(sess.tmp)[:8]
+	b, err := json.MarshalIndent(keptDoc{p.space, p.item, why, a}, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	if err := sess.mkdirs(ownDir, dir); err != nil {
+		return "", err
+	}
+	return dir, sess.writeOwn(dir+"/"+keptAbout, append(b, '\n'))
+}
+
+// keepLink keeps a file that is about to be replaced. undo removes what was kept.
+func (s *Store) keepLink(sess *session, p place, at string, a aspect) (undo func() error, err error) {
+	dir, err := s.keepDir(sess, p, a, "replaced")
+	if err != nil {
+		return nil, err
+	}
+	undo = func() error {
+		return errors.Join(sess.unlink(dir+"/"+keptBytes, 0), sess.unlink(dir+"/"+keptAbout, 0), sess.unlink(dir, unix.AT_REMOVEDIR))
+	}
+	err = sess.pair(at, dir, func(from int, name string, to int) error {
+		if err := unix.Linkat(from, name, to, keptBytes, 0); err != nil {
+			return named("link", at, err)
+		}
+		return fsync(to, dir)
+	})
+	if err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return undo, nil
+}
+
+// keepMove keeps a file that is deleted.
+func (s *Store) keepMove(sess *session, p place, at string, a aspect) error {
+	dir, err := s.keepDir(sess, p, a, "deleted")
+	if err != nil {
+		return err
+	}
+	return sess.pair(at, dir, func(from int, name string, to int) error {
+		if err := rename(from, name, to, keptBytes, unix.RENAME_NOREPLACE); err != nil {
+			return named("move", at, err)
+		}
+		return fsync(to, dir)
+	})
+}
+
+// pair calls f with the opened directory and name of at, and with dir opened.
+func (s *session) pair(at, dir string, f func(from int, name string, to int) error) error {
+	return s.within(at, func(from int, name string) error {
+		to, err := s.dir(dir)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(to)
+		return f(from, name, to)
+	})
+}
+
+// SetProperties implements storage.Store. Neither file nor version changes.
+func (s *Store) SetProperties(ctx context.Context, space, item string, props storage.Properties, c storage.Condition) (storage.Object, error) {
+	p, err := newPlace(space, item)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	if err := checkProperties(props); err != nil {
+		return storage.Object{}, err
+	}
+	sess, err := s.enterWrite()
+	if err != nil {
+		return storage.Object{}, err
+	}
+	defer s.leave(sess)
+	unlock, err := s.lock(ctx, sess, p.space, p.item)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	defer unlock()
+	_, st, err := sess.locate(p)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	if err := c.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, true); err != nil {
+		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
+	}
+	var digests map[string]string
+	if sc, err := sess.readSidecar(p); err == nil { // else it is replaced now
+		a, _ := sc.of(st.Mtim.Nano())
+		digests = a.Digests
+	}
+	now := newAspect(&st, digests, props)
+	if err := sess.setSidecar(p, sidecar{Item: item, Now: now}); err != nil {
+		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, refine(err))
+	}
+	return object(item, &st, now), nil
+}

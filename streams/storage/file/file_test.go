@@ -1,0 +1,111 @@
+package file
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+func open(t testing.TB, cfg Config) *Store {
+	t.Helper()
+	if cfg.ID == "" {
+		cfg.ID = "1"
+	}
+	if cfg.Root == "" {
+		cfg.Root = t.TempDir()
+	}
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// kept reads what is in quarantine, as a person would.
+func kept(t *testing.T, st storage.Store, space, item string) (all [][]byte) {
+	t.Helper()
+	s := st.(*Store)
+	docs, err := filepath.Glob(filepath.Join(s.cfg.Root, keptDir, "*", "*", keptAbout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(docs)
+	for _, path := range docs {
+		var doc keptDoc
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(b, &doc)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if dir, _ := spaceDir(space); doc.SpaceDir != dir || doc.Item != item {
+			continue
+		}
+		b, err = os.ReadFile(filepath.Join(filepath.Dir(path), keptBytes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+func twin(t *testing.T, s storage.Store, id string) storage.Store {
+	cfg := s.(*Store).cfg
+	if id != "" {
+		cfg.ID = id
+	}
+	return open(t, cfg)
+}
+
+func TestContract(t *testing.T) {
+	storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, Config{}) },
+		storagetest.WithKept(kept), storagetest.WithTwin(twin))
+}
+
+// Where openat2 is not to be had the contract is kept all the same.
+func TestContractNameByName(t *testing.T) {
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		s := open(t, Config{})
+		s.sess.walk = true
+		return s
+	}, storagetest.WithKept(kept))
+}
+
+func TestOpenRefuses(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]Config{
+		"no id":          {Root: root},
+		"no root":        {ID: "1"},
+		"missing root":   {ID: "1", Root: filepath.Join(root, "missing")},
+		"root is a file": {ID: "1", Root: filepath.Join(root, "file")},
+		"unknown digest": {ID: "1", Root: root, Digests: []string{"crc"}},
+	}
+	for name, cfg := range tests {
+		t.Run(name, func(t *testing.T) {
+			if s, err := Open(cfg); err == nil {
+				s.Close()
+				t.Error("got no error")
+			}
+		})
+	}
+	s := open(t, Config{Root: filepath.Join(root, "made", "here"), Create: true})
+	if err := s.WriteMarker(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	if err := s.Marker(t.Context()); !errors.Is(err, errClosed) {
+		t.Errorf("Marker of a closed store: got %v", err)
+	}
+}

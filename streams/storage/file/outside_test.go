@@ -1,0 +1,344 @@
+package file
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+const sp = "photos"
+
+// store returns an opened store that has the space.
+func store(t testing.TB, cfg Config) *Store {
+	t.Helper()
+	s := open(t, cfg)
+	if err := s.CreateSpace(t.Context(), storage.Space{Name: sp}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func put(t testing.TB, s *Store, item, content string) storage.Object {
+	t.Helper()
+	o, err := s.Put(t.Context(), sp, item, strings.NewReader(content), storage.PutOptions{
+		Size: int64(len(content)), Properties: storage.Properties{MediaType: "text/plain"},
+	})
+	if err != nil {
+		t.Fatalf("Put(%q): %v", item, err)
+	}
+	return o
+}
+
+func stat(t testing.TB, s *Store, item string) storage.Object {
+	t.Helper()
+	o, err := s.Stat(t.Context(), sp, item)
+	if err != nil {
+		t.Fatalf("Stat(%q): %v", item, err)
+	}
+	return o
+}
+
+func read(t testing.TB, s *Store, item, version string) (string, error) {
+	t.Helper()
+	r, _, err := s.Open(t.Context(), sp, item, version)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	return string(b), err
+}
+
+func list(t testing.TB, s *Store) (ids []string) {
+	t.Helper()
+	for o, err := range s.List(t.Context(), sp, "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, o.Item)
+	}
+	return ids
+}
+
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// files returns all regular files below root but those of our own.
+func files(t testing.TB, root string) (all []string) {
+	t.Helper()
+	must(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() && d.Name() == ownDir {
+			return filepath.SkipDir
+		}
+		if err == nil && !d.IsDir() {
+			rel, _ := filepath.Rel(root, path)
+			all = append(all, rel)
+		}
+		return err
+	}))
+	return all
+}
+
+// People see their tree, and what is beside it only in our own directory.
+func TestTreeOnDisk(t *testing.T) {
+	s := store(t, Config{})
+	want := []string{"photos/2026/may/a b.jpg", "photos/2026/may.txt", "photos/100%.txt", "photos/ü", "photos/dir", "photos/dir%=", "photos/.hidden"}
+	for _, item := range []string{"2026/may/a b.jpg", "2026/may.txt", "100%.txt", "ü", ".hidden"} {
+		put(t, s, item, "x")
+		path, err := s.Path(sp, item)
+		if err != nil || path != filepath.Join(s.cfg.Root, sp, item) {
+			t.Errorf("Path(%q): got %q, %v", item, path, err)
+		}
+	}
+	put(t, s, "dir", "an item")
+	put(t, s, "dir/below", "an item below it")
+	path, err := s.Path(sp, "dir")
+	if err != nil || path != filepath.Join(s.cfg.Root, sp, "dir%=") {
+		t.Errorf("Path of the item beside the directory: got %q, %v", path, err)
+	}
+	want = append(want[:4], "photos/dir/below", "photos/dir%=", "photos/.hidden")
+	slices.Sort(want)
+	got := files(t, s.cfg.Root)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("got files %q, want %q", got, want)
+	}
+	for _, item := range list(t, s) {
+		if _, err := s.Delete(t.Context(), sp, item, storage.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	left, err := os.ReadDir(filepath.Join(s.cfg.Root, sp))
+	if err != nil || len(left) != 0 {
+		t.Errorf("after all deletes: got %v, %v, want an empty directory", left, err)
+	}
+	sidecars, _ := filepath.Glob(filepath.Join(s.cfg.Root, metaDir, sp, "*", "*"))
+	if len(sidecars) != 0 {
+		t.Errorf("after all deletes: sidecars are left: %v", sidecars)
+	}
+}
+
+// Files that others bring are items without digests.
+func TestFilesOfOthers(t *testing.T) {
+	s := store(t, Config{})
+	dir := filepath.Join(s.cfg.Root, sp, "sub")
+	must(t, os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "new"), []byte("abc"), 0o666))
+	o := stat(t, s, "sub/new")
+	if o.Size != 3 || len(o.Digests) != 0 || o.Version == "" {
+		t.Errorf("got %+v, want size 3 and no digests", o)
+	}
+	if got, err := read(t, s, "sub/new", o.Version); got != "abc" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	set, err := s.SetProperties(t.Context(), sp, "sub/new", storage.Properties{MediaType: "a/b"}, storage.Condition{Version: o.Version})
+	if err != nil || set.Properties.MediaType != "a/b" || len(set.Digests) != 0 || set.Version != o.Version {
+		t.Errorf("SetProperties: got %+v, %v", set, err)
+	}
+	if got := stat(t, s, "sub/new"); got.Properties.MediaType != "a/b" || len(got.Digests) != 0 {
+		t.Errorf("got %+v, want the properties and no digests", got)
+	}
+	must(t, os.Mkdir(filepath.Join(s.cfg.Root, "made by hand"), 0o777))
+	if _, err := s.StatSpace(t.Context(), "made by hand"); err != nil {
+		t.Errorf("a space that was made by hand: %v", err)
+	}
+	if _, err := s.Put(t.Context(), "made by hand", "a/b", strings.NewReader(""), storage.PutOptions{}); err != nil {
+		t.Errorf("Put into it: %v", err)
+	}
+}
+
+// The store's digests are the sidecar's while the file's modification time is the
+// recorded one, and only then.
+func TestEvidenceS(t *testing.T) {
+	touch := func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified) }
+	tests := map[string]struct {
+		harm    func(path string, o storage.Object) error
+		same    bool // version and digests are those of before
+		content string
+	}{
+		"a byte flipped, time restored": {func(path string, o storage.Object) error {
+			return errors.Join(os.WriteFile(path, []byte("gaod bytes"), 0o666), touch(path, o))
+		}, true, "gaod bytes"},
+		"truncated, time restored": {func(path string, o storage.Object) error {
+			return errors.Join(os.Truncate(path, 4), touch(path, o))
+		}, true, "good"},
+		"emptied, time restored": {func(path string, o storage.Object) error {
+			return errors.Join(os.Truncate(path, 0), touch(path, o))
+		}, true, ""},
+		"replaced, time restored": {func(path string, o storage.Object) error {
+			return errors.Join(os.Remove(path), os.WriteFile(path, []byte("other"), 0o666), touch(path, o))
+		}, true, "other"},
+		"rewritten":            {func(path string, _ storage.Object) error { return os.WriteFile(path, []byte("new"), 0o666) }, false, "new"},
+		"touched":              {func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified.Add(1)) }, false, "good bytes"},
+		"moved away and back":  {func(path string, _ storage.Object) error { return errors.Join(os.Rename(path, path+"2"), os.Rename(path+"2", path)) }, true, "good bytes"},
+		"its permissions only": {func(path string, _ storage.Object) error { return os.Chmod(path, 0o600) }, true, "good bytes"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{})
+			put(t, s, "a", "good bytes")
+			was := stat(t, s, "a")
+			path, err := s.Path(sp, "a")
+			must(t, err, tt.harm(path, was))
+			got := stat(t, s, "a")
+			if got.Properties.MediaType != "text/plain" || got.Size != int64(len(tt.content)) {
+				t.Errorf("got %+v, want the item's properties and size %d", got, len(tt.content))
+			}
+			if tt.same != (got.Version == was.Version) || tt.same != maps.Equal(got.Digests, was.Digests) || !tt.same && len(got.Digests) > 0 {
+				t.Errorf("got %+v after %+v, want the same version and digests: %v", got, was, tt.same)
+			}
+			content, err := read(t, s, "a", was.Version)
+			if tt.same && (content != tt.content || err != nil) {
+				t.Errorf("Open pinned to what stat said: got %q, %v, want %q", content, err, tt.content)
+			}
+			if !tt.same && !errors.Is(err, storage.ErrChanged) {
+				t.Errorf("Open pinned to the version of before: got %v, want ErrChanged", err)
+			}
+			again := put(t, s, "a", "mended")
+			if content, err := read(t, s, "a", again.Version); content != "mended" || err != nil || !again.Modified.After(got.Modified) {
+				t.Errorf("after the repair: got %q, %v, %+v", content, err, again)
+			}
+		})
+	}
+}
+
+// A file that is changed in place while it is read ends in ErrChanged, not in EOF.
+func TestChangedInPlace(t *testing.T) {
+	s := store(t, Config{})
+	put(t, s, "a", strings.Repeat("x", 1<<20))
+	r, _, err := s.Open(t.Context(), sp, "a", "")
+	must(t, err)
+	defer r.Close()
+	_, err = io.ReadFull(r, make([]byte, 100))
+	path, perr := s.Path(sp, "a")
+	must(t, err, perr, os.WriteFile(path, []byte(strings.Repeat("y", 1<<20)), 0o666))
+	if _, err := io.ReadAll(r); !errors.Is(err, storage.ErrChanged) {
+		t.Errorf("got %v, want ErrChanged", err)
+	}
+}
+
+// With a clock that stands still, or goes back, versions grow all the same.
+func TestVersionsGrow(t *testing.T) {
+	now := time.Now()
+	s := store(t, Config{Now: func() time.Time { now = now.Add(-time.Hour); return now }})
+	var last storage.Object
+	for range 5 {
+		o := put(t, s, "a", "same")
+		if o.Version <= last.Version || !o.Modified.After(last.Modified) {
+			t.Errorf("got %s of %v after %s of %v", o.Version, o.Modified, last.Version, last.Modified)
+		}
+		if got := stat(t, s, "a"); got.Version != o.Version || len(got.Digests) == 0 {
+			t.Errorf("Stat: got %+v, want version %s with digests", got, o.Version)
+		}
+		last = o
+	}
+	other := open(t, Config{Root: s.cfg.Root, Now: func() time.Time { return now.Add(-time.Hour * 1000) }})
+	if o := put(t, other, "a", "same"); !o.Modified.After(last.Modified) {
+		t.Errorf("another process: got %v after %v", o.Modified, last.Modified)
+	}
+	future := time.Now().Add(time.Hour)
+	path, err := s.Path(sp, "a")
+	must(t, err, os.Chtimes(path, time.Time{}, future))
+	d, err := s.Delete(t.Context(), sp, "a", storage.DeleteOptions{})
+	if err != nil || !d.Time.Truncate(time.Millisecond).After(future.Truncate(time.Millisecond)) {
+		t.Errorf("Delete of a file from the future: got %v, %v, want later than %v", d.Time, err, future)
+	}
+}
+
+// What is in the tree and is no item is told, and is in nobody's way.
+func TestSkipped(t *testing.T) {
+	var mu sync.Mutex
+	got := map[string]string{}
+	s := store(t, Config{Skipped: func(path, reason string) {
+		mu.Lock()
+		defer mu.Unlock()
+		got[path] = reason
+	}})
+	put(t, s, "item", "x")
+	root := s.cfg.Root
+	outside := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o666))
+	in := func(names ...string) string { return filepath.Join(append([]string{root, sp}, names...)...) }
+	must(t,
+		os.Symlink(filepath.Join(outside, "secret"), in("link")), os.Symlink(outside, in("dirlink")), os.Symlink("item", in("inside")),
+		os.Symlink(outside, filepath.Join(root, "spacelink")),
+		syscall.Mkfifo(in("fifo"), 0o666), os.WriteFile(in("bad\xff"), nil, 0o666), os.Mkdir(in("baddir\xfe"), 0o777),
+		os.WriteFile(in("baddir\xfe", "x"), nil, 0o666), os.WriteFile(in("dot%2E"), nil, 0o666), os.Mkdir(in("d%="), 0o777),
+		os.WriteFile(in("end%+"), nil, 0o666), os.WriteFile(in("item%="), nil, 0o666),
+		os.WriteFile(filepath.Join(root, "stray"), nil, 0o666), os.Mkdir(filepath.Join(root, "lost+found"), 0o777),
+		os.Mkdir(filepath.Join(root, "%2Ex"), 0o777))
+	deep := in(strings.Split(strings.Repeat("0123456789/", 100)+"x", "/")...)
+	must(t, os.MkdirAll(deep, 0o777), os.WriteFile(filepath.Join(deep, strings.Repeat("y", 100)), nil, 0o666))
+	if got, want := list(t, s), []string{"item"}; !slices.Equal(got, want) {
+		t.Errorf("List: got %q, want %q", got, want)
+	}
+	var spaces []string
+	for name, err := range s.Spaces(t.Context()) {
+		must(t, err)
+		spaces = append(spaces, name)
+	}
+	if want := []string{sp}; !slices.Equal(spaces, want) {
+		t.Errorf("Spaces: got %q, want %q", spaces, want)
+	}
+	const form = "it has a name that this store does not give"
+	want := map[string]string{
+		sp + "/link": "it is a symbolic link", sp + "/dirlink": "it is a symbolic link", sp + "/inside": "it is a symbolic link",
+		sp + "/fifo": "it is a fifo", sp + "/bad\xff": "its name is not UTF-8", sp + "/baddir\xfe": "its name is not UTF-8",
+		sp + "/dot%2E": form, sp + "/d%=": form, sp + "/end%+": form,
+		sp + "/item%=": "the item has another file, under its own name",
+		sp + "/" + strings.Repeat("0123456789/", 100)[:1099] + "/x/" + strings.Repeat("y", 100): "its id would be too long",
+		"stray": "it is a file outside of any space", "spacelink": "it is a symbolic link",
+		"%2Ex": "it has a name that this store gives to no space",
+	}
+	for path, reason := range want {
+		if len(path) > 1000 { // directories end the descent before
+			continue
+		}
+		if got[path] != reason {
+			t.Errorf("%q: got reason %q, want %q", path, got[path], reason)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("got %d skipped, want %d: %q", len(got), len(want), got)
+	}
+	for _, item := range []string{"link", "inside", "dirlink/secret", "fifo"} {
+		if _, err := s.Stat(t.Context(), sp, item); !errors.Is(err, storage.ErrNotFound) {
+			t.Errorf("Stat(%q): got %v, want ErrNotFound", item, err)
+		}
+		if _, _, err := s.Open(t.Context(), sp, item, ""); !errors.Is(err, storage.ErrNotFound) {
+			t.Errorf("Open(%q): got %v, want ErrNotFound", item, err)
+		}
+		if _, err := s.Put(t.Context(), sp, item, strings.NewReader("x"), storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrName) {
+			t.Errorf("Put(%q): got %v, want ErrName", item, err)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(outside, "secret")); string(b) != "secret" || len(files(t, outside)) != 1 {
+		t.Errorf("what is outside of the root was touched: %q, %v", b, err)
+	}
+	if err := s.DeleteSpace(t.Context(), "spacelink"); !errors.Is(err, storage.ErrNoSpace) {
+		t.Errorf("DeleteSpace of a symbolic link: got %v, want ErrNoSpace", err)
+	}
+	if _, err := s.Delete(t.Context(), sp, "item", storage.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	// item%= counts now, as it would after somebody removed the other.
+	if _, err := s.Delete(t.Context(), sp, "item", storage.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	if err := s.DeleteSpace(t.Context(), sp); !errors.Is(err, storage.ErrNotEmpty) {
+		t.Errorf("DeleteSpace of a directory with files that are no items: got %v, want ErrNotEmpty", err)
+	}
+}

@@ -1,0 +1,109 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Put implements storage.Store. The bytes go into a temporary file, which takes its
+// place when it is on disk and has been judged.
+func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	p, err := newPlace(space, item)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	if err := checkProperties(o.Properties); err != nil {
+		return storage.Object{}, err
+	}
+	sess, err := s.enterWrite()
+	if err != nil {
+		return storage.Object{}, err
+	}
+	defer s.leave(sess)
+	if err := check(sess, p, o.Condition); err != nil { // before anything is read; again later
+		return storage.Object{}, err
+	}
+	t, err := sess.temp()
+	if err != nil {
+		return storage.Object{}, refine(err)
+	}
+	defer t.discard()
+	digests, err := s.stream(ctx, t, r, o)
+	if err != nil {
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+	}
+	w := &write{s: s, sess: sess, p: p, t: t, o: o, digests: digests}
+	defer w.discard()
+	if err := w.prepare(); err != nil {
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+	}
+	if err := w.commit(ctx); err != nil {
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+	}
+	obj := object(item, &w.st, aspect{Digests: maps.Clone(digests), MediaType: o.Properties.MediaType, User: maps.Clone(o.Properties.User)})
+	return obj, nil
+}
+
+// check looks at a condition, and at the space, without a lock.
+func check(sess *session, p place, c storage.Condition) error {
+	if c == (storage.Condition{}) {
+		return sess.hasSpace(p.space)
+	}
+	_, st, err := sess.locate(p)
+	if err != nil && !errors.Is(err, storage.ErrNotFound) {
+		return err
+	}
+	return c.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, err == nil)
+}
+
+// stream writes r to t, hashing it on the way, and judges what came.
+func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutOptions) (digest.Set, error) {
+	algs, err := o.Algorithms(s.cfg.Digests)
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.pool.Get(algs...)
+	if err != nil {
+		return nil, err
+	}
+	defer s.pool.Put(h)
+	buf := s.bufs.Get().(*[]byte)
+	defer s.bufs.Put(buf)
+	for err == nil {
+		var n int
+		if n, err = fill(ctx, r, *buf); n > 0 {
+			h.Write((*buf)[:n])
+			if _, err := t.Write((*buf)[:n]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err != io.EOF {
+		return nil, fmt.Errorf("read what is put: %w", err)
+	}
+	return o.Accept(h.Sum(), h.Size())
+}
+
+// fill reads until b is full, r ends, or ctx is done.
+func fill(ctx context.Context, r io.Reader, b []byte) (n int, err error) {
+	for empty := 0; n < len(b) && err == nil; empty++ {
+		if ctx.Err() != nil {
+			return n, context.Cause(ctx)
+		}
+		var m int
+		m, err = r.Read(b[n:])
+		n += m
+		if m > 0 {
+			empty = 0
+		} else if empty == 100 && err == nil {
+			return n, io.ErrNoProgress
+		}
+	}
+	return n, err
+}

@@ -1,0 +1,248 @@
+package file
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"maps"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// spaceDoc is what is kept beside a space's directory.
+type spaceDoc struct {
+	Name       string            `json:"name"`
+	Properties map[string]string `json:"properties,omitempty"`
+	ACL        map[string]string `json:"acl,omitempty"`
+}
+
+func spaceDocPath(dir string) string { return metaDir + "/" + dir + "/space.json" }
+
+// Spaces implements storage.Store.
+func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		names, err := s.spaceNames()
+		if err != nil {
+			yield("", err)
+			return
+		}
+		for _, name := range names {
+			if ctx.Err() != nil {
+				yield("", context.Cause(ctx))
+				return
+			}
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Store) spaceNames() ([]string, error) {
+	sess, err := s.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer s.leave(sess)
+	fd, err := sess.dir(".")
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), fmt.Sprintf("/proc/self/fd/%d", fd))
+	defer f.Close()
+	list, err := f.ReadDir(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list root %s: %w", s.cfg.Root, err)
+	}
+	var names []string
+	for _, d := range list {
+		name, ok := decodeSpace(d.Name())
+		switch {
+		case d.Name() == ownDir || d.Name() == lostFound:
+		case d.Type().IsRegular():
+			s.skipped(d.Name(), "it is a file outside of any space")
+		case !d.IsDir():
+			s.skipped(d.Name(), "it is "+kind(d.Type()))
+		case !ok:
+			s.skipped(d.Name(), "it has a name that this store gives to no space")
+		default:
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// StatSpace implements storage.Store.
+func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, error) {
+	dir, err := spaceDir(space)
+	if err != nil {
+		return storage.Space{}, err
+	}
+	sess, err := s.enter()
+	if err != nil {
+		return storage.Space{}, err
+	}
+	defer s.leave(sess)
+	if err := sess.hasSpace(dir); err != nil {
+		return storage.Space{}, err
+	}
+	b, err := sess.read(spaceDocPath(dir))
+	if isAbsent(err) {
+		return storage.Space{Name: space}, nil
+	}
+	var doc spaceDoc
+	if err == nil {
+		err = json.Unmarshal(b, &doc)
+	}
+	if err != nil {
+		return storage.Space{}, fmt.Errorf("read what is kept of space %q: %w", space, err)
+	}
+	return storage.Space{Name: space, Properties: doc.Properties, ACL: doc.ACL}, nil
+}
+
+// change calls f for a space, holding its lock.
+func (s *Store) change(ctx context.Context, space string, f func(sess *session, dir string) error) error {
+	dir, err := spaceDir(space)
+	if err != nil {
+		return err
+	}
+	sess, err := s.enterWrite()
+	if err != nil {
+		return err
+	}
+	defer s.leave(sess)
+	unlock, err := s.lock(ctx, sess, dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return refine(f(sess, dir))
+}
+
+// CreateSpace implements storage.Store.
+func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
+	return s.change(ctx, space.Name, func(sess *session, dir string) error {
+		switch st, err := sess.stat(dir); {
+		case err == nil && isDir(&st):
+			return fmt.Errorf("space %q: %w", space.Name, storage.ErrExists)
+		case err == nil, !errors.Is(err, fs.ErrNotExist):
+			return retry.Permanent(fmt.Errorf("create space %q: what is no directory is there: %w", space.Name, storage.ErrName))
+		}
+		if err := sess.writeSpace(dir, space); err != nil {
+			return err
+		}
+		if err := unix.Mkdirat(sess.fd, dir, 0o777); err != nil {
+			return named("mkdir", dir, err)
+		}
+		return fsync(sess.fd, ".")
+	})
+}
+
+// SetSpace implements storage.Store.
+func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
+	return s.change(ctx, space.Name, func(sess *session, dir string) error {
+		if err := sess.hasSpace(dir); err != nil {
+			return err
+		}
+		return sess.writeSpace(dir, space)
+	})
+}
+
+func (s *session) writeSpace(dir string, space storage.Space) error {
+	if err := errors.Join(checkProperties(storage.Properties{User: space.Properties}), checkProperties(storage.Properties{User: space.ACL})); err != nil {
+		return err
+	}
+	b, err := json.Marshal(spaceDoc{space.Name, maps.Clone(space.Properties), maps.Clone(space.ACL)})
+	if err != nil {
+		return err
+	}
+	if err := s.mkdirs(ownDir, metaDir+"/"+dir); err != nil {
+		return err
+	}
+	if err := s.writeOwn(spaceDocPath(dir), b); err != nil {
+		return err
+	}
+	return s.syncDir(metaDir + "/" + dir)
+}
+
+// DeleteSpace implements storage.Store. It removes directories only; any file, also one
+// that is no item, keeps the space.
+func (s *Store) DeleteSpace(ctx context.Context, space string) error {
+	return s.change(ctx, space, func(sess *session, dir string) error {
+		if err := sess.hasSpace(dir); err != nil {
+			return err
+		}
+		if err := sess.removeEmpty(dir); err != nil {
+			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+				return fmt.Errorf("space %q: %w", space, storage.ErrNotEmpty)
+			}
+			return err
+		}
+		if err := fsync(sess.fd, "."); err != nil {
+			return err
+		}
+		return sess.removeMeta(dir)
+	})
+}
+
+// removeEmpty removes a directory and the directories in it, or nothing but some of the latter.
+func (s *session) removeEmpty(dir string) error {
+	names, err := s.names(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		st, err := s.stat(dir + "/" + name)
+		if err != nil && !isAbsent(err) {
+			return err
+		}
+		if err == nil && !isDir(&st) {
+			return named("remove", dir, unix.ENOTEMPTY)
+		}
+		if err == nil {
+			if err := s.removeEmpty(dir + "/" + name); err != nil && !isAbsent(err) {
+				return err
+			}
+		}
+	}
+	return s.unlink(dir, unix.AT_REMOVEDIR)
+}
+
+// removeMeta removes what is kept beside the items of a space.
+func (s *session) removeMeta(dir string) error {
+	meta := metaDir + "/" + dir
+	names, err := s.names(meta)
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if len(name) == 2 {
+			err = s.removeFlat(meta + "/" + name)
+		} else {
+			err = s.unlink(meta+"/"+name, 0)
+		}
+		if err != nil && !leftBehind(err) {
+			return err
+		}
+	}
+	if err := s.unlink(meta, unix.AT_REMOVEDIR); !leftBehind(err) {
+		return err
+	}
+	return nil
+}
+
+// leftBehind reports whether a directory is gone, or holds what somebody just put there
+// who will find that the space is gone.
+func leftBehind(err error) bool { return isAbsent(err) || errors.Is(err, unix.ENOTEMPTY) }

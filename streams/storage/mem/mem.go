@@ -1,0 +1,301 @@
+// Package mem is a storage driver that keeps everything in memory: a whole and honest
+// store for the tests of others, with ways to damage it behind its driver's back.
+//
+// Times have milliseconds and grow with every write of an item, also under a clock that
+// stands still.
+package mem
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Config is how a Store is made.
+type Config struct {
+	ID string // in the marker
+	// Now is the store's clock; nil: the machine's.
+	Now func() time.Time
+	// Digests are the algorithms kept as evidence S; nil: md5 and sha256.
+	Digests []string
+}
+
+// A Store is a storage.Store in memory.
+type Store struct {
+	cfg  Config
+	pool *digest.Pool
+
+	mu sync.Mutex
+	// All below is guarded by mu. Values of items are replaced, never changed in place.
+	spaces   map[string]*shelf
+	versions int64
+	marker   string
+	marked   bool
+	kept     []Kept
+}
+
+var _ storage.Store = (*Store)(nil)
+
+type shelf struct {
+	about storage.Space
+	items map[string]*item
+	order []string             // keys of items, sorted
+	last  map[string]time.Time // of the newest write or delete of items that ever were
+}
+
+type item struct {
+	object storage.Object
+	bytes  []byte
+}
+
+// Kept is what a replacement or a delete kept.
+type Kept struct {
+	Space  string
+	Object storage.Object
+	Bytes  []byte
+}
+
+// New returns an empty Store without a marker.
+func New(cfg Config) (*Store, error) {
+	if cfg.ID == "" {
+		return nil, errors.New("store has no id")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Digests == nil {
+		cfg.Digests = []string{digest.MD5, digest.SHA256}
+	}
+	pool, err := digest.NewPool(cfg.Digests...)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{cfg: cfg, pool: pool, spaces: map[string]*shelf{}}, nil
+}
+
+// Capabilities says that the store can do everything.
+func (s *Store) Capabilities() storage.Capabilities {
+	return storage.Capabilities{
+		Kind: "mem", TimeResolution: time.Millisecond, ListDetails: true,
+		ConditionalPut: true, ConditionalDelete: true, KeepsReplaced: true,
+		Digests: slices.Clone(s.cfg.Digests), SetProperties: true,
+	}
+}
+
+// Spaces lists the spaces that exist when the listing begins.
+func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		s.mu.Lock()
+		names := slices.Sorted(maps.Keys(s.spaces))
+		s.mu.Unlock()
+		for _, name := range names {
+			if ctx.Err() != nil {
+				yield("", context.Cause(ctx))
+				return
+			}
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+// space returns the named space; s.mu is held.
+func (s *Store) space(name string) (*shelf, error) {
+	if err := storage.CheckSpace(name); err != nil {
+		return nil, retry.Permanent(err)
+	}
+	sp, ok := s.spaces[name]
+	if !ok {
+		return nil, fmt.Errorf("space %q: %w", name, storage.ErrNoSpace)
+	}
+	return sp, nil
+}
+
+func cloneSpace(sp storage.Space) storage.Space {
+	return storage.Space{Name: sp.Name, Properties: maps.Clone(sp.Properties), ACL: maps.Clone(sp.ACL)}
+}
+
+// StatSpace implements storage.Store.
+func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, err := s.space(name)
+	if err != nil {
+		return storage.Space{}, err
+	}
+	return cloneSpace(sp.about), nil
+}
+
+// CreateSpace implements storage.Store.
+func (s *Store) CreateSpace(ctx context.Context, about storage.Space) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch _, err := s.space(about.Name); {
+	case err == nil:
+		return fmt.Errorf("space %q: %w", about.Name, storage.ErrExists)
+	case !errors.Is(err, storage.ErrNoSpace):
+		return err
+	}
+	s.spaces[about.Name] = &shelf{about: cloneSpace(about), items: map[string]*item{}, last: map[string]time.Time{}}
+	return nil
+}
+
+// SetSpace implements storage.Store.
+func (s *Store) SetSpace(ctx context.Context, about storage.Space) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, err := s.space(about.Name)
+	if err != nil {
+		return err
+	}
+	sp.about = cloneSpace(about)
+	return nil
+}
+
+// DeleteSpace implements storage.Store.
+func (s *Store) DeleteSpace(ctx context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, err := s.space(name)
+	if err != nil {
+		return err
+	}
+	if len(sp.items) > 0 {
+		return fmt.Errorf("space %q: %w", name, storage.ErrNotEmpty)
+	}
+	delete(s.spaces, name)
+	return nil
+}
+
+// List tells of each item as it is when the listing comes to it.
+func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
+	return func(yield func(storage.Object, error) bool) {
+		for last := after; ; {
+			if ctx.Err() != nil {
+				yield(storage.Object{}, context.Cause(ctx))
+				return
+			}
+			o, ok, err := s.next(space, last)
+			if err != nil {
+				yield(storage.Object{}, err)
+				return
+			}
+			if !ok || !yield(o, nil) {
+				return
+			}
+			last = o.Item
+		}
+	}
+}
+
+func (s *Store) next(space, after string) (storage.Object, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, err := s.space(space)
+	if err != nil {
+		return storage.Object{}, false, err
+	}
+	i, found := slices.BinarySearch(sp.order, after)
+	if found {
+		i++
+	}
+	if i == len(sp.order) {
+		return storage.Object{}, false, nil
+	}
+	return clone(sp.items[sp.order[i]].object), true, nil
+}
+
+func clone(o storage.Object) storage.Object {
+	o.Digests = maps.Clone(o.Digests)
+	o.Properties.User = maps.Clone(o.Properties.User)
+	return o
+}
+
+// find returns an item and its space; s.mu is held.
+func (s *Store) find(space, id string) (*shelf, *item, error) {
+	if err := storage.CheckItem(id); err != nil {
+		return nil, nil, retry.Permanent(err)
+	}
+	sp, err := s.space(space)
+	if err != nil {
+		return nil, nil, err
+	}
+	it, ok := sp.items[id]
+	if !ok {
+		return sp, nil, fmt.Errorf("item %q in space %q: %w", id, space, storage.ErrNotFound)
+	}
+	return sp, it, nil
+}
+
+// Stat implements storage.Store.
+func (s *Store) Stat(ctx context.Context, space, id string) (storage.Object, error) {
+	if ctx.Err() != nil {
+		return storage.Object{}, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, it, err := s.find(space, id)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return clone(it.object), nil
+}
+
+// Open implements storage.Store. What is read stays as it was when it was opened.
+func (s *Store) Open(ctx context.Context, space, id, version string) (io.ReadCloser, storage.Object, error) {
+	if ctx.Err() != nil {
+		return nil, storage.Object{}, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, it, err := s.find(space, id)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	if err := (storage.Condition{Version: version}).Check(it.object, true); err != nil {
+		return nil, storage.Object{}, err
+	}
+	return io.NopCloser(bytes.NewReader(it.bytes)), clone(it.object), nil
+}
+
+// Marker implements storage.Store.
+func (s *Store) Marker(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.marked:
+		return fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrNoMarker)
+	case s.marker != s.cfg.ID:
+		return fmt.Errorf("store %q is marked %q: %w", s.cfg.ID, s.marker, storage.ErrWrongMarker)
+	}
+	return nil
+}
+
+// WriteMarker implements storage.Store.
+func (s *Store) WriteMarker(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.marked && s.marker != s.cfg.ID {
+		return fmt.Errorf("store %q is marked %q: %w", s.cfg.ID, s.marker, storage.ErrExists)
+	}
+	s.marker, s.marked = s.cfg.ID, true
+	return nil
+}
+
+func (s *Store) version() string {
+	s.versions++
+	return strconv.FormatInt(s.versions, 10)
+}

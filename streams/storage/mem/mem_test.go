@@ -1,0 +1,110 @@
+package mem_test
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+func open(t *testing.T, cfg mem.Config) *mem.Store {
+	t.Helper()
+	s, err := mem.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
+	for _, k := range s.(*mem.Store).Kept() {
+		if k.Space == space && k.Object.Item == item {
+			all = append(all, k.Bytes)
+		}
+	}
+	return all
+}
+
+func TestContract(t *testing.T) {
+	clocks := map[string]func() time.Time{
+		"machine":      nil,
+		"stands still": func() time.Time { return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) },
+	}
+	for name, now := range clocks {
+		t.Run(name, func(t *testing.T) {
+			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, mem.Config{ID: "1", Now: now}) },
+				storagetest.WithKept(kept))
+		})
+	}
+}
+
+// A store behind a Faulty without faults is the same store.
+func TestFaultyContract(t *testing.T) {
+	inner := map[storage.Store]*mem.Store{}
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		m := open(t, mem.Config{ID: "1"})
+		f := storagetest.NewFaulty(m)
+		inner[f] = m
+		return f
+	}, storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) [][]byte {
+		return kept(t, inner[s], space, item)
+	}))
+}
+
+func TestDamage(t *testing.T) {
+	ctx := t.Context()
+	s := open(t, mem.Config{ID: "1"})
+	if err := s.CreateSpace(ctx, storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	was, err := s.Put(ctx, "s", "a", strings.NewReader("good"), storage.PutOptions{Size: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Corrupt("s", "a", []byte("gaad")) {
+		t.Fatal("Corrupt did not find the item")
+	}
+	r, o, err := s.Open(ctx, "s", "a", was.Version)
+	if err != nil || o.Digests["md5"] != was.Digests["md5"] || !o.Modified.Equal(was.Modified) {
+		t.Errorf("after Corrupt: got %+v, %v, want the version and digests of before", o, err)
+	}
+	if b, _ := io.ReadAll(r); string(b) != "gaad" {
+		t.Errorf("after Corrupt: got %q", b)
+	}
+	s.Rewrite("s", "a", []byte("new"))
+	if o, _ := s.Stat(ctx, "s", "a"); len(o.Digests) != 0 || o.Version == was.Version || !o.Modified.After(was.Modified) || o.Size != 3 {
+		t.Errorf("after Rewrite: got %+v, want another, later version without digests", o)
+	}
+	s.Date("s", "a", was.Modified.Add(time.Hour))
+	if o, _ := s.Stat(ctx, "s", "a"); !o.Modified.Equal(was.Modified.Add(time.Hour)) {
+		t.Errorf("after Date: got %v", o.Modified)
+	}
+	s.Lose("s", "a")
+	if _, err := s.Stat(ctx, "s", "a"); !errors.Is(err, storage.ErrNotFound) || s.Lose("s", "a") {
+		t.Errorf("after Lose: got %v, want ErrNotFound", err)
+	}
+	s.Mark("2")
+	if err := s.Marker(ctx); !errors.Is(err, storage.ErrWrongMarker) {
+		t.Errorf("got %v, want ErrWrongMarker", err)
+	}
+	if err := s.WriteMarker(ctx); !errors.Is(err, storage.ErrExists) {
+		t.Errorf("got %v, want ErrExists", err)
+	}
+	s.Mark("")
+	if err := s.Marker(ctx); !errors.Is(err, storage.ErrNoMarker) {
+		t.Errorf("got %v, want ErrNoMarker", err)
+	}
+}
+
+func TestNew(t *testing.T) {
+	for name, cfg := range map[string]mem.Config{"no id": {}, "bad digest": {ID: "1", Digests: []string{"crc"}}} {
+		if _, err := mem.New(cfg); err == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package mem
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Put implements storage.Store.
+func (s *Store) Put(ctx context.Context, space, id string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	if err := s.check(space, id, o.Condition); err != nil {
+		return storage.Object{}, err
+	}
+	algs, err := o.Algorithms(s.cfg.Digests)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	h, err := s.pool.Get(algs...)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	defer s.pool.Put(h)
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(io.TeeReader(reader{ctx, r}, h)); err != nil {
+		return storage.Object{}, fmt.Errorf("read what is put: %w", err)
+	}
+	digests, err := o.Accept(h.Sum(), h.Size())
+	if err != nil {
+		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
+	}
+	return s.commit(space, &item{storage.Object{
+		Item: id, Size: int64(b.Len()), Digests: digests, Properties: properties(o.Properties),
+	}, b.Bytes()}, o)
+}
+
+// check looks at a condition before any byte is read, as commit will again.
+func (s *Store) check(space, id string, c storage.Condition) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, old, err := s.find(space, id)
+	if sp == nil {
+		return err
+	}
+	return old.check(c)
+}
+
+func (it *item) check(c storage.Condition) error {
+	if it == nil {
+		return c.Check(storage.Object{}, false)
+	}
+	return c.Check(it.object, true)
+}
+
+func (s *Store) commit(space string, it *item, o storage.PutOptions) (storage.Object, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := it.object.Item
+	sp, old, err := s.find(space, id)
+	if sp == nil {
+		return storage.Object{}, err
+	}
+	if err := old.check(o.Condition); err != nil {
+		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
+	}
+	if old != nil && o.KeepReplaced {
+		s.keep(space, old)
+	}
+	it.object.Modified = s.tick(sp, id)
+	it.object.Version = s.version()
+	sp.insert(it)
+	return clone(it.object), nil
+}
+
+func (sp *shelf) insert(it *item) {
+	id := it.object.Item
+	if i, found := slices.BinarySearch(sp.order, id); !found {
+		sp.order = slices.Insert(sp.order, i, id)
+	}
+	sp.items[id] = it
+}
+
+func (sp *shelf) remove(id string) {
+	if i, found := slices.BinarySearch(sp.order, id); found {
+		sp.order = slices.Delete(sp.order, i, i+1)
+	}
+	delete(sp.items, id)
+}
+
+// tick returns a time for what happens to an item now, later than all before; s.mu is held.
+func (s *Store) tick(sp *shelf, id string) time.Time {
+	now := s.cfg.Now().UTC().Truncate(time.Millisecond)
+	if last := sp.last[id]; !now.After(last) {
+		now = last.Add(time.Millisecond)
+	}
+	sp.last[id] = now
+	return now
+}
+
+// SetProperties implements storage.Store. Neither version nor time changes.
+func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, old, err := s.find(space, id)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	if err := old.check(c); err != nil {
+		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
+	}
+	it := *old
+	it.object.Properties = properties(p)
+	sp.items[id] = &it
+	return clone(it.object), nil
+}
+
+func properties(p storage.Properties) storage.Properties {
+	return storage.Properties{MediaType: p.MediaType, User: maps.Clone(p.User)}
+}
+
+// Delete implements storage.Store.
+func (s *Store) Delete(ctx context.Context, space, id string, o storage.DeleteOptions) (storage.Deleted, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp, old, err := s.find(space, id)
+	if err != nil {
+		return storage.Deleted{}, err
+	}
+	if err := old.check(o.Condition); err != nil {
+		return storage.Deleted{}, fmt.Errorf("item %q: %w", id, err)
+	}
+	if o.Keep {
+		s.keep(space, old)
+	}
+	sp.remove(id)
+	return storage.Deleted{Object: clone(old.object), Time: s.tick(sp, id)}, nil
+}
+
+func (s *Store) keep(space string, it *item) {
+	s.kept = append(s.kept, Kept{space, clone(it.object), it.bytes})
+}
+
+// reader ends with the cause of ctx when ctx does.
+type reader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.r.Read(p)
+}

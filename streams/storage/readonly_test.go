@@ -1,0 +1,75 @@
+package storage_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// reads are the methods that change nothing; every other one must be refused.
+var reads = []string{"Capabilities", "List", "Marker", "Open", "Spaces", "Stat", "StatSpace"}
+
+func TestReadOnly(t *testing.T) {
+	ctx := t.Context()
+	inner, err := mem.New(mem.Config{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner.Mark("1")
+	inner.CreateSpace(ctx, storage.Space{Name: "photos"})
+	if _, err := inner.Put(ctx, "photos", "a", strings.NewReader("x"), storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+		t.Fatal(err)
+	}
+	f := storagetest.NewFaulty(inner)
+	s := storage.ReadOnly(f)
+	if c := s.Capabilities(); !c.ReadOnly || c.ConditionalPut || c.SetProperties || c.Kind != "mem" {
+		t.Errorf("capabilities: %+v", c)
+	}
+	refused := map[string]error{}
+	refused["CreateSpace"] = s.CreateSpace(ctx, storage.Space{Name: "x"})
+	refused["SetSpace"] = s.SetSpace(ctx, storage.Space{Name: "photos"})
+	refused["DeleteSpace"] = s.DeleteSpace(ctx, "photos")
+	refused["WriteMarker"] = s.WriteMarker(ctx)
+	_, refused["Put"] = s.Put(ctx, "photos", "a", strings.NewReader("y"), storage.PutOptions{})
+	_, refused["SetProperties"] = s.SetProperties(ctx, "photos", "a", storage.Properties{}, storage.Condition{})
+	_, refused["Delete"] = s.Delete(ctx, "photos", "a", storage.DeleteOptions{})
+	for method, err := range refused {
+		if !errors.Is(err, storage.ErrReadOnly) {
+			t.Errorf("%s: got %v", method, err)
+		}
+	}
+	if calls := f.Calls(); len(calls) > 0 {
+		t.Errorf("calls went through: %v", calls)
+	}
+	if got, want := reflect.TypeFor[storage.Store]().NumMethod(), len(reads)+len(refused); got != want {
+		t.Errorf("the interface has %d methods, and %d are either read or refused here", got, want)
+	}
+	_, stat := s.Stat(ctx, "photos", "a")
+	_, space := s.StatSpace(ctx, "photos")
+	r, _, open := s.Open(ctx, "photos", "a", "")
+	for method, err := range map[string]error{"Stat": stat, "StatSpace": space, "Open": open, "Marker": s.Marker(ctx)} {
+		if err != nil {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	if open == nil {
+		r.Close()
+	}
+	n := 0
+	for range s.Spaces(ctx) {
+		n++
+	}
+	for o, err := range s.List(ctx, "photos", "") {
+		if err == nil && o.Item == "a" {
+			n++
+		}
+	}
+	if n != 2 {
+		t.Errorf("listings told %d, want one space and one item", n)
+	}
+}

@@ -1,0 +1,140 @@
+package storagetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+func (x *suite) list(t *testing.T) {
+	s := x.store(t)
+	if got := ids(t, s, ""); len(got) != 0 {
+		t.Errorf("List of an empty space: got %q", got)
+	}
+	items := []string{"a", "a-b", "a.b", "a/b", "a/c", "a0", "b/c/d", "b/c0", "b/c-d", "c"}
+	for _, item := range items {
+		put(t, s, item, content(item), func(o *storage.PutOptions) { o.Properties.MediaType = "text/plain" })
+	}
+	slices.Sort(items)
+	var got []string
+	for o, err := range s.List(t.Context(), space, "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, o.Item)
+		want, err := s.Stat(t.Context(), space, o.Item)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !s.Capabilities().ListDetails {
+			o.Digests, o.Properties, want.Digests, want.Properties = nil, storage.Properties{}, nil, storage.Properties{}
+		}
+		same(t, "List", o, want)
+	}
+	if !slices.Equal(got, items) {
+		t.Errorf("List: got %q, want %q", got, items)
+	}
+	for _, after := range []string{"a", "a/", "a/b", "a/bb", "a-", "b", "b/c/d", "c", "d", "\xff"} {
+		i, found := slices.BinarySearch(items, after)
+		if found {
+			i++
+		}
+		if got := ids(t, s, after); !slices.Equal(got, items[i:]) {
+			t.Errorf("List after %q: got %q, want %q", after, got, items[i:])
+		}
+	}
+	for range s.List(t.Context(), space, "") {
+		break // a listing may be left at any point
+	}
+	for _, err := range s.List(t.Context(), "no such space", "") {
+		wantErr(t, "List of an absent space", err, storage.ErrNoSpace)
+		return
+	}
+	t.Error("List of an absent space: got nothing, want ErrNoSpace")
+}
+
+func (x *suite) listCancelled(t *testing.T) {
+	s := x.store(t)
+	for i := range 10 {
+		put(t, s, fmt.Sprintf("d%d/item", i), "x")
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	why := errors.New("enough")
+	n := 0
+	for _, err := range s.List(ctx, space, "") {
+		if err != nil {
+			wantErr(t, "List", err, why)
+			if n == 10 {
+				t.Error("a listing that was cancelled went on to its end")
+			}
+			return
+		}
+		if n++; n == 2 {
+			cancel(why)
+		}
+	}
+	t.Error("a listing that was cancelled ended without an error")
+}
+
+// listModel puts, replaces and deletes items with ids of nasty pieces and compares
+// with a map, listing from anywhere.
+func (x *suite) listModel(t *testing.T) {
+	piece := rapid.SampledFrom([]string{
+		"a", "b", "-", "/", "/", ".", "..", "%", "%2F", "%25", "%+", "%=", "%f", "0", "é", " ", "\n", "\x00", strings.Repeat("x", 238),
+	})
+	id := rapid.Custom(func(t *rapid.T) string {
+		return strings.Join(rapid.SliceOfN(piece, 1, 6).Filter(func(p []string) bool { return len(strings.Join(p, "")) <= storage.MaxItemID }).Draw(t, "pieces"), "")
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		s := x.store(t)
+		pool := rapid.SliceOfN(id, 2, 8).Draw(rt, "pool")
+		there := map[string]string{}
+		for i := range rapid.IntRange(1, 16).Draw(rt, "steps") {
+			item := rapid.SampledFrom(pool).Draw(rt, "item")
+			_, present := there[item]
+			if rapid.IntRange(0, 2).Draw(rt, "op") > 0 {
+				_, err := tryPut(rt, s, item, fmt.Sprint(item, i), absent)
+				if present != errors.Is(err, storage.ErrExists) || !present && err != nil {
+					rt.Fatalf("Put(%q) where absent: got %v, present %v", item, err, present)
+				}
+				put(rt, s, item, fmt.Sprint(item, i))
+				there[item] = fmt.Sprint(item, i)
+			} else {
+				_, err := s.Delete(rt.Context(), space, item, storage.DeleteOptions{})
+				if present != (err == nil) || !present && !errors.Is(err, storage.ErrNotFound) {
+					rt.Fatalf("Delete(%q): got %v, present %v", item, err, present)
+				}
+				delete(there, item)
+			}
+		}
+		x.agrees(rt, s, there, "")
+		x.agrees(rt, s, there, id.Draw(rt, "after"))
+		x.agrees(rt, s, there, rapid.SampledFrom(pool).Draw(rt, "after one of them"))
+		for _, item := range pool {
+			if _, ok := there[item]; !ok {
+				lacks(rt, s, item)
+			}
+		}
+	})
+}
+
+// agrees compares a listing, and the items that it has, with a model.
+func (x *suite) agrees(t tb, s storage.Store, there map[string]string, after string) {
+	t.Helper()
+	want := slices.DeleteFunc(slices.Sorted(maps.Keys(there)), func(id string) bool { return id <= after })
+	if got := ids(t, s, after); !slices.Equal(got, want) {
+		t.Fatalf("List after %q: got %q, want %q", after, got, want)
+	}
+	for _, item := range want {
+		has(t, s, item, there[item])
+	}
+}

@@ -1,0 +1,242 @@
+// Package storagetest is the contract that every storage driver and decorator passes,
+// and a store whose calls fail as a test wants.
+//
+// The contract covers every method and every error of storage.Store, item ids of all
+// kinds, sorted listings against a model, races, and streams that break.
+package storagetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// An Option tells the suite more of the stores under test.
+type Option func(*suite)
+
+type suite struct {
+	open func(*testing.T) storage.Store
+	kept func(t *testing.T, s storage.Store, space, item string) [][]byte
+	twin func(t *testing.T, s storage.Store, id string) storage.Store
+}
+
+// WithKept tells how to find all bytes that were kept of an item, oldest first. Stores
+// whose capabilities say KeepsReplaced need it.
+func WithKept(f func(t *testing.T, s storage.Store, space, item string) [][]byte) Option {
+	return func(x *suite) { x.kept = f }
+}
+
+// WithTwin tells how to open the place where s keeps its items a second time, as the
+// store called id, or under the id of s where id is empty.
+func WithTwin(f func(t *testing.T, s storage.Store, id string) storage.Store) Option {
+	return func(x *suite) { x.twin = f }
+}
+
+// Run checks that the stores that open returns, each empty and without a marker, keep
+// the contract of storage.Store.
+func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
+	x := &suite{open: open}
+	for _, o := range opts {
+		o(x)
+	}
+	for name, f := range map[string]func(*testing.T){
+		"Capabilities":    x.capabilities,
+		"Spaces":          x.spaces,
+		"SpaceErrors":     x.spaceErrors,
+		"Marker":          x.marker,
+		"OddIDs":          x.oddIDs,
+		"BadNames":        x.badNames,
+		"Nesting":         x.nesting,
+		"List":            x.list,
+		"ListModel":       x.listModel,
+		"ListCancelled":   x.listCancelled,
+		"Put":             x.put,
+		"PutLarge":        x.putLarge,
+		"PutCondition":    x.putCondition,
+		"PutDigests":      x.putDigests,
+		"PutBroken":       x.putBroken,
+		"PutVersions":     x.putVersions,
+		"OpenPinned":      x.openPinned,
+		"OpenWhileChange": x.openWhileChange,
+		"Properties":      x.properties,
+		"Delete":          x.delete,
+		"Keep":            x.keep,
+		"RacePut":         x.racePut,
+		"RaceReplace":     x.raceReplace,
+		"RaceDelete":      x.raceDelete,
+		"RaceNeighbours":  x.raceNeighbours,
+	} {
+		t.Run(name, f)
+	}
+}
+
+const space = "space one"
+
+// store opens a store that has the space.
+func (x *suite) store(t *testing.T) storage.Store {
+	t.Helper()
+	s := x.open(t)
+	if err := s.CreateSpace(t.Context(), storage.Space{Name: space}); err != nil {
+		t.Fatalf("CreateSpace: %v", err)
+	}
+	return s
+}
+
+type tb interface {
+	Helper()
+	Context() context.Context
+	Fatalf(string, ...any)
+	Errorf(string, ...any)
+}
+
+// put puts content with the options that edit leaves, and fails the test where that fails.
+func put(t tb, s storage.Store, item, content string, edit ...func(*storage.PutOptions)) storage.Object {
+	t.Helper()
+	o, err := tryPut(t, s, item, content, edit...)
+	if err != nil {
+		t.Fatalf("Put(%q): %v", item, err)
+	}
+	return o
+}
+
+func tryPut(t tb, s storage.Store, item, content string, edit ...func(*storage.PutOptions)) (storage.Object, error) {
+	o := storage.PutOptions{Size: storage.UnknownSize}
+	for _, e := range edit {
+		e(&o)
+	}
+	return s.Put(t.Context(), space, item, strings.NewReader(content), o)
+}
+
+func absent(o *storage.PutOptions) { o.Absent = true }
+
+func version(v string) func(*storage.PutOptions) {
+	return func(o *storage.PutOptions) { o.Version = v }
+}
+
+// has checks that the item is there with this content, by Stat and by Open.
+func has(t tb, s storage.Store, item, content string) storage.Object {
+	t.Helper()
+	o, err := s.Stat(t.Context(), space, item)
+	if err != nil {
+		t.Fatalf("Stat(%q): %v", item, err)
+	}
+	if o.Item != item || o.Size != int64(len(content)) || o.Version == "" || o.Modified.IsZero() {
+		t.Fatalf("Stat(%q): got %+v, want its id, size %d, a version and a time", item, o, len(content))
+	}
+	if o.Digests.Compare(sums(content)) == digest.Disagree {
+		t.Fatalf("Stat(%q): got digests %v, want %v", item, o.Digests, sums(content))
+	}
+	got, opened, err := read(t, s, item, o.Version)
+	if err != nil || got != content {
+		t.Fatalf("Open(%q): got %d bytes %.40q, %v, want %d bytes %.40q", item, len(got), got, err, len(content), content)
+	}
+	same(t, "Open", opened, o)
+	return o
+}
+
+func read(t tb, s storage.Store, item, version string) (string, storage.Object, error) {
+	r, o, err := s.Open(t.Context(), space, item, version)
+	if err != nil {
+		return "", o, err
+	}
+	b, err := io.ReadAll(r)
+	if cerr := r.Close(); err == nil {
+		err = cerr
+	}
+	return string(b), o, err
+}
+
+// same compares all that two calls say of one object.
+func same(t tb, call string, got, want storage.Object) {
+	t.Helper()
+	if got.Item != want.Item || got.Size != want.Size || got.Version != want.Version || got.ETag != want.ETag ||
+		!got.Modified.Equal(want.Modified) || !maps.Equal(got.Digests, want.Digests) ||
+		got.Properties.MediaType != want.Properties.MediaType || !maps.Equal(got.Properties.User, want.Properties.User) {
+		t.Fatalf("%s: got  %+v\nwant %+v", call, got, want)
+	}
+}
+
+func sums(content string) digest.Set {
+	m, s := md5.Sum([]byte(content)), sha256.Sum256([]byte(content))
+	return digest.Set{digest.MD5: hex.EncodeToString(m[:]), digest.SHA256: hex.EncodeToString(s[:])}
+}
+
+// lacks checks that the item is absent to every method.
+func lacks(t tb, s storage.Store, item string) {
+	t.Helper()
+	gone(t, s, item)
+	if slices.Contains(ids(t, s, ""), item) {
+		t.Fatalf("List has %q, which is absent", item)
+	}
+}
+
+func gone(t tb, s storage.Store, item string) {
+	t.Helper()
+	if _, err := s.Stat(t.Context(), space, item); !errors.Is(err, storage.ErrNotFound) {
+		t.Fatalf("Stat(%q): got %v, want ErrNotFound", item, err)
+	}
+	for _, version := range []string{"", "1"} {
+		if _, _, err := s.Open(t.Context(), space, item, version); !errors.Is(err, storage.ErrNotFound) {
+			t.Fatalf("Open(%q, version %q): got %v, want ErrNotFound", item, version, err)
+		}
+	}
+}
+
+// ids lists the space.
+func ids(t tb, s storage.Store, after string) []string {
+	t.Helper()
+	list := []string{}
+	for o, err := range s.List(t.Context(), space, after) {
+		if err != nil {
+			t.Fatalf("List after %q: %v", after, err)
+		}
+		list = append(list, o.Item)
+	}
+	return list
+}
+
+func wantErr(t tb, call string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", call, err, want)
+	}
+}
+
+// OddIDs returns item ids that stores tend to stumble over, sorted.
+func OddIDs() []string {
+	long := strings.Repeat("é", storage.MaxItemID/2)
+	odd := []string{
+		"plain", "with space", " ", ".", "..", "...", "./a", "../a", "a/.", "a/..", "a/../b", "../../../../etc/passwd",
+		"a", "a/b", "a-b", "a/b/c", "a//b", "a/", "a//", "/", "//", "/a", "//a", "/a/", "a\x00b", "\x00",
+		"%", "%%", "%2", "%2F", "%2f", "%2E", "%25", "%2525", "%00", "%+", "%-", "%=", "%f", "a%f", "a%+", "a%+/b", "%-/a", "100%",
+		"emoji 🎞️", "new\nline", "tab\t", "back\\slash", `quote"`, "'", "*?[]{}$;&|<>", "~", "-rf", "a:b", "#", "+",
+		"CON", "nul.txt", "trailing.", ".millrace", ".millrace/marker.json", ".hidden", "é", "e\u0301", "A", "\u202e", "\ufffd",
+		long, strings.Repeat("a", storage.MaxItemID), strings.Repeat("/", storage.MaxItemID), strings.Repeat("../", 341) + "x",
+		strings.Repeat("%", storage.MaxItemID), strings.Repeat("a/", 512), strings.Repeat("%25", 341), strings.Repeat("\x00", storage.MaxItemID),
+	}
+	for _, n := range []int{239, 240, 241, 254, 255, 256, 257, 511} {
+		odd = append(odd, strings.Repeat("s", n), strings.Repeat("s", n)+"/t", "d/"+strings.Repeat("é", n/2)+"é")
+	}
+	slices.Sort(odd)
+	return slices.Compact(odd)
+}
+
+func content(item string) string { return "content of " + item }
+
+func equalBytes(t tb, what string, got, want [][]byte) {
+	t.Helper()
+	if !slices.EqualFunc(got, want, bytes.Equal) {
+		t.Errorf("%s: got %q, want %q", what, got, want)
+	}
+}
