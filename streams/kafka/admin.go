@@ -1,0 +1,195 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// watermarkPoll is the time between two looks at what groups have committed.
+const watermarkPoll = 50 * time.Millisecond
+
+// An Admin answers questions about topics and groups. It changes nothing.
+type Admin struct {
+	cfg Config
+	cl  *kgo.Client
+	adm *kadm.Client
+}
+
+// NewAdmin returns an Admin. Nothing reaches the network before its methods are
+// called. The caller closes it.
+func NewAdmin(cfg Config) (*Admin, error) {
+	opts, err := cfg.options("admin")
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: new client: %w", err)
+	}
+	return &Admin{cfg: cfg, cl: cl, adm: kadm.NewClient(cl)}, nil
+}
+
+// Close ends the connections.
+func (a *Admin) Close() { a.cl.Close() }
+
+// offsets is topic, partition, offset.
+type offsets map[string]map[int32]int64
+
+// bounds returns where the partitions of topics start and end. A topic that is not
+// there has none.
+func bounds(ctx context.Context, adm *kadm.Client, topics ...string) (starts, ends offsets, err error) {
+	list := func(f func(context.Context, ...string) (kadm.ListedOffsets, error)) (offsets, error) {
+		listed, err := f(ctx, topics...)
+		if err != nil {
+			return nil, err
+		}
+		out := offsets{}
+		for topic, ps := range listed {
+			for id, l := range ps {
+				if errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
+					continue
+				}
+				if l.Err != nil {
+					return nil, fmt.Errorf("%s: %w", partition{topic, id}, l.Err)
+				}
+				if out[topic] == nil {
+					out[topic] = map[int32]int64{}
+				}
+				out[topic][id] = l.Offset
+			}
+		}
+		return out, nil
+	}
+	if starts, err = list(adm.ListStartOffsets); err != nil {
+		return nil, nil, fmt.Errorf("list start offsets: %w", err)
+	}
+	if ends, err = list(adm.ListEndOffsets); err != nil {
+		return nil, nil, fmt.Errorf("list end offsets: %w", err)
+	}
+	return starts, ends, nil
+}
+
+// committed returns what a role's group has committed of topics. A group that is not
+// there has committed nothing.
+func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (offsets, error) {
+	resp, err := a.adm.FetchOffsetsForTopics(ctx, a.cfg.group(role), topics...)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return offsets{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fetch offsets of group %s: %w", role, err)
+	}
+	out := offsets{}
+	for topic, ps := range resp {
+		for id, r := range ps {
+			if errors.Is(r.Err, kerr.UnknownTopicOrPartition) {
+				continue
+			}
+			if r.Err != nil {
+				return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", role, partition{topic, id}, r.Err)
+			}
+			if r.At >= 0 {
+				if out[topic] == nil {
+					out[topic] = map[int32]int64{}
+				}
+				out[topic][id] = r.At
+			}
+		}
+	}
+	return out, nil
+}
+
+// EndOffsets returns, for each partition of topic, the offset that its next record will
+// have.
+func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]int64, error) {
+	_, ends, err := bounds(ctx, a.adm, a.cfg.topic(topic))
+	if err != nil {
+		return nil, err
+	}
+	return ends[a.cfg.topic(topic)], nil
+}
+
+// Lag returns for each role how many offsets lie between what its group has committed and
+// the ends of all topics that the catalogue has it read; where it has committed
+// nothing, from the start of the log. Offsets that hold no record count too, until
+// the group has gone past them. What waits in a delay lane is not lag of the role that
+// it comes back to, but of the delayer.
+func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Role]int64, error) {
+	lag := map[schemas.Role]int64{}
+	for _, role := range roles {
+		var topics []string
+		for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
+			if e.Reads(role) {
+				topics = append(topics, a.cfg.topic(e.Topic))
+			}
+		}
+		if lag[role] = 0; len(topics) == 0 {
+			continue
+		}
+		// First what was committed: what is committed meanwhile must not hide what was not.
+		done, err := a.committed(ctx, role, topics...)
+		if err != nil {
+			return nil, err
+		}
+		starts, ends, err := bounds(ctx, a.adm, topics...)
+		if err != nil {
+			return nil, err
+		}
+		lag[role] = behind(starts, ends, done)
+	}
+	return lag, nil
+}
+
+// behind returns how many offsets lie between done, or starts where there is none, and ends.
+func behind(starts, ends, done offsets) (n int64) {
+	for topic, ps := range ends {
+		for id, end := range ps {
+			at, ok := done[topic][id]
+			if !ok || at < starts[topic][id] {
+				at = starts[topic][id]
+			}
+			n += max(end-at, 0)
+		}
+	}
+	return n
+}
+
+// Wait returns when the groups of all roles have committed up to where topic ends at the
+// time of the call: what was acknowledged before is then handled. ctx bounds it.
+func (a *Admin) Wait(ctx context.Context, topic schemas.Topic, roles ...schemas.Role) error {
+	name := a.cfg.topic(topic)
+	starts, ends, err := bounds(ctx, a.adm, name)
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w", topic, err)
+	}
+	left := slices.Clone(roles)
+	for {
+		for i := 0; i < len(left); {
+			done, err := a.committed(ctx, left[i], name)
+			if err != nil {
+				return fmt.Errorf("wait for %s: %w", topic, err)
+			}
+			if behind(starts, ends, done) > 0 {
+				i++
+				continue
+			}
+			left = slices.Delete(left, i, i+1)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if err := retry.Sleep(ctx, watermarkPoll); err != nil {
+			return fmt.Errorf("wait for %s: %s has not got there: %w", topic, left[0], err)
+		}
+	}
+}

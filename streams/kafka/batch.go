@@ -1,0 +1,302 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A BatchSink stores batches.
+type BatchSink interface {
+	// Store stores a batch: records of one partition in the order of their offsets. A
+	// batch whose Store failed is given again as it was, or in halves; one that was not
+	// committed is given again in other pieces. A permanent error says that some of its
+	// records cannot be stored at all.
+	Store(ctx context.Context, batch []*schemas.Delivery) error
+	// Forget says that a partition is no longer ours: what is known of it is stale.
+	Forget(topic schemas.Topic, partition int32)
+}
+
+// BatchConfig says what a BatchGroup reads and when a batch is complete. Zero values
+// take the defaults in brackets.
+type BatchConfig struct {
+	Role     schemas.Role
+	Topics   []schemas.Topic
+	MaxRows  int           // records of a batch [50,000]
+	MaxBytes int           // bytes of its keys and values, give or take a record [32 MiB]
+	MaxAge   time.Duration // since its first record was read [1 s]
+	// Commit is the least time between two commits while there is more to store [1 s].
+	Commit time.Duration
+	// Parallel bounds the batches that are being stored [4].
+	Parallel int
+	// Memory bounds what is read and not stored, give or take one poll [128 MiB].
+	Memory int64
+	// Retry is the wait between two calls while errors pass [from 250 ms to 15 s]; only
+	// its Wait and MaxWait count: there is no end to it.
+	Retry retry.Policy
+	// Drain is how long a Store may go on when its partition moves or Run ends [10 s].
+	Drain time.Duration
+}
+
+// A BatchGroup feeds a BatchSink. Kafka is its only buffer. Errors that may pass are
+// tried again for ever, since they mean that the store is away and not that the
+// records are bad; a permanent one is narrowed down to the records that cause it, and
+// those become dead letters.
+type BatchGroup struct {
+	cfg    BatchConfig
+	opts   []kgo.Opt
+	sink   BatchSink
+	router *router
+
+	weight  *scale        // bytes read and not stored
+	slots   chan struct{} // one for each Store
+	stored  chan struct{} // something wants to be committed
+	commits *commits
+	ctx     context.Context // outlives Run's
+	fail    context.CancelCauseFunc
+
+	mu      sync.Mutex // guards streams
+	streams map[partition]*stream
+}
+
+var errStopped = errors.New("stopped")
+
+// NewBatchGroup returns a BatchGroup that feeds sink.
+func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
+	bc.defaults()
+	topics, err := cfg.topics(bc.Role, bc.Topics)
+	if err != nil {
+		return nil, err
+	}
+	g := &BatchGroup{
+		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
+		slots: make(chan struct{}, bc.Parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
+	}
+	g.opts, err = cfg.options(string(bc.Role), append(
+		append(cfg.consume(bc.Role, topics, kgo.CooperativeStickyBalancer()), cfg.produce(runtimeLimit, runtimeLinger)...),
+		kgo.OnPartitionsAssigned(g.assigned), kgo.OnPartitionsRevoked(g.revoked), kgo.OnPartitionsLost(g.lost))...)
+	return g, err
+}
+
+func (c *BatchConfig) defaults() {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d <= 0 {
+			*d = to
+		}
+	}
+	set(&c.MaxAge, time.Second)
+	set(&c.Commit, time.Second)
+	set(&c.Drain, 10*time.Second)
+	set(&c.Retry.Wait, 250*time.Millisecond)
+	set(&c.Retry.MaxWait, 15*time.Second)
+	if c.MaxRows <= 0 {
+		c.MaxRows = 50_000
+	}
+	if c.MaxBytes <= 0 {
+		c.MaxBytes = 32 << 20
+	}
+	if c.Parallel <= 0 {
+		c.Parallel = 4
+	}
+	if c.Memory <= 0 {
+		c.Memory = 128 << 20
+	}
+}
+
+// Run stores batches until ctx is done, lets those being stored end within Drain, and
+// returns nil. Any other return is an error that Run could not get past; what was not
+// committed is delivered again. It is called once.
+func (g *BatchGroup) Run(ctx context.Context) error {
+	run, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	g.ctx, g.fail = context.WithoutCancel(ctx), fail
+	cl, err := kgo.NewClient(g.opts...)
+	if err != nil {
+		return fmt.Errorf("batch group %s: new client: %w", g.cfg.Role, err)
+	}
+	var committer sync.WaitGroup
+	committer.Go(func() { g.commitLoop(run, cl) })
+	if err := g.poll(run, cl); err != nil {
+		fail(err)
+	}
+	cl.AllowRebalance()
+	committer.Wait()
+	stuck := g.release(cl, g.owned(nil), true)
+	cl.CloseAllowingRebalance()
+	if err := context.Cause(run); ctx.Err() == nil && err != nil {
+		return fmt.Errorf("batch group %s: %w", g.cfg.Role, err)
+	}
+	if stuck > 0 {
+		return fmt.Errorf("batch group %s: %d batches are still being stored after they were cancelled", g.cfg.Role, stuck)
+	}
+	return nil
+}
+
+// poll fills the streams until ctx is done. While memory is full it does not poll, and
+// partitions may move.
+func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
+	for ctx.Err() == nil {
+		g.weight.wait(ctx, g.cfg.Memory)
+		fetches := cl.PollRecords(ctx, 10_000)
+		if err := pollError(fetches, g.router.log); err != nil {
+			return err
+		}
+		g.mu.Lock()
+		for _, f := range fetches {
+			for _, t := range f.Topics {
+				inc := incarnation(t.TopicID)
+				for _, p := range t.Partitions {
+					if s := g.streams[partition{t.Topic, p.Partition}]; s != nil && len(p.Records) > 0 {
+						g.weight.add(s.add(p.Records, inc))
+					}
+				}
+			}
+		}
+		g.mu.Unlock()
+		cl.AllowRebalance()
+	}
+	return nil
+}
+
+// commitLoop commits what was stored: every cfg.Commit, and if nothing else is to be
+// stored, so that whoever waits for the commit does not wait long, ten times as often.
+func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.stored:
+		}
+		for ctx.Err() == nil {
+			if since := time.Since(last); since >= g.cfg.Commit || since >= g.cfg.Commit/10 && g.weight.n.Load() == 0 {
+				break
+			}
+			retry.Sleep(ctx, min(20*time.Millisecond, g.cfg.Commit/10))
+		}
+		last = time.Now()
+		if !g.commit(ctx, cl) {
+			time.AfterFunc(time.Second, g.signal)
+		}
+	}
+}
+
+// signal has the commit loop commit.
+func (g *BatchGroup) signal() {
+	select {
+	case g.stored <- struct{}{}:
+	default:
+	}
+}
+
+func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client) (ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	err := g.commits.send(ctx, cl)
+	switch {
+	case err == nil:
+		return true
+	case commitFatal(err):
+		g.fail(err)
+	case !errors.Is(err, context.Canceled):
+		g.router.log.Warn("will commit again", "err", err)
+	}
+	return false
+}
+
+func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	each(parts, func(at partition) {
+		s := newStream(g, cl, at)
+		g.streams[at] = s
+		go s.run()
+	})
+}
+
+func (g *BatchGroup) revoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+	g.release(cl, g.owned(parts), true)
+}
+
+func (g *BatchGroup) lost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+	g.release(cl, g.owned(parts), false)
+}
+
+// owned returns the streams of parts, or all with nil.
+func (g *BatchGroup) owned(parts map[string][]int32) (streams []*stream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if parts == nil {
+		for _, s := range g.streams {
+			streams = append(streams, s)
+		}
+	}
+	each(parts, func(at partition) {
+		if s := g.streams[at]; s != nil {
+			streams = append(streams, s)
+		}
+	})
+	return streams
+}
+
+// release ends streams. If they are still ours, a Store may go on for Drain, and what
+// was stored is committed. It returns how many ignore that they were cancelled.
+func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuck int) {
+	if len(streams) == 0 {
+		return 0
+	}
+	for _, s := range streams {
+		s.stop()
+		if !ours {
+			s.cancel(errRevoked)
+		}
+	}
+	stuck = g.await(streams)
+	if ours {
+		g.commit(g.ctx, cl)
+	}
+	for _, s := range streams {
+		g.mu.Lock()
+		delete(g.streams, s.partition)
+		g.mu.Unlock()
+		g.commits.forget(s.partition)
+		s.discard()
+		cl.ResumeFetchPartitions(s.one()) // a pause would outlive the assignment
+		g.sink.Forget(g.router.cfg.bare(s.topic), s.id)
+	}
+	return stuck
+}
+
+// await waits until streams have ended, cancels them after Drain, and returns how many
+// have not ended poolGrace later.
+func (g *BatchGroup) await(streams []*stream) (stuck int) {
+	timer := time.AfterFunc(g.cfg.Drain, func() {
+		for _, s := range streams {
+			s.cancel(errRevoked)
+		}
+	})
+	defer timer.Stop()
+	late, cancel := context.WithTimeout(g.ctx, g.cfg.Drain+poolGrace)
+	defer cancel()
+	for _, s := range streams {
+		select {
+		case <-s.done:
+			continue
+		case <-late.Done():
+		}
+		select {
+		case <-s.done:
+		default:
+			stuck++
+			g.router.log.Error("a batch ignores that it was cancelled", "topic", s.topic, "partition", s.id)
+		}
+	}
+	return stuck
+}

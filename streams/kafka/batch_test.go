@@ -1,0 +1,342 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A table stores rows as a database does that may fail before or after it commits.
+type table struct {
+	mu      sync.Mutex
+	rows    map[string]int // how often each was stored, by topic/partition/offset
+	items   map[string]int // the same, by item
+	sizes   []int          // of stored batches
+	fail    []fault        // what the next calls do
+	poison  string         // the item that is refused for good
+	forgot  int
+	hang    bool // a call waits for its context
+	maxRows int
+	errs    []string // what Store was given that it must not be
+}
+
+type fault struct {
+	err    error
+	stored bool // whether the rows were stored all the same
+}
+
+func (tb *table) Store(ctx context.Context, batch []*schemas.Delivery) error {
+	tb.mu.Lock()
+	hang := tb.hang
+	tb.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	for i, d := range batch {
+		if d.Topic != batch[0].Topic || d.Partition != batch[0].Partition || i > 0 && d.Offset <= batch[i-1].Offset || d.Incarnation == 0 {
+			tb.errs = append(tb.errs, fmt.Sprintf("%s/%d/%d in a batch from %s/%d/%d", d.Topic, d.Partition, d.Offset, batch[0].Topic, batch[0].Partition, batch[0].Offset))
+		}
+	}
+	tb.maxRows = max(tb.maxRows, len(batch))
+	var f fault
+	if len(tb.fail) > 0 {
+		f, tb.fail = tb.fail[0], tb.fail[1:]
+	}
+	if f.err != nil && !f.stored {
+		return f.err
+	}
+	if slices.ContainsFunc(batch, func(d *schemas.Delivery) bool { return tb.poison != "" && item(d) == tb.poison }) {
+		return retry.Permanent(errors.New("bad row"))
+	}
+	tb.sizes = append(tb.sizes, len(batch))
+	if tb.rows == nil {
+		tb.rows, tb.items = map[string]int{}, map[string]int{}
+	}
+	for _, d := range batch {
+		tb.rows[fmt.Sprintf("%s/%d/%d", d.Topic, d.Partition, d.Offset)]++
+		tb.items[item(d)]++
+	}
+	return f.err
+}
+
+func item(d *schemas.Delivery) string {
+	if d.Body == nil {
+		return string(d.Value)
+	}
+	return d.Body.(*pb.Change).GetItem()
+}
+
+func (tb *table) Forget(schemas.Topic, int32) {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	tb.forgot++
+}
+
+// check reports rows that are missing or, unless twice, doubled.
+func (tb *table) check(t *testing.T, n int, twice bool) {
+	t.Helper()
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	if len(tb.rows) != n {
+		t.Errorf("%d rows, want %d", len(tb.rows), n)
+	}
+	for row, times := range tb.rows {
+		if times > 1 && !twice {
+			t.Errorf("row %s was stored %d times", row, times)
+		}
+	}
+	if len(tb.errs) > 0 {
+		t.Errorf("bad batches: %s", tb.errs)
+	}
+}
+
+func sink(t testing.TB, b *kafkatest.Broker, bc kafka.BatchConfig, tb kafka.BatchSink) *kafka.BatchGroup {
+	t.Helper()
+	bc.Role = schemas.RoleSink
+	if bc.Topics == nil {
+		bc.Topics = []schemas.Topic{schemas.Changes}
+	}
+	g, err := kafka.NewBatchGroup(b.Config(), bc, tb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestBatchGroup(t *testing.T) {
+	const n = 64
+	errDown := errors.New("connection refused")
+	for name, tt := range map[string]struct {
+		tb      *table
+		batches int
+		dead    int
+		twice   bool // whether rows may be stored more than once
+		atLeast time.Duration
+	}{
+		"success":                  {tb: &table{}, batches: 1},
+		"down for long":            {tb: &table{fail: slices.Repeat([]fault{{err: errDown}}, 100)}, batches: 1, atLeast: 10 * time.Minute},
+		"engine away":              {tb: &table{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 100)}, batches: 1, atLeast: 10 * time.Minute},
+		"stored but reported lost": {tb: &table{fail: []fault{{err: errDown, stored: true}}}, batches: 2, twice: true},
+		"one bad row among many":   {tb: &table{poison: "17"}, batches: 6, dead: 1},
+		"bad row while down":       {tb: &table{poison: "17", fail: slices.Repeat([]fault{{err: errDown}}, 5)}, batches: 6, dead: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				b.Send(numbered(n, n)...)
+				tb := tt.tb
+				start := time.Now()
+				if err := run(t, time.Hour, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+					t.Fatal(err)
+				}
+				tb.check(t, n-tt.dead, tt.twice)
+				if len(tb.sizes) != tt.batches || tb.forgot != 1 {
+					t.Errorf("stored %v, forgot %d, want %d batches and 1", tb.sizes, tb.forgot, tt.batches)
+				}
+				dead := b.Read(schemas.Dead)
+				if len(dead) != tt.dead {
+					t.Fatalf("%d dead letters, want %d", len(dead), tt.dead)
+				}
+				if tt.dead > 0 && (dead[0].Header(schemas.TrailError) != "bad row" || dead[0].Header(schemas.TrailOffset) != "17" || dead[0].Header(schemas.TrailRole) != "sink") {
+					t.Errorf("dead letter %v", dead[0].Headers)
+				}
+				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != n {
+					t.Errorf("committed %d, want %d", got, n)
+				}
+				if took := time.Since(start); took < tt.atLeast {
+					t.Errorf("%v, want it to be down for %v", took, tt.atLeast)
+				}
+			})
+		})
+	}
+}
+
+// What cannot be read becomes a dead letter, and the rest of the batch is stored. A dead
+// letter is stored as it is; one that cannot be stays where it is, and makes no other.
+func TestBatchGroupDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("a"))
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("poison")}})
+		b.Send(change("b"))
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("cursed")}})
+		tb := &table{poison: "cursed"}
+		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.Dead}}, tb)); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]int{"a": 1, "b": 1, "poison": 1}
+		if fmt.Sprint(tb.items) != fmt.Sprint(want) {
+			t.Errorf("got %v, want %v", tb.items, want)
+		}
+		if got := len(b.Read(schemas.Dead)); got != 2 {
+			t.Errorf("%d dead letters, want 2", got)
+		}
+		if got := sum(b.Committed(schemas.RoleSink, schemas.Dead)); got != 2 {
+			t.Errorf("committed %d, want 2", got)
+		}
+	})
+}
+
+// A sink that panics costs the row that makes it panic, and no more.
+func TestBatchGroupPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(numbered(16, 16)...)
+		tb := &table{}
+		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
+			for _, d := range batch {
+				if item(d) == "5" {
+					panic("boom")
+				}
+			}
+			return tb.Store(ctx, batch)
+		}}
+		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{}, s)); err != nil {
+			t.Fatal(err)
+		}
+		tb.check(t, 15, false)
+		dead := b.Read(schemas.Dead)
+		if len(dead) != 1 || !strings.HasPrefix(dead[0].Header(schemas.TrailError), "sink panicked: boom") {
+			t.Errorf("dead letters %v", dead)
+		}
+	})
+}
+
+type storeFunc struct {
+	f func(context.Context, []*schemas.Delivery) error
+}
+
+func (s storeFunc) Store(ctx context.Context, batch []*schemas.Delivery) error {
+	return s.f(ctx, batch)
+}
+func (storeFunc) Forget(schemas.Topic, int32) {}
+
+// Batches are complete when they have MaxRows, or MaxBytes, or MaxAge, whatever is first.
+func TestBatchGroupLimits(t *testing.T) {
+	for name, tt := range map[string]struct {
+		bc   kafka.BatchConfig
+		most int
+	}{
+		"rows":  {kafka.BatchConfig{MaxRows: 10}, 10},
+		"bytes": {kafka.BatchConfig{MaxBytes: 2000}, 8},
+		"age":   {kafka.BatchConfig{}, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				const n = 1000
+				b.Send(numbered(n, n)...)
+				tb := &table{}
+				if err := run(t, time.Minute, sink(t, b, tt.bc, tb)); err != nil {
+					t.Fatal(err)
+				}
+				tb.check(t, n, false)
+				if tb.maxRows > tt.most || len(tb.sizes) < n/tt.most || len(tb.sizes) > 4*n/tt.most {
+					t.Errorf("%d batches of at most %d, want at most %d", len(tb.sizes), tb.maxRows, tt.most)
+				}
+			})
+		})
+	}
+}
+
+// What was stored is committed at once when there is no more to store, so that a fresh
+// read does not wait long; but not for every message of a trickle.
+func TestBatchGroupCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &table{}))
+		time.Sleep(10 * time.Second)
+		adm, err := kafka.NewAdmin(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Close()
+		b.Send(change("a"))
+		start := time.Now()
+		if err := adm.Wait(t.Context(), schemas.Changes, schemas.RoleSink); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 300*time.Millisecond {
+			t.Errorf("committed after %v", took)
+		}
+		commits := b.CountCommits(schemas.RoleSink)
+		start = time.Now()
+		for i := range 1000 {
+			b.Send(change(fmt.Sprint(i)))
+		}
+		time.Sleep(time.Second)
+		if n, most := commits(), int(time.Since(start)/(100*time.Millisecond)); n > most {
+			t.Errorf("%d commits, want at most %d", n, most)
+		}
+	})
+}
+
+// While nothing can be stored, memory is bounded, and a member that joins is given
+// partitions: they are not stored twice, or not at all, when the store is back.
+func TestBatchGroupRebalancesWhileDown(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
+	const n = 2000
+	b.Send(numbered(n, n)...)
+	tb := &table{fail: slices.Repeat([]fault{{err: errors.New("down")}}, 40)}
+	bc := kafka.BatchConfig{
+		MaxRows: 100, MaxAge: 50 * time.Millisecond, Memory: 100_000,
+		Retry: retry.Policy{Wait: 50 * time.Millisecond, MaxWait: 200 * time.Millisecond},
+	}
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() {
+			<-time.After(time.Duration(i) * 500 * time.Millisecond)
+			if err := run(t, 5*time.Second, sink(t, b, bc, tb)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	tb.check(t, n, false)
+	if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+		t.Errorf("committed %d, want %d", got, n)
+	}
+	if tb.forgot < 6 {
+		t.Errorf("forgot %d partitions, want the 2 that moved and 4 at the end", tb.forgot)
+	}
+}
+
+// A Store that hangs is cancelled after Drain, nothing is committed, and the next
+// member stores it.
+func TestBatchGroupStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("a"))
+		tb := &table{hang: true}
+		start := time.Now()
+		if err := run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{Drain: 2 * time.Second}, tb)); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 8*time.Second {
+			t.Errorf("stopped after %v", took)
+		}
+		if got := b.Committed(schemas.RoleSink, schemas.Changes); len(got) != 0 {
+			t.Errorf("committed %v", got)
+		}
+		tb.hang = false
+		if err := run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+			t.Fatal(err)
+		}
+		tb.check(t, 1, false)
+	})
+}

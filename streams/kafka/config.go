@@ -1,0 +1,257 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// Config is what all parts of one process share: where the brokers are and what the
+// topics are called.
+type Config struct {
+	Brokers  []string // host:port, at least one
+	ClientID string   // names the program and its version; it stands in the history of failures
+	Prefix   string   // of topics and groups
+	TLS      *tls.Config
+	SASL     *SASL
+	// Dialer, where set, makes the connections; it then does TLS itself.
+	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+	Lanes  []Lane // none means DefaultLanes
+	// Heartbeat is the time between two heartbeats of a group's member; how fast
+	// partitions move depends on it [3 s].
+	Heartbeat time.Duration
+	Log       *slog.Logger
+}
+
+// SASL is how to log in. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+type SASL struct {
+	Mechanism, User, Password string
+}
+
+// String hides the password.
+func (s SASL) String() string { return s.Mechanism + " " + s.User + " ***" }
+
+// GoString hides the password.
+func (s SASL) GoString() string { return s.String() }
+
+// A Lane is a topic, delay.Name, in which every record waits for the same Delay.
+type Lane struct {
+	Name  string
+	Delay time.Duration
+}
+
+// DefaultLanes are 30s, 5m, 1h and 1d.
+func DefaultLanes() []Lane {
+	return []Lane{{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}}
+}
+
+// rebalanceTimeout is above every bound on draining and on holding a poll.
+const rebalanceTimeout = 5 * time.Minute
+
+func (c Config) check() error {
+	var errs []error
+	if len(c.Brokers) == 0 {
+		errs = append(errs, errors.New("no brokers"))
+	}
+	names := map[string]bool{}
+	for _, l := range c.Lanes {
+		if l.Name == "" || l.Delay <= 0 || names[l.Name] {
+			errs = append(errs, fmt.Errorf("lane %q: wants a name of its own and a positive delay", l.Name))
+		}
+		names[l.Name] = true
+	}
+	if c.SASL != nil {
+		if _, err := c.SASL.mechanism(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.TLS != nil && c.Dialer != nil {
+		errs = append(errs, errors.New("TLS and Dialer exclude each other"))
+	}
+	return errors.Join(errs...)
+}
+
+func (s SASL) mechanism() (sasl.Mechanism, error) {
+	switch s.Mechanism {
+	case "PLAIN":
+		return plain.Auth{User: s.User, Pass: s.Password}.AsMechanism(), nil
+	case "SCRAM-SHA-256":
+		return scram.Auth{User: s.User, Pass: s.Password}.AsSha256Mechanism(), nil
+	case "SCRAM-SHA-512":
+		return scram.Auth{User: s.User, Pass: s.Password}.AsSha512Mechanism(), nil
+	}
+	return nil, fmt.Errorf("unknown SASL mechanism %q", s.Mechanism)
+}
+
+func (c Config) topic(t schemas.Topic) string { return c.Prefix + string(t) }
+
+// bare is the inverse of topic.
+func (c Config) bare(name string) schemas.Topic {
+	return schemas.Topic(strings.TrimPrefix(name, c.Prefix))
+}
+
+func (c Config) group(role schemas.Role) string { return c.Prefix + string(role) }
+
+// lanes returns the lanes, shortest first.
+func (c Config) lanes() []Lane {
+	if len(c.Lanes) == 0 {
+		return DefaultLanes()
+	}
+	return slices.SortedFunc(slices.Values(c.Lanes), func(a, b Lane) int { return cmp.Compare(a.Delay, b.Delay) })
+}
+
+func (c Config) laneNames() []string {
+	var names []string
+	for _, l := range c.lanes() {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+func (c Config) logger() *slog.Logger {
+	if c.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Log
+}
+
+// options returns those of every client. name says whose client it is.
+func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	id := "millrace"
+	if c.ClientID != "" {
+		id = c.ClientID
+	}
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...),
+		kgo.ClientID(id + "/" + name),
+		kgo.DisableClientMetrics(),
+		kgo.WithLogger(clientLog{c.logger().With("client", name)}),
+	}
+	if c.Dialer != nil {
+		opts = append(opts, kgo.Dialer(c.Dialer))
+	}
+	if c.TLS != nil {
+		opts = append(opts, kgo.DialTLSConfig(c.TLS))
+	}
+	if c.SASL != nil {
+		m, err := c.SASL.mechanism()
+		if err != nil {
+			return nil, fmt.Errorf("kafka: %w", err)
+		}
+		opts = append(opts, kgo.SASL(m))
+	}
+	opts = append(opts, more...)
+	if err := kgo.ValidateOpts(opts...); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return opts, nil
+}
+
+// produce returns the options of a client that publishes. A record that is not
+// acknowledged within limit is given up, so that no call hangs for ever; it may have
+// been written all the same.
+func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
+	return []kgo.Opt{
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2: Java's default
+		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+		kgo.ProducerLinger(linger),
+		kgo.RecordDeliveryTimeout(limit),
+		kgo.AllowIdempotentProduceCancellation(),
+		kgo.ProduceRequestTimeout(10 * time.Second),
+		kgo.MaxBufferedRecords(50_000),
+		kgo.MaxBufferedBytes(128 << 20),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return batchBytes(c.raw(topic)) }),
+	}
+}
+
+// raw says whether a topic holds other topics' records.
+func (c Config) raw(topic string) bool {
+	t := c.bare(topic)
+	return t == schemas.Dead || isAgain(t) || strings.HasPrefix(string(t), "delay.")
+}
+
+// batchBytes bounds a batch of records: several messages of the greatest size, and in
+// raw topics twice that, so that whatever was written to a topic fits there with its
+// history.
+func batchBytes(raw bool) int32 {
+	if raw {
+		return 2 * batchBytes(false)
+	}
+	return 4 * schemas.MaxBytes
+}
+
+// consume returns the options of a member of role's group.
+func (c Config) consume(role schemas.Role, topics []string, balancer kgo.GroupBalancer) []kgo.Opt {
+	heartbeat := 3 * time.Second
+	if c.Heartbeat > 0 {
+		heartbeat = c.Heartbeat
+	}
+	return []kgo.Opt{
+		kgo.ConsumerGroup(c.group(role)),
+		kgo.HeartbeatInterval(heartbeat),
+		kgo.ConsumeTopics(topics...),
+		kgo.Balancers(balancer),
+		kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(), // we only ever commit what we still own
+		kgo.RebalanceTimeout(rebalanceTimeout),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // records that are gone are never skipped in silence
+		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others
+		kgo.FetchMaxBytes(16 << 20),
+		kgo.FetchMaxPartitionBytes(1 << 20),
+	}
+}
+
+// topics returns the names of a role's topics: those given, and the one through which
+// its own messages come back.
+func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, error) {
+	if role == "" || len(given) == 0 {
+		return nil, errors.New("kafka: Role and Topics must be set")
+	}
+	again := schemas.Again(role)
+	if _, ok := schemas.Lookup(again); ok && !slices.Contains(given, again) {
+		given = append(slices.Clone(given), again)
+	}
+	var names []string
+	for _, t := range given {
+		if _, ok := schemas.Lookup(t); !ok {
+			return nil, fmt.Errorf("kafka: role %s: topic %s is not in the catalogue", role, t)
+		}
+		names = append(names, c.topic(t))
+	}
+	return names, nil
+}
+
+func isAgain(t schemas.Topic) bool { return strings.HasPrefix(string(t), "again.") }
+
+// clientLog passes on what the client says when something is wrong.
+type clientLog struct{ log *slog.Logger }
+
+func (clientLog) Level() kgo.LogLevel { return kgo.LogLevelWarn }
+
+func (l clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
+	switch level {
+	case kgo.LogLevelError:
+		l.log.Error(msg, keyvals...)
+	case kgo.LogLevelWarn:
+		l.log.Warn(msg, keyvals...)
+	}
+}

@@ -1,0 +1,165 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// A partition names one partition of one topic, prefix and all.
+type partition struct {
+	topic string
+	id    int32
+}
+
+func (p partition) String() string { return fmt.Sprintf("%s/%d", p.topic, p.id) }
+
+// one is the form in which the client wants a partition to be named.
+func (p partition) one() map[string][]int32 { return map[string][]int32{p.topic: {p.id}} }
+
+func each(parts map[string][]int32, f func(partition)) {
+	for topic, ids := range parts {
+		for _, id := range ids {
+			f(partition{topic, id})
+		}
+	}
+}
+
+// pollError returns the first error of a poll that ends the loop, and logs the others:
+// those the client gets over by itself.
+func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
+	fetches.EachError(func(topic string, id int32, err error) {
+		var (
+			loss *kgo.ErrDataLoss
+			code *kerr.Error
+		)
+		switch {
+		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+			return // the poll's own, or that of a request which is made again
+		case errors.As(err, &loss):
+			log.Error("the broker lost records", "topic", topic, "partition", id, "err", err)
+			return
+		case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !membership(code):
+			if fatal == nil {
+				fatal = fmt.Errorf("poll %s: %w", partition{topic, id}, err)
+			}
+		default:
+			log.Warn("poll", "topic", topic, "partition", id, "err", err)
+		}
+	})
+	return fatal
+}
+
+// membership says that an error means no more than that the group has moved on: the
+// client joins again, and what was not committed is delivered again.
+func membership(err error) bool {
+	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// stopGrace is how long what was done when Run's context ended may take to be published
+// and committed.
+const stopGrace = 5 * time.Second
+
+// outlive returns a context that ends d after ctx does.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return out, func() { stop(); cancel() }
+}
+
+// commitTimeout bounds one commit, during which no partition can leave us.
+const commitTimeout = 10 * time.Second
+
+// commits holds the positions that are done but not yet committed. It is safe for
+// concurrent use.
+type commits struct {
+	mu   sync.Mutex
+	todo map[partition]kgo.EpochOffset
+
+	sending chan struct{} // holds one from taking positions until their commit is answered
+}
+
+func newCommits() *commits {
+	return &commits{todo: map[partition]kgo.EpochOffset{}, sending: make(chan struct{}, 1)}
+}
+
+// done says that all records of p below at are settled.
+func (c *commits) done(p partition, at kgo.EpochOffset) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.todo[p] = at
+}
+
+// forget drops p, which is no longer ours, once no commit of it is under way.
+func (c *commits) forget(p partition) {
+	c.sending <- struct{}{}
+	defer func() { <-c.sending }()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.todo, p)
+}
+
+// pending says whether anything is left to commit.
+func (c *commits) pending() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.todo) > 0
+}
+
+// send commits all there is. What fails stays for the next time.
+func (c *commits) send(ctx context.Context, cl *kgo.Client) error {
+	c.sending <- struct{}{}
+	defer func() { <-c.sending }()
+	c.mu.Lock()
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	for p, at := range c.todo {
+		if offsets[p.topic] == nil {
+			offsets[p.topic] = map[int32]kgo.EpochOffset{}
+		}
+		offsets[p.topic][p.id] = at
+	}
+	c.mu.Unlock()
+	if len(offsets) == 0 {
+		return nil
+	}
+	var first error
+	cl.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if err != nil {
+			first = fmt.Errorf("commit: %w", err)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, t := range resp.Topics {
+			for _, p := range t.Partitions {
+				at := partition{t.Topic, p.Partition}
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					if first == nil {
+						first = fmt.Errorf("commit %s: %w", at, err)
+					}
+				} else if c.todo[at] == offsets[t.Topic][p.Partition] {
+					delete(c.todo, at)
+				}
+			}
+		}
+	})
+	return first
+}
+
+// commitFatal says that committing again will not help.
+func commitFatal(err error) bool {
+	var code *kerr.Error
+	return errors.As(err, &code) && !code.Retriable && !membership(err)
+}

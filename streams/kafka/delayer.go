@@ -1,0 +1,195 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+const (
+	delayerPoll = 1000
+	// A record that is due within delayerSlack waits for that in its lane, rather than
+	// to take another: clocks differ.
+	delayerSlack = time.Second
+)
+
+// A Delayer moves records out of the delay lanes: each when it has waited its lane's
+// delay, to the again topic of its role if it is due, else to the next lane. A lane's
+// records wait for the same time, so it only ever waits for the first of a partition,
+// which is paused meanwhile.
+type Delayer struct {
+	opts   []kgo.Opt
+	router *router
+	delays map[string]time.Duration // by topic
+
+	commits *commits
+	mu      sync.Mutex // guards held
+	held    map[partition][]*kgo.Record
+}
+
+// NewDelayer returns a Delayer for cfg's lanes.
+func NewDelayer(cfg Config) (*Delayer, error) {
+	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]*kgo.Record{}, commits: newCommits()}
+	var topics []string
+	for _, l := range cfg.lanes() {
+		name := cfg.topic(schemas.Delay(l.Name))
+		d.delays[name] = l.Delay
+		topics = append(topics, name)
+	}
+	var err error
+	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
+		append(cfg.consume(schemas.RoleDelayer, topics, kgo.CooperativeStickyBalancer()), cfg.produce(runtimeLimit, runtimeLinger)...),
+		kgo.FetchMaxPartitionBytes(256<<10), // a poll's worth of a partition is held while it waits
+		kgo.OnPartitionsRevoked(d.drop), kgo.OnPartitionsLost(d.drop))...)
+	return d, err
+}
+
+// Run moves records until ctx is done, and then returns nil. Any other return is an
+// error that Run could not get past; what was not committed is moved again.
+func (d *Delayer) Run(ctx context.Context) error {
+	cl, err := kgo.NewClient(d.opts...)
+	if err != nil {
+		return fmt.Errorf("delayer: new client: %w", err)
+	}
+	defer cl.CloseAllowingRebalance()
+	for {
+		err := d.turn(ctx, cl)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("delayer: %w", err)
+		}
+		cl.AllowRebalance()
+	}
+}
+
+// turn waits for records or until one that is held may go on, and moves those that may.
+func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
+	pctx, cancel := ctx, context.CancelFunc(func() {})
+	if wait, ok := d.wait(); ok {
+		pctx, cancel = context.WithTimeout(ctx, wait)
+	}
+	fetches := cl.PollRecords(pctx, delayerPoll)
+	cancel()
+	if err := pollError(fetches, d.router.log); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		if at := (partition{p.Topic, p.Partition}); len(p.Records) > 0 {
+			d.held[at] = append(d.held[at], p.Records...)
+			cl.PauseFetchPartitions(at.one())
+		}
+	})
+	d.mu.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ctx, cancel = outlive(ctx, stopGrace) // what is moved but not committed is moved again
+	defer cancel()
+	if err := d.move(ctx, cl); err != nil {
+		return err
+	}
+	err := d.commits.send(ctx, cl)
+	if err == nil || commitFatal(err) {
+		return err
+	}
+	d.router.log.Warn("will commit again", "err", err)
+	return nil
+}
+
+// wait returns for how long no record that is held may go on; without any, and nothing
+// to commit, it is for ever.
+func (d *Delayer) wait() (wait time.Duration, ok bool) {
+	if d.commits.pending() {
+		wait, ok = time.Second, true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, recs := range d.held {
+		if w := time.Until(d.ready(recs[0])); !ok || w < wait {
+			wait, ok = w, true
+		}
+	}
+	return max(wait, 0), ok
+}
+
+// ready is when a record may leave its lane.
+func (d *Delayer) ready(rec *kgo.Record) time.Time {
+	at := rec.Timestamp.Add(d.delays[rec.Topic])
+	if due := readTrail(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
+		return due
+	}
+	return at
+}
+
+// move moves all records that may go on. No rebalance happens meanwhile.
+func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	var out []*kgo.Record
+	moved := map[partition]int{}
+	for at, recs := range d.held {
+		for _, rec := range recs {
+			if d.ready(rec).After(now) {
+				break
+			}
+			out = append(out, d.next(rec, now))
+			moved[at]++
+		}
+	}
+	if err := publish(ctx, cl, out); err != nil {
+		return err
+	}
+	for at, n := range moved {
+		last := d.held[at][n-1]
+		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
+		if d.held[at] = d.held[at][n:]; len(d.held[at]) == 0 {
+			delete(d.held, at)
+			cl.ResumeFetchPartitions(at.one())
+		}
+	}
+	return nil
+}
+
+// next returns where rec goes from its lane.
+func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
+	t := readTrail(rec.Headers)
+	role := t.role
+	if role == "" {
+		role, _ = returnsTo(t.topic)
+	}
+	again := schemas.Again(role)
+	if _, ok := schemas.Lookup(again); !ok {
+		l := letter{rec: rec, trail: t}
+		if l.trail.topic == "" {
+			l.trail.topic, l.trail.partition, l.trail.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
+		}
+		return d.router.after(&l, retry.Permanent(errors.New("its headers name no role that it could come back to")), now)
+	}
+	to := d.router.cfg.topic(again)
+	if left := t.due.Sub(now); left > 0 {
+		to = d.router.cfg.topic(schemas.Delay(pick(d.router.lanes, left).Name))
+	}
+	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
+}
+
+// drop forgets partitions that are no longer ours. No poll is held while it runs.
+func (d *Delayer) drop(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+	each(parts, func(at partition) {
+		d.commits.forget(at)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.held, at)
+		cl.ResumeFetchPartitions(at.one()) // a pause would outlive the assignment
+	})
+}

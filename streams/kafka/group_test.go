@@ -1,0 +1,402 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// quick are lanes that do not make a day of a test: fake time has its price too.
+func quick() []kafka.Lane {
+	return []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "2m", Delay: 2 * time.Minute}, {Name: "5m", Delay: 5 * time.Minute}, {Name: "10m", Delay: 10 * time.Minute}}
+}
+
+// change is a message for topic changes.
+func change(item string) schemas.Message {
+	c := &pb.Change{
+		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: item, Version: "v-" + item,
+		Time: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
+	}
+	c.Id = schemas.ChangeID(c)
+	return schemas.Message{Topic: schemas.Changes, Body: c}
+}
+
+// command is what the planner in these tests makes of a change.
+func command(c *pb.Change) schemas.Message {
+	return schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
+		Id: schemas.ID("command", c.GetId()), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+	}}
+}
+
+func plan(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	return []schemas.Message{command(d.Body.(*pb.Change))}, nil
+}
+
+// run runs a part for d, or until it fails.
+func run(t *testing.T, d time.Duration, part interface{ Run(context.Context) error }) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	return part.Run(ctx)
+}
+
+// background runs a part until the test ends.
+func background(t *testing.T, part interface{ Run(context.Context) error }) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- part.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func planner(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Group {
+	t.Helper()
+	g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func delayer(t *testing.T, b *kafkatest.Broker) *kafka.Delayer {
+	t.Helper()
+	d, err := kafka.NewDelayer(b.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// items are what the messages in a topic are about, sorted.
+func items(b *kafkatest.Broker, topic schemas.Topic) []string {
+	var s []string
+	for _, body := range b.Bodies(topic) {
+		s = append(s, body.(interface{ GetItem() string }).GetItem())
+	}
+	slices.Sort(s)
+	return s
+}
+
+func sum(m map[int32]int64) (n int64) {
+	for v := range maps.Values(m) {
+		n += v
+	}
+	return n
+}
+
+func TestGroup(t *testing.T) {
+	errNet := errors.New("connection reset")
+	good := kafkatest.Record{Partition: -1}
+	var err error
+	if good.Record, err = schemas.Encode(change("a")); err != nil {
+		t.Fatal(err)
+	}
+	garbage, later := good, good
+	garbage.Value = []byte("{")
+	later.Headers = append(slices.Clone(good.Headers), schemas.Header{Key: schemas.HeaderSpecVersion, Value: []byte("9")})
+
+	for name, tt := range map[string]struct {
+		rec      kafkatest.Record
+		fail     []error // what the handler returns, call by call, before it succeeds
+		panics   bool
+		outputs  int
+		calls    int
+		class    string // of the dead letter
+		errText  string
+		attempts string
+	}{
+		"success":              {rec: good, outputs: 1, calls: 1},
+		"cured in place":       {rec: good, fail: []error{errNet, errNet}, outputs: 1, calls: 3},
+		"permanent":            {rec: good, fail: []error{retry.Permanent(errNet)}, calls: 1, class: "permanent", errText: "connection reset", attempts: "1"},
+		"panic":                {rec: good, panics: true, calls: 1, class: "permanent", errText: "handler panicked: boom", attempts: "1"},
+		"garbage":              {rec: garbage, class: "permanent", errText: "malformed message", attempts: "1"},
+		"of a version to come": {rec: later, class: "permanent", errText: "malformed message", attempts: "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Write(tt.rec)
+				calls := 0
+				g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					calls++
+					if tt.panics {
+						panic("boom")
+					}
+					if calls <= len(tt.fail) {
+						return nil, tt.fail[calls-1]
+					}
+					return plan(ctx, d)
+				})
+				if err := run(t, 20*time.Second, g); err != nil {
+					t.Fatal(err)
+				}
+				if got := len(b.Read(schemas.DuplicationHigh)); got != tt.outputs || calls != tt.calls {
+					t.Errorf("got %d outputs of %d calls, want %d of %d", got, calls, tt.outputs, tt.calls)
+				}
+				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
+					t.Errorf("committed %d, want 1", got)
+				}
+				dead := b.Read(schemas.Dead)
+				if tt.class == "" {
+					if len(dead) != 0 {
+						t.Errorf("dead letters: %v", dead)
+					}
+					return
+				}
+				if len(dead) != 1 {
+					t.Fatalf("got %d dead letters, want 1", len(dead))
+				}
+				d := dead[0]
+				if string(d.Value) != string(tt.rec.Value) || string(d.Key) != string(tt.rec.Key) || d.Header(schemas.HeaderID) != tt.rec.Header(schemas.HeaderID) {
+					t.Errorf("got %q, %q, %v: not the original", d.Key, d.Value, d.Headers)
+				}
+				got := []string{d.Header(schemas.TrailClass), d.Header(schemas.TrailTopic), d.Header(schemas.TrailOffset), d.Header(schemas.TrailRole), d.Header(schemas.TrailAttempts)}
+				want := []string{tt.class, "changes", "0", "planner", tt.attempts}
+				if !slices.Equal(got, want) || !strings.Contains(d.Header(schemas.TrailError), tt.errText) {
+					t.Errorf("got %v, %q, want %v, %q", got, d.Header(schemas.TrailError), want, tt.errText)
+				}
+			})
+		})
+	}
+}
+
+// A message that no call cures takes the lanes, one longer than the other, comes back
+// to its role alone as what it was, and is a dead letter after the fifth delivery.
+func TestGroupLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+		b.Send(change("a"))
+		type sight struct {
+			topic, from schemas.Topic
+			attempt     int
+			last        bool
+			after       time.Duration // since the first call of the delivery before
+		}
+		var got []sight
+		var first, before time.Time
+		g := planner(t, b, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if n := len(got); n == 0 || got[n-1].attempt != d.Attempt {
+				if n == 0 {
+					first, before = time.Now(), time.Now()
+				}
+				got = append(got, sight{d.Topic, d.From, d.Attempt, d.Last, time.Since(before).Round(30 * time.Second)})
+				before = time.Now()
+			}
+			return nil, errors.New("away")
+		})
+		background(t, delayer(t, b))
+		if err := run(t, 20*time.Minute, g); err != nil {
+			t.Fatal(err)
+		}
+		want := []sight{
+			{"changes", "changes", 1, false, 0},
+			{"changes", "again.planner", 2, false, 30 * time.Second}, // and up to 10 s in place
+			{"changes", "again.planner", 3, false, 2 * time.Minute},
+			{"changes", "again.planner", 4, false, 5 * time.Minute},
+			{"changes", "again.planner", 5, true, 10 * time.Minute},
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got  %v\nwant %v", got, want)
+		}
+		dead := b.Read(schemas.Dead)
+		if len(dead) != 1 {
+			t.Fatalf("got %d dead letters, want 1", len(dead))
+		}
+		if h := dead[0].Header(schemas.TrailHistory); strings.Count(h, `"attempt":`) != 1 || !strings.Contains(h, `"times":5`) ||
+			!strings.Contains(h, first.UTC().Format("2006-01-02T15:04")) {
+			t.Errorf("history %s", h)
+		}
+		if n := len(b.Read(schemas.Changes)); n != 1 {
+			t.Errorf("%d records in the journal, want 1", n)
+		}
+	})
+}
+
+// Unavailable spends no attempt and waits five minutes at most; wait comes back when
+// it is due, and is counted apart.
+func TestGroupClasses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err   func(start time.Time) error
+		times int
+		want  string // attempt/waits of the last delivery, and when it came
+	}{
+		"unavailable":        {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 8, "1/0 after 33m"},
+		"wait, when it says": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) }, 1, "1/1 after 7m"},
+		"wait, by the lanes": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3, "1/3 after 8m"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b.Send(change("a"))
+				start, calls, got := time.Now(), 0, ""
+				g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if calls++; calls <= tt.times {
+						return nil, tt.err(start)
+					}
+					got = fmt.Sprintf("%d/%d after %s", d.Attempt, d.Waits, strings.TrimSuffix(time.Since(start).Round(time.Minute).String(), "0s"))
+					return plan(ctx, d)
+				})
+				background(t, delayer(t, b))
+				if err := run(t, 40*time.Minute, g); err != nil {
+					t.Fatal(err)
+				}
+				if got != tt.want {
+					t.Errorf("got %q, want %q", got, tt.want)
+				}
+				if n := len(b.Read(schemas.DuplicationHigh)); n != 1 {
+					t.Errorf("got %d outputs, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// What cannot be published is not committed, and is delivered again.
+func TestGroupPublishesBeforeItCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, -1)
+		commits := b.CountCommits(schemas.RolePlanner)
+		if err := run(t, time.Minute, planner(t, b, plan)); err == nil {
+			t.Error("Run returned no error")
+		}
+		if n := commits(); n != 0 {
+			t.Errorf("%d commits after a failed publish", n)
+		}
+		mend()
+		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// A publish that happened but was reported lost leaves one output.
+func TestGroupPublishReportedLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		b.FailProduce(schemas.DuplicationHigh, kafkatest.DoneButLost, 1)
+		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// A commit that fails is made again, without another message to prompt it; one that
+// is refused ends Run, and the message is delivered again: the crash between publish
+// and commit.
+func TestGroupCommitFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault kafkatest.Fault
+		times int
+		stops bool
+		want  []string
+	}{
+		"not done":      {kafkatest.NotDone, 30, false, []string{"a"}},
+		"done but lost": {kafkatest.DoneButLost, 30, false, []string{"a"}},
+		"refused":       {kafkatest.Refused, 1, true, []string{"a", "a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(change("a"))
+				b.FailCommit(schemas.RolePlanner, tt.fault, tt.times)
+				err := run(t, 5*time.Minute, planner(t, b, plan))
+				if (err != nil) != tt.stops {
+					t.Fatalf("Run = %v", err)
+				}
+				if tt.stops {
+					if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, tt.want) {
+					t.Errorf("got %v, want %v", got, tt.want)
+				}
+				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
+					t.Errorf("committed %d, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// A Group that is stopped while its handler waits commits nothing.
+func TestGroupStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		g := planner(t, b, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		if err := run(t, 5*time.Second, g); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Committed(schemas.RolePlanner, schemas.Changes); len(got) != 0 {
+			t.Errorf("committed %v", got)
+		}
+		if got := len(b.Read(schemas.Delay("30s"))); got != 0 {
+			t.Errorf("%d records in the lane", got)
+		}
+	})
+}
+
+// Slow messages do not hold a poll: those that are begun late keep their time, and a
+// handler that would not end goes to a lane.
+func TestGroupHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		for i := range 10 {
+			b.Send(change(fmt.Sprint(i)))
+		}
+		g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			wait := 2 * time.Second
+			if d.Body.(*pb.Change).GetItem() == "4" {
+				wait = time.Hour
+			}
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(wait):
+				return plan(ctx, d)
+			}
+		})
+		if err := run(t, 5*time.Minute, g); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := items(b, schemas.DuplicationHigh), []string{"0", "1", "2", "3", "5", "6", "7", "8", "9"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		if got := len(b.Read(schemas.Delay("30s"))); got != 1 {
+			t.Errorf("%d records in the lane, want 1", got)
+		}
+	})
+}

@@ -1,0 +1,273 @@
+// Package kafkatest is a Kafka broker in memory, for tests: on a network of its own, so
+// that it works in the fake time of testing/synctest too, with ways to make it fail.
+//
+// What it does is what a real broker does, as far as kfake knows: groups, rebalances,
+// compaction and log-append time included.
+package kafkatest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// Options says what kind of broker New starts. The zero value is one with 2 partitions
+// a topic, the default lanes, and no log.
+type Options struct {
+	Partitions int32
+	Lanes      []kafka.Lane
+	Log        *slog.Logger
+	// RealTime is for tests outside of synctest: members of groups learn of each other
+	// within 100 ms, not 3 s.
+	RealTime bool
+	// Loopback has it listen on a port of 127.0.0.1, for tests in real time that other
+	// processes or much data take part in.
+	Loopback bool
+	// Bare leaves out the topics.
+	Bare bool
+}
+
+// A Broker runs until its test ends.
+type Broker struct {
+	t       testing.TB
+	cluster *kfake.Cluster
+	cfg     kafka.Config
+	wire    *wire
+}
+
+// New starts a broker that has the catalogue's topics.
+func New(t testing.TB, o Options) *Broker {
+	t.Helper()
+	b := &Broker{t: t, wire: &wire{conns: map[net.Conn]bool{}}}
+	opts := []kfake.Opt{kfake.NumBrokers(1)}
+	if o.Loopback {
+		b.wire.dial = new(net.Dialer).DialContext
+	} else {
+		network := new(kfake.VirtualNetwork)
+		opts = append(opts, kfake.Ports(9092), kfake.ListenFn(network.Listen))
+		b.wire.dial = network.DialContext
+	}
+	cluster, err := kfake.NewCluster(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	b.cluster = cluster
+	b.cfg = kafka.Config{
+		Brokers: cluster.ListenAddrs(), ClientID: "test", Prefix: "millrace.",
+		Dialer: b.wire.DialContext, Lanes: o.Lanes, Log: o.Log,
+	}
+	if o.RealTime {
+		b.cfg.Heartbeat = 100 * time.Millisecond
+	}
+	if o.Partitions == 0 {
+		o.Partitions = 2
+	}
+	if !o.Bare {
+		if err := kafka.EnsureTopics(t.Context(), b.cfg, kafka.TopicOptions{Partitions: o.Partitions}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
+
+// Config is what the parts of a process need to use the broker.
+func (b *Broker) Config() kafka.Config { return b.cfg }
+
+func (b *Broker) client(opts ...kgo.Opt) *kgo.Client {
+	b.t.Helper()
+	cl, err := kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(b.cfg.Brokers...), kgo.Dialer(b.wire.dial), kgo.DisableClientMetrics(),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+	}, opts...)...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return cl
+}
+
+// Send publishes messages and waits for them.
+func (b *Broker) Send(msgs ...schemas.Message) {
+	b.t.Helper()
+	recs := make([]Record, len(msgs))
+	for i, m := range msgs {
+		r, err := schemas.Encode(m)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		recs[i] = Record{Record: r, Partition: -1}
+	}
+	b.Write(recs...)
+}
+
+// A Record is one record of a topic.
+type Record struct {
+	schemas.Record
+	Partition int32 // to write to; -1: by the key
+	Offset    int64
+	Timestamp time.Time
+}
+
+// Header returns the value of a header, empty without one.
+func (r Record) Header(key string) string {
+	for _, h := range r.Headers {
+		if h.Key == key {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// Write writes records as they are, in order.
+func (b *Broker) Write(recs ...Record) {
+	b.t.Helper()
+	cl := b.client(kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
+		byKey := kgo.StickyKeyPartitioner(nil).ForTopic(topic)
+		return func(r *kgo.Record, n int) int {
+			if r.Partition >= 0 {
+				return int(r.Partition)
+			}
+			return byKey.Partition(r, n)
+		}
+	})))
+	defer cl.Close()
+	var out []*kgo.Record
+	for _, r := range recs {
+		rec := &kgo.Record{Topic: b.cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
+		for _, h := range r.Headers {
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+		}
+		out = append(out, rec)
+	}
+	if err := cl.ProduceSync(b.t.Context(), out...).FirstErr(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// Read returns all records of a topic, partition by partition.
+func (b *Broker) Read(topic schemas.Topic) []Record {
+	b.t.Helper()
+	name := b.cfg.Prefix + string(topic)
+	cl := b.client(kgo.ConsumeTopics(name))
+	defer cl.Close()
+	ends, err := kadm.NewClient(cl).ListEndOffsets(b.t.Context(), name)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	starts, err := kadm.NewClient(cl).ListStartOffsets(b.t.Context(), name)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	left := 0
+	parts := make([][]Record, len(ends[name]))
+	ends.Each(func(o kadm.ListedOffset) {
+		if s, _ := starts.Lookup(name, o.Partition); s.Offset < o.Offset {
+			left++
+		}
+	})
+	for left > 0 {
+		fetches := cl.PollFetches(b.t.Context())
+		if err := fetches.Err(); err != nil {
+			b.t.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			parts[r.Partition] = append(parts[r.Partition], record(topic, r))
+			if end, _ := ends.Lookup(name, r.Partition); r.Offset == end.Offset-1 {
+				left--
+			}
+		})
+	}
+	var all []Record
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+func record(topic schemas.Topic, r *kgo.Record) Record {
+	rec := Record{
+		Record:    schemas.Record{Topic: topic, Key: r.Key, Value: r.Value},
+		Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp,
+	}
+	for _, h := range r.Headers {
+		rec.Headers = append(rec.Headers, schemas.Header{Key: h.Key, Value: h.Value})
+	}
+	return rec
+}
+
+// Bodies returns the messages of all records of a topic, partition by partition.
+func (b *Broker) Bodies(topic schemas.Topic) []schemas.Body {
+	b.t.Helper()
+	var bodies []schemas.Body
+	for _, r := range b.Read(topic) {
+		body, err := schemas.Decode(topic, r.Headers, r.Value)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		bodies = append(bodies, body)
+	}
+	return bodies
+}
+
+// Committed returns what a role's group has committed of a topic, by partition; those
+// without a commit are left out.
+func (b *Broker) Committed(role schemas.Role, topic schemas.Topic) map[int32]int64 {
+	b.t.Helper()
+	cl := b.client()
+	defer cl.Close()
+	name := b.cfg.Prefix + string(topic)
+	got, err := kadm.NewClient(cl).FetchOffsetsForTopics(b.t.Context(), b.cfg.Prefix+string(role), name)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	at := map[int32]int64{}
+	got.Each(func(o kadm.OffsetResponse) {
+		if o.Err != nil {
+			b.t.Fatal(o.Err)
+		}
+		if o.At >= 0 {
+			at[o.Partition] = o.At
+		}
+	})
+	return at
+}
+
+// errCut is what dialing says while the wire is cut.
+var errCut = errors.New("the wire is cut")
+
+// A wire makes the connections of the parts under test, and can be cut.
+type wire struct {
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	mu    sync.Mutex // guards the rest
+	cut   bool
+	conns map[net.Conn]bool
+}
+
+func (w *wire) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	w.mu.Lock()
+	cut := w.cut
+	w.mu.Unlock()
+	if cut {
+		return nil, errCut
+	}
+	c, err := w.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns[c] = true
+	return c, nil
+}

@@ -1,0 +1,154 @@
+package kafkatest
+
+import (
+	"context"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// A Fault is a way for a request to fail.
+type Fault int
+
+// The faults. The first two are over by themselves when the request is made again.
+const (
+	// NotDone: nothing happened, and the answer says that it may be tried again.
+	NotDone Fault = iota
+	// DoneButLost: it happened, but the answer says that it timed out.
+	DoneButLost
+	// Refused: nothing happened, and trying again will not help.
+	Refused
+)
+
+func (f Fault) err(retriable *kerr.Error) *kerr.Error {
+	switch f {
+	case DoneButLost:
+		return kerr.RequestTimedOut
+	case Refused:
+		return kerr.TopicAuthorizationFailed
+	}
+	return retriable
+}
+
+// FailProduce has the next times requests that write to topic fail; times below zero: all,
+// until the returned function is called.
+func (b *Broker) FailProduce(topic schemas.Topic, f Fault, times int) (mend func()) {
+	return b.fail(kmsg.Produce, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotEnoughReplicas), Count: times})
+}
+
+// FailCommit is FailProduce for commits of a role's group.
+func (b *Broker) FailCommit(role schemas.Role, f Fault, times int) (mend func()) {
+	return b.fail(kmsg.OffsetCommit, kfake.Fault{Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times})
+}
+
+// FailFetch is FailProduce for reads of topic.
+func (b *Broker) FailFetch(topic schemas.Topic, f Fault, times int) (mend func()) {
+	return b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotLeaderForPartition), Count: times})
+}
+
+func (b *Broker) fail(key kmsg.Key, f kfake.Fault) (mend func()) {
+	f.Keys = []kmsg.Key{key}
+	return b.cluster.Fault(f).Remove
+}
+
+// Fence has the group of role take its members for strangers, once: they lose their
+// partitions without being asked, and join again.
+func (b *Broker) Fence(role schemas.Role) {
+	b.cluster.Fault(kfake.Fault{
+		Keys: []kmsg.Key{kmsg.Heartbeat}, Group: b.cfg.Prefix + string(role), TopLevel: true, Err: kerr.UnknownMemberID,
+	})
+}
+
+// Count counts the commits that a role's group makes from now on.
+func (b *Broker) CountCommits(role schemas.Role) (count func() int) {
+	return b.cluster.Fault(kfake.Fault{
+		Keys: []kmsg.Key{kmsg.OffsetCommit}, Group: b.cfg.Prefix + string(role), Observe: true, Count: -1,
+	}).Hits
+}
+
+// CountWrites counts the requests that write to topic from now on.
+func (b *Broker) CountWrites(topic schemas.Topic) (count func() int) {
+	return b.cluster.Fault(kfake.Fault{
+		Keys: []kmsg.Key{kmsg.Produce}, Topic: b.cfg.Prefix + string(topic), Observe: true, Count: -1,
+	}).Hits
+}
+
+// Cut ends all connections of the parts under test, and makes none until mend is called.
+func (b *Broker) Cut() (mend func()) {
+	b.wire.mu.Lock()
+	defer b.wire.mu.Unlock()
+	b.wire.cut = true
+	for c := range b.wire.conns {
+		c.Close()
+	}
+	clear(b.wire.conns)
+	return func() {
+		b.wire.mu.Lock()
+		defer b.wire.mu.Unlock()
+		b.wire.cut = false
+	}
+}
+
+// Rebalance has another member join the group of role, for the topics given, and leave
+// again after stay. What it was given it does not touch.
+func (b *Broker) Rebalance(role schemas.Role, stay time.Duration, topics ...schemas.Topic) {
+	b.t.Helper()
+	joined := make(chan struct{}, 1)
+	var names []string
+	for _, t := range topics {
+		names = append(names, b.cfg.Prefix+string(t))
+	}
+	cl := b.client(
+		kgo.ConsumerGroup(b.cfg.Prefix+string(role)), kgo.ConsumeTopics(names...), kgo.DisableAutoCommit(),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) {
+			select {
+			case joined <- struct{}{}:
+			default:
+			}
+		}))
+	defer cl.Close()
+	select {
+	case <-joined:
+	case <-b.t.Context().Done():
+		return
+	}
+	select {
+	case <-time.After(stay):
+	case <-b.t.Context().Done():
+	}
+}
+
+// Compact removes superseded records of compacted topics, as a broker does in time.
+func (b *Broker) Compact() { b.cluster.Compact() }
+
+// Recreate deletes a topic and makes it again, empty, under a new id.
+func (b *Broker) Recreate(topic schemas.Topic, partitions int32) {
+	b.t.Helper()
+	name := b.cfg.Prefix + string(topic)
+	if err := b.cluster.DeleteTopic(name); err != nil {
+		b.t.Fatal(err)
+	}
+	b.MakeTopic(topic, partitions, nil)
+}
+
+// MakeTopic makes a topic with settings of its own, as an operator might.
+func (b *Broker) MakeTopic(topic schemas.Topic, partitions int32, settings map[string]string) {
+	b.t.Helper()
+	if err := b.cluster.CreateTopic(b.cfg.Prefix+string(topic), partitions, settings); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// Trim removes the records of a partition below offset.
+func (b *Broker) Trim(topic schemas.Topic, partition int32, offset int64) {
+	b.t.Helper()
+	if err := b.cluster.DeleteRecords(b.cfg.Prefix+string(topic), partition, offset); err != nil {
+		b.t.Fatal(err)
+	}
+}

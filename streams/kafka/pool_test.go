@@ -1,0 +1,372 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+func pool(t testing.TB, b *kafkatest.Broker, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
+	t.Helper()
+	pc.Role, pc.Topics = schemas.RolePlanner, []schemas.Topic{schemas.Changes}
+	p, err := kafka.NewPool(b.Config(), pc, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func numbered(n, keys int) (msgs []schemas.Message) {
+	for i := range n {
+		m := change(fmt.Sprint(i % keys))
+		m.Body.(*pb.Change).Version = fmt.Sprint(i)
+		msgs = append(msgs, m)
+	}
+	return msgs
+}
+
+// One task of a key at a time and in order, whatever becomes of each; keys side by side.
+func TestPoolOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		const keys, n = 20, 400
+		b.Send(numbered(n, keys)...)
+		var (
+			mu     sync.Mutex
+			busy   = map[string]bool{}
+			seen   = map[string][]int{}
+			failed = map[string]bool{}
+			most   int
+		)
+		start, end := time.Now(), time.Time{}
+		p := pool(t, b, kafka.PoolConfig{Workers: keys}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			c := d.Body.(*pb.Change)
+			mu.Lock()
+			if busy[c.Item] {
+				t.Errorf("item %s: two at a time", c.Item)
+			}
+			busy[c.Item] = true
+			most = max(most, len(busy))
+			mu.Unlock()
+			time.Sleep(time.Duration(len(c.Version)) * 10 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			delete(busy, c.Item)
+			var v int
+			fmt.Sscan(c.Version, &v)
+			if v%7 == 0 && !failed[c.Version] {
+				failed[c.Version] = true
+				return nil, errors.New("try again")
+			}
+			seen[c.Item] = append(seen[c.Item], v)
+			end = time.Now()
+			return plan(ctx, d)
+		})
+		if err := run(t, time.Minute, p); err != nil {
+			t.Fatal(err)
+		}
+		for i := range keys {
+			var want []int
+			for v := i; v < n; v += keys {
+				want = append(want, v)
+			}
+			if got := seen[fmt.Sprint(i)]; !slices.Equal(got, want) {
+				t.Errorf("item %d: got %v, want %v", i, got, want)
+			}
+		}
+		if took := end.Sub(start); most < keys/2 || took > 5*time.Second {
+			t.Errorf("at most %d at a time, %v in all: keys do not run side by side", most, took)
+		}
+		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+			t.Errorf("committed %d, want %d", got, n)
+		}
+		if got := len(b.Read(schemas.DuplicationHigh)); got != n {
+			t.Errorf("%d outputs, want %d", got, n)
+		}
+	})
+}
+
+// The commit stops short of the first task that is not done, however many behind it
+// are, and nothing of it is lost when the process is.
+func TestPoolCommitIsContiguous(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(numbered(10, 10)...)
+		h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Body.(*pb.Change).Item == "3" {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return plan(ctx, d)
+		}
+		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{Drain: time.Second}, h)); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Committed(schemas.RolePlanner, schemas.Changes)[0]; got != 3 {
+			t.Errorf("committed %d, want 3", got)
+		}
+		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Committed(schemas.RolePlanner, schemas.Changes)[0]; got != 10 {
+			t.Errorf("committed %d, want 10", got)
+		}
+		want := []string{"0", "1", "2", "3", "4", "4", "5", "5", "6", "6", "7", "7", "8", "8", "9", "9"}
+		if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// Until its outputs are acknowledged a task is not done; if they cannot be, Run ends.
+func TestPoolPublishesBeforeItCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
+		commits := b.CountCommits(schemas.RolePlanner)
+		start := time.Now()
+		if err := run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err == nil {
+			t.Error("Run returned no error")
+		}
+		if took := time.Since(start); took > 2*time.Minute {
+			t.Errorf("Run gave up after %v", took)
+		}
+		if n := commits(); n != 0 {
+			t.Errorf("%d commits without an output", n)
+		}
+		mend()
+		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
+			t.Errorf("committed %d, want 1", got)
+		}
+	})
+}
+
+// A commit that fails is made again with the next, done or not.
+func TestPoolCommitFails(t *testing.T) {
+	for name, fault := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(change("a"))
+				b.FailCommit(schemas.RolePlanner, fault, 50)
+				if err := run(t, 5*time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+					t.Fatal(err)
+				}
+				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
+					t.Errorf("committed %d, want 1", got)
+				}
+				if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
+					t.Errorf("got %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// Errors: five calls in place are one delivery; what they do not cure, what is
+// permanent, and what cannot be read, go where the Group's go.
+func TestPoolErrors(t *testing.T) {
+	errNet := errors.New("connection reset")
+	for name, tt := range map[string]struct {
+		fail  func(d *schemas.Delivery, call int) error
+		calls int
+		lane  int // records that went through delay.30s
+		dead  int
+	}{
+		"cured in place":  {func(_ *schemas.Delivery, call int) error { return until(call, 5, errNet) }, 5, 0, 0},
+		"cured by a lane": {func(_ *schemas.Delivery, call int) error { return until(call, 6, errNet) }, 6, 1, 0},
+		"never cured":     {func(*schemas.Delivery, int) error { return errNet }, 25, 1, 1},
+		"permanent":       {func(*schemas.Delivery, int) error { return retry.Permanent(errNet) }, 1, 0, 1},
+		"panic":           {func(*schemas.Delivery, int) error { panic("boom") }, 1, 0, 1},
+		"unavailable": {func(_ *schemas.Delivery, call int) error {
+			return until(call, 3, retry.Unavailable(errNet))
+		}, 3, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b.Send(change("a"), change("b"))
+				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
+				var calls atomic.Int32
+				p := pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if d.Body.(*pb.Change).Item == "b" {
+						return plan(ctx, d)
+					}
+					if err := tt.fail(d, int(calls.Add(1))); err != nil {
+						return nil, err
+					}
+					return plan(ctx, d)
+				})
+				background(t, delayer(t, b))
+				if err := run(t, 25*time.Minute, p); err != nil {
+					t.Fatal(err)
+				}
+				outputs := 2 - tt.dead
+				if got := len(b.Read(schemas.DuplicationHigh)); got != outputs || int(calls.Load()) != tt.calls {
+					t.Errorf("got %d outputs of %d calls, want %d of %d", got, calls.Load(), outputs, tt.calls)
+				}
+				if got := len(b.Read(schemas.Delay("30s"))); got != tt.lane {
+					t.Errorf("%d records in the lane, want %d", got, tt.lane)
+				}
+				if got := len(b.Read(schemas.Dead)); got != tt.dead+1 {
+					t.Errorf("%d dead letters, want %d and the poison", got, tt.dead)
+				}
+				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 3 {
+					t.Errorf("committed %d, want 3", got)
+				}
+			})
+		})
+	}
+}
+
+func until(call, n int, err error) error {
+	if call < n {
+		return err
+	}
+	return nil
+}
+
+// An output with a due time comes back to its reader when it is due, and no sooner.
+func TestDueOutputs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		in, want time.Duration // rounded down to minutes
+	}{
+		"past":             {-time.Hour, 0},
+		"shorter than all": {10 * time.Second, 0},
+		"of two lanes":     {7 * time.Minute, 7 * time.Minute},
+		"of all lanes":     {18*time.Minute + 30*time.Second, 18 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b.Send(change("a"))
+				start := time.Now()
+				background(t, planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					out, err := plan(ctx, d)
+					out[0].Due = start.Add(tt.in)
+					return out, err
+				}))
+				background(t, delayer(t, b))
+				var got []time.Duration
+				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+					func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+						if d.Topic != schemas.DuplicationHigh || d.Attempt != 1 || d.Waits != 0 {
+							t.Errorf("got %+v", d)
+						}
+						if early := start.Add(tt.in).Sub(time.Now()); early > 0 {
+							t.Errorf("%v early", early)
+						}
+						got = append(got, time.Since(start).Truncate(time.Minute))
+						return nil, nil
+					})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t, 25*time.Minute, p); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(got, []time.Duration{tt.want}) {
+					t.Errorf("got %v, want [%v]", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Messages behind a full window stay in Kafka, and all are handled in the end.
+func TestPoolWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		const n = 1000
+		b.Send(numbered(n, n)...)
+		hold := make(chan struct{})
+		var begun atomic.Int32
+		p := pool(t, b, kafka.PoolConfig{Workers: 2 * n, Window: 64}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			begun.Add(1)
+			<-hold
+			return plan(ctx, d)
+		})
+		background(t, p)
+		time.Sleep(time.Minute)
+		if got := begun.Load(); got < 48 || got > 64 {
+			t.Errorf("%d in flight, want three quarters of 64 or some more", got)
+		}
+		close(hold)
+		time.Sleep(time.Minute)
+		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+			t.Errorf("committed %d, want %d", got, n)
+		}
+	})
+}
+
+// A task that ignores that it was cancelled holds up the end for no longer than Drain
+// and the grace, and Run says so.
+func TestPoolStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		hold := make(chan struct{})
+		p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+			<-hold
+			return nil, nil
+		})
+		start := time.Now()
+		if err := run(t, 10*time.Second, p); err == nil {
+			t.Error("Run returned no error")
+		}
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("Run took %v", took)
+		}
+		close(hold)
+		time.Sleep(time.Second)
+		if got := b.Committed(schemas.RolePlanner, schemas.Changes); len(got) != 0 {
+			t.Errorf("committed %v", got)
+		}
+	})
+}
+
+// A member that is fenced loses its tasks: they are cancelled, and handled again when
+// the partition is ours again.
+func TestPoolFenced(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{RealTime: true})
+	b.Send(change("a"))
+	var calls atomic.Int32
+	cancelled := make(chan struct{}, 1)
+	background(t, pool(t, b, kafka.PoolConfig{Drain: time.Minute}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		if calls.Add(1) > 1 {
+			return plan(ctx, d)
+		}
+		b.Fence(schemas.RolePlanner)
+		<-ctx.Done()
+		cancelled <- struct{}{}
+		return nil, ctx.Err()
+	}))
+	select {
+	case <-cancelled:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the task was not cancelled")
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for sum(b.Committed(schemas.RolePlanner, schemas.Changes)) != 1 {
+		if time.Now().After(deadline) {
+			t.Fatal("the message was not handled again")
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}

@@ -1,0 +1,105 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+const (
+	producerLimit  = 30 * time.Second // until a message of a Producer is given up
+	runtimeLimit   = time.Minute      // until an output of a handler is given up, and Run with it
+	producerLinger = time.Millisecond
+	runtimeLinger  = 5 * time.Millisecond // many tasks share a request
+)
+
+// A Producer publishes messages that no delivery caused. It is idempotent within its
+// life; a message whose Publish failed may be on its topic all the same, and publishing
+// it again is harmless, since ids are functions of what messages say.
+type Producer struct {
+	cl     *kgo.Client
+	router *router
+}
+
+// NewProducer returns a Producer whose messages say that they come from source.
+// Nothing reaches the network before Publish. The caller closes it.
+func NewProducer(cfg Config, source string) (*Producer, error) {
+	opts, err := cfg.options("producer", cfg.produce(producerLimit, producerLinger)...)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: new client: %w", err)
+	}
+	r := newRouter(cfg, "", 0)
+	r.source = source
+	return &Producer{cl: cl, router: r}, nil
+}
+
+// Publish returns when all of msgs are acknowledged by the brokers, those with a due
+// time in the delay lanes. An error means that some may not be: all of them should be
+// published again, unless it is permanent. A message that cannot be encoded fails the
+// call before anything is sent.
+func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
+	now := time.Now()
+	recs := make([]*kgo.Record, len(msgs))
+	for i, m := range msgs {
+		rec, err := p.router.record(m, now)
+		if err != nil {
+			return retry.Permanent(fmt.Errorf("publish to %s: %w", m.Topic, err))
+		}
+		recs[i] = rec
+	}
+	return publish(ctx, p.cl, recs)
+}
+
+// Close gives up what is not yet acknowledged.
+func (p *Producer) Close() { p.cl.Close() }
+
+// publish sends recs and waits until all are acknowledged or given up.
+func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) error {
+	if len(recs) == 0 {
+		return nil
+	}
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex // guards first
+		first error
+	)
+	wg.Add(len(recs))
+	for _, rec := range recs {
+		cl.Produce(ctx, rec, func(rec *kgo.Record, err error) {
+			defer wg.Done()
+			if err == nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if first == nil {
+				first = publishError(rec, err)
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}
+
+// publishError is the one place where errors of producing are classed.
+func publishError(rec *kgo.Record, err error) error {
+	wrapped := fmt.Errorf("publish to %s: %w", rec.Topic, err)
+	for _, e := range []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTopicException} {
+		if errors.Is(err, e) {
+			return retry.Permanent(wrapped)
+		}
+	}
+	return wrapped
+}

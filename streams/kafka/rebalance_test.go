@@ -1,0 +1,107 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A ledger is what handlers were given, by item, in order.
+type ledger struct {
+	mu   sync.Mutex
+	seen map[string][]int64
+}
+
+func (l *ledger) note(d *schemas.Delivery) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen == nil {
+		l.seen = map[string][]int64{}
+	}
+	item := d.Body.(*pb.Change).GetItem()
+	l.seen[item] = append(l.seen[item], d.Offset)
+}
+
+// check reports items that are missing, came out of order, or came twice.
+func (l *ledger) check(t *testing.T, keys, each int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range keys {
+		got := l.seen[fmt.Sprint(i)]
+		if !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != each || len(got) != each {
+			t.Errorf("item %d: handled at offsets %v, want %d, each once and in order", i, got, each)
+		}
+	}
+}
+
+// Members that come and go take partitions over. Nobody crashes, so every message is
+// handled once, and those of an item in order. This runs in real time: the client
+// holds a lock while members join, which fake time does not get past.
+func TestRebalance(t *testing.T) {
+	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
+		"Group": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
+			return kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxPoll: 20}, h)
+		},
+		"Pool": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
+			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: 64, Workers: 8}, h)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
+			var l ledger
+			h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				l.note(d)
+				select {
+				case <-time.After(5 * time.Millisecond):
+				case <-ctx.Done():
+				}
+				return plan(ctx, d)
+			}
+			start := func(d time.Duration) {
+				p, err := part(b.Config(), h)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := run(t, d, p); err != nil {
+					t.Error(err)
+				}
+			}
+			const keys, each = 50, 8
+			var wg sync.WaitGroup
+			wg.Go(func() { start(7 * time.Second) })
+			for i := range 3 {
+				wg.Go(func() {
+					<-time.After(time.Duration(i) * time.Second)
+					start(1500 * time.Millisecond)
+				})
+			}
+			for range each {
+				var msgs []schemas.Message
+				for i := range keys {
+					msgs = append(msgs, change(fmt.Sprint(i)))
+				}
+				b.Send(msgs...)
+				<-time.After(500 * time.Millisecond)
+			}
+			wg.Wait()
+			l.check(t, keys, each)
+			if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != keys*each {
+				t.Errorf("committed %d, want %d", got, keys*each)
+			}
+			if got := len(b.Read(schemas.DuplicationHigh)); got != keys*each {
+				t.Errorf("%d outputs, want %d", got, keys*each)
+			}
+		})
+	}
+}

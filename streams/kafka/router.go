@@ -1,0 +1,243 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A Handler turns one delivery into the messages that it causes. It can neither publish
+// nor commit. Package retry says how to class its errors.
+type Handler func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error)
+
+// maxUnavailable is the longest lane in which messages wait for a store that is away.
+const maxUnavailable = 5 * time.Minute
+
+// defaultAttempts is how often a message is delivered before it is a dead letter.
+const defaultAttempts = 5
+
+// A router turns messages and failures into records. It is pure but for its log.
+type router struct {
+	cfg      Config
+	role     schemas.Role
+	source   string // ce_source of what is published
+	lanes    []Lane // shortest first
+	attempts int
+	log      *slog.Logger
+}
+
+func newRouter(cfg Config, role schemas.Role, attempts int) *router {
+	if attempts <= 0 {
+		attempts = defaultAttempts
+	}
+	return &router{
+		cfg: cfg, role: role, source: "millrace/" + string(role), lanes: cfg.lanes(),
+		attempts: attempts, log: cfg.logger().With("role", string(role)),
+	}
+}
+
+// A letter is a record on its way through the runtime.
+type letter struct {
+	rec         *kgo.Record
+	incarnation uint32
+	trail       trail
+}
+
+func (r *router) letter(rec *kgo.Record, incarnation uint32) letter {
+	l := letter{rec: rec, incarnation: incarnation, trail: readTrail(rec.Headers)}
+	if from := r.cfg.bare(rec.Topic); !isAgain(from) {
+		l.trail = trail{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: l.trail.history}
+	}
+	return l
+}
+
+// delivery decodes l. Its error is permanent.
+func (r *router) delivery(l *letter) (*schemas.Delivery, error) {
+	rec, t := l.rec, &l.trail
+	d := &schemas.Delivery{
+		Topic: t.topic, From: r.cfg.bare(rec.Topic), Incarnation: l.incarnation,
+		Partition: rec.Partition, Offset: rec.Offset, Timestamp: rec.Timestamp, Key: rec.Key,
+		Headers: make([]schemas.Header, len(rec.Headers)),
+		Attempt: t.attempts + 1, Waits: t.waits, Last: t.attempts+1 >= r.attempts,
+	}
+	for i, h := range rec.Headers {
+		d.Headers[i] = schemas.Header{Key: h.Key, Value: h.Value}
+	}
+	if isAgain(d.From) && !t.timestamp.IsZero() {
+		d.Timestamp = t.timestamp
+	}
+	if d.Topic == schemas.Dead {
+		d.Value = rec.Value
+		return d, nil
+	}
+	if d.Topic == "" {
+		return nil, retry.Permanent(fmt.Errorf("record of %s without header %s: %w", d.From, schemas.TrailTopic, schemas.ErrMalformed))
+	}
+	body, err := schemas.Decode(d.Topic, d.Headers, rec.Value)
+	if err != nil {
+		return nil, retry.Permanent(err)
+	}
+	d.Body = body
+	return d, nil
+}
+
+// gone says that a record only says that its key is gone, which concerns no handler.
+func (r *router) gone(rec *kgo.Record) bool {
+	if rec.Value != nil {
+		return false
+	}
+	e, ok := schemas.Lookup(r.cfg.bare(rec.Topic))
+	return ok && e.Cleanup == schemas.Compact
+}
+
+// outcome returns the records that settle l: what its handler returned, or, if that
+// cannot be sent or the handler failed, where l goes now.
+func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Record {
+	now := time.Now()
+	recs := make([]*kgo.Record, 0, len(out))
+	for _, m := range out {
+		if err != nil {
+			break
+		}
+		var rec *kgo.Record
+		if rec, err = r.record(m, now); err != nil {
+			err = retry.Permanent(fmt.Errorf("encode output: %w", err))
+		}
+		recs = append(recs, rec)
+	}
+	if err != nil && l.trail.topic == schemas.Dead {
+		r.log.Error("a dead letter cannot be handled, and stays one", "partition", l.rec.Partition, "offset", l.rec.Offset, "err", err)
+		return nil
+	}
+	if err != nil {
+		return []*kgo.Record{r.after(l, err, now)}
+	}
+	return recs
+}
+
+// record encodes a message, for its topic or, if it is due later, for a lane.
+func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
+	if m.Source == "" {
+		m.Source = r.source
+	}
+	enc, err := schemas.Encode(m)
+	if err != nil {
+		return nil, err
+	}
+	rec := &kgo.Record{Topic: r.cfg.topic(enc.Topic), Key: enc.Key, Value: enc.Value, Headers: make([]kgo.RecordHeader, len(enc.Headers))}
+	for i, h := range enc.Headers {
+		rec.Headers[i] = kgo.RecordHeader{Key: h.Key, Value: h.Value}
+	}
+	if !m.Due.After(now) {
+		return rec, nil
+	}
+	role, ok := returnsTo(enc.Topic)
+	if !ok {
+		return nil, fmt.Errorf("%s has no reader to which a message with a due time could come back", enc.Topic)
+	}
+	t := trail{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
+	rec.Headers = t.headers(rec.Headers)
+	rec.Topic = r.cfg.topic(schemas.Delay(pick(r.lanes, m.Due.Sub(now)).Name))
+	return rec, nil
+}
+
+// returnsTo is the role through whose again topic a topic's messages come back.
+func returnsTo(t schemas.Topic) (schemas.Role, bool) {
+	e, ok := schemas.Lookup(t)
+	if !ok || len(e.Readers) == 0 {
+		return "", false
+	}
+	_, ok = schemas.Lookup(schemas.Again(e.Readers[0]))
+	return e.Readers[0], ok
+}
+
+// after returns the record that a failed delivery becomes: one in a lane or a dead letter.
+func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
+	t, class := l.trail, retry.ClassOf(err)
+	attempt := t.attempts + 1
+	t.role, t.class, t.err = r.role, class.String(), err.Error()
+	t.failed(failure{Attempt: attempt, Class: t.class, Error: t.err, By: r.by(), First: now.UTC(), Last: now.UTC(), Times: 1})
+	t.due = time.Time{}
+	_, waits := schemas.Lookup(schemas.Again(r.role))
+	switch {
+	case class == retry.ClassPermanent || !waits:
+	case class == retry.ClassUnavailable:
+		t.due = now.Add(nth(r.lanes, t.unavailable, maxUnavailable).Delay)
+		t.unavailable++
+	case class == retry.ClassWait:
+		if t.due = retry.Due(err); !t.due.After(now) {
+			t.due = now.Add(nth(r.lanes, t.waits, 0).Delay)
+		}
+		t.waits++
+	default:
+		t.attempts, t.unavailable = attempt, 0
+		if attempt < r.attempts {
+			t.due = now.Add(nth(r.lanes, attempt-1, 0).Delay)
+		}
+	}
+	topic, log := schemas.Dead, r.log.Error
+	if !t.due.IsZero() {
+		topic, log = schemas.Delay(pick(r.lanes, t.due.Sub(now)).Name), r.log.Warn
+	} else if class == retry.ClassPermanent {
+		t.attempts = attempt
+	}
+	log("message failed", "to", string(topic), "topic", string(t.topic), "partition", t.partition, "offset", t.offset,
+		"attempt", attempt, "class", t.class, "err", err)
+	return &kgo.Record{Topic: r.cfg.topic(topic), Key: l.rec.Key, Value: l.rec.Value, Headers: t.headers(l.rec.Headers)}
+}
+
+func (r *router) by() string {
+	if r.cfg.ClientID == "" {
+		return string(r.role)
+	}
+	return string(r.role) + " " + r.cfg.ClientID
+}
+
+// pick returns the lane for what is due in d: the longest that is not longer, else the
+// shortest of all.
+func pick(lanes []Lane, d time.Duration) Lane {
+	lane := lanes[0]
+	for _, l := range lanes {
+		if l.Delay <= d {
+			lane = l
+		}
+	}
+	return lane
+}
+
+// nth returns the lane for the nth wait of its kind, the first being 0, not longer than
+// limit if there is one.
+func nth(lanes []Lane, n int, limit time.Duration) Lane {
+	last := 0
+	for i, l := range lanes {
+		if limit <= 0 || l.Delay <= limit {
+			last = i
+		}
+	}
+	return lanes[min(n, last)]
+}
+
+// call calls h. A panic is a permanent error, with its stack.
+func call(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Message, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			out, err = nil, retry.Permanent(fmt.Errorf("handler panicked: %v\n%s", v, debug.Stack()))
+		}
+	}()
+	return h(ctx, d)
+}
+
+// incarnation hashes a topic's id.
+func incarnation(id [16]byte) uint32 {
+	h := fnv.New32a()
+	h.Write(id[:]) // never fails
+	return h.Sum32()
+}

@@ -1,0 +1,248 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A stream stores one partition of a BatchGroup, one batch at a time.
+type stream struct {
+	partition
+	g      *BatchGroup
+	cl     *kgo.Client
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wake   chan struct{} // there are more letters
+	halt   chan struct{} // closed: begin no batch, and try none again
+	done   chan struct{} // closed when run has returned
+
+	mu      sync.Mutex // guards the rest
+	letters []letter   // read and not stored
+	bytes   int64      // of them
+	read    time.Time  // when the first of them was read
+	paused  bool
+	halted  bool // halt is closed
+}
+
+func newStream(g *BatchGroup, cl *kgo.Client, at partition) *stream {
+	ctx, cancel := context.WithCancelCause(g.ctx)
+	return &stream{
+		partition: at, g: g, cl: cl, ctx: ctx, cancel: cancel,
+		wake: make(chan struct{}, 1), halt: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+func weigh(rec *kgo.Record) int64 { return int64(len(rec.Key)+len(rec.Value)) + 256 }
+
+// add queues records, and returns what they weigh. With two batches waiting the
+// partition is paused.
+func (s *stream) add(recs []*kgo.Record, inc uint32) (weight int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.letters) == 0 {
+		s.read = time.Now()
+	}
+	for _, rec := range recs {
+		s.letters = append(s.letters, s.g.router.letter(rec, inc))
+		weight += weigh(rec)
+	}
+	s.bytes += weight
+	if !s.paused && (len(s.letters) >= 2*s.g.cfg.MaxRows || s.bytes >= 2*int64(s.g.cfg.MaxBytes)) {
+		s.paused = true
+		s.cl.PauseFetchPartitions(s.one())
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return weight
+}
+
+// next returns the letters of the next batch if it is complete, else for how long to
+// wait for more, 0 being for ever.
+func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.letters) == 0 {
+		return nil, 0, 0
+	}
+	n := 0
+	for n < len(s.letters) && n < s.g.cfg.MaxRows && bytes < int64(s.g.cfg.MaxBytes) {
+		bytes += weigh(s.letters[n].rec)
+		n++
+	}
+	full := n < len(s.letters) || n == s.g.cfg.MaxRows || bytes >= int64(s.g.cfg.MaxBytes)
+	if age := time.Since(s.read); !full && age < s.g.cfg.MaxAge {
+		return nil, 0, s.g.cfg.MaxAge - age
+	}
+	return s.letters[:n:n], bytes, 0
+}
+
+// settle takes a batch that is stored off the queue.
+func (s *stream) settle(batch []letter, bytes int64) {
+	last := batch[len(batch)-1].rec
+	s.g.commits.done(s.partition, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
+	s.mu.Lock()
+	if s.letters = s.letters[len(batch):]; len(s.letters) == 0 {
+		s.letters = nil // lets go of the array
+	}
+	s.bytes -= bytes
+	s.read = time.Now()
+	resume := s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < int64(s.g.cfg.MaxBytes)
+	s.paused = s.paused && !resume
+	s.mu.Unlock()
+	if resume {
+		s.cl.ResumeFetchPartitions(s.one())
+	}
+	s.g.weight.add(-bytes)
+	s.g.signal()
+}
+
+// discard lets go of what is queued.
+func (s *stream) discard() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.g.weight.add(-s.bytes)
+	s.letters, s.bytes = nil, 0
+}
+
+// stop has run return after the Store at hand.
+func (s *stream) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.halted {
+		s.halted = true
+		close(s.halt)
+	}
+}
+
+// run stores batches until it is stopped.
+func (s *stream) run() {
+	defer close(s.done)
+	for {
+		batch, bytes, wait := s.next()
+		if batch == nil {
+			if !s.sleep(wait) {
+				return
+			}
+			continue
+		}
+		dead, err := s.batch(batch)
+		if err == nil {
+			err = publish(s.ctx, s.cl, dead)
+		}
+		select {
+		case <-s.halt:
+			if err != nil {
+				return // it is delivered again
+			}
+		default:
+		}
+		if err != nil {
+			s.g.fail(err)
+			return
+		}
+		s.settle(batch, bytes)
+	}
+}
+
+// sleep waits for letters, or for d if it is not 0. It reports false when the stream is stopped.
+func (s *stream) sleep(d time.Duration) bool {
+	var due <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-s.halt:
+		return false
+	case <-s.wake:
+	case <-due:
+	}
+	return true
+}
+
+// batch stores letters, and returns the dead letters of those that cannot be stored.
+func (s *stream) batch(letters []letter) (dead []*kgo.Record, err error) {
+	ds, from := make([]*schemas.Delivery, 0, len(letters)), make([]*letter, 0, len(letters))
+	for i := range letters {
+		l := &letters[i]
+		if s.g.router.gone(l.rec) {
+			continue
+		}
+		d, err := s.g.router.delivery(l)
+		if err != nil {
+			dead = append(dead, s.g.router.outcome(l, nil, err)...)
+			continue
+		}
+		ds, from = append(ds, d), append(from, l)
+	}
+	bad, err := s.store(ds, from)
+	return append(dead, bad...), err
+}
+
+// store stores ds, from[i] being what ds[i] was read from: all of them or, after a
+// permanent error, each half for itself.
+func (s *stream) store(ds []*schemas.Delivery, from []*letter) (dead []*kgo.Record, err error) {
+	if len(ds) == 0 {
+		return nil, nil
+	}
+	err = s.patiently(ds)
+	switch {
+	case err == nil || !retry.IsPermanent(err):
+		return nil, err
+	case len(ds) == 1:
+		return s.g.router.outcome(from[0], nil, err), nil
+	}
+	half := len(ds) / 2
+	a, err := s.store(ds[:half], from[:half])
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.store(ds[half:], from[half:])
+	return append(a, b...), err
+}
+
+// patiently calls Store until it succeeds, fails for good, or the stream is stopped.
+func (s *stream) patiently(ds []*schemas.Delivery) error {
+	for n := 1; ; n++ {
+		select {
+		case <-s.halt:
+			return errStopped
+		case s.g.slots <- struct{}{}:
+		}
+		err := s.call(ds)
+		<-s.g.slots
+		if err == nil || retry.IsPermanent(err) && s.ctx.Err() == nil {
+			return err
+		}
+		wait := s.g.cfg.Retry.Backoff(n)
+		s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", ds[0].Offset,
+			"rows", len(ds), "attempt", n, "wait", wait, "err", err)
+		t := time.NewTimer(wait)
+		select {
+		case <-s.halt:
+			t.Stop()
+			return errStopped
+		case <-t.C:
+		}
+	}
+}
+
+func (s *stream) call(ds []*schemas.Delivery) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = retry.Permanent(fmt.Errorf("sink panicked: %v\n%s", v, debug.Stack()))
+		}
+	}()
+	return s.g.sink.Store(s.ctx, ds)
+}

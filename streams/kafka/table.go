@@ -1,0 +1,181 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A Table follows a whole topic, all partitions from their start, and hands every
+// record to a function that keeps in memory what it needs. It belongs to no group.
+type Table struct {
+	topic  schemas.Topic
+	name   string
+	opts   []kgo.Opt
+	apply  func(key []byte, d *schemas.Delivery) error
+	router *router
+	ready  chan struct{}
+	bad    atomic.Int64
+
+	open map[int32]int64 // partition: the offset to reach before ready
+	seen map[int32]int64 // partition: the next offset
+}
+
+// tableStall is how long nothing may come before a Table looks whether the rest of what
+// it waits for is there at all.
+const tableStall = 2 * time.Second
+
+// NewTable returns a Table that hands the records of topic to apply, those of one key
+// in order, one call at a time. The delivery of a tombstone has no Body. A record that
+// cannot be decoded, and one for which apply returns a permanent error, is logged and
+// counted; any other error of apply ends Run.
+func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error) (*Table, error) {
+	if _, ok := schemas.Lookup(topic); !ok {
+		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
+	}
+	t := &Table{
+		topic: topic, name: cfg.topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
+		ready: make(chan struct{}), seen: map[int32]int64{},
+	}
+	var err error
+	t.opts, err = cfg.options("table."+string(topic),
+		kgo.ConsumeTopics(t.name),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchMaxPartitionBytes(1<<20),
+	)
+	return t, err
+}
+
+// Ready is closed when everything that was in the topic when Run began has been applied.
+func (t *Table) Ready() <-chan struct{} { return t.ready }
+
+// Malformed is how many records were not applied, because they could not be decoded or
+// apply refused them for good.
+func (t *Table) Malformed() int64 { return t.bad.Load() }
+
+// Run follows the topic until ctx is done, and then returns nil. It is called once.
+func (t *Table) Run(ctx context.Context) error {
+	cl, err := kgo.NewClient(t.opts...)
+	if err != nil {
+		return fmt.Errorf("table %s: new client: %w", t.topic, err)
+	}
+	defer cl.Close()
+	err = t.follow(ctx, cl)
+	if ctx.Err() != nil || err == nil {
+		return nil
+	}
+	return fmt.Errorf("table %s: %w", t.topic, err)
+}
+
+func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
+	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second} // for ever, but for refusals
+	if _, err := policy.Do(ctx, func() error { return t.look(ctx, cl) }, func(_ int, wait time.Duration, err error) {
+		t.router.log.Warn("the table cannot be read yet", "wait", wait, "err", err)
+	}); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		pctx, cancel := ctx, context.CancelFunc(func() {})
+		if len(t.open) > 0 {
+			pctx, cancel = context.WithTimeout(ctx, tableStall)
+		}
+		fetches := cl.PollFetches(pctx)
+		stalled := pctx.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err := pollError(fetches, t.router.log); err != nil {
+			return err
+		}
+		if err := t.take(fetches); err != nil {
+			return err
+		}
+		if stalled {
+			if err := t.probe(ctx, cl); err != nil {
+				t.router.log.Warn("the table is not yet complete", "partitions", len(t.open), "err", err)
+			}
+		}
+	}
+	return nil
+}
+
+// look notes where every partition ends now.
+func (t *Table) look(ctx context.Context, cl *kgo.Client) error {
+	starts, ends, err := bounds(ctx, kadm.NewClient(cl), t.name)
+	if code := (*kerr.Error)(nil); errors.As(err, &code) && !code.Retriable {
+		err = retry.Permanent(err)
+	}
+	if err != nil {
+		return fmt.Errorf("read the ends: %w", err)
+	}
+	t.open = map[int32]int64{}
+	for id, end := range ends[t.name] {
+		if end > starts[t.name][id] {
+			t.open[id] = end
+		}
+	}
+	if len(t.open) == 0 {
+		close(t.ready)
+	}
+	return nil
+}
+
+func (t *Table) take(fetches kgo.Fetches) error {
+	for _, f := range fetches {
+		for _, ft := range f.Topics {
+			inc := incarnation(ft.TopicID)
+			for _, p := range ft.Partitions {
+				for _, rec := range p.Records {
+					if err := t.record(rec, inc); err != nil {
+						return err
+					}
+				}
+				if n := len(p.Records); n > 0 {
+					t.reached(p.Partition, p.Records[n-1].Offset+1)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (t *Table) record(rec *kgo.Record, inc uint32) error {
+	l := t.router.letter(rec, inc)
+	d := &schemas.Delivery{
+		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,
+		Timestamp: rec.Timestamp, Key: rec.Key, Attempt: 1,
+	}
+	var err error
+	if rec.Value != nil {
+		d, err = t.router.delivery(&l)
+	}
+	if err == nil {
+		err = t.apply(rec.Key, d)
+	}
+	if err == nil {
+		return nil
+	}
+	if !retry.IsPermanent(err) {
+		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)
+	}
+	t.bad.Add(1)
+	t.router.log.Error("a record of a table is left out", "topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
+	return nil
+}
+
+func (t *Table) reached(id int32, next int64) {
+	t.seen[id] = next
+	if end, ok := t.open[id]; ok && next >= end {
+		delete(t.open, id)
+		if len(t.open) == 0 {
+			close(t.ready)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+func checkpoint(sweep, cursor string) schemas.Message {
+	return schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{Id: schemas.ID(sweep, cursor), Sweep: sweep, Cursor: []byte(cursor)}}
+}
+
+func tombstone(sweep string) kafkatest.Record {
+	return kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte(schemas.Key(sweep, ""))}, Partition: -1}
+}
+
+// cursors is a table's apply, and what it keeps.
+type cursors map[string]string
+
+func (c cursors) apply(key []byte, d *schemas.Delivery) error {
+	if d.Body == nil {
+		delete(c, string(key))
+		return nil
+	}
+	c[string(key)] = string(d.Body.(*pb.Checkpoint).GetCursor())
+	return nil
+}
+
+func newTable(t *testing.T, b *kafkatest.Broker, apply func([]byte, *schemas.Delivery) error) *kafka.Table {
+	t.Helper()
+	tb, err := kafka.NewTable(b.Config(), schemas.Checkpoints, apply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tb
+}
+
+// A Table has all that was there before it is ready, and follows what comes then.
+func TestTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(checkpoint("a", "1"), checkpoint("b", "1"), checkpoint("a", "2"), checkpoint("c", "1"))
+		b.Write(tombstone("c"), kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
+		got := cursors{}
+		tb := newTable(t, b, got.apply)
+		background(t, tb)
+		select {
+		case <-tb.Ready():
+		case <-time.After(time.Minute):
+			t.Fatal("not ready")
+		}
+		if want := (cursors{"a/": "2", "b/": "1"}); !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		if n := tb.Malformed(); n != 1 {
+			t.Errorf("%d malformed, want 1", n)
+		}
+		b.Send(checkpoint("a", "3"))
+		b.Write(tombstone("b"))
+		time.Sleep(10 * time.Second)
+		if want := (cursors{"a/": "3"}); !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// Ready comes for an empty topic too, for one whose records were all removed, and for
+// one that compaction has thinned out; and not before the brokers can be reached.
+func TestTableReady(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare func(b *kafkatest.Broker)
+		want    cursors
+	}{
+		"empty": {func(*kafkatest.Broker) {}, cursors{}},
+		"trimmed": {func(b *kafkatest.Broker) {
+			b.Send(checkpoint("a", "1"))
+			for p := range int32(4) {
+				for _, r := range b.Read(schemas.Checkpoints) {
+					if r.Partition == p {
+						b.Trim(schemas.Checkpoints, p, r.Offset+1)
+					}
+				}
+			}
+		}, cursors{}},
+		"compacted": {func(b *kafkatest.Broker) {
+			for _, v := range []string{"1", "2", "3", "4"} {
+				b.Send(checkpoint("a", v))
+				b.Send(checkpoint("b", v))
+			}
+			b.Compact()
+		}, cursors{"a/": "4", "b/": "4"}},
+		"brokers away": {func(b *kafkatest.Broker) {
+			b.Send(checkpoint("a", "1"))
+			mend := b.Cut()
+			time.AfterFunc(20*time.Second, mend)
+		}, cursors{"a/": "1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				tt.prepare(b)
+				got := cursors{}
+				tb := newTable(t, b, got.apply)
+				background(t, tb)
+				select {
+				case <-tb.Ready():
+				case <-time.After(5 * time.Minute):
+					t.Fatal("not ready")
+				}
+				if !maps.Equal(got, tt.want) {
+					t.Errorf("got %v, want %v", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// What apply refuses for good is left out; any other error ends Run.
+func TestTableApplyFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err   error
+		stops bool
+	}{
+		"permanent": {retry.Permanent(errors.New("no such thing")), false},
+		"transient": {errors.New("no room"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(checkpoint("a", "1"))
+				tb := newTable(t, b, func([]byte, *schemas.Delivery) error { return tt.err })
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := tb.Run(ctx); (err != nil) != tt.stops || tt.stops && !errors.Is(err, tt.err) {
+					t.Errorf("Run = %v", err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,289 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// TopicOptions says how topics are made. Zero values take the defaults in brackets.
+type TopicOptions struct {
+	// Partitions of each topic [12], but for those whose partitions are never added to:
+	// they have four, always.
+	Partitions  int32
+	Replication int16 // [that of the brokers]
+	MinInSync   int   // replicas that must have a record before it is acknowledged [that of the brokers]
+}
+
+const (
+	defaultPartitions = 12
+	fixedPartitions   = 4
+)
+
+// coPartitioned topics have equally many partitions, so that one member of their group
+// owns all that concerns one key.
+var coPartitioned = []schemas.Topic{schemas.Deletions, schemas.Again(schemas.RoleDeleter)}
+
+// A topic's settings, as the brokers name them.
+const (
+	cleanupPolicy  = "cleanup.policy"
+	retentionMS    = "retention.ms"
+	retentionBytes = "retention.bytes"
+	maxBytes       = "max.message.bytes"
+	timestampType  = "message.timestamp.type"
+	minInSync      = "min.insync.replicas"
+)
+
+// EnsureTopics makes every topic of the catalogue that is missing, and checks those
+// that are there. Its error names everything in which they contradict the catalogue;
+// nothing that exists is changed.
+func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
+	if o.Partitions <= 0 {
+		o.Partitions = defaultPartitions
+	}
+	opts, err := cfg.options("topics")
+	if err != nil {
+		return err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	e := ensurer{cfg: cfg, o: o, cl: cl, adm: kadm.NewClient(cl), entries: schemas.Catalogue(cfg.laneNames()...)}
+	if err := e.create(ctx); err != nil {
+		return fmt.Errorf("create topics: %w", err)
+	}
+	if err := e.check(ctx); err != nil {
+		return fmt.Errorf("check topics: %w", err)
+	}
+	return nil
+}
+
+type ensurer struct {
+	cfg     Config
+	o       TopicOptions
+	cl      *kgo.Client
+	adm     *kadm.Client
+	entries []schemas.Entry
+}
+
+func (e *ensurer) names() (names []string) {
+	for _, entry := range e.entries {
+		names = append(names, e.cfg.topic(entry.Topic))
+	}
+	return names
+}
+
+// create makes missing topics in one request.
+func (e *ensurer) create(ctx context.Context) error {
+	there, err := e.list(ctx)
+	if err != nil {
+		return err
+	}
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.TimeoutMillis = 15_000
+	for _, entry := range e.entries {
+		if name := e.cfg.topic(entry.Topic); there[name].err != nil {
+			req.Topics = append(req.Topics, e.request(name, entry))
+		}
+	}
+	if len(req.Topics) == 0 {
+		return nil
+	}
+	resp, err := req.RequestWith(ctx, e.cl)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, t := range resp.Topics {
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+			if t.ErrorMessage != nil {
+				err = fmt.Errorf("%w: %s", err, *t.ErrorMessage)
+			}
+			errs = append(errs, fmt.Errorf("%s: %w", t.Topic, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A found topic is one that is there, or err says that it is not or not yet.
+type found struct {
+	partitions int
+	err        error
+}
+
+// list asks the brokers, and not the client's memory, for the topics.
+func (e *ensurer) list(ctx context.Context) (map[string]found, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range e.names() {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = &name
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := req.RequestWith(ctx, e.cl)
+	if err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	there := map[string]found{}
+	for _, t := range resp.Topics {
+		f := found{len(t.Partitions), kerr.ErrorForCode(t.ErrorCode)}
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil && f.err == nil {
+				f.err = err
+			}
+		}
+		if t.Topic != nil {
+			there[*t.Topic] = f
+		}
+	}
+	for _, name := range e.names() {
+		if _, ok := there[name]; !ok {
+			there[name] = found{err: kerr.UnknownTopicOrPartition}
+		}
+	}
+	return there, nil
+}
+
+// settled waits until the brokers know of all topics, which may take them a while.
+func (e *ensurer) settled(ctx context.Context) (there map[string]found, err error) {
+	policy := retry.Policy{Wait: 50 * time.Millisecond, MaxWait: time.Second, Elapsed: 15 * time.Second}
+	_, err = policy.Do(ctx, func() error {
+		if there, err = e.list(ctx); err != nil {
+			return retry.Permanent(err) // the client has tried often enough
+		}
+		var errs []error
+		for _, name := range e.names() {
+			if err := there[name].err; err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			}
+		}
+		return errors.Join(errs...)
+	}, nil)
+	return there, err
+}
+
+func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsRequestTopic {
+	t := kmsg.NewCreateTopicsRequestTopic()
+	t.Topic, t.NumPartitions, t.ReplicationFactor = name, e.partitions(entry), -1
+	if e.o.Replication > 0 {
+		t.ReplicationFactor = e.o.Replication
+	}
+	set := func(key, value string) {
+		c := kmsg.NewCreateTopicsRequestTopicConfig()
+		c.Name, c.Value = key, &value
+		t.Configs = append(t.Configs, c)
+	}
+	set(maxBytes, strconv.Itoa(int(batchBytes(entry.Raw))))
+	if entry.Cleanup == schemas.Compact {
+		set(cleanupPolicy, "compact")
+	} else {
+		set(cleanupPolicy, "delete")
+		set(retentionMS, "-1")
+		set(retentionBytes, "-1")
+	}
+	if entry.LogAppendTime {
+		set(timestampType, "LogAppendTime")
+	}
+	if e.o.MinInSync > 0 {
+		set(minInSync, strconv.Itoa(e.o.MinInSync))
+	}
+	return t
+}
+
+func (e *ensurer) partitions(entry schemas.Entry) int32 {
+	if entry.FixedPartitions {
+		return fixedPartitions
+	}
+	return e.o.Partitions
+}
+
+// check compares what is there with the catalogue.
+func (e *ensurer) check(ctx context.Context) error {
+	there, err := e.settled(ctx)
+	if err != nil {
+		return err
+	}
+	configs, err := e.adm.DescribeTopicConfigs(ctx, e.names()...)
+	if err != nil {
+		return fmt.Errorf("describe topics: %w", err)
+	}
+	var errs []error
+	for _, entry := range e.entries {
+		name := e.cfg.topic(entry.Topic)
+		c, err := configs.On(name, nil)
+		if err == nil {
+			err = c.Err
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: describe: %w", name, err))
+			continue
+		}
+		for _, fault := range e.faults(entry, there[name].partitions, c) {
+			errs = append(errs, fmt.Errorf("%s: %s", name, fault))
+		}
+	}
+	want := e.cfg.topic(coPartitioned[0])
+	for _, t := range coPartitioned[1:] {
+		name := e.cfg.topic(t)
+		if a, b := there[want].partitions, there[name].partitions; a != b {
+			errs = append(errs, fmt.Errorf("%s: has %d partitions, but %s has %d: they must have equally many", name, b, want, a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// faults lists in what a topic contradicts its entry.
+func (e *ensurer) faults(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (faults []string) {
+	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	cleanup, _ := setting(c, cleanupPolicy)
+	switch {
+	case entry.Cleanup == schemas.Compact && cleanup != "compact":
+		add("%s is %s, want compact", cleanupPolicy, cleanup)
+	case entry.Cleanup != schemas.Compact && cleanup != "delete":
+		add("%s is %s, want delete: all records of a key are needed", cleanupPolicy, cleanup)
+	}
+	for _, key := range []string{retentionMS, retentionBytes} {
+		v, from := setting(c, key)
+		// What is to be kept may be given an end, but on purpose: not by the brokers' default.
+		chosen := entry.Cleanup == schemas.Keep && from == kmsg.ConfigSourceDynamicTopicConfig
+		if entry.Cleanup != schemas.Compact && v != "-1" && !chosen {
+			add("%s is %s, want -1: records that were not read would be deleted", key, v)
+		}
+	}
+	least := func(key string, want int) {
+		if v, _ := setting(c, key); want > 0 {
+			if n, err := strconv.Atoi(v); err != nil || n < want {
+				add("%s is %s, want at least %d", key, v, want)
+			}
+		}
+	}
+	least(maxBytes, int(batchBytes(entry.Raw)))
+	least(minInSync, e.o.MinInSync)
+	if v, _ := setting(c, timestampType); entry.LogAppendTime && v != "LogAppendTime" {
+		add("%s is %s, want LogAppendTime", timestampType, v)
+	}
+	if entry.FixedPartitions && partitions != fixedPartitions {
+		add("has %d partitions, want %d: they are never added to", partitions, fixedPartitions)
+	}
+	return faults
+}
+
+// setting returns a topic's setting, and where it comes from.
+func setting(c kadm.ResourceConfig, key string) (value string, from kmsg.ConfigSource) {
+	if i := slices.IndexFunc(c.Configs, func(c kadm.Config) bool { return c.Key == key }); i >= 0 {
+		return c.Configs[i].MaybeValue(), c.Configs[i].Source
+	}
+	return "unknown", kmsg.ConfigSourceUnknown
+}

@@ -1,0 +1,166 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// Made twice, the topics are what they were: there is nothing to contradict.
+func TestEnsureTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
+		for range 2 {
+			if err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 5, MinInSync: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		adm, err := kafka.NewAdmin(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Close()
+		for topic, want := range map[schemas.Topic]int{"changes": 3, "incidents": 4, "delay.30s": 3, "again.copier": 3} {
+			if got, err := adm.EndOffsets(t.Context(), topic); err != nil || len(got) != want {
+				t.Errorf("%s: %d partitions, %v, want %d", topic, len(got), err, want)
+			}
+		}
+	})
+}
+
+// All that contradicts the catalogue is named, and nothing of it changed.
+func TestEnsureTopicsContradictions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Bare: true})
+		forever := func(more map[string]string) map[string]string {
+			m := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "4000000"}
+			maps.Copy(m, more)
+			return m
+		}
+		b.MakeTopic(schemas.Changes, 2, forever(map[string]string{"cleanup.policy": "compact"}))
+		b.MakeTopic(schemas.FixityHigh, 2, forever(map[string]string{"retention.ms": "86400000"}))
+		b.MakeTopic(schemas.Admin, 2, forever(map[string]string{"retention.ms": "86400000"})) // on purpose
+		b.MakeTopic(schemas.Reports, 2, map[string]string{"max.message.bytes": "4000000"})
+		b.MakeTopic(schemas.Incidents, 2, forever(nil))
+		b.MakeTopic(schemas.Deletions, 7, forever(nil))
+		b.MakeTopic(schemas.Delay("5m"), 2, forever(map[string]string{"max.message.bytes": "1000"}))
+		err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2})
+		if err == nil {
+			t.Fatal("no error")
+		}
+		for _, want := range []string{
+			"millrace.changes: cleanup.policy is compact, want delete",
+			"millrace.fixity.high: retention.ms is 86400000, want -1",
+			"millrace.reports: retention.ms is 604800000, want -1",
+			"millrace.incidents: cleanup.policy is delete, want compact",
+			"millrace.incidents: has 2 partitions, want 4",
+			"millrace.again.deleter: has 2 partitions, but millrace.deletions has 7",
+			"millrace.delay.5m: max.message.bytes is 1000, want at least 2097152",
+			"millrace.delay.5m: message.timestamp.type is CreateTime, want LogAppendTime",
+		} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("not named: %s", want)
+			}
+		}
+		if n := strings.Count(err.Error(), "\n") + 1; n != 8 {
+			t.Errorf("%d contradictions, want 8:\n%v", n, err)
+		}
+	})
+}
+
+// Publish returns when all is acknowledged, says what can never be sent before
+// anything is, and does not hang for ever.
+func TestProducer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		p, err := kafka.NewProducer(b.Config(), "test/emit")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if err := p.Publish(t.Context(), numbered(100, 100)...); err != nil {
+			t.Fatal(err)
+		}
+		recs := b.Read(schemas.Changes)
+		if len(recs) != 100 || recs[0].Header(schemas.HeaderSource) != "test/emit" {
+			t.Errorf("%d records from %q", len(recs), recs[0].Header(schemas.HeaderSource))
+		}
+		big := change("a")
+		big.Body.(*pb.Change).Properties = map[string]string{}
+		for i := range 40 {
+			big.Body.(*pb.Change).Properties[fmt.Sprint(i)] = strings.Repeat("x", 8<<10)
+		}
+		if err := p.Publish(t.Context(), change("a"), big); !retry.IsPermanent(err) || !errors.Is(err, schemas.ErrTooLarge) {
+			t.Errorf("too large: %v", err)
+		}
+		if n := len(b.Read(schemas.Changes)); n != 100 {
+			t.Errorf("%d records, though one could not be encoded", n)
+		}
+		mend := b.FailProduce(schemas.Changes, kafkatest.NotDone, -1)
+		start := time.Now()
+		if err := p.Publish(t.Context(), change("a")); err == nil || retry.IsPermanent(err) {
+			t.Errorf("refused for long: %v", err)
+		}
+		if took := time.Since(start); took > time.Minute {
+			t.Errorf("gave up after %v", took)
+		}
+		mend()
+		mend = b.Cut()
+		start = time.Now()
+		if err := p.Publish(t.Context(), change("a")); err == nil || retry.IsPermanent(err) {
+			t.Errorf("cut off: %v", err)
+		}
+		if took := time.Since(start); took > time.Minute {
+			t.Errorf("gave up after %v", took)
+		}
+		mend()
+		if err := p.Publish(t.Context(), change("a")); err != nil {
+			t.Errorf("mended: %v", err)
+		}
+	})
+}
+
+// Lag counts what is not committed, from the start of the log if nothing is.
+func TestLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(numbered(10, 10)...)
+		b.Trim(schemas.Changes, 0, 4)
+		adm, err := kafka.NewAdmin(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Close()
+		check := func(want map[schemas.Role]int64) {
+			t.Helper()
+			got, err := adm.Lag(t.Context(), schemas.RolePlanner, schemas.RoleCopier, schemas.RoleState)
+			if err != nil || !maps.Equal(got, want) {
+				t.Errorf("got %v, %v, want %v", got, err, want)
+			}
+		}
+		check(map[schemas.Role]int64{"planner": 6, "copier": 0, "state": 6})
+		if err := run(t, 10*time.Second, planner(t, b, plan)); err != nil {
+			t.Fatal(err)
+		}
+		check(map[schemas.Role]int64{"planner": 0, "copier": 6, "state": 6})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := adm.Wait(ctx, schemas.Changes, schemas.RolePlanner); err != nil {
+			t.Errorf("Wait for the planner: %v", err)
+		}
+		if err := adm.Wait(ctx, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
+			t.Error("Wait did not wait for the state")
+		}
+	})
+}

@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// headerPrefix is that of schemas.TrailTopic and its siblings, and of no other header.
+const headerPrefix = "millrace-"
+
+const (
+	maxHistory = 8    // entries; the first and the newest are kept
+	maxError   = 1024 // bytes of an error's text in the history
+	maxStack   = 8192 // bytes of an error's text in a header of its own
+)
+
+// A trail is what a record's headers say of its way so far.
+type trail struct {
+	topic       schemas.Topic // where it was first sent to; empty if no header says so
+	partition   int32         // -1: it never was on its topic (an output with a due time)
+	offset      int64
+	timestamp   time.Time
+	role        schemas.Role
+	attempts    int // deliveries that were tried and failed
+	waits       int
+	unavailable int
+	due         time.Time
+	class       string
+	err         string
+	history     []failure
+}
+
+// A failure is one entry of the history; equal ones that follow each other are one.
+type failure struct {
+	Attempt int       `json:"attempt"`
+	Class   string    `json:"class"`
+	Error   string    `json:"error"`
+	By      string    `json:"by,omitempty"` // role, and program with its version
+	First   time.Time `json:"first"`
+	Last    time.Time `json:"last"`
+	Times   int       `json:"times"`
+}
+
+// readTrail reads headers. What it cannot read counts as not there: headers are a
+// record's past, and a message is not refused for a blot on its past.
+func readTrail(headers []kgo.RecordHeader) trail {
+	t := trail{partition: -1, offset: -1}
+	for _, h := range headers {
+		if !strings.HasPrefix(h.Key, headerPrefix) {
+			continue
+		}
+		v := string(h.Value)
+		n, numErr := strconv.ParseInt(v, 10, 64)
+		switch h.Key {
+		case schemas.TrailTopic:
+			t.topic = schemas.Topic(v)
+		case schemas.TrailRole:
+			t.role = schemas.Role(v)
+		case schemas.TrailClass:
+			t.class = v
+		case schemas.TrailError:
+			t.err = v
+		case schemas.TrailDue:
+			t.due, _ = time.Parse(time.RFC3339Nano, v)
+		case schemas.TrailHistory:
+			if json.Unmarshal(h.Value, &t.history) != nil {
+				t.history = nil
+			}
+		}
+		if numErr == nil {
+			t.number(h.Key, n)
+		}
+	}
+	return t
+}
+
+func (t *trail) number(key string, n int64) {
+	switch key {
+	case schemas.TrailPartition:
+		t.partition = int32(n)
+	case schemas.TrailOffset:
+		t.offset = n
+	case schemas.TrailTimestamp:
+		t.timestamp = time.UnixMilli(n)
+	case schemas.TrailAttempts:
+		t.attempts = int(max(n, 0))
+	case schemas.TrailWaits:
+		t.waits = int(max(n, 0))
+	case schemas.TrailUnavailable:
+		t.unavailable = int(max(n, 0))
+	}
+}
+
+// headers returns those of a record, with the trail's in the place of any that it had.
+func (t trail) headers(old []kgo.RecordHeader) []kgo.RecordHeader {
+	hs := make([]kgo.RecordHeader, 0, len(old)+13)
+	for _, h := range old {
+		if !strings.HasPrefix(h.Key, headerPrefix) {
+			hs = append(hs, h)
+		}
+	}
+	text := func(key, value string) {
+		if value != "" {
+			hs = append(hs, kgo.RecordHeader{Key: key, Value: []byte(value)})
+		}
+	}
+	number := func(key string, n int64) { text(key, strconv.FormatInt(n, 10)) }
+	text(schemas.TrailTopic, string(t.topic))
+	number(schemas.TrailPartition, int64(t.partition))
+	number(schemas.TrailOffset, t.offset)
+	if !t.timestamp.IsZero() {
+		number(schemas.TrailTimestamp, t.timestamp.UnixMilli())
+	}
+	text(schemas.TrailRole, string(t.role))
+	number(schemas.TrailAttempts, int64(t.attempts))
+	number(schemas.TrailWaits, int64(t.waits))
+	number(schemas.TrailUnavailable, int64(t.unavailable))
+	if !t.due.IsZero() {
+		text(schemas.TrailDue, t.due.UTC().Format(time.RFC3339Nano))
+	}
+	text(schemas.TrailClass, t.class)
+	text(schemas.TrailError, cut(t.err, maxStack))
+	if len(t.history) > 0 {
+		b, err := json.Marshal(t.history)
+		if err == nil { // a slice of plain fields always encodes
+			text(schemas.TrailHistory, string(b))
+		}
+	}
+	return hs
+}
+
+// failed adds a failure to the history, which stays bounded.
+func (t *trail) failed(f failure) {
+	f.Error = cut(f.Error, maxError)
+	if n := len(t.history); n > 0 {
+		last := &t.history[n-1]
+		if last.Class == f.Class && last.Error == f.Error && last.By == f.By {
+			last.Attempt, last.Last, last.Times = f.Attempt, f.Last, last.Times+1
+			return
+		}
+	}
+	h := append(append([]failure(nil), t.history...), f)
+	if len(h) > maxHistory {
+		h = append(h[:1], h[len(h)-maxHistory+1:]...)
+	}
+	t.history = h
+}
+
+// cut shortens s to at most n bytes of valid UTF-8.
+func cut(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= n {
+		return s
+	}
+	s = s[:n]
+	for len(s) > 0 && !utf8.ValidString(s) {
+		s = s[:len(s)-1]
+	}
+	return s
+}
