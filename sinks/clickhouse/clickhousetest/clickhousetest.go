@@ -1,0 +1,166 @@
+// Package clickhousetest gives tests a ClickHouse: one embedded engine for a test
+// binary, started when the first test asks, and a database of its own for each test.
+//
+// Where no engine can be had (no clickhouse binary, no library, no network) a test is
+// skipped on a person's machine and fails where CI is set. A server named in
+// MILLRACE_TEST_CLICKHOUSE (host:port) is taken before all else.
+package clickhousetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+)
+
+// engine is the one engine of the test binary. It is a package variable because that is
+// what it is: Main ends what the first test started.
+var engine struct {
+	sync.Mutex
+	dir    string
+	binary string
+	server *embedded.Server
+	err    error
+}
+
+// Main runs the tests of a package and then stops the engine; call it from TestMain.
+func Main(m *testing.M) {
+	code := m.Run()
+	engine.Lock()
+	defer engine.Unlock()
+	if engine.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		if err := engine.server.Close(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+		cancel()
+	}
+	if engine.dir != "" {
+		os.RemoveAll(engine.dir)
+	}
+	os.Exit(code)
+}
+
+// Addr returns the address of the engine, which it starts if need be.
+func Addr(t testing.TB) string {
+	t.Helper()
+	if addr := os.Getenv("MILLRACE_TEST_CLICKHOUSE"); addr != "" {
+		return addr
+	}
+	engine.Lock()
+	defer engine.Unlock()
+	if engine.server == nil && engine.err == nil {
+		engine.err = start()
+	}
+	give(t, engine.err)
+	return engine.server.Addr()
+}
+
+// Binary returns the path of millrace-clickhouse, built for this test binary, and makes
+// sure that its library is there.
+func Binary(t testing.TB) string {
+	t.Helper()
+	engine.Lock()
+	defer engine.Unlock()
+	if engine.err == nil {
+		engine.err = build()
+	}
+	if engine.err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		if os.Getenv("MILLRACE_LIBCHDB") == "" {
+			_, engine.err = embedded.Fetch(ctx, os.Stderr)
+		}
+	}
+	give(t, engine.err)
+	return engine.binary
+}
+
+// Open returns a migrated database of the test's own, which goes when the test ends.
+func Open(t testing.TB) *clickhouse.DB {
+	t.Helper()
+	db := OpenEmpty(t)
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatalf("migrating the test's database: %v", err)
+	}
+	return db
+}
+
+// OpenEmpty returns a database of the test's own that does not exist yet.
+func OpenEmpty(t testing.TB) *clickhouse.DB {
+	t.Helper()
+	name := "test_" + schemas.NewID()
+	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{Addr(t)}, Database: name}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Drop(context.Background()); err != nil {
+			t.Errorf("dropping the test's database: %v", err)
+		}
+		if err := db.Close(); err != nil {
+			t.Errorf("closing the test's database: %v", err)
+		}
+	})
+	return db
+}
+
+// give decides what becomes of a test that cannot have an engine.
+func give(t testing.TB, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv("CI") != "":
+		t.Fatalf("no ClickHouse for the test: %v", err)
+	default:
+		t.Skipf("no ClickHouse for the test: %v", err)
+	}
+}
+
+func start() error {
+	if err := build(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	server, err := embedded.Start(ctx, embedded.Config{
+		Dir: filepath.Join(engine.dir, "engine"), Binary: engine.binary, Progress: os.Stderr,
+	})
+	engine.server = server
+	return err
+}
+
+func build() error {
+	if engine.binary != "" {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "millrace-clickhousetest-")
+	if err != nil {
+		return err
+	}
+	engine.dir = dir
+	_, here, _, ok := runtime.Caller(0)
+	if !ok {
+		return errors.New("the source of the engine's command is not known")
+	}
+	binary := filepath.Join(dir, "millrace-clickhouse")
+	cmd := exec.Command("go", "build", "-o", binary, "github.com/millrace/millrace/cmd/millrace-clickhouse")
+	cmd.Dir = filepath.Dir(here)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the engine's command: %w\n%s", err, out)
+	}
+	engine.binary = binary
+	return nil
+}

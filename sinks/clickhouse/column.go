@@ -1,0 +1,280 @@
+package clickhouse
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// A column knows one column of a table once: its name, its type as system.columns
+// tells it, and how rows of M are appended to it.
+type column[M any] struct {
+	name, typ string
+	make      func() appender[M]
+}
+
+// An appender is a column being filled.
+type appender[M any] struct {
+	data   proto.ColInput
+	append func(M) error
+}
+
+func simple[M, T any, C interface {
+	proto.ColInput
+	Append(T)
+}](name, typ string, make func() C, get func(M) T) column[M] {
+	return column[M]{name, typ, func() appender[M] {
+		c := make()
+		return appender[M]{c, func(m M) error { c.Append(get(m)); return nil }}
+	}}
+}
+
+func text[M any](name string, get func(M) string) column[M] {
+	return simple(name, "String", func() *proto.ColStr { return new(proto.ColStr) }, get)
+}
+
+// word is a text of few values.
+func word[M any](name string, get func(M) string) column[M] {
+	return simple(name, "LowCardinality(String)", newWords, get)
+}
+
+func flag[M any](name string, get func(M) bool) column[M] {
+	return simple(name, "Bool", func() *proto.ColBool { return new(proto.ColBool) }, get)
+}
+
+func int64s[M any](name string, get func(M) int64) column[M] {
+	return simple(name, "Int64", func() *proto.ColInt64 { return new(proto.ColInt64) }, get)
+}
+
+func int32s[M any](name string, get func(M) int32) column[M] {
+	return simple(name, "Int32", func() *proto.ColInt32 { return new(proto.ColInt32) }, get)
+}
+
+// uint8s is a column of small numbers, which are never cut to fit.
+func uint8s[M any](name string, get func(M) int32) column[M] {
+	return column[M]{name, "UInt8", func() appender[M] {
+		c := new(proto.ColUInt8)
+		return appender[M]{c, func(m M) error {
+			n := get(m)
+			if n < 0 || n > 255 {
+				return fmt.Errorf("%d is not within 0 and 255", n)
+			}
+			c.Append(uint8(n))
+			return nil
+		}}
+	}}
+}
+
+func uint16s[M any](name string, get func(M) uint16) column[M] {
+	return simple(name, "UInt16", func() *proto.ColUInt16 { return new(proto.ColUInt16) }, get)
+}
+
+func uint32s[M any](name string, get func(M) uint32) column[M] {
+	return simple(name, "UInt32", func() *proto.ColUInt32 { return new(proto.ColUInt32) }, get)
+}
+
+func uint64s[M any](name string, get func(M) uint64) column[M] {
+	return simple(name, "UInt64", func() *proto.ColUInt64 { return new(proto.ColUInt64) }, get)
+}
+
+// id16 is a column of ids: 32 hex digits on the wire, 16 bytes in the table.
+func id16[M any](name string, get func(M) string) column[M] {
+	return column[M]{name, "FixedString(16)", func() appender[M] {
+		c := new(proto.ColFixedStr16)
+		return appender[M]{c, func(m M) error {
+			id, err := parseID(get(m))
+			if err == nil {
+				c.Append(id)
+			}
+			return err
+		}}
+	}}
+}
+
+func parseID(s string) (id [16]byte, err error) {
+	if len(s) != 32 {
+		return id, fmt.Errorf("%.40q has not the 32 hex digits of an id", s)
+	}
+	if _, err := hex.Decode(id[:], []byte(s)); err != nil {
+		return id, fmt.Errorf("%.40q is not hex", s)
+	}
+	return id, nil
+}
+
+const millis = "DateTime64(3, 'UTC')"
+
+// The years that DateTime64 can hold, in milliseconds.
+var (
+	minMillis = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	maxMillis = time.Date(2299, 12, 31, 23, 59, 59, 999e6, time.UTC).UnixMilli()
+)
+
+var errNoTime = errors.New("is missing")
+
+// toMillis returns the time in milliseconds, rounded down.
+func toMillis(t *timestamppb.Timestamp) (int64, error) {
+	if t == nil {
+		return 0, errNoTime
+	}
+	if err := t.CheckValid(); err != nil {
+		return 0, err
+	}
+	ms := t.Seconds*1000 + int64(t.Nanos)/1e6
+	if ms < minMillis || ms > maxMillis {
+		return 0, fmt.Errorf("%s is outside of the years 1900 to 2299", t.AsTime().Format(time.RFC3339))
+	}
+	return ms, nil
+}
+
+// belowMillis returns the nanoseconds that toMillis leaves out.
+func belowMillis(t *timestamppb.Timestamp) uint32 { return uint32(t.GetNanos() % 1e6) }
+
+// moment is a time that every row has.
+func moment[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
+	return column[M]{name, millis, func() appender[M] {
+		c := newMoments()
+		return appender[M]{c, func(m M) error {
+			ms, err := toMillis(get(m))
+			if err == nil {
+				c.AppendRaw(proto.DateTime64(ms))
+			}
+			return err
+		}}
+	}}
+}
+
+func newMoments() *proto.ColDateTime64 {
+	return new(proto.ColDateTime64).WithPrecision(proto.PrecisionMilli).WithLocation(time.UTC)
+}
+
+// maybe is a time that a row need not have.
+func maybe[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
+	return column[M]{name, "Nullable(" + millis + ")", func() appender[M] {
+		c := newNullTimes()
+		return appender[M]{c, func(m M) error { return c.append(get(m)) }}
+	}}
+}
+
+// nullTimes is Nullable(DateTime64(3, 'UTC')).
+type nullTimes struct {
+	proto.ColInput
+	nulls  *proto.ColUInt8
+	values *proto.ColDateTime64
+}
+
+func newNullTimes() *nullTimes {
+	values := newMoments()
+	c := proto.NewColNullable[time.Time](values)
+	return &nullTimes{c, &c.Nulls, values}
+}
+
+func (c *nullTimes) append(t *timestamppb.Timestamp) error {
+	if t == nil {
+		c.nulls.Append(1)
+		c.values.AppendRaw(0)
+		return nil
+	}
+	ms, err := toMillis(t)
+	if err == nil {
+		c.nulls.Append(0)
+		c.values.AppendRaw(proto.DateTime64(ms))
+	}
+	return err
+}
+
+// digests is a column of sets of digests: lower-case hex on the wire, bytes in the table.
+func digests[M any](name string, get func(M) map[string]string) column[M] {
+	return column[M]{name, "Map(LowCardinality(String), String)", func() appender[M] {
+		algorithms, values := newWords(), new(proto.ColStr)
+		c := &proto.ColMap[string, string]{Keys: algorithms, Values: values}
+		var keys []string
+		return appender[M]{c, func(m M) error {
+			set := get(m)
+			keys = sortedKeys(keys, set)
+			for _, k := range keys {
+				b, err := appendHex(values.Buf, set[k])
+				if err != nil {
+					return fmt.Errorf("%s: %w", k, err)
+				}
+				values.Pos = append(values.Pos, proto.Position{Start: len(values.Buf), End: len(b)})
+				values.Buf = b
+				algorithms.Append(k)
+			}
+			c.Offsets.Append(uint64(len(values.Pos)))
+			return nil
+		}}
+	}}
+}
+
+// appendHex appends the bytes that s says in hex.
+func appendHex(b []byte, s string) ([]byte, error) {
+	n := len(b)
+	b = slices.Grow(b, len(s)/2)
+	out, err := hex.AppendDecode(b, []byte(s))
+	if err != nil || len(s) == 0 {
+		return b[:n], fmt.Errorf("%.140q is not hex", s)
+	}
+	return out, nil
+}
+
+// pairs is a map of texts, in the order of its keys.
+func pairs[M any](name string, get func(M) map[string]string) column[M] {
+	return column[M]{name, "Map(String, String)", func() appender[M] {
+		c := newPairs()
+		return appender[M]{c, func(m M) error { c.append(get(m)); return nil }}
+	}}
+}
+
+type pairColumn struct {
+	proto.ColMap[string, string]
+	keys []string
+}
+
+func newPairs() *pairColumn {
+	return &pairColumn{ColMap: proto.ColMap[string, string]{Keys: new(proto.ColStr), Values: new(proto.ColStr)}}
+}
+
+func (c *pairColumn) append(m map[string]string) {
+	c.keys = sortedKeys(c.keys, m)
+	for _, k := range c.keys {
+		c.Keys.Append(k)
+		c.Values.Append(m[k])
+	}
+	c.Offsets.Append(uint64(c.Keys.Rows()))
+}
+
+// counts is a map of numbers, in the order of its keys.
+func counts[M any](name string, get func(M) map[string]int64) column[M] {
+	return column[M]{name, "Map(String, Int64)", func() appender[M] {
+		c := proto.NewMap[string, int64](new(proto.ColStr), new(proto.ColInt64))
+		var keys []string
+		return appender[M]{c, func(m M) error {
+			set := get(m)
+			keys = sortedKeys(keys, set)
+			for _, k := range keys {
+				c.Keys.Append(k)
+				c.Values.Append(set[k])
+			}
+			c.Offsets.Append(uint64(c.Keys.Rows()))
+			return nil
+		}}
+	}}
+}
+
+// sortedKeys returns the keys of m in order, in the memory of keys.
+func sortedKeys[V any](keys []string, m map[string]V) []string {
+	keys = keys[:0]
+	for k := range m {
+		keys = append(keys, k)
+	}
+	if len(keys) > 1 {
+		slices.SortFunc(keys, cmp.Compare[string])
+	}
+	return keys
+}

@@ -1,0 +1,144 @@
+package clickhouse
+
+import (
+	"github.com/ClickHouse/ch-go/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// incidents is the table of every record of every incident.
+func incidents() *table[*pb.Incident] {
+	type r = row[*pb.Incident]
+	columns := []column[r]{
+		word("account", func(x r) string { return x.m.GetAccount() }),
+		word("store", func(x r) string { return x.m.GetStore() }),
+		text("space", func(x r) string { return x.m.GetSpace() }),
+		text("item", func(x r) string { return x.m.GetItem() }),
+		word("kind", func(x r) string { return x.m.GetKind() }),
+		word("state", func(x r) string { return incidentState(x.m.GetState()) }),
+		maybe("updated", func(x r) *timestamppb.Timestamp { return x.m.GetUpdated() }),
+		maybe("closed", func(x r) *timestamppb.Timestamp { return x.m.GetClosed() }),
+		maybe("checked", func(x r) *timestamppb.Timestamp { return x.m.GetChecked() }),
+		uint8s("row", func(x r) int32 { return x.m.GetRow() }),
+		digests("expected", func(x r) map[string]string { return x.m.GetExpected() }),
+		digests("found", func(x r) map[string]string { return x.m.GetFound() }),
+	}
+	columns = append(columns, objectColumns(func(x r) *pb.Identity { return x.m.GetObject() })...)
+	columns = append(columns,
+		int32s("repairs", func(x r) int32 { return x.m.GetRepairs() }),
+		text("parent", func(x r) string { return x.m.GetParent() }),
+		int32s("step_count", func(x r) int32 { return x.m.GetStepCount() }),
+		int64s("revision", func(x r) int64 { return x.m.GetUpdated().AsTime().UnixMilli() }),
+		int32s("first_step", func(x r) int32 {
+			return max(x.m.GetStepCount(), int32(len(x.m.GetSteps()))) - int32(len(x.m.GetSteps()))
+		}),
+		stepTimes(),
+		stepColumn("step.action", "Array(LowCardinality(String))", newWords, (*pb.IncidentStep).GetAction),
+		stepColumn("step.ref", "Array(String)", newText, (*pb.IncidentStep).GetRef),
+		stepColumn("step.by", "Array(String)", newText, (*pb.IncidentStep).GetBy),
+		stepColumn("step.detail", "Array(String)", newText, (*pb.IncidentStep).GetDetail),
+	)
+	return newTable("incidents",
+		func(x r) string { return x.m.GetId() },
+		func(x r) *timestamppb.Timestamp { return x.m.GetOpened() }, columns...)
+}
+
+// stepColumn is one of the parallel columns of an incident's steps.
+func stepColumn[C proto.ColumnOf[string]](name, typ string, make func() C, get func(*pb.IncidentStep) string) column[row[*pb.Incident]] {
+	return column[row[*pb.Incident]]{name, typ, func() appender[row[*pb.Incident]] {
+		data := make()
+		c := proto.NewArray[string](data)
+		return appender[row[*pb.Incident]]{c, func(x row[*pb.Incident]) error {
+			for _, s := range x.m.GetSteps() {
+				data.Append(get(s))
+			}
+			c.Offsets.Append(uint64(data.Rows()))
+			return nil
+		}}
+	}}
+}
+
+func stepTimes() column[row[*pb.Incident]] {
+	return column[row[*pb.Incident]]{"step.time", "Array(" + millis + ")", func() appender[row[*pb.Incident]] {
+		data := newMoments()
+		c := proto.NewArray(data)
+		return appender[row[*pb.Incident]]{c, func(x row[*pb.Incident]) error {
+			for _, s := range x.m.GetSteps() {
+				ms, err := toMillis(s.GetTime())
+				if err != nil {
+					return err
+				}
+				data.AppendRaw(proto.DateTime64(ms))
+			}
+			c.Offsets.Append(uint64(data.Rows()))
+			return nil
+		}}
+	}}
+}
+
+// reports is the table of what rounds came to.
+func reports() *table[*pb.Report] {
+	type r = row[*pb.Report]
+	return newTable("reports",
+		func(x r) string { return x.m.GetId() },
+		func(x r) *timestamppb.Timestamp { return x.m.GetFinished() },
+		word("kind", func(x r) string { return x.m.GetKind() }),
+		word("account", func(x r) string { return x.m.GetAccount() }),
+		word("store", func(x r) string { return x.m.GetStore() }),
+		text("space", func(x r) string { return x.m.GetSpace() }),
+		text("round", func(x r) string { return x.m.GetRound() }),
+		maybe("started", func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }),
+		counts("counts", func(x r) map[string]int64 { return x.m.GetCounts() }),
+		flag("complete", func(x r) bool { return x.m.GetComplete() }),
+		text("detail", func(x r) string { return x.m.GetDetail() }),
+	)
+}
+
+// jobLog is the table of the iterations of sweeps and schedules.
+func jobLog() *table[*pb.Job] {
+	type r = row[*pb.Job]
+	return newTable("job_log",
+		func(x r) string { return x.m.GetId() },
+		func(x r) *timestamppb.Timestamp { return x.m.GetStarted() },
+		text("name", func(x r) string { return x.m.GetName() }),
+		maybe("finished", func(x r) *timestamppb.Timestamp { return x.m.GetFinished() }),
+		counts("counts", func(x r) map[string]int64 { return x.m.GetCounts() }),
+		text("error", func(x r) string { return x.m.GetError() }),
+	)
+}
+
+// policyHistory is the table of every revision of every policy.
+func policyHistory() *table[*pb.Policy] {
+	type r = row[*pb.Policy]
+	return newTable("policy_history",
+		func(x r) string { return x.m.GetId() },
+		func(x r) *timestamppb.Timestamp { return x.m.GetTime() },
+		word("account", func(x r) string { return x.m.GetAccount() }),
+		int64s("base", func(x r) int64 { return x.m.GetBase() }),
+		text("document", func(x r) string { return x.m.GetDocument() }),
+		flag("removed", func(x r) bool { return x.m.GetRemoved() }),
+		text("by", func(x r) string { return x.m.GetBy() }),
+		text("reason", func(x r) string { return x.m.GetReason() }),
+	)
+}
+
+// adminLog is the table of what people did.
+func adminLog() *table[*pb.AdminAction] {
+	type r = row[*pb.AdminAction]
+	return newTable("admin_log",
+		func(x r) string { return x.m.GetId() },
+		func(x r) *timestamppb.Timestamp { return x.m.GetTime() },
+		text("who", func(x r) string { return x.m.GetWho() }),
+		word("action", func(x r) string { return x.m.GetAction() }),
+		word("account", func(x r) string { return x.m.GetAccount() }),
+		word("store", func(x r) string { return x.m.GetStore() }),
+		text("space", func(x r) string { return x.m.GetSpace() }),
+		text("item", func(x r) string { return x.m.GetItem() }),
+		text("target", func(x r) string { return x.m.GetTarget() }),
+		text("reason", func(x r) string { return x.m.GetReason() }),
+		word("came_from", func(x r) string { return x.m.GetFrom() }),
+		text("before", func(x r) string { return x.m.GetBefore() }),
+		text("after", func(x r) string { return x.m.GetAfter() }),
+	)
+}

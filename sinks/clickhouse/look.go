@@ -1,0 +1,101 @@
+package clickhouse
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// EachLive calls each for every live copy of one space of one store, in the order of the bytes of
+// the item ids, until there are no more or each returns an error, which it then returns.
+func (db *DB) EachLive(ctx context.Context, of schemas.Copy, each func(schemas.KnownCopy) error) error {
+	q := ManifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, After: of.Item, Limit: 10_000}
+	for {
+		page, err := db.Manifest(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, k := range page {
+			if err := each(k); err != nil {
+				return err
+			}
+		}
+		if len(page) < q.Limit {
+			return nil
+		}
+		q.After = page[len(page)-1].Item
+	}
+}
+
+// Records returns what the tables have of each copy now, in their order. Unlike Reader.Fresh
+// it does not wait for what is still on its way: it is for looking on, not for deciding.
+func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	known := map[schemas.Copy]*pb.CopyRecord{}
+	for part := range slices.Chunk(copies, 1000) {
+		if err := db.records(ctx, part, known); err != nil {
+			return nil, err
+		}
+	}
+	records := make([]*pb.CopyRecord, len(copies))
+	for i, c := range copies {
+		records[i] = known[c]
+	}
+	return records, nil
+}
+
+// RoundFinal counts the distinct copies of a round whose check came to its end.
+func (db *DB) RoundFinal(ctx context.Context, round string) (int64, error) {
+	return db.count(ctx, "counting the checks of a round",
+		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
+}
+
+// A CheckCount counts the checks of an account.
+type CheckCount struct {
+	Checks    uint64 `ch:"checks"`
+	BytesRead int64  `ch:"bytes"`
+}
+
+// CheckCounts counts all checks ever made of an account's copies, and the bytes that they read.
+func (db *DB) CheckCounts(ctx context.Context, account string) (CheckCount, error) {
+	rows, err := query[CheckCount](ctx, db, "counting checks",
+		"SELECT count() AS checks, sum(bytes_read) AS bytes FROM {db}.bit_log_v WHERE account = ?", account)
+	if err != nil || len(rows) == 0 {
+		return CheckCount{}, err
+	}
+	return rows[0], nil
+}
+
+// A ViewCount says how many rows a log's view shows, and of how many messages.
+type ViewCount struct {
+	Rows uint64 `ch:"n"`
+	IDs  uint64 `ch:"ids"`
+}
+
+// Views counts the rows of the logs whose rows are one message each. A view that shows more
+// rows than there are messages holds one twice.
+func (db *DB) Views(ctx context.Context) (map[string]ViewCount, error) {
+	views := map[string]ViewCount{}
+	for _, log := range []string{"audit_log", "duplication_log", "bit_log", "admin_log", "policy_history"} {
+		rows, err := query[ViewCount](ctx, db, "counting "+log,
+			fmt.Sprintf("SELECT count() AS n, uniqExact(id) AS ids FROM {db}.%s_v", log))
+		if err != nil {
+			return nil, err
+		}
+		views[log] = rows[0]
+	}
+	return views, nil
+}
+
+func (db *DB) count(ctx context.Context, what, statement string, args ...any) (int64, error) {
+	type counted struct {
+		N uint64 `ch:"n"`
+	}
+	rows, err := query[counted](ctx, db, what, statement, args...)
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	return int64(rows[0].N), nil
+}

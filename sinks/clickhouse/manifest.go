@@ -1,0 +1,153 @@
+package clickhouse
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// A ManifestQuery asks for the live copies of one space of one store.
+type ManifestQuery struct {
+	Account, Store, Space string
+	After                 string // item ids greater than this
+	Limit                 int    // default 1,000
+}
+
+// Manifest returns live copies in the order of the bytes of their item ids, with their
+// manifest and clocks; their audit record is not asked for (nil). Fewer than Limit: there are no more.
+func (db *DB) Manifest(ctx context.Context, q ManifestQuery) ([]schemas.KnownCopy, error) {
+	rows, err := query[stateRecord](ctx, db, "reading the manifest",
+		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE account = ? AND store = ? AND space = ? AND item > ?"+
+			" AND content.ver > deleted.ver ORDER BY item LIMIT ?",
+		q.Account, q.Store, q.Space, q.After, limit(q.Limit))
+	if err != nil {
+		return nil, err
+	}
+	known := make([]schemas.KnownCopy, len(rows))
+	for i := range rows {
+		known[i] = schemas.KnownCopy{Copy: rows[i].copy(), Record: &pb.CopyRecord{}}
+		rows[i].fill(known[i].Record)
+	}
+	return known, nil
+}
+
+// A DueQuery asks for the live copies of one store that are to be checked.
+type DueQuery struct {
+	Account, Store string
+	Space          string    // empty: every space
+	PassedBefore   time.Time // whose current content last passed before this, or never
+	After          DueCursor
+	Limit          int // default 1,000
+}
+
+// A DueCursor is where a page of due copies ended. The zero cursor is before all.
+type DueCursor struct {
+	Passed      time.Time // zero: never
+	Space, Item string
+}
+
+// effectivePass is the start of the newest pass, in a version's milliseconds, where it was of
+// the content that is current; else 0.
+const effectivePass = `if(pass.ver = 0, 0, toInt64(bitShiftRight(pass.ver, 83)) * (
+    arrayExists((k, v) -> substring(v, 18, 16) = content.change AND mapContains(pass.digests, k), mapKeys(digests), mapValues(digests))
+    AND NOT arrayExists((k, v) -> substring(v, 18, 16) = content.change AND mapContains(pass.digests, k)
+      AND pass.digests[k] != substring(v, 34), mapKeys(digests), mapValues(digests))))`
+
+// FixityDue returns copies that are due, with manifest, audit record and clocks: those never
+// checked first, then by their last pass, oldest first. The cursor goes on after the last one.
+func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, DueCursor, error) {
+	statement := "SELECT " + stateFields + ", " + effectivePass + " AS effective FROM {db}.copy_merged" +
+		" WHERE account = ? AND store = ? AND content.ver > deleted.ver"
+	args := []any{q.Account, q.Store}
+	if q.Space != "" {
+		statement += " AND space = ?"
+		args = append(args, q.Space)
+	}
+	if !q.PassedBefore.IsZero() {
+		statement += " AND effective < ?"
+		args = append(args, shifted(q.PassedBefore))
+	}
+	if q.After != (DueCursor{}) {
+		statement += " AND (effective, space, item) > (?, ?, ?)"
+		args = append(args, shifted(q.After.Passed), q.After.Space, q.After.Item)
+	}
+	statement += " ORDER BY effective, space, item LIMIT ?"
+	type due struct {
+		stateRecord
+		Effective int64 `ch:"effective"`
+	}
+	rows, err := query[due](ctx, db, "reading what is due for a check", statement, append(args, limit(q.Limit))...)
+	if err != nil || len(rows) == 0 {
+		return nil, q.After, err
+	}
+	known := make([]schemas.KnownCopy, len(rows))
+	for i := range rows {
+		known[i] = schemas.KnownCopy{Copy: rows[i].copy(), Record: &pb.CopyRecord{}}
+		rows[i].fill(known[i].Record)
+	}
+	if err := db.fillAudit(ctx, known); err != nil {
+		return nil, q.After, err
+	}
+	last := rows[len(rows)-1]
+	cursor := DueCursor{Space: last.Space, Item: last.Item}
+	if last.Effective != 0 {
+		cursor.Passed = time.UnixMilli(last.Effective - millisShift).UTC()
+	}
+	return known, cursor, nil
+}
+
+// fillAudit adds what the audit log says of each copy.
+func (db *DB) fillAudit(ctx context.Context, known []schemas.KnownCopy) error {
+	const page = 1000
+	for len(known) > 0 {
+		part := known[:min(len(known), page)]
+		copies := make([]schemas.Copy, len(part))
+		for i, k := range part {
+			copies[i] = k.Copy
+		}
+		audit, err := db.audit(ctx, copies)
+		if err != nil {
+			return err
+		}
+		for _, k := range part {
+			k.Record.Audit = orNone(audit[k.Copy])
+		}
+		known = known[len(part):]
+	}
+	return nil
+}
+
+// A CopyCount counts the copies of one store.
+type CopyCount struct {
+	Store      string `ch:"store"`
+	Live       uint64 `ch:"live_copies"`
+	Tombstones uint64 `ch:"tombstones"`
+	Bytes      int64  `ch:"bytes"`    // of live copies
+	Verified   uint64 `ch:"verified"` // live copies whose current content has passed a check of its bytes
+}
+
+// CopyCounts counts the copies of each store of an account, in the order of the stores' ids.
+func (db *DB) CopyCounts(ctx context.Context, account string) ([]CopyCount, error) {
+	return query[CopyCount](ctx, db, "counting copies",
+		"WITH content.ver > deleted.ver AS live SELECT store, countIf(live) AS live_copies,"+
+			" countIf(NOT live AND deleted.ver > 0) AS tombstones, sumIf(content.size, live) AS bytes,"+
+			" countIf(live AND "+effectivePass+" > 0) AS verified"+
+			" FROM {db}.copy_merged WHERE account = ? GROUP BY store ORDER BY store", account)
+}
+
+func limit(n int) int {
+	if n <= 0 {
+		return 1000
+	}
+	return n
+}
+
+// shifted returns a time as a version's milliseconds; 0 for the zero time.
+func shifted(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli() + millisShift
+}

@@ -1,0 +1,204 @@
+package clickhouse
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// RoundResults is what the checks of one round came to.
+type RoundResults struct {
+	Counts   []VerdictCount
+	Findings []Finding
+}
+
+// A VerdictCount counts the checks of a round that ended in one way.
+type VerdictCount struct {
+	Verdict string `ch:"verdict"`
+	Row     uint8  `ch:"row"`
+	Final   bool   `ch:"final"`
+	Checks  uint64 `ch:"checks"`
+	Copies  uint64 `ch:"copies"` // distinct
+}
+
+// A Finding is a copy that did not pass, under one row.
+type Finding struct {
+	schemas.Copy
+	Verdict, Finding string
+	Row              uint8
+	Final            bool
+	Checks           uint64
+	First, Last      time.Time // starts of the first and last of these checks
+}
+
+// RoundResults counts the checks of a round by verdict, row and finality, and lists the copies
+// that did not pass (up to 10,000), in the order of store, space, item and time.
+func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, error) {
+	var r RoundResults
+	var err error
+	r.Counts, err = query[VerdictCount](ctx, db, "counting the checks of a round",
+		"SELECT verdict, row, final, count() AS checks, uniqExact(account, store, space, item) AS copies FROM {db}.bit_log_v"+
+			" WHERE round = ? GROUP BY verdict, row, final ORDER BY verdict, row, final", round)
+	if err != nil {
+		return r, err
+	}
+	type found struct {
+		Account string    `ch:"account"`
+		Store   string    `ch:"store"`
+		Space   string    `ch:"space"`
+		Item    string    `ch:"item"`
+		Verdict string    `ch:"verdict"`
+		Finding string    `ch:"finding"`
+		Row     uint8     `ch:"row"`
+		Final   bool      `ch:"final"`
+		Checks  uint64    `ch:"checks"`
+		First   time.Time `ch:"first"`
+		Last    time.Time `ch:"last"`
+	}
+	rows, err := query[found](ctx, db, "listing the findings of a round",
+		"SELECT account, store, space, item, verdict, finding, row, final, count() AS checks, min(ts) AS first, max(ts) AS last"+
+			" FROM {db}.bit_log_v WHERE round = ? AND verdict NOT IN ('pass', 'skipped')"+
+			" GROUP BY account, store, space, item, verdict, finding, row, final"+
+			" ORDER BY account, store, space, item, first, final LIMIT 10000", round)
+	for _, f := range rows {
+		r.Findings = append(r.Findings, Finding{schemas.Copy{Account: f.Account, Store: f.Store, Space: f.Space, Item: f.Item},
+			f.Verdict, f.Finding, f.Row, f.Final, f.Checks, f.First, f.Last})
+	}
+	return r, err
+}
+
+// Delays are how long it took from a change to its copy.
+type Delays struct {
+	Copies      uint64
+	Median, P99 time.Duration
+}
+
+// CopyDelays tells the delays of all copies of an account's items that changes have led to.
+func (db *DB) CopyDelays(ctx context.Context, account string) (Delays, error) {
+	type delays struct {
+		Copies uint64  `ch:"copies"`
+		Median float64 `ch:"median"`
+		P99    float64 `ch:"p99"`
+	}
+	rows, err := query[delays](ctx, db, "reading how long copies took",
+		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(change_time)) AS delay"+
+			" SELECT count() AS copies, toFloat64(ifNotFinite(quantileExact(0.5)(delay), 0)) AS median,"+
+			" toFloat64(ifNotFinite(quantileExact(0.99)(delay), 0)) AS p99 FROM {db}.duplication_log_v"+
+			" WHERE account = ? AND outcome = 'done' AND decision IN ('C4', 'C4n', 'C5') AND reason = 'change' AND change_time IS NOT NULL", account)
+	if err != nil || len(rows) == 0 {
+		return Delays{}, err
+	}
+	ms := func(f float64) time.Duration { return time.Duration(f) * time.Millisecond }
+	return Delays{rows[0].Copies, ms(rows[0].Median), ms(rows[0].P99)}, nil
+}
+
+// OpenIncidents returns the newest record of each incident of an account that is not closed.
+func (db *DB) OpenIncidents(ctx context.Context, account string) ([]*pb.Incident, error) {
+	return db.readIncidents(ctx, "state != 'closed'", "account = ?", account)
+}
+
+// IncidentsOf returns the newest record of every incident of one copy, closed ones too.
+func (db *DB) IncidentsOf(ctx context.Context, c schemas.Copy) ([]*pb.Incident, error) {
+	return db.readIncidents(ctx, "1", "account = ? AND store = ? AND space = ? AND item = ?", c.Account, c.Store, c.Space, c.Item)
+}
+
+type incidentRecord struct {
+	ID        string            `ch:"id"`
+	Opened    time.Time         `ch:"ts"`
+	Nanos     uint32            `ch:"ns"`
+	Account   string            `ch:"account"`
+	Store     string            `ch:"store"`
+	Space     string            `ch:"space"`
+	Item      string            `ch:"item"`
+	Kind      string            `ch:"kind"`
+	State     string            `ch:"state"`
+	Updated   *time.Time        `ch:"updated"`
+	Closed    *time.Time        `ch:"closed"`
+	Checked   *time.Time        `ch:"checked"`
+	Row       uint8             `ch:"row"`
+	Expected  map[string]string `ch:"expected"`
+	Found     map[string]string `ch:"found"`
+	Version   string            `ch:"object_version"`
+	ETag      string            `ch:"object_etag"`
+	Modified  *time.Time        `ch:"object_modified"`
+	ModNanos  uint32            `ch:"object_ns"`
+	Size      int64             `ch:"object_size"`
+	Repairs   int32             `ch:"repairs"`
+	Parent    string            `ch:"parent"`
+	StepCount int32             `ch:"step_count"`
+	Times     []time.Time       `ch:"step.time"`
+	Actions   []string          `ch:"step.action"`
+	Refs      []string          `ch:"step.ref"`
+	By        []string          `ch:"step.by"`
+	Details   []string          `ch:"step.detail"`
+}
+
+func (db *DB) readIncidents(ctx context.Context, having, where string, args ...any) ([]*pb.Incident, error) {
+	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row, expected, found," +
+		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
+		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`"
+	rows, err := query[incidentRecord](ctx, db, "reading incidents",
+		"SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
+			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+having+" ORDER BY ts, id", args...)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*pb.Incident, len(rows))
+	for i := range rows {
+		if all[i], err = rows[i].incident(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (r *incidentRecord) incident() (*pb.Incident, error) {
+	i := &pb.Incident{
+		Id: r.ID, Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, Kind: r.Kind,
+		State:  pb.IncidentState(enumValue(pb.IncidentState_value, "INCIDENT_STATE_", r.State)),
+		Opened: nullTime(&r.Opened, r.Nanos), Updated: nullTime(r.Updated, 0), Closed: nullTime(r.Closed, 0), Checked: nullTime(r.Checked, 0),
+		Row: int32(r.Row), Expected: r.Expected, Found: r.Found, Repairs: r.Repairs, Parent: r.Parent, StepCount: r.StepCount,
+	}
+	if r.Version != "" || r.ETag != "" || r.Modified != nil {
+		i.Object = &pb.Identity{Version: r.Version, Etag: r.ETag, Modified: nullTime(r.Modified, r.ModNanos), Size: r.Size}
+	}
+	n := len(r.Times)
+	if len(r.Actions) != n || len(r.Refs) != n || len(r.By) != n || len(r.Details) != n {
+		return nil, fmt.Errorf("reading incident %s: its steps are of unequal number", r.ID)
+	}
+	for k, t := range r.Times {
+		i.Steps = append(i.Steps, &pb.IncidentStep{
+			Time: timestamppb.New(t), Action: r.Actions[k], Ref: r.Refs[k], By: r.By[k], Detail: r.Details[k],
+		})
+	}
+	return i, nil
+}
+
+// A Check is one row of the bit log.
+type Check struct {
+	ID       string    `ch:"id"`
+	Task     string    `ch:"task"`
+	Round    string    `ch:"round"`
+	Started  time.Time `ch:"ts"`
+	Finished time.Time `ch:"finished"`
+	Reason   string    `ch:"reason"`
+	Verdict  string    `ch:"verdict"`
+	Row      uint8     `ch:"row"`
+	Finding  string    `ch:"finding"`
+	Final    bool      `ch:"final"`
+	Level    uint8     `ch:"level"`
+	Recheck  int32     `ch:"recheck"`
+	Detail   string    `ch:"detail"`
+}
+
+// ResultsOf returns every check of a copy, oldest first.
+func (db *DB) ResultsOf(ctx context.Context, c schemas.Copy) ([]Check, error) {
+	return query[Check](ctx, db, "reading the checks of a copy",
+		"SELECT id, task, round, ts, finished, reason, verdict, row, finding, final, level, recheck, detail FROM {db}.bit_log_v"+
+			" WHERE account = ? AND store = ? AND space = ? AND item = ? ORDER BY ts, off", c.Account, c.Store, c.Space, c.Item)
+}

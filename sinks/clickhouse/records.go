@@ -1,0 +1,301 @@
+package clickhouse
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+	"github.com/ClickHouse/clickhouse-go/v2/ext"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// records puts what is on record of each copy into known.
+func (db *DB) records(ctx context.Context, copies []schemas.Copy, known map[schemas.Copy]*pb.CopyRecord) error {
+	audit, err := db.audit(ctx, copies)
+	if err != nil {
+		return err
+	}
+	asked, err := withCopies(ctx, copies)
+	if err != nil {
+		return err
+	}
+	states, err := query[stateRecord](asked, db, "reading the manifest",
+		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE (account, store, space, item) IN (SELECT account, store, space, item FROM copies)")
+	if err != nil {
+		return err
+	}
+	for _, c := range copies {
+		known[c] = &pb.CopyRecord{Manifest: none(), Audit: orNone(audit[c])}
+	}
+	for _, s := range states {
+		r := known[s.copy()]
+		if r == nil {
+			return fmt.Errorf("reading the manifest: it tells of %s, which was not asked for", s.copy())
+		}
+		s.fill(r)
+	}
+	return nil
+}
+
+// withCopies sends the copies along as a table: their ids may be longer than a statement.
+func withCopies(ctx context.Context, copies []schemas.Copy) (context.Context, error) {
+	t, err := ext.NewTable("copies", ext.Column("account", "String"), ext.Column("store", "String"),
+		ext.Column("space", "String"), ext.Column("item", "String"))
+	if err != nil {
+		return nil, fmt.Errorf("making a table of copies: %w", err)
+	}
+	for _, c := range copies {
+		if err := t.Append(c.Account, c.Store, c.Space, c.Item); err != nil {
+			return nil, fmt.Errorf("making a table of copies: %w", err)
+		}
+	}
+	return ch.Context(ctx, ch.WithExternalTable(t)), nil
+}
+
+func none() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
+
+func orNone(r *pb.Record) *pb.Record {
+	if r == nil {
+		return none()
+	}
+	return r
+}
+
+// stateFields are read from copy_merged into a stateRecord. Times are in milliseconds, shifted
+// as in a version: zero is never.
+const stateFields = `account, store, space, item,
+  toInt64(bitShiftRight(content.ver, 83)) AS written, content.ns AS written_ns, content.change AS written_by,
+  content.origin AS written_origin, content.size AS size, content.version AS version, content.etag AS etag,
+  content.media_type AS media_type, content.source_time AS source_time, content.source_ns AS source_ns,
+  content.source_version AS source_version, digests,
+  content.ver > deleted.ver AS live,
+  toInt64(bitShiftRight(deleted.ver, 83)) AS gone, deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
+  properties.ver > content.ver AND properties.media_type != '' AS retyped, properties.media_type AS new_type,
+  properties.user AS user_properties,
+  toInt64(bitShiftRight(attempt.ver, 83)) AS attempted, toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
+
+type stateRecord struct {
+	Account        string            `ch:"account"`
+	Store          string            `ch:"store"`
+	Space          string            `ch:"space"`
+	Item           string            `ch:"item"`
+	Written        int64             `ch:"written"`
+	WrittenNanos   uint32            `ch:"written_ns"`
+	WrittenBy      string            `ch:"written_by"`
+	WrittenOrigin  string            `ch:"written_origin"`
+	Size           int64             `ch:"size"`
+	Version        string            `ch:"version"`
+	ETag           string            `ch:"etag"`
+	MediaType      string            `ch:"media_type"`
+	SourceTime     *time.Time        `ch:"source_time"`
+	SourceNanos    uint32            `ch:"source_ns"`
+	SourceVersion  string            `ch:"source_version"`
+	Digests        map[string]string `ch:"digests"`
+	Live           uint8             `ch:"live"`
+	Gone           int64             `ch:"gone"`
+	GoneNanos      uint32            `ch:"gone_ns"`
+	GoneBy         string            `ch:"gone_by"`
+	GoneOrigin     string            `ch:"gone_origin"`
+	Retyped        uint8             `ch:"retyped"`
+	NewType        string            `ch:"new_type"`
+	UserProperties map[string]string `ch:"user_properties"`
+	Attempted      int64             `ch:"attempted"`
+	Passed         int64             `ch:"passed"`
+	PassDigests    map[string]string `ch:"pass_digests"`
+}
+
+func (s *stateRecord) copy() schemas.Copy {
+	return schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space, Item: s.Item}
+}
+
+// fill puts manifest and clocks into r.
+func (s *stateRecord) fill(r *pb.CopyRecord) {
+	if s.Attempted != 0 {
+		r.LastAttempt = unshift(s.Attempted, 0)
+	}
+	if s.Written == 0 && s.Gone == 0 {
+		return // only checks tell of it
+	}
+	m := &pb.Record{
+		State: pb.RecordState_RECORD_STATE_LIVE, Size: s.Size, Version: s.Version, Etag: s.ETag,
+		Time: unshift(s.Written, s.WrittenNanos), ChangeId: hex.EncodeToString([]byte(s.WrittenBy)),
+		SourceTime: nullTime(s.SourceTime, s.SourceNanos), SourceVersion: s.SourceVersion,
+		MediaType: s.MediaType, Properties: s.UserProperties, Origin: originOf(s.WrittenOrigin),
+	}
+	if s.Retyped != 0 {
+		m.MediaType = s.NewType
+	}
+	m.Digests, m.Provenance = s.current()
+	if s.Live == 0 {
+		m.State = pb.RecordState_RECORD_STATE_TOMBSTONE
+		m.Time, m.ChangeId, m.Origin = unshift(s.Gone, s.GoneNanos), hex.EncodeToString([]byte(s.GoneBy)), originOf(s.GoneOrigin)
+	}
+	r.Manifest = m
+	if s.Passed != 0 && s.passCounts(m.Digests) {
+		r.LastPass = unshift(s.Passed, 0)
+	}
+}
+
+// current returns the digests of the newest content: those that its change told, in all its
+// tellings; the verified ones alone where there are any.
+func (s *stateRecord) current() (map[string]string, pb.Provenance) {
+	verified, claimed := map[string]string{}, map[string]string{}
+	for alg, v := range s.Digests {
+		if len(v) <= digestAt || v[changeAt:digestAt] != s.WrittenBy {
+			continue
+		}
+		d := hex.EncodeToString([]byte(v[digestAt:]))
+		if v[verifiedAt] == 1 {
+			verified[alg] = d
+		} else {
+			claimed[alg] = d
+		}
+	}
+	switch {
+	case len(verified) > 0:
+		return verified, pb.Provenance_PROVENANCE_VERIFIED
+	case len(claimed) > 0:
+		return claimed, pb.Provenance_PROVENANCE_CLAIMED
+	}
+	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+}
+
+// passCounts says whether the newest pass was of the content that is current.
+func (s *stateRecord) passCounts(current map[string]string) bool {
+	shared := false
+	for alg, raw := range s.PassDigests {
+		d, ok := current[alg]
+		if !ok {
+			continue
+		}
+		if d != hex.EncodeToString([]byte(raw)) {
+			return false
+		}
+		shared = true
+	}
+	return shared
+}
+
+// unshift returns the time of a version's milliseconds.
+func unshift(shifted int64, nanos uint32) *timestamppb.Timestamp {
+	return timestamppb.New(time.UnixMilli(shifted - millisShift).Add(time.Duration(nanos)))
+}
+
+func nullTime(t *time.Time, nanos uint32) *timestamppb.Timestamp {
+	if t == nil {
+		return nil
+	}
+	return timestamppb.New(t.Add(time.Duration(nanos)))
+}
+
+func originOf(word string) pb.Origin { return pb.Origin(enumValue(pb.Origin_value, "ORIGIN_", word)) }
+
+// newestChanges are the newest write and the newest delete of each copy, in the order of versions.
+const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
+  origin NOT IN ('fixity', 'sweep') AS rank, off, inc, size, version, etag, media_type, digests, provenance, properties,
+  source_time, source_ns, source_version
+FROM {db}.audit_log FINAL
+WHERE (account, store, space, item) IN (SELECT account, store, space, item FROM copies)
+  AND op IN ('add', 'update', 'copy', 'delete')
+ORDER BY account, store, space, item, ts DESC, rank DESC, off DESC, inc DESC
+LIMIT 1 BY account, store, space, item, gone
+SETTINGS do_not_merge_across_partitions_select_final = 1`
+
+type auditRecord struct {
+	Account       string            `ch:"account"`
+	Store         string            `ch:"store"`
+	Space         string            `ch:"space"`
+	Item          string            `ch:"item"`
+	Gone          uint8             `ch:"gone"`
+	Time          time.Time         `ch:"ts"`
+	Nanos         uint32            `ch:"ns"`
+	ID            string            `ch:"id"`
+	Origin        string            `ch:"origin"`
+	Rank          uint8             `ch:"rank"`
+	Offset        uint64            `ch:"off"`
+	Incarnation   uint32            `ch:"inc"`
+	Size          int64             `ch:"size"`
+	Version       string            `ch:"version"`
+	ETag          string            `ch:"etag"`
+	MediaType     string            `ch:"media_type"`
+	Digests       map[string]string `ch:"digests"`
+	Provenance    string            `ch:"provenance"`
+	Properties    map[string]string `ch:"properties"`
+	SourceTime    *time.Time        `ch:"source_time"`
+	SourceNanos   uint32            `ch:"source_ns"`
+	SourceVersion string            `ch:"source_version"`
+}
+
+// audit returns what the log says of the newest content of each copy that it knows of.
+func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
+	ctx, err := withCopies(ctx, copies)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := query[auditRecord](ctx, db, "reading the audit log", newestChanges)
+	if err != nil {
+		return nil, err
+	}
+	type pair struct{ written, gone *auditRecord }
+	pairs := map[schemas.Copy]pair{}
+	for i := range rows {
+		a := &rows[i]
+		c := schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
+		p := pairs[c]
+		if a.Gone != 0 {
+			p.gone = a
+		} else {
+			p.written = a
+		}
+		pairs[c] = p
+	}
+	records := map[schemas.Copy]*pb.Record{}
+	for c, p := range pairs {
+		records[c] = auditPair(p.written, p.gone)
+	}
+	return records, nil
+}
+
+// auditPair makes the record of a copy's newest write and newest delete; one may be nil.
+func auditPair(written, gone *auditRecord) *pb.Record {
+	r := &pb.Record{State: pb.RecordState_RECORD_STATE_TOMBSTONE}
+	if written != nil {
+		r = written.record()
+	}
+	if gone != nil && (written == nil || gone.version().newer(written.version())) {
+		r.State = pb.RecordState_RECORD_STATE_TOMBSTONE
+		r.Time, r.ChangeId, r.Origin = nullTime(&gone.Time, gone.Nanos), hex.EncodeToString([]byte(gone.ID)), originOf(gone.Origin)
+	}
+	return r
+}
+
+func (a *auditRecord) version() version {
+	return version{a.Time.UnixMilli(), uint64(a.Rank), a.Offset, a.Incarnation}
+}
+
+func (a *auditRecord) record() *pb.Record {
+	return &pb.Record{
+		State: pb.RecordState_RECORD_STATE_LIVE, Digests: hexes(a.Digests),
+		Provenance: pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", a.Provenance)),
+		Size:       a.Size, Version: a.Version, Etag: a.ETag, Time: nullTime(&a.Time, a.Nanos), ChangeId: hex.EncodeToString([]byte(a.ID)),
+		SourceTime: nullTime(a.SourceTime, a.SourceNanos), SourceVersion: a.SourceVersion,
+		MediaType: a.MediaType, Properties: a.Properties, Origin: originOf(a.Origin),
+	}
+}
+
+// hexes returns digests in hex that are raw in the table.
+func hexes(raw map[string]string) map[string]string {
+	if len(raw) == 0 {
+		return nil
+	}
+	set := make(map[string]string, len(raw))
+	for k, v := range raw {
+		set[k] = hex.EncodeToString([]byte(v))
+	}
+	return set
+}

@@ -1,0 +1,233 @@
+package clickhouse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// SinkConfig is how a Sink works. There is nothing to set yet.
+type SinkConfig struct{}
+
+// A Sink stores the log topics in their tables: each record in each table that its
+// topic feeds, once in the views however often it is stored.
+//
+// A record's row carries its place in Kafka. Where it is not certain that nothing of a batch has
+// landed (a partition's first batch, a batch out of line, any error before, some of the batch
+// before had landed), what still runs of it is stopped, the table is asked what it has, and
+// only the rest is inserted.
+// Store may be called for several partitions at once, not twice for one.
+type Sink struct {
+	db    *DB
+	log   *slog.Logger
+	feeds map[schemas.Topic][]feed
+
+	mu    sync.Mutex
+	parts map[place]progress // guarded by mu
+}
+
+type place struct {
+	topic     schemas.Topic
+	partition int32
+}
+
+// progress is how far a partition has certainly been stored.
+type progress struct {
+	incarnation uint32
+	next        int64
+}
+
+// NewSink returns a Sink on db.
+func NewSink(db *DB, _ SinkConfig) *Sink {
+	return &Sink{db: db, log: db.log.With("part", "sink"), feeds: feeds(), parts: map[place]progress{}}
+}
+
+// Topics returns the topics that the Sink stores.
+func (s *Sink) Topics() []schemas.Topic {
+	var topics []schemas.Topic
+	for _, e := range schemas.Catalogue() {
+		if s.feeds[e.Topic] != nil {
+			topics = append(topics, e.Topic)
+		}
+	}
+	return topics
+}
+
+// Store stores records of one partition, in the order of their offsets. A record that
+// cannot become a row makes it return a *RowError of class permanent before anything is
+// stored; every other error is of class unavailable, and the same records must be stored again.
+func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	first, last := batch[0], batch[len(batch)-1]
+	feeds := s.feeds[first.Topic]
+	if feeds == nil {
+		return retry.Permanent(fmt.Errorf("storing records of %s: no table is fed by the topic", first.Topic))
+	}
+	var chunks []chunk
+	for _, f := range feeds {
+		more, err := f.chunks(batch)
+		if err != nil {
+			return err
+		}
+		chunks = append(chunks, more...)
+	}
+	at := place{first.From, first.Partition}
+	certain := s.begin(at, progress{first.Incarnation, first.Offset})
+	allNew := true
+	for _, c := range chunks {
+		isNew, err := s.insert(ctx, c, first, certain)
+		if err != nil {
+			return translate(fmt.Errorf("storing %s/%d@%d-%d in %s: %w",
+				first.From, first.Partition, first.Offset, last.Offset, c.table, err))
+		}
+		allNew = allNew && isNew
+	}
+	if allNew {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.parts[at] = progress{first.Incarnation, last.Offset + 1}
+	}
+	return nil
+}
+
+// Forget says that a partition has moved away, or is read again from elsewhere.
+func (s *Sink) Forget(topic schemas.Topic, partition int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.parts, place{topic, partition})
+}
+
+// begin says whether it is certain that nothing from here on has landed. It is not
+// certain any more until the batch is stored.
+func (s *Sink) begin(at place, from progress) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known, ok := s.parts[at]
+	delete(s.parts, at)
+	return ok && known == from
+}
+
+// insert stores what of a chunk has not landed; isNew says that this was all of it. Where
+// some had landed, what follows may have landed too.
+func (s *Sink) insert(ctx context.Context, c chunk, first *schemas.Delivery, certain bool) (isNew bool, err error) {
+	block, isNew := c.block, true
+	if !certain {
+		missing, n, err := s.missing(ctx, c, first)
+		if err != nil || n == 0 {
+			return false, err
+		}
+		if n < len(c.rows) {
+			isNew = false
+			if block, err = c.only(missing); err != nil {
+				return false, err
+			}
+		}
+	}
+	a, b := c.rows[0].off, c.rows[len(c.rows)-1].off+1
+	return isNew, s.db.write(ctx, insertion{
+		id:      fmt.Sprintf("%s%d-%d", s.db.queryPrefix(c.table, first.From, first.Partition), a, b),
+		into:    s.db.name(c.into),
+		columns: block,
+		// Rows that are equal stay two: the view makes them one, and what has landed can be told.
+		settings: append(insertSettings(), proto.Setting{Key: "optimize_on_insert", Value: "0"}),
+	})
+}
+
+// missing asks the table which rows of a chunk have not landed.
+func (s *Sink) missing(ctx context.Context, c chunk, first *schemas.Delivery) (missing []bool, n int, err error) {
+	if err := s.db.kill(ctx, s.db.queryPrefix(c.table, first.From, first.Partition)); err != nil {
+		return nil, 0, err
+	}
+	there, err := s.db.landed(ctx, c, first)
+	if err != nil {
+		return nil, 0, err
+	}
+	missing = make([]bool, len(c.rows))
+	for i, r := range c.rows {
+		id, taken := there[r.off]
+		if taken && id[r.id] {
+			continue
+		}
+		if taken {
+			s.log.Error("an offset holds another message than the table has: the broker has lost its end and used it again",
+				"table", c.table, "topic", first.From, "partition", first.Partition, "offset", r.off)
+		}
+		missing[i] = true
+		n++
+	}
+	return missing, n, nil
+}
+
+// queryPrefix begins the ids of the inserts of one partition into one table.
+func (db *DB) queryPrefix(table string, topic schemas.Topic, partition int32) string {
+	if db.cfg.Database != "millrace" { // two databases of one server keep apart
+		table = db.cfg.Database + "." + table
+	}
+	return fmt.Sprintf("millrace/%s/%s/%d/", table, topic, partition)
+}
+
+// insertSettings switch off what could take a row for one that it has seen. They
+// bear different names in different versions; a server ignores those it does not know.
+func insertSettings() []proto.Setting {
+	return []proto.Setting{
+		{Key: "async_insert", Value: "0"},
+		{Key: "deduplicate_insert", Value: "disable"},
+		{Key: "insert_deduplicate", Value: "0"},
+		// The rows follow at once: who sends none for so long is gone, and its insert must end.
+		{Key: "receive_timeout", Value: "30"},
+	}
+}
+
+// killWait is longer than the server waits for the rows of an insert whose client is gone.
+const killWait = 45 * time.Second
+
+// kill ends the inserts whose ids begin with prefix and waits for their end. Where that
+// is not allowed it is not needed either: the view makes one of what lands twice.
+func (db *DB) kill(ctx context.Context, prefix string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, killWait, errors.New("an insert that must end before it is repeated is still running"))
+	defer cancel()
+	err := db.conn.Exec(ctx, "KILL QUERY WHERE startsWith(query_id, ?) SYNC FORMAT Null", prefix)
+	if hasCode(err, codeAccessDenied) {
+		db.log.Warn("may not kill queries; rows may land twice and are made one when they are read", "error", err)
+		return nil
+	}
+	return err
+}
+
+// landed returns the ids that the table has at the offsets of a chunk.
+func (db *DB) landed(ctx context.Context, c chunk, first *schemas.Delivery) (map[uint64]map[[16]byte]bool, error) {
+	rows, err := db.conn.Query(ctx, db.name("SELECT off, id FROM {db}."+c.table)+" WHERE topic = ? AND inc = ? AND part = ?"+
+		" AND off BETWEEN ? AND ? AND ts BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC')",
+		string(first.From), first.Incarnation, uint16(first.Partition), c.rows[0].off, c.rows[len(c.rows)-1].off, c.min, c.max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	there := map[uint64]map[[16]byte]bool{}
+	for rows.Next() {
+		var off uint64
+		var raw string
+		if err := rows.Scan(&off, &raw); err != nil {
+			return nil, err
+		}
+		var id [16]byte
+		if copy(id[:], raw) != len(id) {
+			return nil, errors.New("reading what has landed: an id has not 16 bytes")
+		}
+		if there[off] == nil {
+			there[off] = map[[16]byte]bool{}
+		}
+		there[off][id] = true
+	}
+	return there, rows.Err()
+}

@@ -1,0 +1,279 @@
+package clickhouse_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' ' || toString(count()) FROM {db}.audit_log_v"
+
+// Replays of all batches, cut anew and in any order, change no view.
+func TestReplay(t *testing.T) {
+	db := clickhousetest.Open(t)
+	all := changes(500)
+	batch := deliver(schemas.Changes, 100, all...)
+	if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	want := one(t, db, auditView)
+	if !strings.HasSuffix(want, " 500") {
+		t.Fatalf("the view has %s rows, want 500", want)
+	}
+	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	for range 2 {
+		cuts := [][]*schemas.Delivery{batch[:50], batch[50:51], batch[51:300], batch[200:500]}
+		rand.Shuffle(len(cuts), func(i, j int) { cuts[i], cuts[j] = cuts[j], cuts[i] })
+		for _, b := range cuts {
+			if err := s.Store(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := one(t, db, auditView); got != want {
+		t.Errorf("after the replays the view is %s, was %s", got, want)
+	}
+	if got := count(t, db, "audit_log"); got != "500" {
+		t.Errorf("the table has %s rows, want 500: what had landed was inserted again", got)
+	}
+}
+
+// A message that was published twice is one row in the view, and the one that says more stays.
+func TestPublishedTwice(t *testing.T) {
+	rich := change("a", 0)
+	poor := change("a", 0)
+	poor.Digests, poor.Provenance = map[string]string{"md5": rich.Digests["md5"]}, pb.Provenance_PROVENANCE_CLAIMED
+	for name, order := range map[string][]schemas.Body{"richer first": {rich, poor}, "richer last": {poor, rich}} {
+		t.Run(name, func(t *testing.T) {
+			db := clickhousetest.Open(t)
+			s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+			for i, b := range order {
+				if err := s.Store(t.Context(), deliver(schemas.Changes, int64(i), b)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := one(t, db, "SELECT provenance || toString(length(digests)) FROM {db}.audit_log_v"); got != "verified2" {
+				t.Errorf("the row is %s, want verified2", got)
+			}
+			if got := count(t, db, "audit_log"); got != "2" {
+				t.Errorf("the table has %s rows, want 2: both have landed", got)
+			}
+		})
+	}
+}
+
+func TestReusedOffsetIsInserted(t *testing.T) {
+	db := clickhousetest.Open(t)
+	for _, item := range []string{"a", "b"} {
+		if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), deliver(schemas.Changes, 5, change(item, 0))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := count(t, db, "audit_log_v"); got != "2" {
+		t.Errorf("the view has %s rows, want 2: another message at a known offset is no repetition", got)
+	}
+}
+
+func TestFifteenYearsInOneBatch(t *testing.T) {
+	db := clickhousetest.Open(t)
+	var all []schemas.Body
+	for month := range 180 {
+		c := change("a", 0)
+		c.Time = timestamppb.New(start.AddDate(0, -month, 0))
+		c.Id = schemas.ChangeID(c)
+		all = append(all, c)
+	}
+	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	if err := s.Store(t.Context(), deliver(schemas.Changes, 0, all...)); err != nil {
+		t.Fatal(err)
+	}
+	if got := count(t, db, "audit_log_v"); got != "180" {
+		t.Errorf("the view has %s rows, want 180", got)
+	}
+}
+
+func TestRowError(t *testing.T) {
+	db := clickhousetest.Open(t)
+	tests := map[string]struct {
+		break_ func(*pb.Change)
+		field  string
+	}{
+		"id is not hex":     {func(c *pb.Change) { c.Id = strings.Repeat("x", 32) }, "id"},
+		"id is short":       {func(c *pb.Change) { c.Id = "abcd" }, "id"},
+		"time is missing":   {func(c *pb.Change) { c.Time = nil }, "ts"},
+		"time is far away":  {func(c *pb.Change) { c.Time = timestamppb.New(time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)) }, "ts"},
+		"digest is not hex": {func(c *pb.Change) { c.Digests["md5"] = "zz" }, "digests"},
+		"source time":       {func(c *pb.Change) { c.SourceTime = timestamppb.New(time.Date(1899, 1, 1, 0, 0, 0, 0, time.UTC)) }, "source_time"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			bad := change("bad", 0)
+			tc.break_(bad)
+			batch := deliver(schemas.Changes, 40, change("good", 0), bad, change("fine", 0))
+			err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch)
+			var got *clickhouse.RowError
+			if !errors.As(err, &got) || !retry.IsPermanent(err) {
+				t.Fatalf("Store = %v, want a permanent RowError", err)
+			}
+			if topic, partition, offset := got.Record(); got.Field != tc.field || topic != schemas.Changes || partition != 3 || offset != 41 {
+				t.Errorf("the error is about %s of %s/%d@%d, want %s of changes/3@41", got.Field, topic, partition, offset, tc.field)
+			}
+			if n := count(t, db, "audit_log"); n != "0" {
+				t.Errorf("%s rows of the batch have landed, want none", n)
+			}
+		})
+	}
+}
+
+// A proxy stands between a DB and its server and fails connections at chosen moments.
+type proxy struct {
+	addr string
+	// mode is what happens to inserts: they pass, are cut before the server sees
+	// the rows, or after the server has answered and before the answer is seen.
+	mode atomic.Int32
+	sent atomic.Int64 // bytes to the server since then
+}
+
+func (p *proxy) fail(mode int32) {
+	p.sent.Store(0)
+	p.mode.Store(mode)
+}
+
+const (
+	passing = iota
+	failedNotPersisted
+	failedButPersisted
+)
+
+func newProxy(t *testing.T, server string) *proxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	p := &proxy{addr: l.Addr().String()}
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(client, server)
+		}
+	}()
+	return p
+}
+
+func (p *proxy) serve(client net.Conn, server string) {
+	defer client.Close()
+	up, err := net.Dial("tcp", server)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	const rows = 20_000 // bytes that no statement has, and every batch of these tests
+	const endOfStream = 5
+	go func() {
+		defer client.Close()
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := up.Read(buf)
+			if err != nil {
+				return
+			}
+			if p.mode.Load() == failedButPersisted && p.sent.Load() > rows {
+				if buf[n-1] == endOfStream {
+					return
+				}
+				continue
+			}
+			if _, err := client.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	}()
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := client.Read(buf)
+		if err != nil || p.mode.Load() == failedNotPersisted && p.sent.Load()+int64(n) > rows {
+			return
+		}
+		p.sent.Add(int64(n))
+		if _, err := up.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func TestStoreFails(t *testing.T) {
+	for name, mode := range map[string]int32{"not persisted": failedNotPersisted, "but persisted": failedButPersisted} {
+		t.Run(name, func(t *testing.T) {
+			direct := clickhousetest.Open(t)
+			p := newProxy(t, clickhousetest.Addr(t))
+			cfg := direct.Config()
+			cfg.Addresses = []string{p.addr}
+			db, err := clickhouse.Open(cfg, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+			all := changes(1000)
+			if err := s.Store(t.Context(), deliver(schemas.Changes, 0, all[:400]...)); err != nil {
+				t.Fatal(err)
+			}
+			p.fail(mode)
+			batch := deliver(schemas.Changes, 400, all[400:]...)
+			err = s.Store(t.Context(), batch)
+			if retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Fatalf("Store = %v, want class unavailable", err)
+			}
+			p.fail(passing)
+			if err := s.Store(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+			for _, from := range []string{"audit_log", "audit_log_v"} {
+				if got := count(t, direct, from); got != "1000" {
+					t.Errorf("%s has %s rows, want 1000", from, got)
+				}
+			}
+		})
+	}
+}
+
+func TestStoreWithoutServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{l.Addr().String()}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for name, store := range map[string]func() error{
+		"sink": func() error {
+			return clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), deliver(schemas.Changes, 0, change("a", 0)))
+		},
+		"state": func() error {
+			return clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, 0, change("a", 0)))
+		},
+	} {
+		if err := store(); retry.ClassOf(err) != retry.ClassUnavailable {
+			t.Errorf("%s: Store = %v, want class unavailable", name, err)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package clickhouse
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A State keeps the state of every copy: what its changes and checks say, merged by the
+// table. Records may be stored in any order and any number of times. Its consumer group
+// is its own, so that what it has committed says how far the state has come.
+type State struct {
+	db      *DB
+	columns []column[stateRow]
+
+	mu      sync.Mutex
+	doubted map[place]bool // guarded by mu; partitions whose last insert may still run
+}
+
+// NewState returns a State on db.
+func NewState(db *DB) *State {
+	return &State{db: db, columns: stateColumns(), doubted: map[place]bool{}}
+}
+
+// Topics returns the topics that make the state.
+func (s *State) Topics() []schemas.Topic {
+	return []schemas.Topic{schemas.Changes, schemas.FixityResults}
+}
+
+// Store merges records of one partition into the state. Its errors are as Sink.Store's.
+func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	first, last := batch[0], batch[len(batch)-1]
+	rows, err := stateRows(batch)
+	if err != nil {
+		return err
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	block, err := stateBlock(s.columns, rows)
+	if err != nil {
+		return err
+	}
+	at := place{first.From, first.Partition}
+	prefix := s.db.queryPrefix("copy_state", first.From, first.Partition)
+	err = s.settle(ctx, at, prefix)
+	if err == nil {
+		err = s.db.write(ctx, insertion{
+			id:   fmt.Sprintf("%s%d-%d", prefix, first.Offset, last.Offset+1),
+			into: s.db.name(stateInto(s.columns)), columns: block, settings: insertSettings(),
+		})
+	}
+	if err != nil {
+		s.doubt(at, true)
+		return translate(fmt.Errorf("storing the state of %s/%d@%d-%d: %w", first.From, first.Partition, first.Offset, last.Offset, err))
+	}
+	return nil
+}
+
+// Forget says that a partition has moved away.
+func (s *State) Forget(topic schemas.Topic, partition int32) { s.doubt(place{topic, partition}, false) }
+
+func (s *State) doubt(at place, doubted bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if doubted {
+		s.doubted[at] = true
+	} else {
+		delete(s.doubted, at)
+	}
+}
+
+// settle ends what may still run of a partition: an id cannot run twice.
+func (s *State) settle(ctx context.Context, at place, prefix string) error {
+	s.mu.Lock()
+	doubted := s.doubted[at]
+	s.mu.Unlock()
+	if !doubted {
+		return nil
+	}
+	if err := s.db.kill(ctx, prefix); err != nil {
+		return err
+	}
+	s.doubt(at, false)
+	return nil
+}
+
+// A stateRow is what one record says of one copy; groups that it says nothing of are nil.
+type stateRow struct {
+	*schemas.Delivery
+	copy       schemas.Copy
+	content    *pb.Change
+	deleted    *pb.Change
+	properties *pb.Change
+	acl        *pb.Change
+	check      *pb.FixityResult
+	pass       bool // the check counts as a pass, ...
+	fail       bool
+	asserted   bool
+	at         version
+	change     [16]byte
+}
+
+func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
+	rows := make([]stateRow, 0, len(batch))
+	for _, d := range batch {
+		r := stateRow{Delivery: d}
+		var field string
+		var err error
+		switch m := d.Body.(type) {
+		case *pb.Change:
+			if !r.ofChange(m) {
+				continue
+			}
+			rank := uint64(1)
+			if m.GetOrigin() == pb.Origin_ORIGIN_FIXITY || m.GetOrigin() == pb.Origin_ORIGIN_SWEEP {
+				rank = 0
+			}
+			if r.change, err = parseID(m.GetId()); err != nil {
+				return nil, rowError(d, "id", err)
+			}
+			field = "time"
+			r.at, err = versionOf(d, m.GetTime(), rank)
+		case *pb.FixityResult:
+			if !r.ofCheck(m) {
+				continue
+			}
+			field = "started"
+			r.at, err = versionOf(d, m.GetStarted(), 0)
+		default:
+			return nil, retry.Permanent(&RowError{d.From, d.Partition, d.Offset, "body", fmt.Errorf("is a %T", d.Body)})
+		}
+		if err != nil {
+			return nil, rowError(d, field, err)
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// ofChange fills in what a change says of its copy; false where it says nothing.
+func (r *stateRow) ofChange(m *pb.Change) bool {
+	if m.GetItem() == "" {
+		return false
+	}
+	r.copy = schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+	switch m.GetOp() {
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
+		r.content = m
+		// Who computed the digests wrote the object, and knows that it has no properties.
+		if len(m.GetProperties()) > 0 || m.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED {
+			r.properties = m
+		}
+		if len(m.GetAcl()) > 0 {
+			r.acl = m
+		}
+	case pb.Op_OP_DELETE:
+		r.deleted = m
+	case pb.Op_OP_SET_PROPERTIES:
+		r.properties = m
+	case pb.Op_OP_SET_ACL:
+		r.acl = m
+	default:
+		return false
+	}
+	return true
+}
+
+// ofCheck fills in which clocks a check moves; false where it moves none.
+func (r *stateRow) ofCheck(m *pb.FixityResult) bool {
+	if m.GetOvertaken() || m.GetVerdict() == pb.Verdict_VERDICT_SKIPPED {
+		return false
+	}
+	r.copy = schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+	r.check = m
+	switch m.GetVerdict() {
+	case pb.Verdict_VERDICT_PASS:
+		r.pass = m.GetFinal() && m.GetEvidenceLevel() >= 4
+		r.asserted = m.GetEvidenceLevel() < 4
+	case pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING, pb.Verdict_VERDICT_NOT_CAPTURED:
+		r.fail = true
+	}
+	return true
+}

@@ -1,0 +1,222 @@
+package clickhouse
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ClickHouse/ch-go/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// stateColumns are those of copy_state. A group that a row says nothing of is all zero,
+// version too, and loses against every other.
+func stateColumns() []column[stateRow] {
+	type s = stateRow
+	content := func(r s) *pb.Change { return r.content }
+	deleted := func(r s) *pb.Change { return r.deleted }
+	return []column[s]{
+		word("account", func(r s) string { return r.copy.Account }),
+		word("store", func(r s) string { return r.copy.Store }),
+		text("space", func(r s) string { return r.copy.Space }),
+		text("item", func(r s) string { return r.copy.Item }),
+		group("content",
+			ver(func(r s) bool { return r.content != nil }),
+			uint32s("ns", func(r s) uint32 { return belowMillis(content(r).GetTime()) }),
+			changeID(func(r s) bool { return r.content != nil }),
+			int64s("size", func(r s) int64 { return content(r).GetSize() }),
+			text("version", func(r s) string { return content(r).GetVersion() }),
+			text("etag", func(r s) string { return content(r).GetEtag() }),
+			text("media_type", func(r s) string { return content(r).GetMediaType() }),
+			text("origin", func(r s) string { return originName(content(r).GetOrigin()) }),
+			text("user", func(r s) string { return content(r).GetUser() }),
+			maybe("source_time", func(r s) *timestamppb.Timestamp { return content(r).GetSourceTime() }),
+			uint32s("source_ns", func(r s) uint32 { return belowMillis(content(r).GetSourceTime()) }),
+			text("source_version", func(r s) string { return content(r).GetSourceVersion() }),
+		),
+		group("deleted",
+			ver(func(r s) bool { return r.deleted != nil }),
+			uint32s("ns", func(r s) uint32 { return belowMillis(deleted(r).GetTime()) }),
+			changeID(func(r s) bool { return r.deleted != nil }),
+			text("origin", func(r s) string { return originName(deleted(r).GetOrigin()) }),
+			text("user", func(r s) string { return deleted(r).GetUser() }),
+		),
+		stateDigests(),
+		group("properties",
+			ver(func(r s) bool { return r.properties != nil }),
+			text("media_type", func(r s) string { return r.properties.GetMediaType() }),
+			pairs("user", func(r s) map[string]string { return r.properties.GetProperties() }),
+		),
+		group("acl",
+			ver(func(r s) bool { return r.acl != nil }),
+			pairs("rights", func(r s) map[string]string { return r.acl.GetAcl() }),
+		),
+		group("attempt",
+			ver(func(r s) bool { return r.check != nil }),
+			text("verdict", func(r s) string { return verdictName(r.check.GetVerdict()) }),
+			uint8s("row", func(r s) int32 { return r.check.GetRow() }),
+		),
+		group("pass",
+			ver(func(r s) bool { return r.pass }),
+			passDigests(),
+		),
+		group("fail",
+			ver(func(r s) bool { return r.fail }),
+			text("finding", func(r s) string { return when(r.fail, r.check.GetFinding()) }),
+			uint8s("row", func(r s) int32 { return when(r.fail, r.check.GetRow()) }),
+		),
+		group("asserted",
+			ver(func(r s) bool { return r.asserted }),
+			uint8s("level", func(r s) int32 { return when(r.asserted, r.check.GetEvidenceLevel()) }),
+		),
+	}
+}
+
+// when returns v, or the zero value where yes is false.
+func when[T any](yes bool, v T) T {
+	if !yes {
+		var zero T
+		return zero
+	}
+	return v
+}
+
+// ver is the version of a group: zero where the row says nothing of it.
+func ver(says func(stateRow) bool) column[stateRow] {
+	return simple("ver", "UInt128", func() *proto.ColUInt128 { return new(proto.ColUInt128) }, func(r stateRow) proto.UInt128 {
+		if !says(r) {
+			return proto.UInt128{}
+		}
+		return r.at.wide()
+	})
+}
+
+func changeID(says func(stateRow) bool) column[stateRow] {
+	return simple("change", "FixedString(16)", func() *proto.ColFixedStr16 { return new(proto.ColFixedStr16) },
+		func(r stateRow) [16]byte { return when(says(r), r.change) })
+}
+
+// stateDigests holds the digests of a content change, each with its version.
+func stateDigests() column[stateRow] {
+	return column[stateRow]{"digests", "SimpleAggregateFunction(maxMap, Map(String, String))", func() appender[stateRow] {
+		c := newPairs()
+		values := new(proto.ColStr)
+		c.Values = values
+		var b []byte
+		return appender[stateRow]{c, func(r stateRow) error {
+			set := r.content.GetDigests()
+			c.keys = sortedKeys(c.keys, set)
+			verified := r.content.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
+			for _, k := range c.keys {
+				var err error
+				if b, err = appendHex(r.at.digest(b[:0], verified, r.change), set[k]); err != nil {
+					return fmt.Errorf("%s: %w", k, err)
+				}
+				c.Keys.Append(k)
+				values.AppendBytes(b)
+			}
+			c.Offsets.Append(uint64(c.Keys.Rows()))
+			return nil
+		}}
+	}}
+}
+
+// passDigests are the digests of the bytes that passed.
+func passDigests() column[stateRow] {
+	return column[stateRow]{"digests", "Map(String, String)", func() appender[stateRow] {
+		c := newPairs()
+		values := new(proto.ColStr)
+		c.Values = values
+		return appender[stateRow]{c, func(r stateRow) error {
+			var set map[string]string
+			if r.pass {
+				set = r.check.GetContent().GetDigests()
+			}
+			c.keys = sortedKeys(c.keys, set)
+			for _, k := range c.keys {
+				b, err := appendHex(nil, set[k])
+				if err != nil {
+					return fmt.Errorf("%s: %w", k, err)
+				}
+				c.Keys.Append(k)
+				values.AppendBytes(b)
+			}
+			c.Offsets.Append(uint64(c.Keys.Rows()))
+			return nil
+		}}
+	}}
+}
+
+// group is a tuple of columns of which the greatest version stays.
+func group(name string, parts ...column[stateRow]) column[stateRow] {
+	types := make([]string, len(parts))
+	for i, p := range parts {
+		types[i] = p.name + " " + p.typ
+	}
+	tuple := "Tuple(" + strings.Join(types, ", ") + ")"
+	return column[stateRow]{name, "SimpleAggregateFunction(max, " + tuple + ")", func() appender[stateRow] {
+		t := &tupleColumn{typ: proto.ColumnType(tuple)}
+		appenders := make([]appender[stateRow], len(parts))
+		for i, p := range parts {
+			appenders[i] = p.make()
+			t.parts = append(t.parts, appenders[i].data)
+		}
+		return appender[stateRow]{t, func(r stateRow) error {
+			for i, a := range appenders {
+				if err := a.append(r); err != nil {
+					return fmt.Errorf("%s: %w", parts[i].name, err)
+				}
+			}
+			return nil
+		}}
+	}}
+}
+
+// tupleColumn is a Tuple of columns that have no state of their own (no LowCardinality).
+type tupleColumn struct {
+	typ   proto.ColumnType
+	parts []proto.ColInput
+}
+
+// Type is the column's type.
+func (t *tupleColumn) Type() proto.ColumnType { return t.typ }
+
+// Rows returns the number of values.
+func (t *tupleColumn) Rows() int { return t.parts[0].Rows() }
+
+// EncodeColumn writes the parts one after the other.
+func (t *tupleColumn) EncodeColumn(b *proto.Buffer) {
+	for _, p := range t.parts {
+		p.EncodeColumn(b)
+	}
+}
+
+// WriteColumn writes the parts one after the other.
+func (t *tupleColumn) WriteColumn(w *proto.Writer) {
+	for _, p := range t.parts {
+		p.WriteColumn(w)
+	}
+}
+
+func stateInto(columns []column[stateRow]) string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = "`" + c.name + "`"
+	}
+	return "INSERT INTO {db}.copy_state (" + strings.Join(names, ", ") + ") VALUES"
+}
+
+func stateBlock(columns []column[stateRow], rows []stateRow) (proto.Input, error) {
+	input := make(proto.Input, len(columns))
+	for i, c := range columns {
+		a := c.make()
+		for _, r := range rows {
+			if err := a.append(r); err != nil {
+				return nil, rowError(r.Delivery, c.name, err)
+			}
+		}
+		input[i] = proto.InputColumn{Name: c.name, Data: a.data}
+	}
+	return input, nil
+}

@@ -1,0 +1,198 @@
+package clickhouse
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ClickHouse/ch-go/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A row is one record on its way into one table.
+type row[T any] struct {
+	*schemas.Delivery
+	m T
+}
+
+// A table knows its columns once: INSERT, append and the comparison with
+// system.columns come from the one list.
+type table[T any] struct {
+	name    string
+	id      func(row[T]) string
+	ts      func(row[T]) *timestamppb.Timestamp // decides the month
+	columns []column[row[T]]
+}
+
+// newTable returns the table with the columns that all logs have in front.
+func newTable[T any](name string, id func(row[T]) string, ts func(row[T]) *timestamppb.Timestamp, columns ...column[row[T]]) *table[T] {
+	type r = row[T]
+	return &table[T]{name, id, ts, append([]column[r]{
+		id16("id", id),
+		moment("ts", ts),
+		uint32s("ns", func(x r) uint32 { return belowMillis(ts(x)) }),
+		word("topic", func(x r) string { return string(x.From) }),
+		uint32s("inc", func(x r) uint32 { return x.Incarnation }),
+		uint16s("part", func(x r) uint16 { return uint16(x.Partition) }),
+		uint64s("off", func(x r) uint64 { return uint64(x.Offset) }),
+	}, columns...)}
+}
+
+func (t *table[T]) into() string {
+	names := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		names[i] = "`" + c.name + "`"
+	}
+	return "INSERT INTO {db}." + t.name + " (" + strings.Join(names, ", ") + ") VALUES"
+}
+
+// block returns the rows as columns.
+func (t *table[T]) block(rows []row[T]) (proto.Input, error) {
+	input := make(proto.Input, len(t.columns))
+	for i, c := range t.columns {
+		a := c.make()
+		for _, r := range rows {
+			if err := a.append(r); err != nil {
+				return nil, rowError(r.Delivery, c.name, err)
+			}
+		}
+		input[i] = proto.InputColumn{Name: c.name, Data: a.data}
+	}
+	return input, nil
+}
+
+// A chunk is what one INSERT takes: rows of one table and one month, in the order of their offsets.
+type chunk struct {
+	table string
+	into  string
+	block proto.Input
+	rows  []landed // what lands with it
+	min   int64    // bounds of ts, in milliseconds
+	max   int64
+	// only returns the block of some of the rows.
+	only func(keep []bool) (proto.Input, error)
+}
+
+// landed says that a row is in its table.
+type landed struct {
+	off uint64
+	id  [16]byte
+}
+
+// chunks cuts the rows into months. Rows that a table cannot take are errors of class permanent.
+func (t *table[T]) chunks(rows []row[T]) ([]chunk, error) {
+	var order []int
+	months := map[int][]row[T]{}
+	for _, r := range rows {
+		if r.Partition < 0 || r.Partition > 65535 || r.Offset < 0 {
+			return nil, rowError(r.Delivery, "part, off", errors.New("out of range"))
+		}
+		ts := t.ts(r)
+		if _, err := toMillis(ts); err != nil {
+			return nil, rowError(r.Delivery, "ts", err)
+		}
+		at := ts.AsTime()
+		month := at.Year()*12 + int(at.Month())
+		if months[month] == nil {
+			order = append(order, month)
+		}
+		months[month] = append(months[month], r)
+	}
+	var chunks []chunk
+	for _, month := range order {
+		c, err := t.chunk(months[month])
+		if err != nil {
+			return nil, err
+		}
+		chunks = append(chunks, c)
+	}
+	return chunks, nil
+}
+
+func (t *table[T]) chunk(rows []row[T]) (chunk, error) {
+	block, err := t.block(rows)
+	if err != nil {
+		return chunk{}, err
+	}
+	c := chunk{table: t.name, into: t.into(), block: block, rows: make([]landed, len(rows)), min: maxMillis, max: minMillis}
+	for i, r := range rows {
+		ms, err := toMillis(t.ts(r))
+		if err != nil {
+			return chunk{}, rowError(r.Delivery, "ts", err)
+		}
+		id, err := parseID(t.id(r))
+		if err != nil {
+			return chunk{}, rowError(r.Delivery, "id", err)
+		}
+		c.rows[i] = landed{uint64(r.Offset), id}
+		c.min, c.max = min(c.min, ms), max(c.max, ms)
+	}
+	c.only = func(keep []bool) (proto.Input, error) {
+		var kept []row[T]
+		for i, r := range rows {
+			if keep[i] {
+				kept = append(kept, r)
+			}
+		}
+		return t.block(kept)
+	}
+	return c, nil
+}
+
+// rowsOf returns the rows of a batch whose bodies are of type T.
+func rowsOf[T schemas.Body](batch []*schemas.Delivery) ([]row[T], error) {
+	rows := make([]row[T], len(batch))
+	for i, d := range batch {
+		m, ok := d.Body.(T)
+		if !ok {
+			return nil, retry.Permanent(&RowError{d.From, d.Partition, d.Offset, "body", fmt.Errorf("is a %T", d.Body)})
+		}
+		rows[i] = row[T]{d, m}
+	}
+	return rows, nil
+}
+
+// columnTypes returns name and type of each column, for the comparison with system.columns.
+func (t *table[T]) columnTypes() map[string]string {
+	types := map[string]string{}
+	for _, c := range t.columns {
+		types[c.name] = c.typ
+	}
+	return types
+}
+
+// A feed turns a batch of one topic into the INSERTs of one table.
+type feed struct {
+	table  string
+	types  map[string]string
+	chunks func(batch []*schemas.Delivery) ([]chunk, error)
+}
+
+// feedOf is the feed of a table whose rows are the messages of a topic.
+func feedOf[T schemas.Body](t *table[T]) feed {
+	return feed{t.name, t.columnTypes(), func(batch []*schemas.Delivery) ([]chunk, error) {
+		rows, err := rowsOf[T](batch)
+		if err != nil {
+			return nil, err
+		}
+		return t.chunks(rows)
+	}}
+}
+
+// feeds are the tables that each topic feeds.
+func feeds() map[schemas.Topic][]feed {
+	return map[schemas.Topic][]feed{
+		schemas.Changes:            {feedOf(auditLog())},
+		schemas.DuplicationResults: {feedOf(duplicationLog())},
+		schemas.FixityResults:      {feedOf(bitLog())},
+		schemas.Incidents:          {feedOf(incidents())},
+		schemas.Reports:            {feedOf(reports())},
+		schemas.Jobs:               {feedOf(jobLog())},
+		schemas.Policies:           {feedOf(policyHistory())},
+		schemas.Admin:              {feedOf(adminLog())},
+		schemas.Dead:               deadFeeds(),
+	}
+}

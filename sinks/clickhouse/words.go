@@ -1,0 +1,100 @@
+package clickhouse
+
+import (
+	"errors"
+	"math"
+
+	"github.com/ClickHouse/ch-go/proto"
+)
+
+// words is a column LowCardinality(String) for writing. It looks a value up only where
+// it differs from the one before; ch-go's keeps all values until it is encoded.
+type words struct {
+	index proto.ColStr
+	seen  map[string]uint32
+	keys  []uint32
+	last  string
+}
+
+var (
+	_ proto.ColumnOf[string] = (*words)(nil)
+	_ proto.StateEncoder     = (*words)(nil)
+)
+
+func newWords() *words { return &words{seen: map[string]uint32{}} }
+
+// Append appends one value.
+func (c *words) Append(v string) {
+	if n := len(c.keys); n > 0 && v == c.last {
+		c.keys = append(c.keys, c.keys[n-1])
+		return
+	}
+	key, ok := c.seen[v]
+	if !ok {
+		key = uint32(len(c.seen))
+		c.seen[v] = key
+		c.index.Append(v)
+	}
+	c.keys = append(c.keys, key)
+	c.last = v
+}
+
+// AppendArr appends values.
+func (c *words) AppendArr(vs []string) {
+	for _, v := range vs {
+		c.Append(v)
+	}
+}
+
+// Type is the column's type.
+func (c *words) Type() proto.ColumnType { return "LowCardinality(String)" }
+
+// Rows returns the number of values.
+func (c *words) Rows() int { return len(c.keys) }
+
+// Row returns the ith value.
+func (c *words) Row(i int) string { return c.index.Row(int(c.keys[i])) }
+
+// Reset empties the column.
+func (c *words) Reset() { *c = *newWords() }
+
+// EncodeState writes the version of the encoding.
+func (c *words) EncodeState(b *proto.Buffer) { b.PutInt64(1) }
+
+// EncodeColumn writes dictionary and keys.
+func (c *words) EncodeColumn(b *proto.Buffer) {
+	if len(c.keys) == 0 {
+		return
+	}
+	// Additional keys, and a dictionary of this block alone; the low byte is the width.
+	const flags = 1<<9 | 1<<10
+	width := 0
+	switch n := len(c.seen); {
+	case n > math.MaxUint16+1:
+		width = 2
+	case n > math.MaxUint8+1:
+		width = 1
+	}
+	b.PutInt64(int64(flags | width))
+	b.PutInt64(int64(c.index.Rows()))
+	c.index.EncodeColumn(b)
+	b.PutInt64(int64(len(c.keys)))
+	for _, k := range c.keys {
+		switch width {
+		case 0:
+			b.PutUInt8(uint8(k))
+		case 1:
+			b.PutUInt16(uint16(k))
+		default:
+			b.PutUInt32(k)
+		}
+	}
+}
+
+// WriteColumn writes dictionary and keys.
+func (c *words) WriteColumn(w *proto.Writer) { w.ChainBuffer(c.EncodeColumn) }
+
+// DecodeColumn is not there: the column is only written.
+func (c *words) DecodeColumn(*proto.Reader, int) error {
+	return errors.New("reading a column that is only written")
+}
