@@ -1,0 +1,174 @@
+// Package deletion carries deletes of a source to its destinations.
+//
+// It looks again before it deletes, and deletes only what a fresh tombstone of the
+// source proves to be meant: one that is newer than what the destination holds and than
+// the rule that lets deletes through. Nothing is deleted while anything is unknown; what
+// is deleted is the version that was seen, and is kept where the store can.
+package deletion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// maxRounds bounds how often one execution looks at an item that keeps changing.
+const maxRounds = 5
+
+// agent names the deleter in Changes.
+const agent = "deleter"
+
+// Config is how a Deleter works and names itself.
+type Config struct {
+	// Delay is how long after the delete of the source a copy is kept.
+	Delay time.Duration
+	// Worker, Host and Software stand in results.
+	Worker, Host, Software string
+}
+
+// A Deleter handles the topic deletions. It is safe for concurrent use.
+type Deleter struct {
+	cfg    Config
+	looker *duplicate.Looker
+}
+
+// New returns a Deleter.
+func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records duplicate.Records) (*Deleter, error) {
+	if c.Delay < 0 {
+		return nil, fmt.Errorf("deletion: delay of %s is negative", c.Delay)
+	}
+	looker, err := duplicate.NewLooker(stores, rules, records)
+	if err != nil {
+		return nil, err
+	}
+	return &Deleter{c, looker}, nil
+}
+
+// Handle executes the DeletionCommand in d: it deletes one copy, if that is still
+// right, and returns the result, after the Change of the copy.
+func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	c, ok := d.Body.(*pb.DeletionCommand)
+	if !ok {
+		return nil, retry.Permanent(fmt.Errorf("deletion: found a %T where a DeletionCommand belongs", d.Body))
+	}
+	if c.GetSpace() == "" || c.GetItem() == "" {
+		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space or item is empty", c.GetId()))
+	}
+	w := &work{cfg: e.cfg, command: c, attempt: d.Attempt, started: time.Now()}
+	if due := c.GetDeleted().AsTime().Add(e.cfg.Delay); e.cfg.Delay > 0 && time.Now().Before(due) {
+		return nil, retry.Wait(fmt.Errorf("delete no sooner than %s after the source", e.cfg.Delay), due)
+	}
+	var err error
+	if w.scene, err = e.looker.Scene(w.look()); err != nil {
+		return nil, err
+	}
+	for range maxRounds {
+		var out []schemas.Message
+		if out, err = w.round(ctx); err == nil {
+			return out, nil
+		}
+		if !errors.Is(err, storage.ErrChanged) && !errors.Is(err, storage.ErrNotFound) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("execute deletion %s: %w", c.GetId(), err)
+}
+
+// work is one execution of one command.
+type work struct {
+	cfg     Config
+	command *pb.DeletionCommand
+	scene   *duplicate.Scene
+	attempt int
+	started time.Time
+}
+
+// look is the command to look at the item again. It tells of no delete, so that only a
+// tombstone, read afresh, can prove one.
+func (w *work) look() *pb.DuplicationCommand {
+	c := w.command
+	return &pb.DuplicationCommand{
+		Id: c.GetId(), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(),
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Cause: c.GetCause(),
+		ChangeTime: c.GetDeleted(), PolicyRevision: c.GetPolicyRevision(), Time: c.GetTime(),
+	}
+}
+
+// end is how the execution ends.
+type end struct {
+	row, result, detail string
+	outcome             pb.Outcome
+	digests             digest.Set
+	change              *pb.Change
+}
+
+func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
+	s := w.scene.Look(ctx)
+	if s.Source.Presence == duplicate.Present {
+		return w.messages(end{row: "C7", result: "not-deleted", detail: "the source is present", outcome: pb.Outcome_OUTCOME_NOTHING}), nil
+	}
+	d, err := w.scene.Decide(ctx, &s)
+	if err != nil {
+		return nil, err
+	}
+	e := end{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
+	switch {
+	case d.Row == "C8":
+		if d.Announce {
+			e.change = duplicate.Gone(w.scene.Command, w.scene.Copy, s.Destination.Record.GetManifest())
+		}
+	case d.Row == "C6", d.Row == "C8x":
+		// Nothing proves a delete: the duplication command that finds the same waits and reports.
+		e.result, e.detail = "not-deleted", d.Result
+	case d.Deleted.IsZero():
+	case d.NeedsApproval || w.command.GetNeedsApproval():
+		e.result, e.outcome = "awaiting-approval", pb.Outcome_OUTCOME_HANDED_ON
+	default:
+		return w.delete(ctx, s.Destination.Object)
+	}
+	return w.messages(e), nil
+}
+
+func (w *work) delete(ctx context.Context, seen storage.Object) ([]schemas.Message, error) {
+	at, store := w.scene.Copy, w.scene.Store
+	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
+		Condition: storage.Condition{Version: seen.Version}, Keep: store.Capabilities().KeepsReplaced,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("delete %s: %w", at, err)
+	}
+	change := record.Delete(at, deleted)
+	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, w.command.GetId(), agent
+	return w.messages(end{
+		row: "C7", result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
+		digests: deleted.Object.Digests, change: record.Seal(change),
+	}), nil
+}
+
+func (w *work) messages(e end) []schemas.Message {
+	c := w.command
+	var out []schemas.Message
+	if e.change != nil {
+		out = append(out, schemas.Message{Topic: schemas.Changes, Body: e.change})
+	}
+	return append(out, schemas.Message{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
+		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCommand(),
+		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
+		Decision: e.row, Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
+		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt), ChangeTime: c.GetDeleted(),
+		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
+	}})
+}

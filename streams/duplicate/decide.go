@@ -1,0 +1,369 @@
+package duplicate
+
+import (
+	"slices"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/policy"
+)
+
+// action is what a decision asks for.
+type action int
+
+// The actions. Copy, SetProperties, CreateSpace write; none of the others changes a store.
+const (
+	actNothing action = iota
+	// actFail ends the execution with the error of what did not answer.
+	actFail
+	// actReadRecords has the records of both sides read afresh, and the decision taken again.
+	actReadRecords
+	// actReadBytes has a side's bytes read for their digests, and the decision taken again.
+	actReadBytes
+	// actWait is for what may still arrive; after the last wait it ends in Result.
+	actWait
+	actCopy
+	actSetProperties
+	// actDelete hands a DeletionCommand to the owner of the destination's deletes.
+	actDelete
+	actCreateSpace
+)
+
+// A Decision is a row of the tables of spec/duplication.md, and what follows from it.
+type Decision struct {
+	Row    string
+	action action
+	// Result is the word in which the command ends.
+	Result string
+	// CheckSource and CheckDestination ask for a fixity check of that side.
+	CheckSource, CheckDestination bool
+	// ReadSource and ReadDestination are the sides whose bytes ReadBytes wants.
+	ReadSource, ReadDestination bool
+	// Known is what copied bytes must agree with.
+	Known digest.Set
+	// Reference: nothing is known of the source, so what is read becomes it, and a
+	// Change of the source says so. Twice: it is read a second time first.
+	Reference, Twice bool
+	// Announce: the destination's Change goes out, since the manifest does not show it.
+	// AnnounceProperties: that of its properties does.
+	Announce, AnnounceProperties bool
+	// NeedsApproval is of a Delete.
+	NeedsApproval bool
+	// Deleted is when the source went, for a Delete.
+	Deleted time.Time
+	// Newer: the source is newer than the command knew (C11).
+	Newer bool
+}
+
+// Decide returns the first row of the item table that matches what was seen. It is pure
+// and total, and nothing that is unknown leads to a write.
+func Decide(s Sight) Decision {
+	c := s.Command
+	switch {
+	case c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR:
+		return s.repair()
+	case !s.inPolicy():
+		return Decision{Row: "C12", Result: "not-in-policy"}
+	case !s.seen():
+		return Decision{Row: "C9", action: actFail}
+	case s.Source.Presence == Present:
+		if s.Rules.Excludes(c.GetItem(), s.Source.Object.Size) {
+			return Decision{Row: "C10", Result: "excluded"}
+		}
+		return s.carry()
+	case s.Destination.Presence == Present:
+		return s.extra()
+	}
+	return s.gone()
+}
+
+func (s Sight) inPolicy() bool {
+	return slices.Contains(s.Rules.Pairs, policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()})
+}
+
+func (s Sight) seen() bool {
+	known := func(p Presence) bool { return p == Present || p == Absent }
+	return known(s.Source.Presence) && known(s.Destination.Presence)
+}
+
+// needRecords is the decision while a row that is needed is not known.
+func (s Sight) needRecords(row string) Decision {
+	if s.fresh == notAsked {
+		return Decision{Row: row, action: actReadRecords}
+	}
+	return Decision{Row: row, action: actFail}
+}
+
+// A knowledge is what is on record of the source's content.
+type knowledge struct {
+	digests digest.Set // that we can compute
+	nothing bool       // there is none
+	speaks  bool       // it is about the version that is there now
+	suspect bool       // and yet the digests differ
+	newer   bool       // than the command knew
+}
+
+// known returns what is on record of the source, from the causing change, else from
+// the manifest; false where that would have to be read first.
+func (s Sight) known() (knowledge, bool) {
+	if told := s.told(); !told.empty() && told.speaksOf(s.Source) {
+		return s.knowledge(told), true
+	}
+	row, ok := s.sourceRow()
+	if !ok {
+		return knowledge{}, false
+	}
+	if isLive(row) && versionOf(row).speaksOf(s.Source) {
+		k := s.knowledge(versionOf(row))
+		k.newer = !s.told().empty()
+		return k, true
+	}
+	return knowledge{nothing: row.GetState() == pb.RecordState_RECORD_STATE_NONE && s.told().empty()}, true
+}
+
+func (s Sight) knowledge(v version) knowledge {
+	return knowledge{
+		digests: computable(v.digests), speaks: true,
+		suspect: v.digests.Compare(s.Source.digests()) == digest.Disagree,
+	}
+}
+
+// carry decides where the source is present.
+func (s Sight) carry() Decision {
+	k, ok := s.known()
+	if !ok {
+		return s.needRecords("C9")
+	}
+	present := s.Destination.Presence == Present
+	if present {
+		if d, ok := s.digestsMissing(); ok {
+			return d
+		}
+	}
+	switch {
+	case k.suspect:
+		return Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: present}
+	case !k.speaks && !k.nothing && len(s.Source.digests()) == 0 && len(s.Source.Read) == 0:
+		return Decision{Row: "C1", action: actReadBytes, ReadSource: true} // it may be what is known, only touched
+	case !k.speaks && !k.nothing:
+		return waitForSource()
+	}
+	lost := false
+	if s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_SWEEP {
+		row, ok := s.destinationRow()
+		if !ok {
+			return s.needRecords("C9")
+		}
+		lost = isLive(row) && s.Destination.differs(versionOf(row))
+		if present && lost {
+			return Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true, Newer: k.newer}
+		}
+	}
+	if present && s.Source.digests().Compare(s.Destination.digests()) == digest.Agree {
+		return s.inSync(k)
+	}
+	return s.copy(k, lost)
+}
+
+// waitForSource is C4w: the source is not the version that anything on record speaks of.
+func waitForSource() Decision {
+	return Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}
+}
+
+// digestsMissing decides C1: both sides are present and cannot be compared.
+func (s Sight) digestsMissing() (Decision, bool) {
+	from, to := s.Source.digests(), s.Destination.digests()
+	if from.Compare(to) != digest.Incomparable {
+		return Decision{}, false
+	}
+	d := Decision{Row: "C1", action: actReadBytes,
+		ReadSource: len(s.Source.Read) == 0, ReadDestination: len(s.Destination.Read) == 0}
+	switch {
+	case d.ReadSource && d.ReadDestination && len(from) == 0 && has(to):
+		d.ReadDestination = false
+	case d.ReadSource && d.ReadDestination && len(to) == 0 && has(from):
+		d.ReadSource = false
+	case !d.ReadSource && !d.ReadDestination:
+		return Decision{Row: "C9", action: actFail}, true // read, and still nothing to compare
+	}
+	return d, true
+}
+
+// has reports whether a reading of the other side can be compared with s.
+func has(s digest.Set) bool { return s[digest.MD5] != "" || s[digest.SHA256] != "" }
+
+// inSync decides where both sides hold the same bytes: C2, C3.
+func (s Sight) inSync(k knowledge) Decision {
+	if !s.sameProperties() {
+		return Decision{Row: "C3", action: actSetProperties, Result: "properties-set", Newer: k.newer}
+	}
+	row, ok := s.destinationRow()
+	if !ok {
+		return s.needRecords("C9")
+	}
+	d := Decision{Row: "C2", Result: "in-sync", Newer: k.newer}
+	at := s.Destination.Object
+	if !isLive(row) || !versionOf(row).speaksOf(s.Destination) || row.GetVersion() != "" && row.GetVersion() != at.Version {
+		d.Announce = true // tells the properties too
+	} else {
+		d.AnnounceProperties = row.GetMediaType() != at.Properties.MediaType || !sameNames(row.GetProperties(), at.Properties.User, s.FoldCase)
+	}
+	return d
+}
+
+// copy decides where the source's bytes are not at the destination: C4, C4n, C5, and C4d of what was lost.
+func (s Sight) copy(k knowledge, lost bool) Decision {
+	d := Decision{Row: "C5", action: actCopy, Result: "copied", Known: k.digests, Newer: k.newer}
+	over := s.Destination.Presence == Present
+	switch {
+	case over && s.Command.GetIfAbsent():
+		return Decision{Row: "C4", Result: "if-absent", Newer: k.newer}
+	case over:
+		d.Row = "C4"
+	case lost:
+		d.Row, d.Result = "C4d", "was-lost"
+	}
+	if len(d.Known) > 0 {
+		return d
+	}
+	// The change said nothing of the bytes: what the manifest says comes first.
+	row, ok := s.sourceRow()
+	if !ok {
+		return s.needRecords("C9")
+	}
+	switch {
+	case row.GetState() == pb.RecordState_RECORD_STATE_NONE:
+	case !isLive(row) || !versionOf(row).speaksOf(s.Source):
+		return waitForSource()
+	case versionOf(row).digests.Compare(s.Source.digests()) == digest.Disagree:
+		return Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: over}
+	default:
+		d.Known = computable(row.GetDigests())
+	}
+	if len(d.Known) == 0 {
+		d.Reference, d.Twice = true, over
+		if over {
+			d.Row = "C4n"
+		}
+	}
+	return d
+}
+
+// extra decides where only the destination is present: C6, C7 and its variants.
+func (s Sight) extra() Decision {
+	from, okFrom := s.sourceRow()
+	to, okTo := s.destinationRow()
+	if !okFrom || !okTo {
+		return s.needRecords("C9")
+	}
+	deleted, told := s.deleteTold()
+	switch {
+	case isLive(from) && (!told || !deleted.After(from.GetTime().AsTime())):
+		return Decision{Row: "C6", action: actWait, Result: "source-missing"}
+	case from.GetState() == pb.RecordState_RECORD_STATE_NONE && !told:
+		return Decision{Row: "C7c", Result: "orphan"}
+	}
+	// A tombstone that is as old as what it follows came after it: rows are folded in
+	// the order of the log. Of the command's own delete that is not known.
+	tombstone := from.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE
+	carried := s.sourceTime(to)
+	newer := told && deleted.After(carried)
+	if tombstone {
+		at := from.GetTime().AsTime()
+		newer = newer || !at.Before(carried)
+		if !told || at.After(deleted) {
+			deleted = at
+		}
+	}
+	if !newer {
+		return Decision{Row: "C7d", Result: "kept-newer"}
+	}
+	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
+	if s.Rules.Deletes == policy.KeepCopy || !deleted.After(s.Rules.Since) || !deleted.After(s.Rules.Added[pair]) {
+		return Decision{Row: "C7b", Result: "kept"}
+	}
+	d := Decision{Row: "C7", action: actDelete, Result: "deletion-ordered", Deleted: deleted}
+	if s.Rules.Deletes != policy.Propagate || s.guessed(from) {
+		d.Row, d.NeedsApproval = "C7b", true
+	}
+	return d
+}
+
+// sourceTime returns when the source content that the destination holds was made. Where
+// nobody recorded it of this very object, it is taken to be as young as the object.
+func (s Sight) sourceTime(to *pb.Record) time.Time {
+	seen := s.Destination.Object.Modified.Truncate(time.Millisecond)
+	if isLive(to) && versionOf(to).speaksOf(s.Destination) && to.GetSourceTime() != nil {
+		return to.GetSourceTime().AsTime()
+	}
+	return seen
+}
+
+// guessed reports whether the delete is only what a sweep or a check concluded: loss
+// looks the same, so a person must say that it was meant.
+func (s Sight) guessed(from *pb.Record) bool {
+	if s.Command.GetApproved() != "" {
+		return false
+	}
+	o := from.GetOrigin()
+	return s.Command.GetIfAbsent() || o == pb.Origin_ORIGIN_SWEEP || o == pb.Origin_ORIGIN_FIXITY
+}
+
+// gone decides where neither side is present: C8, C8x.
+func (s Sight) gone() Decision {
+	from, okFrom := s.sourceRow()
+	to, okTo := s.destinationRow()
+	if !okFrom || !okTo {
+		return s.needRecords("C9")
+	}
+	if deleted, told := s.deleteTold(); isLive(from) && (!told || !deleted.After(from.GetTime().AsTime())) {
+		return Decision{Row: "C8x", action: actWait, Result: "all-copies-missing"}
+	}
+	return Decision{Row: "C8", Result: "gone", Announce: isLive(to)}
+}
+
+// repair decides C0: the preconditions of spec/fixity.md, "Incidents and repair". The
+// source is the good copy, the destination the bad one.
+func (s Sight) repair() Decision {
+	moot := Decision{Row: "C0", Result: "repair-moot", CheckDestination: true}
+	order := s.Command.GetRepair()
+	switch {
+	case !s.seen():
+		return Decision{Row: "C0", action: actFail}
+	case order == nil, s.Source.Presence != Present, s.Destination.Presence != Present && !s.isFailed():
+		return moot
+	case s.fresh != answered:
+		return s.needRecords("C0")
+	}
+	m, a := s.Destination.Record.GetManifest(), s.Destination.Record.GetAudit()
+	for _, r := range []*pb.Record{m, a} {
+		if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
+			return Decision{Row: "C0", action: actFail}
+		}
+	}
+	known, ok := reference(order.GetDigests(), s.Destination.Record)
+	switch {
+	case !isLive(m) || !isLive(a) || !ok || known.Compare(s.Source.digests()) == digest.Disagree:
+		return moot
+	case !s.isFailed():
+		// Mended already, perhaps by an execution that died before it could tell.
+		if m.GetVersion() != s.Destination.Object.Version && known.Compare(s.Destination.digests()) == digest.Agree {
+			moot.Announce, moot.CheckDestination = true, false // its Change brings a check
+		}
+		return moot
+	}
+	return Decision{Row: "C0", action: actCopy, Result: "repaired", Known: known}
+}
+
+// reference returns the digests that the repaired copy must have; false unless the order,
+// the manifest and the audit log agree, and somebody has verified them.
+func reference(order digest.Set, r *pb.CopyRecord) (digest.Set, bool) {
+	m, a := digest.Set(r.GetManifest().GetDigests()), digest.Set(r.GetAudit().GetDigests())
+	verified := r.GetLastPass() != nil ||
+		r.GetManifest().GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED ||
+		r.GetAudit().GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
+	known := computable(order.Union(m).Union(a))
+	return known, verified && len(known) > 0 &&
+		m.Compare(a) == digest.Agree && order.Compare(m) == digest.Agree && order.Compare(a) == digest.Agree
+}

@@ -1,0 +1,339 @@
+package duplicate
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+const (
+	a = "0cc175b9c0f1b6a831c399e269772661" // md5 of "a"
+	b = "92eb5ffee6ae2fec3ad71c777531578f"
+)
+
+var (
+	pair = policy.Pair{Source: "1", Destination: "2"}
+	live = pb.RecordState_RECORD_STATE_LIVE
+	none = pb.RecordState_RECORD_STATE_NONE
+	tomb = pb.RecordState_RECORD_STATE_TOMBSTONE
+)
+
+func hour(h int) time.Time               { return time.Date(2026, 9, 1, h, 0, 0, 0, time.UTC) }
+func stamp(h int) *timestamppb.Timestamp { return timestamppb.New(hour(h)) }
+func md5of(d string) digest.Set          { return digest.Set{digest.MD5: d} }
+func there(version, md5 string, h int) Side {
+	return Side{Presence: Present, Object: object(version, md5, h)}
+}
+
+func object(version, md5 string, h int) storage.Object {
+	o := storage.Object{Item: "a.jpg", Size: 1, Modified: hour(h), Version: version}
+	if md5 != "" {
+		o.Digests = md5of(md5)
+	}
+	return o
+}
+
+func row(state pb.RecordState, version, md5 string, h int) *pb.Record {
+	r := &pb.Record{State: state, Version: version, Time: stamp(h), Size: 1, Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+	if md5 != "" {
+		r.Digests = md5of(md5)
+	}
+	return r
+}
+
+// sight returns one where the change of hour 2 made version v1 of bytes a at the source,
+// and the destination is absent, as f alters it.
+func sight(f func(*Sight)) Sight {
+	s := Sight{
+		Command: &pb.DuplicationCommand{
+			Id: "c", Account: "acme", Space: "photos", Item: "a.jpg", SourceStore: "1", DestinationStore: "2",
+			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, CauseOp: pb.Op_OP_ADD,
+			ChangeVersion: "v1", ChangeTime: stamp(2), Digests: md5of(a), Size: 1,
+		},
+		Rules:       policy.Rules{Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(1)},
+		Source:      there("v1", a, 2),
+		Destination: Side{Presence: Absent},
+	}
+	if f != nil {
+		f(&s)
+	}
+	return s
+}
+
+// records sets the rows of both sides as read afresh.
+func (s *Sight) records(source, destination *pb.Record) {
+	s.fresh = answered
+	s.Source.Record = &pb.CopyRecord{Manifest: source, Audit: source}
+	s.Destination.Record = &pb.CopyRecord{Manifest: destination, Audit: destination}
+}
+
+// told replaces what the command says of its cause.
+func (s *Sight) tell(op pb.Op, version, md5 string, h int) {
+	c := s.Command
+	c.CauseOp, c.ChangeVersion, c.Digests, c.ChangeTime = op, version, nil, stamp(h)
+	if md5 != "" {
+		c.Digests = md5of(md5)
+	}
+}
+
+// bySweep makes the command a sweep's, which carries these rows.
+func (s *Sight) bySweep(source, destination *pb.Record) {
+	s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+	s.Command.ChangeTime, s.Command.Reason = nil, pb.DuplicationReason_DUPLICATION_REASON_SWEEP
+	s.Command.SourceRecord, s.Command.DestinationRecord = source, destination
+}
+
+func (s *Sight) copied(version, md5 string) { s.Destination = there(version, md5, 3) }
+
+// deleted makes the sight that of a source which is gone while its copy is there.
+func (s *Sight) deleted(source *pb.Record) {
+	s.Source = Side{Presence: Absent}
+	s.copied("d1", a)
+	to := row(live, "d1", a, 3)
+	to.SourceTime = stamp(2)
+	s.records(source, to)
+	s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+	s.Command.ChangeTime = nil
+}
+
+func TestDecideCarries(t *testing.T) {
+	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"By": "me"}}
+	folded := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	tests := map[string]struct {
+		sight func(*Sight)
+		want  Decision
+	}{
+		"C12: the pair is not in the policy": {func(s *Sight) { s.Rules.Pairs = nil; s.Source = Side{} },
+			Decision{Row: "C12", Result: "not-in-policy"}},
+		"C9: source unknown":      {func(s *Sight) { s.Source = Side{} }, Decision{Row: "C9", action: actFail}},
+		"C9: destination unknown": {func(s *Sight) { s.Destination = Side{} }, Decision{Row: "C9", action: actFail}},
+		"C9: a row is needed": {func(s *Sight) { s.Source = there("v2", b, 3) },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C9: another version of the same time and size": {func(s *Sight) { s.Source = there("v2", "", 2) },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C9: a needed row cannot be read": {func(s *Sight) { s.Source = there("v2", b, 3); s.fresh = unanswered },
+			Decision{Row: "C9", action: actFail}},
+		"C10: by glob": {func(s *Sight) { s.Rules.Exclude = []string{"*.jpg"} }, Decision{Row: "C10", Result: "excluded"}},
+		"C10: by size": {func(s *Sight) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 }, Decision{Row: "C10", Result: "excluded"}},
+		"C1: the source has no digest": {func(s *Sight) { s.Source = there("v1", "", 2); s.copied("d1", a) },
+			Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
+		"C1: the destination has no digest": {func(s *Sight) { s.copied("d1", "") },
+			Decision{Row: "C1", action: actReadBytes, ReadDestination: true}},
+		"C1: neither has": {func(s *Sight) { s.Source = there("v1", "", 2); s.copied("d1", "") },
+			Decision{Row: "C1", action: actReadBytes, ReadSource: true, ReadDestination: true}},
+		"C1: a touched source may be what is known": {func(s *Sight) {
+			s.Source = there("v2", "", 3)
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
+		"C4s: the store's digest is not the known one": {func(s *Sight) { s.Source = there("v1", b, 2) },
+			Decision{Row: "C4s", Result: "source-suspect", CheckSource: true}},
+		"C4s: and the destination is there": {func(s *Sight) { s.Source = there("v1", b, 2); s.copied("d1", a) },
+			Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
+		"C4s: the bytes that were read are not": {func(s *Sight) {
+			s.Source = there("v1", "", 2)
+			s.Source.Read = md5of(b)
+			s.copied("d1", b)
+		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
+		"C4s: by the manifest, where the change was silent": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.Source = there("v1", b, 2)
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true}},
+		"C4w: newer than all that is known": {func(s *Sight) {
+			s.Source = there("v2", b, 3)
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
+		"C4w: present after its tombstone": {func(s *Sight) {
+			s.Source = there("v2", b, 3)
+			s.records(row(tomb, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
+		"C4w: also where both sides agree": {func(s *Sight) {
+			s.Source = there("v2", b, 3)
+			s.copied("d1", b)
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
+		"C4d: was lost": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C4d", action: actCopy, Result: "was-lost", Known: md5of(a)}},
+		"C4d: lost, by what the sweep carries, is read afresh": {func(s *Sight) { s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3)) },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C4d: there, and not as recorded": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.copied("d2", b)
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true}},
+		"C2: in sync, and on record": {func(s *Sight) {
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C2: in sync, the Change was never sent": {func(s *Sight) {
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C2", Result: "in-sync", Announce: true}},
+		"C2: in sync, in another version than on record": {func(s *Sight) {
+			s.copied("d2", a)
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C2", Result: "in-sync", Announce: true}},
+		"C2: needs the destination's row": {func(s *Sight) { s.copied("d1", a) }, Decision{Row: "C9", action: actReadRecords}},
+		"C2: the sweep carries both rows": {func(s *Sight) {
+			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.copied("d1", a)
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C2: names have no case": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties, s.Destination.Object.Properties, s.FoldCase = image, folded, true
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.Destination.Record.Manifest.MediaType, s.Destination.Record.Manifest.Properties = image.MediaType, image.User
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C2: the properties were never told": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties, s.Destination.Object.Properties = image, image
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C2", Result: "in-sync", AnnounceProperties: true}},
+		"C3: properties differ": {func(s *Sight) { s.copied("d1", a); s.Source.Object.Properties = image },
+			Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C3: names have case": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties, s.Destination.Object.Properties = image, folded
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C4: copied over": {func(s *Sight) { s.copied("d1", b) },
+			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C4: not where only absence may be filled": {func(s *Sight) { s.copied("d1", b); s.Command.IfAbsent = true },
+			Decision{Row: "C4", Result: "if-absent"}},
+		"C4n: nothing is known": {func(s *Sight) {
+			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.copied("d1", b)
+			s.records(row(none, "", "", 0), row(none, "", "", 0))
+		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true, Twice: true}},
+		"C4n: known without digests": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.copied("d1", b)
+			s.records(row(live, "v1", "", 2), row(none, "", "", 0))
+		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true, Twice: true}},
+		"C5: plain": {nil, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C5: if_absent too": {func(s *Sight) { s.Command.IfAbsent = true },
+			Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C5: without digests the manifest is asked first": {func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C5: the manifest knows them": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C5: nothing known, so the bytes become the reference": {func(s *Sight) {
+			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.records(row(none, "", "", 0), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true}},
+		"C5: a change that names no version speaks by time and size": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "", a, 2)
+			s.Source = there("v1", "", 2)
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C11: a newer version, which the manifest knows": {func(s *Sight) {
+			s.Source = there("v2", b, 3)
+			s.records(row(live, "v2", b, 3), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(b), Newer: true}},
+		"C11: another version of the same bytes is not newer": {func(s *Sight) { s.Source = there("v2", a, 3) },
+			Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := Decide(sight(tt.sight))
+			if len(got.Known) == 0 && len(tt.want.Known) == 0 {
+				got.Known, tt.want.Known = nil, nil
+			}
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDecideDeletes(t *testing.T) {
+	ordered := func(row string, h int, approval bool) Decision {
+		return Decision{Row: row, action: actDelete, Result: "deletion-ordered", Deleted: hour(h), NeedsApproval: approval}
+	}
+	kept := Decision{Row: "C7b", Result: "kept"}
+	tests := map[string]struct {
+		sight func(*Sight)
+		want  Decision
+	}{
+		"C6: the source's row is live": {func(s *Sight) { s.deleted(row(live, "v1", a, 2)) },
+			Decision{Row: "C6", action: actWait, Result: "source-missing"}},
+		"C6: the delete that is told is older": {func(s *Sight) { s.deleted(row(live, "v1", a, 5)); s.tell(pb.Op_OP_DELETE, "v0", "", 4) },
+			Decision{Row: "C6", action: actWait, Result: "source-missing"}},
+		"C7: a tombstone":                {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)) }, ordered("C7", 4, false)},
+		"C7: in the same millisecond":    {func(s *Sight) { s.deleted(row(tomb, "v1", a, 2)) }, ordered("C7", 2, false)},
+		"C7: this command's delete":      {func(s *Sight) { s.deleted(row(live, "v1", a, 2)); s.tell(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
+		"C7: the younger of two deletes": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 3)); s.tell(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
+		"C7d: told, and no younger than the copy's content": {func(s *Sight) {
+			s.deleted(row(none, "", "", 0))
+			s.tell(pb.Op_OP_DELETE, "v1", a, 2)
+		}, Decision{Row: "C7d", Result: "kept-newer"}},
+		"C7b: a found delete": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Command.IfAbsent = true }, ordered("C7b", 4, true)},
+		"C7: nothing is read yet": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.fresh, s.Source.Record = notAsked, nil },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C7: no one can say": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.fresh, s.Destination.Record = unanswered, nil },
+			Decision{Row: "C9", action: actFail}},
+		"C7d: the copy is of a younger content": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Destination.Record.Manifest.SourceTime = stamp(5)
+		}, Decision{Row: "C7d", Result: "kept-newer"}},
+		"C7d: the copy is not the recorded one, and younger": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Destination = Side{Presence: Present, Object: object("d2", b, 6), Record: s.Destination.Record}
+		}, Decision{Row: "C7d", Result: "kept-newer"}},
+		"C7: the copy has no row and is older": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Destination.Record.Manifest = row(none, "", "", 0)
+		}, ordered("C7", 4, false)},
+		"C7b: keep":                {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.KeepCopy }, kept},
+		"C7b: approve":             {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.Approve }, ordered("C7b", 4, true)},
+		"C7b: older than the rule": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Since = hour(4) }, kept},
+		"C7b: older than the pair": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Added = map[policy.Pair]time.Time{pair: hour(5)}
+		}, kept},
+		"C7b: only a sweep says so": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
+		}, ordered("C7b", 4, true)},
+		"C7: a sweep says so, and a person": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
+		}, ordered("C7", 4, false)},
+		"C7c: nothing is known of the source": {func(s *Sight) { s.deleted(row(none, "", "", 0)) }, Decision{Row: "C7c", Result: "orphan"}},
+		"C8: gone": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Destination.Presence = Absent
+			s.Destination.Record.Manifest = row(tomb, "d1", a, 5)
+		},
+			Decision{Row: "C8", Result: "gone"}},
+		"C8: gone, and nobody said so": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Destination.Presence = Absent },
+			Decision{Row: "C8", Result: "gone", Announce: true}},
+		"C8: by this command's delete": {func(s *Sight) {
+			s.deleted(row(live, "v1", a, 2))
+			s.tell(pb.Op_OP_DELETE, "v1", a, 4)
+			s.Destination.Presence = Absent
+		}, Decision{Row: "C8", Result: "gone", Announce: true}},
+		"C8: never was": {func(s *Sight) {
+			s.deleted(row(none, "", "", 0))
+			s.Destination = Side{Presence: Absent, Record: &pb.CopyRecord{Manifest: row(none, "", "", 0)}}
+		}, Decision{Row: "C8", Result: "gone"}},
+		"C8x: all copies are missing": {func(s *Sight) { s.deleted(row(live, "v1", a, 2)); s.Destination.Presence = Absent },
+			Decision{Row: "C8x", action: actWait, Result: "all-copies-missing"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := Decide(sight(tt.sight)); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}

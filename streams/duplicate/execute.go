@@ -1,0 +1,234 @@
+// Package duplicate executes duplication commands: it looks at both sides of one item,
+// decides by the table of spec/duplication.md, acts, and looks again.
+//
+// What is done follows from what is there, never from the command alone, so a command
+// may be executed twice, late, or by two executors at once. The source is only read;
+// bytes become visible only where they agree with what is known of them; what is
+// replaced is kept; nothing is written while anything that matters is unknown.
+package duplicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// maxRounds bounds how often one execution looks at an item that keeps changing.
+const maxRounds = 5
+
+// errAgain is what asks for another look: what was seen is no longer so.
+var errAgain = errors.New("item changed meanwhile")
+
+// Config is how an Executor works and names itself.
+type Config struct {
+	// WaitLadder is how long a command waits for what may still arrive, wait by wait;
+	// after the last it ends. nil: 5 m, 30 m, 2 h.
+	WaitLadder []time.Duration
+	// NoCheck leaves out the fixity task that follows each copy.
+	NoCheck bool
+	// Worker, Host and Software stand in results.
+	Worker, Host, Software string
+}
+
+// An Executor handles the topics duplication.*. It is safe for concurrent use.
+type Executor struct {
+	cfg    Config
+	looker *Looker
+}
+
+// New returns an Executor.
+func New(c Config, stores Stores, rules Rules, records Records) (*Executor, error) {
+	looker, err := NewLooker(stores, rules, records)
+	if err != nil {
+		return nil, err
+	}
+	if c.WaitLadder == nil {
+		c.WaitLadder = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
+	}
+	for _, wait := range c.WaitLadder {
+		if wait <= 0 {
+			return nil, fmt.Errorf("duplicate: wait of %s is not positive", wait)
+		}
+	}
+	return &Executor{c, looker}, nil
+}
+
+// Handle executes the DuplicationCommand in d and returns its result, after the
+// Changes of what it wrote and the tasks that follow.
+func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	c, ok := d.Body.(*pb.DuplicationCommand)
+	if !ok {
+		return nil, retry.Permanent(fmt.Errorf("duplicate: found a %T where a DuplicationCommand belongs", d.Body))
+	}
+	if c.GetSpace() == "" {
+		return nil, retry.Permanent(fmt.Errorf("decide row S0: command %q has no space", c.GetId()))
+	}
+	scene, err := e.looker.Scene(c)
+	if err != nil {
+		return nil, err
+	}
+	w := &work{Scene: scene, cfg: e.cfg, delivery: d, started: time.Now()}
+	if c.GetItem() == "" {
+		err = w.space(ctx)
+	} else {
+		err = w.item(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w.messages(), nil
+}
+
+// work is one execution of one command.
+type work struct {
+	*Scene
+	cfg      Config
+	delivery *schemas.Delivery
+	started  time.Time
+
+	out     []schemas.Message // but for the last task and the result
+	task    *pb.FixityTask    // of what was written last
+	end     Decision          // in which the command ends
+	outcome pb.Outcome
+	detail  string
+	// What was written last at the destination, if anything was; and from which version.
+	written, from storage.Object
+	record        *pb.CopyRecord
+	bytes         int64
+	digests       digest.Set
+	misread       int // readings of the source that did not agree with what is known
+}
+
+func (w *work) wrote() bool { return w.record != nil }
+
+func (w *work) item(ctx context.Context) error {
+	var err error
+	for range maxRounds {
+		var done bool
+		if done, err = w.round(ctx); done {
+			return nil
+		}
+		if err == nil || errors.Is(err, errAgain) {
+			continue
+		}
+		break
+	}
+	if w.wrote() {
+		// What was written is verified and must be told of. What could not be seen
+		// after it moves nothing: who changes an item later sends a command of its own.
+		if err != nil {
+			w.detail = "the look after it: " + err.Error()
+		}
+		return nil
+	}
+	if err == nil {
+		err = errAgain
+	}
+	return fmt.Errorf("execute command %s: %w", w.Command.GetId(), err)
+}
+
+// round looks, decides and acts once. It is done when nothing is left to look at.
+func (w *work) round(ctx context.Context) (done bool, err error) {
+	s := w.Look(ctx)
+	w.recall(&s)
+	d, err := w.Decide(ctx, &s)
+	if err != nil {
+		return false, again(err)
+	}
+	if w.wrote() && (d.Row == "C2" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
+		return true, nil // as it should be, or not for this command to mend
+	}
+	done, err = w.act(ctx, s, d)
+	return done, again(err)
+}
+
+// recall adds what this execution itself knows of both sides.
+func (w *work) recall(s *Sight) {
+	if !w.wrote() {
+		return
+	}
+	if s.Source.Object.Version == w.from.Version && s.Source.Presence == Present {
+		s.Source.Read = w.digests
+	}
+	if s.Destination.Object.Version == w.written.Version && s.Destination.Presence == Present {
+		s.Destination.Read, s.Destination.Record = w.digests, w.record
+	}
+}
+
+// again marks errors that say that what was seen is no longer so.
+func again(err error) error {
+	for _, stale := range []error{storage.ErrChanged, storage.ErrExists, storage.ErrNotFound, storage.ErrNoSpace} {
+		if errors.Is(err, stale) {
+			return fmt.Errorf("%w: %w", errAgain, err)
+		}
+	}
+	return err
+}
+
+func (w *work) act(ctx context.Context, s Sight, d Decision) (done bool, err error) {
+	switch d.action {
+	case actNothing:
+		w.rest(s, d)
+		return true, nil
+	case actWait:
+		return w.wait(s, d)
+	case actCopy:
+		return w.copy(ctx, s, d)
+	case actSetProperties:
+		return w.setProperties(ctx, s, d)
+	case actDelete:
+		w.finish(d, pb.Outcome_OUTCOME_HANDED_ON)
+		w.emit(schemas.Deletions, w.deletion(s, d))
+		return true, nil
+	}
+	return false, retry.Permanent(fmt.Errorf("act on row %s: no such action %d", d.Row, d.action))
+}
+
+// rest acts on rows that change nothing: what is found is passed on.
+func (w *work) rest(s Sight, d Decision) {
+	outcome := pb.Outcome_OUTCOME_NOTHING
+	if d.CheckSource {
+		outcome = pb.Outcome_OUTCOME_HANDED_ON
+		w.emit(schemas.FixityHigh, w.suspect(w.SourceCopy))
+	}
+	if d.CheckDestination {
+		outcome = pb.Outcome_OUTCOME_HANDED_ON
+		w.emit(schemas.FixityHigh, w.suspect(w.Copy))
+	}
+	o := s.Destination.Object
+	o.Digests = s.Destination.digests()
+	switch {
+	case d.Announce && s.Destination.Presence == Present:
+		change := w.content(o, s.Source.Object)
+		w.emit(schemas.Changes, change)
+		w.task = w.afterCopy(change)
+	case d.Announce:
+		w.emit(schemas.Changes, Gone(w.Command, w.Copy, s.Destination.Record.GetManifest()))
+	case d.AnnounceProperties:
+		w.emit(schemas.Changes, w.propertiesSet(o))
+	}
+	w.finish(d, outcome)
+}
+
+// wait returns an error of class wait, and after the last ends the command.
+func (w *work) wait(s Sight, d Decision) (bool, error) {
+	if n := w.delivery.Waits; n < len(w.cfg.WaitLadder) {
+		err := fmt.Errorf("row %s of %s: %s", d.Row, w.Copy, d.Result)
+		return false, retry.Wait(err, time.Now().Add(w.cfg.WaitLadder[max(n, 0)]))
+	}
+	w.rest(s, d)
+	return true, nil
+}
+
+func (w *work) finish(d Decision, outcome pb.Outcome) { w.end, w.outcome = d, outcome }
+
+func (w *work) emit(topic schemas.Topic, body schemas.Body) {
+	w.out = append(w.out, schemas.Message{Topic: topic, Body: body})
+}

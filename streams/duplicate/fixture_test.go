@@ -1,0 +1,283 @@
+package duplicate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+var ladder = []time.Duration{time.Minute, time.Hour}
+
+// world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal
+// of all Changes.
+type world struct {
+	t        *testing.T
+	mem      map[string]*mem.Store
+	faulty   map[string]*storagetest.Faulty
+	rules    policy.Rules
+	journal  *journal
+	executor *Executor
+}
+
+func (w *world) Store(_, id string) (storage.Store, bool) {
+	s, ok := w.faulty[id]
+	return s, ok
+}
+
+func (w *world) Rules(string, string) (policy.Rules, bool) { return w.rules, true }
+
+// journal folds Changes into records, as the state tables and the audit log do.
+type journal struct {
+	mu    sync.Mutex
+	rows  map[schemas.Copy]*pb.Record
+	asked int
+	err   error
+}
+
+func (j *journal) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.asked++
+	var records []*pb.CopyRecord
+	for _, c := range copies {
+		r := j.rows[c]
+		if r == nil {
+			r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
+		}
+		records = append(records, &pb.CopyRecord{Manifest: r, Audit: r})
+	}
+	return records, j.err
+}
+
+func (j *journal) add(c *pb.Change) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	at := schemas.Copy{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem()}
+	if old := j.rows[at]; old != nil && old.GetTime().AsTime().After(c.GetTime().AsTime()) {
+		return
+	}
+	switch c.GetOp() {
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
+		j.rows[at] = known(c).GetManifest()
+	case pb.Op_OP_SET_PROPERTIES:
+		if old := j.rows[at]; old != nil {
+			set := proto.Clone(old).(*pb.Record)
+			set.MediaType, set.Properties = c.GetMediaType(), c.GetProperties()
+			j.rows[at] = set
+		}
+	case pb.Op_OP_DELETE:
+		j.rows[at] = &pb.Record{State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: c.GetTime(), Origin: c.GetOrigin()}
+	}
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, mem: map[string]*mem.Store{}, faulty: map[string]*storagetest.Faulty{},
+		rules:   policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(-1000)},
+		journal: &journal{rows: map[schemas.Copy]*pb.Record{}}}
+	for i, id := range []string{"1", "2"} {
+		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(9 + i) }}) // clocks differ
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.mem[id], w.faulty[id] = s, storagetest.NewFaulty(s)
+		s.Mark(id)
+		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
+	}
+	var err error
+	w.executor, err = New(Config{WaitLadder: ladder, Worker: "w", Host: "h", Software: "s"}, w, w, w.journal)
+	w.must(err)
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func at(store string) schemas.Copy {
+	return schemas.Copy{Account: "acme", Store: store, Space: "photos", Item: "a.jpg"}
+}
+
+// put stores bytes beside the executor; nobody is told.
+func (w *world) put(store, text string) storage.Object {
+	w.t.Helper()
+	o, err := w.mem[store].Put(w.t.Context(), "photos", "a.jpg", strings.NewReader(text), storage.PutOptions{
+		Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}})
+	w.must(err)
+	return o
+}
+
+func (w *world) remove(store string) storage.Deleted {
+	w.t.Helper()
+	d, err := w.mem[store].Delete(w.t.Context(), "photos", "a.jpg", storage.DeleteOptions{})
+	w.must(err)
+	return d
+}
+
+// tell puts the Change of what put or remove returned into the journal.
+func (w *world) tell(c *pb.Change) *pb.Change {
+	c.Origin = pb.Origin_ORIGIN_CLIENT
+	w.journal.add(record.Seal(c))
+	return c
+}
+
+func (w *world) added(store, text string) *pb.Change {
+	return w.tell(record.Content(at(store), w.put(store, text)))
+}
+
+// command is what the planner makes of a Change of store 1.
+func command(c *pb.Change) *pb.DuplicationCommand {
+	return &pb.DuplicationCommand{
+		Id: schemas.ID("command", c.GetId(), "2"), Account: "acme", Space: "photos", Item: "a.jpg",
+		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), CauseOp: c.GetOp(), ChangeTime: c.GetTime(),
+		ChangeVersion: c.GetVersion(), Size: c.GetSize(), Digests: c.GetDigests(), Provenance: c.GetProvenance(),
+		PolicyRevision: 3, Time: c.GetTime(),
+	}
+}
+
+// manual is a command that knows nothing.
+func manual() *pb.DuplicationCommand {
+	return &pb.DuplicationCommand{Id: "manual", Account: "acme", Space: "photos", Item: "a.jpg",
+		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_MANUAL}
+}
+
+// repair is what the steward makes of a failed check of store 2.
+func (w *world) repair(expected digest.Set) *pb.DuplicationCommand {
+	c := manual()
+	c.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
+	c.Repair = &pb.RepairOrder{Incident: "incident", Digests: expected, Check: "check", Number: 1}
+	if o, err := w.mem["2"].Stat(w.t.Context(), "photos", "a.jpg"); err == nil {
+		c.Repair.Failed = record.Identity(o)
+	}
+	return c
+}
+
+// did is what an execution led to.
+type did struct {
+	t       *testing.T
+	changes []*pb.Change
+	tasks   map[schemas.Topic][]*pb.FixityTask
+	orders  []*pb.DeletionCommand
+	result  *pb.DuplicationResult
+}
+
+// run executes a command and, if it succeeds, publishes its Changes.
+func (w *world) run(c *pb.DuplicationCommand, waits int) (did, error) {
+	w.t.Helper()
+	got, err := w.crash(c, waits)
+	for _, change := range got.changes {
+		w.journal.add(change)
+	}
+	return got, err
+}
+
+func (w *world) mustRun(c *pb.DuplicationCommand) did {
+	w.t.Helper()
+	got, err := w.run(c, 0)
+	w.must(err)
+	return got
+}
+
+// crash executes a command, and nothing is published.
+func (w *world) crash(c *pb.DuplicationCommand, waits int) (did, error) {
+	w.t.Helper()
+	d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, Waits: waits, Timestamp: hour(9)}
+	out, err := w.executor.Handle(w.t.Context(), d)
+	if err != nil {
+		if out != nil {
+			w.t.Errorf("messages beside an error: %v", out)
+		}
+		return did{}, err
+	}
+	return sort(w.t, out), nil
+}
+
+func sort(t *testing.T, out []schemas.Message) did {
+	t.Helper()
+	got := did{t: t, tasks: map[schemas.Topic][]*pb.FixityTask{}}
+	for _, m := range out {
+		if got.result != nil {
+			t.Errorf("a message after the result: %v", m)
+		}
+		switch b := m.Body.(type) {
+		case *pb.Change:
+			if m.Topic != schemas.Changes || b.GetId() != schemas.ChangeID(b) {
+				t.Errorf("topic %s or id of Change %v", m.Topic, b)
+			}
+			got.changes = append(got.changes, b)
+		case *pb.FixityTask:
+			got.tasks[m.Topic] = append(got.tasks[m.Topic], b)
+		case *pb.DeletionCommand:
+			got.orders = append(got.orders, b)
+		case *pb.DuplicationResult:
+			got.result = b
+		default:
+			t.Errorf("a %T in %s", b, m.Topic)
+		}
+	}
+	if got.result == nil {
+		t.Fatal("no result")
+	}
+	return got
+}
+
+// ends checks the row, the word and the numbers of messages.
+func (d did) ends(row, result string, outcome pb.Outcome, changes, tasks int) {
+	d.t.Helper()
+	n := 0
+	for _, t := range d.tasks {
+		n += len(t)
+	}
+	r := d.result
+	if r.GetDecision() != row || r.GetResult() != result || r.GetOutcome() != outcome || len(d.changes) != changes || n != tasks {
+		d.t.Errorf("got %s %s %v (%s), %d changes, %d tasks; want %s %s %v, %d, %d", r.GetDecision(), r.GetResult(), r.GetOutcome(),
+			r.GetDetail(), len(d.changes), n, row, result, outcome, changes, tasks)
+	}
+}
+
+// holds checks what a store holds; "" means nothing.
+func (w *world) holds(store, want string) {
+	w.t.Helper()
+	r, _, err := w.mem[store].Open(w.t.Context(), "photos", "a.jpg", "")
+	if errors.Is(err, storage.ErrNotFound) && want == "" {
+		return
+	}
+	w.must(err)
+	got, err := io.ReadAll(r)
+	w.must(err)
+	if string(got) != want {
+		w.t.Errorf("store %s holds %q, want %q", store, got, want)
+	}
+}
+
+// untouched checks that nothing was changed in a store.
+func (w *world) untouched(store string) {
+	w.t.Helper()
+	for _, method := range []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace", "WriteMarker"} {
+		if n := w.faulty[store].Count(method); n > 0 {
+			w.t.Errorf("%d calls of %s of store %s", n, method, store)
+		}
+	}
+}
+
+func ms(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t.Truncate(time.Millisecond)) }

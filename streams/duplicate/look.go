@@ -1,0 +1,205 @@
+package duplicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// markerAge is how old the reading of a marker may be before a write to an absent item.
+const markerAge = time.Second
+
+// Stores gives the store of an account; false where there is none of that id.
+type Stores interface {
+	Store(account, id string) (storage.Store, bool)
+}
+
+// Rules tells what is in force for a space; false where the account has no policy.
+type Rules interface {
+	Rules(account, space string) (policy.Rules, bool)
+}
+
+// Records reads what is on record of copies, behind all that has been published when
+// it is called, in their order. It is slow; an error means that nothing is known.
+type Records interface {
+	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
+}
+
+// A Looker sees both sides of a command as they are now. It is safe for concurrent use.
+type Looker struct {
+	stores  Stores
+	rules   Rules
+	records Records
+	markers *markers
+}
+
+// NewLooker returns a Looker.
+func NewLooker(stores Stores, rules Rules, records Records) (*Looker, error) {
+	if stores == nil || rules == nil || records == nil {
+		return nil, errors.New("look: stores, rules or records are missing")
+	}
+	return &Looker{stores, rules, records, &markers{stores: map[string]*reading{}}}, nil
+}
+
+// A Scene is a command with the stores that it is about. The source can only be read.
+type Scene struct {
+	Command            *pb.DuplicationCommand
+	SourceCopy, Copy   schemas.Copy
+	SourceStore, Store storage.Store
+	rules              policy.Rules
+	looker             *Looker
+}
+
+// Scene finds the stores of a command. An unknown store is a permanent error, but for
+// a pair that is not in the policy, which nobody looks at.
+func (l *Looker) Scene(c *pb.DuplicationCommand) (*Scene, error) {
+	sc := &Scene{Command: c, looker: l}
+	sc.SourceCopy = schemas.Copy{Account: c.GetAccount(), Store: c.GetSourceStore(), Space: c.GetSpace(), Item: c.GetItem()}
+	sc.Copy = sc.SourceCopy
+	sc.Copy.Store = c.GetDestinationStore()
+	if rules, ok := l.rules.Rules(c.GetAccount(), c.GetSpace()); ok {
+		sc.rules = rules
+	}
+	source, okSource := l.stores.Store(c.GetAccount(), c.GetSourceStore())
+	destination, ok := l.stores.Store(c.GetAccount(), c.GetDestinationStore())
+	if !okSource || !ok {
+		if sc.sight().inPolicy() || c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
+			return nil, retry.Permanent(fmt.Errorf("find stores %q and %q of account %q: one is unknown",
+				c.GetSourceStore(), c.GetDestinationStore(), c.GetAccount()))
+		}
+		return sc, nil
+	}
+	sc.SourceStore, sc.Store = storage.ReadOnly(source), destination
+	return sc, nil
+}
+
+func (sc *Scene) sight() Sight { return Sight{Command: sc.Command, Rules: sc.rules} }
+
+// Look stats both sides at the same time. What could not be seen is Unknown, with its error.
+func (sc *Scene) Look(ctx context.Context) Sight {
+	s := sc.sight()
+	if sc.Store == nil {
+		return s
+	}
+	s.FoldCase = sc.SourceStore.Capabilities().FoldsPropertyCase || sc.Store.Capabilities().FoldsPropertyCase
+	var g errgroup.Group
+	g.Go(func() error { s.Source = sc.looker.side(ctx, sc.SourceCopy, sc.SourceStore); return nil })
+	g.Go(func() error { s.Destination = sc.looker.side(ctx, sc.Copy, sc.Store); return nil })
+	g.Wait() // each side keeps its own error
+	return s
+}
+
+func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) Side {
+	o, err := store.Stat(ctx, c.Space, c.Item)
+	noSpace := errors.Is(err, storage.ErrNoSpace)
+	switch {
+	case err == nil:
+		return Side{Presence: Present, Object: o}
+	case !noSpace && !errors.Is(err, storage.ErrNotFound):
+		return Side{Err: fmt.Errorf("stat %s: %w", c, err)}
+	}
+	if err := l.markers.confirm(ctx, c, store, time.Now()); err != nil {
+		return Side{Err: fmt.Errorf("believe that %s is absent: %w", c, err)}
+	}
+	return Side{Presence: Absent, NoSpace: noSpace}
+}
+
+// Decide decides, after it has read what the decision needs: records afresh, bytes for
+// want of digests. Its error has the class of what did not answer.
+func (sc *Scene) Decide(ctx context.Context, s *Sight) (Decision, error) {
+	for {
+		d := Decide(*s)
+		switch d.action {
+		case actReadRecords:
+			if err := sc.readRecords(ctx, s); err != nil {
+				return d, err
+			}
+		case actReadBytes:
+			if err := sc.readBytes(ctx, s, d); err != nil {
+				return d, err
+			}
+		case actFail:
+			return d, sc.unknown(*s, d)
+		default:
+			return d, nil
+		}
+	}
+}
+
+func (sc *Scene) readRecords(ctx context.Context, s *Sight) error {
+	s.fresh = unanswered
+	records, err := sc.looker.records.Fresh(ctx, []schemas.Copy{sc.SourceCopy, sc.Copy})
+	if err == nil && len(records) != 2 {
+		err = fmt.Errorf("found %d records for 2 copies", len(records))
+	}
+	if err != nil {
+		return retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", sc.Copy, err))
+	}
+	s.fresh = answered
+	s.Source.Record = records[0]
+	if s.Destination.Record == nil { // else this execution made it, and it is younger
+		s.Destination.Record = records[1]
+	}
+	return nil
+}
+
+func (sc *Scene) readBytes(ctx context.Context, s *Sight, d Decision) error {
+	for _, r := range []struct {
+		wanted bool
+		copy   schemas.Copy
+		store  storage.Store
+		side   *Side
+	}{
+		{d.ReadSource, sc.SourceCopy, sc.SourceStore, &s.Source},
+		{d.ReadDestination, sc.Copy, sc.Store, &s.Destination},
+	} {
+		if !r.wanted {
+			continue
+		}
+		read, err := hash(ctx, r.store, r.copy, r.side.Object.Version, s.told().digests)
+		if err != nil {
+			return err
+		}
+		r.side.Read = read
+	}
+	return nil
+}
+
+// hash reads one version of a copy for its digests: md5, sha256 and those of like.
+func hash(ctx context.Context, store storage.Store, c schemas.Copy, version string, like digest.Set) (digest.Set, error) {
+	h, err := digest.New(append([]string{digest.MD5, digest.SHA256}, computable(like).Algorithms()...)...)
+	if err != nil {
+		return nil, err
+	}
+	r, _, err := store.Open(ctx, c.Space, c.Item, version)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", c, err)
+	}
+	defer r.Close() // nothing was written to it
+	if _, err := h.ReadFrom(r); err != nil {
+		return nil, fmt.Errorf("read %s: %w", c, err)
+	}
+	return h.Sum(), nil
+}
+
+// unknown is the error of a decision that could not be made: the worst of both sides'.
+func (sc *Scene) unknown(s Sight, d Decision) error {
+	err := s.Source.Err
+	if err == nil || s.Destination.Err != nil && retry.ClassOf(s.Destination.Err) > retry.ClassOf(err) {
+		err = s.Destination.Err
+	}
+	if err == nil {
+		err = retry.Unavailable(errors.New("a record that is needed is not known"))
+	}
+	return fmt.Errorf("decide row %s of %s: %w", d.Row, sc.Copy, err)
+}

@@ -1,0 +1,158 @@
+package duplicate
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// agent names the executors in Changes.
+const agent = "copier"
+
+// messages returns all that the execution leads to, the result last.
+func (w *work) messages() []schemas.Message {
+	if w.task != nil && (!w.cfg.NoCheck || w.end.Row == "C0") {
+		topic := schemas.FixityHigh
+		switch w.task.GetPriority() {
+		case pb.Priority_PRIORITY_LOW:
+			topic = schemas.FixityLow
+		case pb.Priority_PRIORITY_LARGE:
+			topic = schemas.FixityLarge
+		}
+		w.emit(topic, w.task)
+	}
+	c := w.Command
+	w.emit(schemas.DuplicationResults, &pb.DuplicationResult{
+		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCause(),
+		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
+		Decision: w.end.Row, Result: w.end.Result, Outcome: w.outcome, Newer: w.end.Newer,
+		Bytes: w.bytes, Digests: w.digests, Detail: w.detail,
+		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.delivery.Attempt),
+		ChangeTime: c.GetChangeTime(), Incident: c.GetRepair().GetIncident(),
+		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
+	})
+	return w.out
+}
+
+func (w *work) origin() pb.Origin {
+	if w.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
+		return pb.Origin_ORIGIN_REPAIR
+	}
+	return pb.Origin_ORIGIN_DUPLICATION
+}
+
+func (w *work) stamp(c *pb.Change, o pb.Origin) *pb.Change {
+	c.Origin, c.Cause, c.Agent = o, w.Command.GetId(), agent
+	return record.Seal(c)
+}
+
+// content is the Change of the destination's copy, o, made from the source's, from.
+func (w *work) content(o, from storage.Object) *pb.Change {
+	c := record.Content(w.Copy, o)
+	c.SourceTime, c.SourceVersion = record.Time(from.Modified), from.Version
+	return w.stamp(c, w.origin())
+}
+
+// propertiesSet is the Change that tells of o's properties. Stores date contents only, so
+// it is as young as the youngest of the content, the change that caused it, and its command.
+func (w *work) propertiesSet(o storage.Object) *pb.Change {
+	c := record.Content(w.Copy, o)
+	c.Op = pb.Op_OP_SET_PROPERTIES
+	c.Digests, c.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+	c.Time = later(c.GetTime(), later(w.Command.GetChangeTime(), w.Command.GetTime()))
+	return w.stamp(c, w.origin())
+}
+
+func (w *work) spaceCreated(space storage.Space) *pb.Change {
+	c := &pb.Change{
+		Op: pb.Op_OP_CREATE_SPACE, Account: w.Copy.Account, Store: w.Copy.Store, Space: space.Name,
+		Properties: space.Properties, Acl: space.ACL,
+		// Stores do not date spaces; the command's time is the same in every execution.
+		Time: later(w.Command.GetChangeTime(), w.Command.GetTime()),
+	}
+	if c.Time == nil {
+		c.Time = record.Time(w.delivery.Timestamp)
+	}
+	return w.stamp(c, w.origin())
+}
+
+// Gone is the DELETE Change of a copy that was found absent while its row was live.
+// When it went nobody saw: no earlier than its content came, nor than the delete of the
+// source, if that caused the command. Told again, it is the same Change.
+func Gone(c *pb.DuplicationCommand, at schemas.Copy, row *pb.Record) *pb.Change {
+	change := record.Delete(at, storage.Deleted{
+		Object: storage.Object{Version: row.GetVersion(), ETag: row.GetEtag(), Size: row.GetSize(), Digests: row.GetDigests()},
+		Time:   later(row.GetTime(), c.GetChangeTime()).AsTime(),
+	})
+	change.Provenance = row.GetProvenance()
+	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, c.GetId(), agent
+	change.SourceTime, change.SourceVersion = row.GetSourceTime(), row.GetSourceVersion()
+	return record.Seal(change)
+}
+
+func later(a, b *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if a == nil || b != nil && b.AsTime().After(a.AsTime()) {
+		return b
+	}
+	return a
+}
+
+// known is what is on record of a copy once its Change has landed.
+func known(c *pb.Change) *pb.CopyRecord {
+	r := func() *pb.Record {
+		return &pb.Record{
+			State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(),
+			Size: c.GetSize(), Version: c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(),
+			SourceTime: c.GetSourceTime(), SourceVersion: c.GetSourceVersion(),
+			MediaType: c.GetMediaType(), Properties: c.GetProperties(), Origin: c.GetOrigin(),
+		}
+	}
+	return &pb.CopyRecord{Manifest: r(), Audit: r()}
+}
+
+// afterCopy asks for the check of what a Change tells of.
+func (w *work) afterCopy(c *pb.Change) *pb.FixityTask {
+	reason, priority := pb.FixityReason_FIXITY_REASON_AFTER_COPY, w.Command.GetPriority()
+	if w.origin() == pb.Origin_ORIGIN_REPAIR {
+		reason = pb.FixityReason_FIXITY_REASON_REPAIR
+	}
+	if priority == pb.Priority_PRIORITY_UNSPECIFIED {
+		priority = pb.Priority_PRIORITY_HIGH
+	}
+	return &pb.FixityTask{
+		Id:      schemas.ID("task", reason.String(), w.Command.GetId(), c.GetId()),
+		Account: w.Copy.Account, Store: w.Copy.Store, Space: w.Copy.Space, Item: w.Copy.Item,
+		Reason: reason, Priority: priority, Cause: w.Command.GetId(), Known: known(c), Time: timestamppb.New(w.started),
+	}
+}
+
+// suspect asks for the check of a copy that was found odd, at once.
+func (w *work) suspect(at schemas.Copy) *pb.FixityTask {
+	reason := pb.FixityReason_FIXITY_REASON_SUSPECT
+	if w.origin() == pb.Origin_ORIGIN_REPAIR {
+		reason = pb.FixityReason_FIXITY_REASON_REPAIR
+	}
+	return &pb.FixityTask{
+		Id:      schemas.ID("task", reason.String(), w.Command.GetId(), at.Store),
+		Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Reason: reason, Priority: pb.Priority_PRIORITY_HIGH, Cause: w.Command.GetId(), Time: timestamppb.New(w.started),
+	}
+}
+
+func (w *work) deletion(s Sight, d Decision) *pb.DeletionCommand {
+	c := w.Command
+	return &pb.DeletionCommand{
+		Id:      schemas.ID("deletion", c.GetId()),
+		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(),
+		Command: c.GetId(), Cause: c.GetCause(), Deleted: timestamppb.New(d.Deleted.Truncate(time.Millisecond)),
+		Destination: record.Identity(s.Destination.Object), NeedsApproval: d.NeedsApproval,
+		Reason: c.GetReason(), PolicyRevision: s.Rules.Revision, Time: c.GetTime(),
+	}
+}

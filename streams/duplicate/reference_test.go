@@ -1,0 +1,148 @@
+package duplicate
+
+import (
+	"context"
+	"io"
+	"reflect"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+func TestReference(t *testing.T) {
+	t.Run("C5", func(t *testing.T) {
+		w := newWorld(t)
+		w.put("1", "hello")
+		w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // no digests, no Change
+		got := w.mustRun(manual())
+		got.ends("C5", "copied", done, 2, 1)
+		checkReference(t, got, 1, w)
+	})
+	t.Run("C4n", func(t *testing.T) {
+		w := newWorld(t)
+		w.put("1", "hello")
+		w.put("2", "other")
+		got := w.mustRun(manual())
+		got.ends("C4n", "copied", done, 2, 1)
+		checkReference(t, got, 2, w)
+	})
+	t.Run("C4n, two readings differ", func(t *testing.T) {
+		w := newWorld(t)
+		w.put("1", "hello")
+		w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello"))
+		w.put("2", "other")
+		opened := 0
+		w.faulty["1"].Before(func(_ context.Context, c storagetest.Call) error {
+			if c.Method == "Open" {
+				if opened++; opened == 2 { // C1 has read once
+					w.mem["1"].Corrupt("photos", "a.jpg", []byte("hellO"))
+				}
+			}
+			return nil
+		})
+		w.mustRun(manual())
+		if n := w.faulty["2"].Count("Put"); n != 2 {
+			t.Errorf("%d puts, want one refused and one done", n)
+		}
+	})
+	t.Run("C5, replaced before it is opened", func(t *testing.T) {
+		w := newWorld(t)
+		w.put("1", "hello")
+		w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello"))
+		w.once("1", "Open", func() { w.mem["1"].Rewrite("photos", "a.jpg", []byte("world")) })
+		got := w.mustRun(manual())
+		o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+		w.must(err)
+		if got.changes[1].GetSourceVersion() != o.Version {
+			t.Errorf("source version: got %q, want %q", got.changes[1].GetSourceVersion(), o.Version)
+		}
+		w.holds("2", "world")
+	})
+	t.Run("C5, cut short", func(t *testing.T) {
+		w := newWorld(t)
+		w.put("1", "hello")
+		w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello"))
+		w.faulty["1"].Script(storagetest.Fault{Method: "Open", Mid: true, After: 3, Times: -1, Err: io.EOF})
+		w.mustRun(manual()).ends("C4s", "source-suspect", handedOn, 0, 1)
+		w.holds("2", "")
+	})
+}
+
+func checkReference(t *testing.T, got did, opened int, w *world) {
+	t.Helper()
+	w.holds("2", "hello")
+	source, destination := got.changes[0], got.changes[1]
+	if source.GetStore() != "1" || source.GetOrigin() != pb.Origin_ORIGIN_FIXITY || source.GetCause() != "manual" ||
+		len(source.GetDigests()) < 2 || !reflect.DeepEqual(source.GetDigests(), destination.GetDigests()) {
+		t.Errorf("the Change of the source: %v", source)
+	}
+	if n := w.faulty["1"].Count("Open"); n != opened {
+		t.Errorf("the source was opened %d times, want %d", n, opened)
+	}
+}
+
+func TestProperties(t *testing.T) {
+	prepare := func(t *testing.T) (*world, *pb.DuplicationCommand) {
+		w := newWorld(t)
+		w.mustRun(command(w.added("1", "hello")))
+		o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "image/png"}, storage.Condition{})
+		w.must(err)
+		change := w.tell(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+			Version: o.Version, Time: ms(o.Modified.Add(2 * time.Hour))})
+		return w, command(change)
+	}
+	t.Run("set", func(t *testing.T) {
+		w, c := prepare(t)
+		got := w.mustRun(c)
+		got.ends("C3", "properties-set", done, 2, 0)
+		o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+		if want := (storage.Properties{MediaType: "image/png"}); err != nil || !reflect.DeepEqual(o.Properties, want) {
+			t.Errorf("got %+v, %v", o.Properties, err)
+		}
+		set := got.changes[1]
+		if set.GetOp() != pb.Op_OP_SET_PROPERTIES || set.GetMediaType() != "image/png" || !proto.Equal(set.GetTime(), c.GetChangeTime()) {
+			t.Errorf("change: %v", set)
+		}
+		w.mustRun(c).ends("C2", "in-sync", nothing, 0, 0)
+	})
+	t.Run("failed, and persisted", func(t *testing.T) {
+		w, c := prepare(t)
+		w.faulty["2"].Script(storagetest.Fault{Method: "SetProperties", Done: true})
+		if _, err := w.run(c, 0); retry.ClassOf(err) != retry.Transient {
+			t.Errorf("got %v", err)
+		}
+		got := w.mustRun(c)
+		got.ends("C2", "in-sync", nothing, 1, 0)
+		if set := got.changes[0]; set.GetOp() != pb.Op_OP_SET_PROPERTIES || set.GetMediaType() != "image/png" {
+			t.Errorf("change: %v", set)
+		}
+		w.mustRun(c).ends("C2", "in-sync", nothing, 0, 0)
+	})
+	t.Run("deferred", func(t *testing.T) {
+		w, c := prepare(t)
+		w.faulty["2"].Script(fault("SetProperties", storage.ErrUnsupported))
+		w.mustRun(c).ends("C3", "properties-deferred", nothing, 0, 0)
+	})
+	t.Run("of another version", func(t *testing.T) {
+		w, c := prepare(t)
+		w.once("2", "SetProperties", func() { w.put("2", "else") })
+		if _, err := w.run(c, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.holds("2", "hello")
+	})
+	t.Run("failed", func(t *testing.T) {
+		w, c := prepare(t)
+		w.faulty["2"].Script(fault("SetProperties", nil))
+		if _, err := w.run(c, 0); retry.ClassOf(err) != retry.Transient {
+			t.Errorf("got %v", err)
+		}
+		w.mustRun(c).ends("C3", "properties-set", done, 2, 0)
+	})
+}

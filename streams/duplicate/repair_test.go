@@ -1,0 +1,100 @@
+package duplicate
+
+import (
+	"errors"
+	"testing"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+func TestRepair(t *testing.T) {
+	prepare := func(t *testing.T) (*world, digest.Set) {
+		w := newWorld(t)
+		change := w.added("1", "hello")
+		w.mustRun(command(change))
+		return w, change.GetDigests()
+	}
+	moot := func(t *testing.T, w *world, c *pb.DuplicationCommand, held string) {
+		t.Helper()
+		puts := len(w.mem["2"].Kept())
+		got := w.mustRun(c)
+		got.ends("C0", "repair-moot", handedOn, 0, 1)
+		for _, tasks := range got.tasks {
+			if tasks[0].GetReason() != pb.FixityReason_FIXITY_REASON_REPAIR || tasks[0].GetStore() != "2" {
+				t.Errorf("task: %v", tasks[0])
+			}
+		}
+		if len(w.mem["2"].Kept()) != puts {
+			t.Error("something was replaced")
+		}
+		w.holds("2", held)
+	}
+	t.Run("corrupt", func(t *testing.T) {
+		w, expected := prepare(t)
+		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
+		c := w.repair(expected)
+		got := w.mustRun(c)
+		got.ends("C0", "repaired", done, 1, 1)
+		w.holds("2", "hello")
+		if kept := w.mem["2"].Kept(); len(kept) != 1 || string(kept[0].Bytes) != "hellO" {
+			t.Errorf("kept: %v", kept)
+		}
+		if got.changes[0].GetOrigin() != pb.Origin_ORIGIN_REPAIR || got.result.GetIncident() != "incident" {
+			t.Errorf("change %v\nresult %v", got.changes[0], got.result)
+		}
+		for _, tasks := range got.tasks {
+			if tasks[0].GetReason() != pb.FixityReason_FIXITY_REASON_REPAIR {
+				t.Errorf("task: %v", tasks[0])
+			}
+		}
+		moot(t, w, c, "hello") // it is no longer what failed
+		w.untouched("1")
+	})
+	t.Run("missing", func(t *testing.T) {
+		w, expected := prepare(t)
+		w.mem["2"].Lose("photos", "a.jpg")
+		w.mustRun(w.repair(expected)).ends("C0", "repaired", done, 1, 1)
+		w.holds("2", "hello")
+	})
+	t.Run("written meanwhile", func(t *testing.T) {
+		w, expected := prepare(t)
+		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
+		c := w.repair(expected)
+		w.once("2", "Put", func() { w.mem["2"].Rewrite("photos", "a.jpg", []byte("mine")) })
+		moot(t, w, c, "mine")
+	})
+	t.Run("the good copy has rotted too", func(t *testing.T) {
+		w, expected := prepare(t)
+		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
+		w.mem["1"].Corrupt("photos", "a.jpg", []byte("hELLO"))
+		moot(t, w, w.repair(expected), "hellO")
+	})
+	t.Run("failed, and persisted", func(t *testing.T) {
+		w, expected := prepare(t)
+		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
+		c := w.repair(expected)
+		w.faulty["2"].Script(storagetest.Fault{Method: "Put", Done: true})
+		if _, err := w.run(c, 0); retry.ClassOf(err) != retry.Transient {
+			t.Fatalf("got %v", err)
+		}
+		w.holds("2", "hello")
+		got := w.mustRun(c)
+		got.ends("C0", "repair-moot", nothing, 1, 1)
+		if got.changes[0].GetOrigin() != pb.Origin_ORIGIN_REPAIR {
+			t.Errorf("change: %v", got.changes[0])
+		}
+		moot(t, w, c, "hello") // and told only once
+	})
+	t.Run("nothing is known of it", func(t *testing.T) {
+		w, expected := prepare(t)
+		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
+		w.journal.err = errors.New("no answer")
+		if _, err := w.run(w.repair(expected), 0); retry.ClassOf(err) != retry.ClassUnavailable {
+			t.Errorf("got %v", err)
+		}
+		w.holds("2", "hellO")
+	})
+}

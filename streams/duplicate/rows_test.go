@@ -1,0 +1,107 @@
+package duplicate
+
+import (
+	"reflect"
+	"testing"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+func TestDecideRepairs(t *testing.T) {
+	moot := Decision{Row: "C0", Result: "repair-moot", CheckDestination: true}
+	repaired := Decision{Row: "C0", action: actCopy, Result: "repaired", Known: md5of(a)}
+	tests := map[string]struct {
+		sight func(*Sight)
+		want  Decision
+	}{
+		"corrupt":                 {func(*Sight) {}, repaired},
+		"outside of any policy":   {func(s *Sight) { s.Rules = policy.Rules{} }, repaired},
+		"missing":                 {func(s *Sight) { s.Destination.Presence, s.Command.Repair.Failed = Absent, nil }, repaired},
+		"nothing is read yet":     {func(s *Sight) { s.fresh = notAsked }, Decision{Row: "C0", action: actReadRecords}},
+		"records unknown":         {func(s *Sight) { s.fresh = unanswered }, Decision{Row: "C0", action: actFail}},
+		"audit unknown":           {func(s *Sight) { s.Destination.Record.Audit = nil }, Decision{Row: "C0", action: actFail}},
+		"source unknown":          {func(s *Sight) { s.Source = Side{} }, Decision{Row: "C0", action: actFail}},
+		"destination unknown":     {func(s *Sight) { s.Destination.Presence = Unknown }, Decision{Row: "C0", action: actFail}},
+		"no order":                {func(s *Sight) { s.Command.Repair = nil }, moot},
+		"no good copy":            {func(s *Sight) { s.Source.Presence = Absent }, moot},
+		"another object is there": {func(s *Sight) { s.Destination.Object.Version = "d2" }, moot},
+		"mended, on record": {func(s *Sight) {
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.Command.Repair.Failed.Version = "d0"
+		}, moot},
+		"mended, and never told": {func(s *Sight) { s.copied("d2", a); s.records(row(live, "v1", a, 2), row(live, "d1", a, 3)) },
+			Decision{Row: "C0", Result: "repair-moot", Announce: true}},
+		"gone meanwhile":          {func(s *Sight) { s.Destination.Presence = Absent }, moot},
+		"back meanwhile":          {func(s *Sight) { s.Command.Repair.Failed = nil }, moot},
+		"manifest: other content": {func(s *Sight) { s.Destination.Record.Manifest = row(live, "d1", b, 3) }, moot},
+		"audit: other content":    {func(s *Sight) { s.Destination.Record.Audit = row(live, "d1", b, 3) }, moot},
+		"manifest: no row":        {func(s *Sight) { s.Destination.Record.Manifest = row(none, "", "", 0) }, moot},
+		"audit: a tombstone":      {func(s *Sight) { s.Destination.Record.Audit = row(tomb, "d1", a, 4) }, moot},
+		"manifest and audit differ where the order is silent": {func(s *Sight) {
+			s.Destination.Record.Manifest.Digests["sha256"], s.Destination.Record.Audit.Digests["sha256"] = "00", "01"
+		}, moot},
+		"order: other content": {func(s *Sight) { s.Command.Repair.Digests = md5of(b) }, moot},
+		"order: no digests":    {func(s *Sight) { s.Command.Repair.Digests = nil }, moot},
+		"the good copy is not": {func(s *Sight) { s.Source = there("v1", b, 2) }, moot},
+		"only claimed": {func(s *Sight) {
+			s.Destination.Record.Manifest.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+			s.Destination.Record.Audit.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+		}, moot},
+		"claimed, and once checked": {func(s *Sight) {
+			s.Destination.Record.Manifest.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+			s.Destination.Record.Audit.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+			s.Destination.Record.LastPass = stamp(4)
+		}, repaired},
+	}
+	for name, tt := range tests {
+		t.Run("C0: "+name, func(t *testing.T) {
+			got := Decide(sight(func(s *Sight) {
+				s.Command.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
+				s.copied("d1", b)
+				s.Command.Repair = &pb.RepairOrder{Incident: "i", Digests: md5of(a), Failed: record.Identity(s.Destination.Object)}
+				s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+				s.Destination.Record.Audit = row(live, "d1", a, 3)
+				tt.sight(s)
+			}))
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDecideSpace(t *testing.T) {
+	about := storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}, ACL: map[string]string{"all": "r"}}
+	present, absent := spaceSide{Presence: Present, Space: about}, spaceSide{Presence: Absent}
+	plain := spaceSide{Presence: Present, Space: storage.Space{Name: "photos"}}
+	holding := func(p Presence) spaceSide { return spaceSide{Presence: Present, Items: p} }
+	command := &pb.DuplicationCommand{Account: "acme", Space: "photos", SourceStore: "1", DestinationStore: "2"}
+	rules := policy.Rules{Pairs: []policy.Pair{pair}}
+	tests := map[string]struct {
+		sight spaceSight
+		want  Decision
+	}{
+		"S0: no space id":             {spaceSight{Command: &pb.DuplicationCommand{}, Rules: rules}, Decision{Row: "S0", action: actFail, Result: "no-space-id"}},
+		"C12: not in the policy":      {spaceSight{Command: command}, Decision{Row: "C12", Result: "not-in-policy"}},
+		"S5: source unknown":          {spaceSight{command, rules, spaceSide{}, absent, false}, Decision{Row: "S5", action: actFail}},
+		"S5: destination unknown":     {spaceSight{command, rules, present, spaceSide{}, false}, Decision{Row: "S5", action: actFail}},
+		"S5: whether it holds items":  {spaceSight{command, rules, absent, holding(Unknown), false}, Decision{Row: "S5", action: actFail}},
+		"S1: create":                  {spaceSight{command, rules, present, absent, false}, Decision{Row: "S1", action: actCreateSpace, Result: "created"}},
+		"S1b: alike":                  {spaceSight{command, rules, present, present, false}, Decision{Row: "S1b", Result: "in-sync"}},
+		"S1b: not alike":              {spaceSight{command, rules, present, plain, false}, Decision{Row: "S1b", Result: "not-acted"}},
+		"S2: deleted, and empty":      {spaceSight{command, rules, absent, holding(Absent), false}, Decision{Row: "S2", Result: "not-acted"}},
+		"S3: deleted, with items yet": {spaceSight{command, rules, absent, holding(Present), false}, Decision{Row: "S3", Result: "not-empty"}},
+		"S4: neither":                 {spaceSight{command, rules, absent, absent, false}, Decision{Row: "S4", Result: "gone"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := decideSpace(tt.sight); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}

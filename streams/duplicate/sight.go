@@ -1,0 +1,179 @@
+package duplicate
+
+import (
+	"maps"
+	"strings"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A Presence is what is known of an item, or a space, being in a store.
+type Presence int
+
+// The presences. Unknown is the zero value: what nobody looked at is not absent.
+const (
+	Unknown Presence = iota
+	// Absent: the store said so, and its marker was read after that.
+	Absent
+	Present
+)
+
+// A Side is one of the two copies that a command is about, as it was seen.
+type Side struct {
+	Presence Presence
+	// Object is what stat told, where the item is present.
+	Object storage.Object
+	// NoSpace says that the space is absent too.
+	NoSpace bool
+	// Read are the digests of the bytes, where they were read for want of others.
+	Read digest.Set
+	// Record is what is on record of the copy, read afresh or made by this execution;
+	// nil where nobody asked.
+	Record *pb.CopyRecord
+	// Err is why the presence is unknown.
+	Err error
+}
+
+// asked says how far reading the records afresh has come.
+type asked int
+
+// The states of asking.
+const (
+	notAsked asked = iota
+	answered
+	unanswered
+)
+
+// A Sight is all that a decision about an item is made from.
+type Sight struct {
+	Command             *pb.DuplicationCommand
+	Rules               policy.Rules
+	Source, Destination Side
+	// fresh says whether the records of both sides were read afresh.
+	fresh asked
+	// FoldCase says that names of properties have no case in one of the stores.
+	FoldCase bool
+}
+
+// digests are the content's: of the bytes where they were read, else the store's.
+func (s Side) digests() digest.Set {
+	if len(s.Read) > 0 {
+		return s.Read
+	}
+	return s.Object.Digests
+}
+
+// version tells of one content, as a change or a row has it.
+type version struct {
+	name    string
+	digests digest.Set
+	time    time.Time
+	size    int64
+}
+
+func versionOf(r *pb.Record) version {
+	return version{r.GetVersion(), r.GetDigests(), r.GetTime().AsTime(), r.GetSize()}
+}
+
+func (v version) empty() bool { return v.name == "" && len(v.digests) == 0 }
+
+// speaksOf reports whether v is about the content that is there: it has the same
+// version, or agreeing digests, or, where it names no version, the same time and size.
+func (v version) speaksOf(s Side) bool {
+	agreement := v.digests.Compare(s.digests())
+	switch {
+	case v.name != "" && v.name == s.Object.Version, agreement == digest.Agree:
+		return true
+	case v.name == "" && agreement == digest.Incomparable:
+		return v.time.Equal(s.Object.Modified.Truncate(time.Millisecond)) && v.size == s.Object.Size
+	}
+	return false
+}
+
+// differs reports whether the side is not what v, which is live, says that it is.
+func (s Side) differs(v version) bool {
+	return s.Presence != Present || !v.speaksOf(s) || v.digests.Compare(s.digests()) == digest.Disagree
+}
+
+// row returns the manifest's row of a side, and whether there is an answer at all. A
+// row that a sweep's command carries is an answer while it agrees with what is there.
+func (s Sight) row(side Side, carried *pb.Record) (*pb.Record, bool) {
+	if r := side.Record.GetManifest(); r.GetState() != pb.RecordState_RECORD_STATE_UNSPECIFIED {
+		return r, true
+	}
+	if s.fresh != notAsked {
+		return nil, false
+	}
+	switch carried.GetState() {
+	case pb.RecordState_RECORD_STATE_LIVE:
+		return carried, side.Presence == Present && versionOf(carried).speaksOf(side)
+	case pb.RecordState_RECORD_STATE_NONE, pb.RecordState_RECORD_STATE_TOMBSTONE:
+		return carried, side.Presence == Absent
+	}
+	return nil, false
+}
+
+func (s Sight) sourceRow() (*pb.Record, bool) { return s.row(s.Source, s.Command.GetSourceRecord()) }
+func (s Sight) destinationRow() (*pb.Record, bool) {
+	return s.row(s.Destination, s.Command.GetDestinationRecord())
+}
+
+func isLive(r *pb.Record) bool { return r.GetState() == pb.RecordState_RECORD_STATE_LIVE }
+
+// told is the content that the command's causing change speaks of; empty where it was no change of content.
+func (s Sight) told() version {
+	c := s.Command
+	if c.GetCauseOp() == pb.Op_OP_DELETE {
+		return version{}
+	}
+	return version{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), c.GetSize()}
+}
+
+// deleteTold returns the time of the delete that caused the command, if one did.
+func (s Sight) deleteTold() (time.Time, bool) {
+	c := s.Command
+	return c.GetChangeTime().AsTime(), c.GetCauseOp() == pb.Op_OP_DELETE && c.GetChangeTime() != nil
+}
+
+// computable are those of v's digests that we can compute too.
+func computable(v digest.Set) digest.Set {
+	c := maps.Clone(v)
+	maps.DeleteFunc(c, func(alg, _ string) bool { return !digest.Known(alg) })
+	return c
+}
+
+// sameProperties compares what users said about both sides.
+func (s Sight) sameProperties() bool {
+	a, b := s.Source.Object.Properties, s.Destination.Object.Properties
+	return a.MediaType == b.MediaType && sameNames(a.User, b.User, s.FoldCase)
+}
+
+func sameNames(a, b map[string]string, fold bool) bool {
+	if !fold {
+		return maps.Equal(a, b)
+	}
+	return maps.Equal(folded(a), folded(b))
+}
+
+func folded(m map[string]string) map[string]string {
+	f := make(map[string]string, len(m))
+	for k, v := range m {
+		f[strings.ToLower(k)] = v
+	}
+	return f
+}
+
+// isFailed reports whether the destination is what the repair's check found: that very
+// object, or nothing where the bytes were gone.
+func (s Sight) isFailed() bool {
+	failed := s.Command.GetRepair().GetFailed()
+	if s.Destination.Presence == Absent {
+		return failed == nil
+	}
+	return failed != nil && record.Is(s.Destination.Object, failed)
+}

@@ -1,0 +1,61 @@
+package duplicate
+
+import (
+	"maps"
+	"slices"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A spaceSide is a space in one store, as it was seen.
+type spaceSide struct {
+	Presence Presence
+	// Items: Absent in an empty space. It is only looked at in a destination whose source is absent.
+	Items Presence
+	Space storage.Space
+	Err   error
+}
+
+// A spaceSight is all that a decision about a space is made from.
+type spaceSight struct {
+	Command             *pb.DuplicationCommand
+	Rules               policy.Rules
+	Source, Destination spaceSide
+	FoldCase            bool
+}
+
+// decideSpace returns the first row of the space table that matches what was seen. It
+// is pure and total. Rows S1b and S2 are decided and not acted on.
+func decideSpace(s spaceSight) Decision {
+	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
+	from, to := s.Source, s.Destination
+	switch {
+	case s.Command.GetSpace() == "":
+		return Decision{Row: "S0", action: actFail, Result: "no-space-id"}
+	case !slices.Contains(s.Rules.Pairs, pair):
+		return Decision{Row: "C12", Result: "not-in-policy"}
+	case from.Presence != Present && from.Presence != Absent, to.Presence != Present && to.Presence != Absent:
+		return Decision{Row: "S5", action: actFail}
+	case from.Presence == Present && to.Presence == Absent:
+		return Decision{Row: "S1", action: actCreateSpace, Result: "created"}
+	case from.Presence == Present:
+		if s.sameSpace() {
+			return Decision{Row: "S1b", Result: "in-sync"}
+		}
+		return Decision{Row: "S1b", Result: "not-acted"}
+	case to.Presence == Absent:
+		return Decision{Row: "S4", Result: "gone"}
+	case to.Items == Absent:
+		return Decision{Row: "S2", Result: "not-acted"}
+	case to.Items == Present:
+		return Decision{Row: "S3", Result: "not-empty"}
+	}
+	return Decision{Row: "S5", action: actFail}
+}
+
+func (s spaceSight) sameSpace() bool {
+	a, b := s.Source.Space, s.Destination.Space
+	return sameNames(a.Properties, b.Properties, s.FoldCase) && maps.Equal(a.ACL, b.ACL)
+}

@@ -1,0 +1,215 @@
+package duplicate
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/record"
+)
+
+// may holds what each row may lead to.
+var may = map[string][]action{
+	"C0":  {actNothing, actFail, actReadRecords, actCopy},
+	"C12": {actNothing},
+	"C9":  {actFail, actReadRecords},
+	"C10": {actNothing},
+	"C1":  {actReadBytes},
+	"C4s": {actNothing},
+	"C4w": {actWait},
+	"C4d": {actNothing, actCopy},
+	"C2":  {actNothing},
+	"C3":  {actSetProperties},
+	"C4":  {actNothing, actCopy},
+	"C4n": {actCopy},
+	"C5":  {actCopy},
+	"C6":  {actWait},
+	"C7":  {actDelete},
+	"C7b": {actNothing, actDelete},
+	"C7c": {actNothing},
+	"C7d": {actNothing},
+	"C8":  {actNothing},
+	"C8x": {actWait},
+}
+
+// everySight yields every combination of what the table distinguishes.
+func everySight(yield func(Sight) bool) {
+	read := func(s Side, d string) Side { s.Read = md5of(d); return s }
+	sources := []Side{{}, {Presence: Absent}, {Presence: 99}, there("v1", a, 2), there("v1", b, 2), there("v1", "", 2),
+		read(there("v1", "", 2), a), read(there("v1", "", 2), b), there("v2", a, 3), there("v2", b, 3), there("v2", "", 3), read(there("v2", "", 3), b)}
+	destinations := []Side{{}, {Presence: Absent}, there("d1", a, 3), there("d1", b, 3), there("d1", "", 3), read(there("d1", "", 3), b)}
+	named := there("d1", a, 3)
+	named.Object.Properties.MediaType = "image/jpeg"
+	destinations = append(destinations, named)
+	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2), row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
+	made := row(live, "d1", a, 3)
+	made.SourceTime = stamp(2)
+	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4)}
+	tells := []func(*Sight){
+		func(s *Sight) {},
+		func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
+		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4) },
+		func(s *Sight) {
+			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.Command.ChangeTime = (*timestamppb.Timestamp)(nil)
+		},
+		func(s *Sight) { s.Command.IfAbsent = true },
+		func(s *Sight) { s.Rules.Pairs = nil },
+		func(s *Sight) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 },
+		func(s *Sight) { s.Rules.Deletes = policy.KeepCopy },
+		func(s *Sight) { s.Rules.Deletes = policy.Approve },
+		func(s *Sight) { s.bySweep(row(live, "v1", a, 2), row(none, "", "", 0)) },
+		func(s *Sight) { s.bySweep(row(tomb, "v1", a, 4), made) },
+		func(s *Sight) {
+			s.Command.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
+			s.Command.Repair = &pb.RepairOrder{Digests: md5of(a), Failed: record.Identity(object("d1", b, 3))}
+		},
+	}
+	for _, source := range sources {
+		for _, destination := range destinations {
+			for _, tell := range tells {
+				for _, fresh := range []asked{notAsked, answered, unanswered} {
+					for i, from := range sourceRows {
+						for j, to := range destinationRows {
+							if fresh != answered && i+j > 0 {
+								continue // nobody has read rows
+							}
+							s := sight(func(s *Sight) { s.Source, s.Destination = source, destination })
+							tell(&s)
+							if s.fresh = fresh; fresh == answered {
+								s.records(from, to)
+							}
+							if !yield(s) {
+								return
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestDecideIsTotal(t *testing.T) {
+	rows, n := map[string]bool{}, 0
+	for s := range everySight {
+		n++
+		d := Decide(s)
+		if fault := wrong(s, d); fault != "" {
+			t.Fatalf("%s\nsource %+v\ndestination %+v\ncommand %v\nfresh %d\ndecision %+v", fault, s.Source, s.Destination, s.Command, s.fresh, d)
+		}
+		if !reflect.DeepEqual(d, Decide(s)) {
+			t.Fatalf("decided twice, two decisions: %+v", s)
+		}
+		rows[d.Row] = true
+	}
+	if got, want := slices.Sorted(maps.Keys(rows)), slices.Sorted(maps.Keys(may)); !slices.Equal(got, want) {
+		t.Errorf("rows that were reached: got %v, want %v", got, want)
+	}
+	if n < 30_000 {
+		t.Errorf("only %d combinations", n)
+	}
+}
+
+// wrong returns what is wrong with a decision, whatever the row should be.
+func wrong(s Sight, d Decision) string {
+	repair := s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
+	unseen := s.Source.Presence != Present && s.Source.Presence != Absent || s.Destination.Presence != Present && s.Destination.Presence != Absent
+	writes := d.action == actCopy || d.action == actSetProperties || d.action == actDelete
+	switch {
+	case !slices.Contains(may[d.Row], d.action):
+		return "the row does not lead to this"
+	case (d.action == actFail || d.action == actReadRecords || d.action == actReadBytes) != (d.Result == ""):
+		return "a command ends without a word, or goes on with one"
+	case unseen && d.action != actFail && d.Row != "C12":
+		return "decided on what nobody saw"
+	case writes && !s.inPolicy() && !repair:
+		return "writes outside of the policy"
+	case d.action == actReadRecords && s.fresh != notAsked:
+		return "asks twice"
+	case d.action == actReadBytes && !(d.ReadSource && s.Source.Presence == Present && len(s.Source.Read) == 0 ||
+		d.ReadDestination && s.Destination.Presence == Present && len(s.Destination.Read) == 0):
+		return "reads nothing, or twice"
+	case d.action == actCopy:
+		return wrongCopy(s, d, repair)
+	case d.action == actDelete:
+		return wrongDelete(s, d)
+	}
+	return ""
+}
+
+func wrongCopy(s Sight, d Decision, repair bool) string {
+	over := s.Destination.Presence == Present
+	switch {
+	case s.Source.Presence != Present:
+		return "copies what is not there"
+	case over && s.Command.GetIfAbsent():
+		return "copies over what is present"
+	case d.Known.Compare(s.Source.digests()) == digest.Disagree:
+		return "copies what is not as known"
+	case len(d.Known) == 0 && !d.Reference || len(d.Known) > 0 && d.Reference:
+		return "copies without knowing, or makes a second reference"
+	case over && d.Reference && !d.Twice:
+		return "copies over on one reading"
+	case d.Reference && isLive(s.Source.Record.GetManifest()) && len(s.Source.Record.GetManifest().GetDigests()) > 0:
+		return "forgets what the manifest knows"
+	case repair && (s.fresh != answered || !over || s.Destination.Object.Version != "d1"):
+		return "repairs another object, or on stale records"
+	}
+	return ""
+}
+
+func wrongDelete(s Sight, d Decision) string {
+	told := s.Command.GetCauseOp() == pb.Op_OP_DELETE
+	tombstone, known := s.sourceRow()
+	switch {
+	case s.Source.Presence != Absent || s.Destination.Presence != Present:
+		return "deletes while the source is there, or what is not"
+	case !known || tombstone.GetState() != tomb && !told:
+		return "deletes without proof"
+	case isLive(tombstone) && !d.Deleted.After(tombstone.GetTime().AsTime()):
+		return "deletes what was written since"
+	case s.Rules.Deletes == policy.KeepCopy:
+		return "deletes what the rule keeps"
+	case s.Rules.Deletes == policy.Approve && !d.NeedsApproval:
+		return "deletes without approval"
+	case d.Deleted.Before(hour(2)) || d.Deleted.After(hour(4).Add(time.Second)):
+		return "deletes at an odd time"
+	}
+	return ""
+}
+
+// Whatever is seen, reading what decisions ask for leads to one that ends.
+func TestDecideEnds(t *testing.T) {
+	for s := range everySight {
+		for steps := 0; ; steps++ {
+			d := Decide(s)
+			switch d.action {
+			case actReadRecords:
+				s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+			case actReadBytes:
+				if d.ReadSource {
+					s.Source.Read = md5of(a)
+				}
+				if d.ReadDestination {
+					s.Destination.Read = md5of(b)
+				}
+			default:
+				steps = -1
+			}
+			if steps < 0 {
+				break
+			}
+			if steps > 4 {
+				t.Fatalf("still asks for more: %+v of %+v", d, s)
+			}
+		}
+	}
+}
