@@ -1,0 +1,81 @@
+package fixity
+
+import (
+	"testing"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+func TestConclude(t *testing.T) {
+	s := Settings{Recheck: []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}, Settle: 24 * time.Hour}
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	old, young := now.Add(-25*time.Hour), now.Add(-time.Hour)
+	in := now.Add
+	const undecided, unknown = pb.Verdict_VERDICT_UNDECIDED, pb.Verdict_VERDICT_UNKNOWN
+	final := func(o pb.Verdict) Conclusion { return Conclusion{Outcome: o, Final: true} }
+	tests := map[string]struct {
+		row     int32
+		recheck int
+		event   time.Time
+		atOnce  bool
+		want    Conclusion
+	}{
+		"a pass stands":                     {1, 0, young, false, final(pb.Verdict_VERDICT_PASS)},
+		"corruption stands, however young":  {2, 0, young, false, final(pb.Verdict_VERDICT_FAIL)},
+		"the store's digest too":            {3, 0, young, false, final(pb.Verdict_VERDICT_FAIL)},
+		"moot stands":                       {11, 0, young, false, final(pb.Verdict_VERDICT_MOOT)},
+		"unverified stands":                 {15, 0, young, false, final(pb.Verdict_VERDICT_UNVERIFIED)},
+		"missing at first":                  {8, 0, old, false, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"missing at the last but one":       {8, 2, old, false, Conclusion{undecided, false, in(2 * time.Hour), 3}},
+		"missing at last":                   {8, 3, old, false, final(pb.Verdict_VERDICT_MISSING)},
+		"missing at last, an event young":   {8, 3, young, false, Conclusion{undecided, false, in(23 * time.Hour), 4}},
+		"missing and settled":               {8, 4, old, false, final(pb.Verdict_VERDICT_MISSING)},
+		"missing, no event on record":       {8, 3, time.Time{}, false, final(pb.Verdict_VERDICT_MISSING)},
+		"first look waits for the settling": {13, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
+		"replaced at first":                 {13, 0, old, false, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"replaced at last":                  {13, 3, old, false, final(pb.Verdict_VERDICT_FAIL)},
+		"not captured at last":              {9, 3, old, false, final(pb.Verdict_VERDICT_NOT_CAPTURED)},
+		"not captured, taken in":            {9, 0, young, true, final(pb.Verdict_VERDICT_NOT_CAPTURED)},
+		"a baseline hurries nothing else":   {13, 0, old, true, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"update not captured at last":       {10, 3, old, false, final(pb.Verdict_VERDICT_NOT_CAPTURED)},
+		"unread and wrong, young":           {4, 0, young, false, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"unread and wrong at last":          {4, 3, young, false, final(pb.Verdict_VERDICT_FAIL)},
+		"manifest wrong, settled":           {5, 0, old, false, final(pb.Verdict_VERDICT_FAIL)},
+		"manifest wrong, young":             {5, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
+		"audit mismatch, young":             {6, 1, young, false, Conclusion{undecided, false, in(23 * time.Hour), 2}},
+		"audit missing, young":              {7, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
+		"no quorum, settled":                {14, 0, old, false, final(pb.Verdict_VERDICT_FAIL)},
+		"no quorum, young":                  {14, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
+		"settled to the moment":             {14, 0, now.Add(-24 * time.Hour), false, final(pb.Verdict_VERDICT_FAIL)},
+		"unknown at first":                  {12, 0, young, false, Conclusion{unknown, false, in(5 * time.Minute), 1}},
+		"unknown for long":                  {12, 2, young, false, Conclusion{unknown, false, in(2 * time.Hour), 2}},
+		"unknown after the last":            {12, 7, young, true, Conclusion{unknown, false, in(2 * time.Hour), 2}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := Progress{Recheck: tt.recheck, Now: now, LastEvent: tt.event, AtOnce: tt.atOnce}
+			if got := Conclude(verdict(tt.row, ""), p, s); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Unknown never comes to an end, and never uses up the look that would conclude.
+func TestUnknownGoesOn(t *testing.T) {
+	for rungs := range 4 {
+		s := Settings{Recheck: []time.Duration{time.Minute, time.Minute, time.Minute}[:rungs]}
+		var p Progress
+		for range 10 {
+			c := Conclude(verdict(12, ""), p, s)
+			if c.Final || !c.Next.After(p.Now) {
+				t.Fatalf("%d intervals, re-check %d: %+v", rungs, p.Recheck, c)
+			}
+			p.Recheck, p.Now = c.Recheck, c.Next
+		}
+		if c := Conclude(verdict(8, ""), p, s); rungs > 0 && c.Final {
+			t.Errorf("%d intervals: an absence after unknowns is concluded at first sight", rungs)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package fixity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// StoreSettings are how the copies of one store are checked.
+type StoreSettings struct {
+	// Never: the store's bytes are not to be read for checks.
+	Never bool
+	// ExternalWrites: others than millrace's clients are expected to write to the store.
+	ExternalWrites bool
+	// Digests are computed of all bytes that are read, besides those on record; none
+	// means md5 and sha256.
+	Digests []string
+}
+
+// Config is how a Checker works.
+type Config struct {
+	Settings
+	// MinInterval is how young a pass may be for a sweep's task to be skipped; 0 skips none.
+	MinInterval time.Duration
+	// Restarts bounds how often a check starts over because its object changed; 0 means 3.
+	Restarts int
+	// Worker, Host and Software name who checks, in results.
+	Worker, Host, Software string
+	// Agent names who corrects, in Changes; empty means checker.
+	Agent string
+}
+
+// Stores are the stores of all accounts.
+type Stores interface {
+	// Store returns false where the account has no such store.
+	Store(account, id string) (storage.Store, bool)
+	Settings(account, id string) StoreSettings
+}
+
+// Records reads what is on record.
+type Records interface {
+	// Fresh returns a record of each copy, in their order, that tells of everything
+	// that was published before the call. An error means that it cannot say.
+	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
+}
+
+// A Checker handles fixity tasks. It is safe for concurrent use.
+type Checker struct {
+	config  Config
+	stores  Stores
+	records Records
+	proofs  proofs
+	hashers hashers
+}
+
+// New returns a Checker.
+func New(c Config, stores Stores, records Records) (*Checker, error) {
+	var faults []error
+	if c.Restarts < 0 {
+		faults = append(faults, errors.New("restarts is negative"))
+	}
+	if c.Settle < 0 || c.MinInterval < 0 {
+		faults = append(faults, errors.New("settle or min_interval is negative"))
+	}
+	for _, d := range c.Recheck {
+		if d <= 0 {
+			faults = append(faults, fmt.Errorf("recheck interval %v is not positive", d))
+		}
+	}
+	if stores == nil || records == nil {
+		faults = append(faults, errors.New("stores or records are missing"))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, fmt.Errorf("checker: %w", err)
+	}
+	c.Recheck = slices.Clone(c.Recheck)
+	if c.Restarts == 0 {
+		c.Restarts = 3
+	}
+	if c.Agent == "" {
+		c.Agent = "checker"
+	}
+	return &Checker{config: c, stores: stores, records: records}, nil
+}
+
+// Handle does one check: it returns its result and, where the row asks for them, the
+// Change that corrects the record and the task of the re-check. An error means that
+// the check did not come to an end: the task is malformed or of an unknown store
+// (permanent), or ctx is done.
+func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	task, ok := d.Body.(*pb.FixityTask)
+	if !ok {
+		return nil, retry.Permanent(fmt.Errorf("check: message is a %T, not a fixity task", d.Body))
+	}
+	place := schemas.Copy{Account: task.GetAccount(), Store: task.GetStore(), Space: task.GetSpace(), Item: task.GetItem()}
+	if task.GetId() == "" || place.Account == "" || place.Space == "" || place.Item == "" {
+		return nil, retry.Permanent(fmt.Errorf("check %s: task %q names no copy", place, task.GetId()))
+	}
+	store, ok := c.stores.Store(place.Account, place.Store)
+	if !ok {
+		return nil, retry.Permanent(fmt.Errorf("check %s: store is unknown", place))
+	}
+	k := &check{
+		Checker: c, task: task, place: place, store: store, attempt: d.Attempt,
+		settings: c.stores.Settings(place.Account, place.Store), started: time.Now(),
+	}
+	if k.recent() {
+		return []schemas.Message{k.result(time.Now())}, nil
+	}
+	if err := k.run(ctx); err != nil {
+		return nil, fmt.Errorf("check %s: %w", place, err)
+	}
+	return k.messages(), nil
+}
+
+// recent says that the task is a sweep's, and its copy passed a moment ago.
+func (k *check) recent() bool {
+	pass := k.task.GetKnown().GetLastPass()
+	if k.task.GetReason() != pb.FixityReason_FIXITY_REASON_SWEEP || k.task.GetRecheck() > 0 ||
+		pass == nil || k.started.Sub(pass.AsTime()) >= k.config.MinInterval {
+		return false
+	}
+	k.verdict = Verdict{Finding: "skipped", Outcome: pb.Verdict_VERDICT_SKIPPED, Detail: "recently checked"}
+	k.conclusion = Conclusion{Outcome: k.verdict.Outcome, Final: true}
+	return true
+}
+
+// messages are what the check comes to.
+func (k *check) messages() []schemas.Message {
+	now := time.Now()
+	result := k.result(now)
+	out := make([]schemas.Message, 1, 2)
+	out[0] = result
+	if change := k.correction(); change != nil {
+		out = append(out, schemas.Message{Topic: schemas.Changes, Body: change})
+	}
+	if !k.conclusion.Final {
+		out = append(out, k.again(now, result.Body.GetId()))
+	}
+	return out
+}
+
+// again is the task of the re-check. Its id is a function of this one's and its number.
+func (k *check) again(now time.Time, result string) schemas.Message {
+	t := k.task
+	n := k.conclusion.Recheck
+	first := t.GetFirst()
+	if first == nil {
+		first = timestamppb.New(k.started)
+	}
+	known := k.known
+	if known == nil {
+		known = t.GetKnown()
+	}
+	return schemas.Message{Topic: schemas.FixityHigh, Due: k.conclusion.Next, Body: &pb.FixityTask{
+		Id:      schemas.ID("recheck", t.GetId(), strconv.Itoa(n)),
+		Account: t.GetAccount(), Store: t.GetStore(), Space: t.GetSpace(), Item: t.GetItem(),
+		Reason: t.GetReason(), Priority: t.GetPriority(), Cause: t.GetCause(),
+		Round: t.GetRound(), Baseline: t.GetBaseline(), Recheck: int32(n), Known: known,
+		Time: timestamppb.New(now), First: first, Previous: result,
+	}}
+}

@@ -1,0 +1,148 @@
+package fixity
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/record"
+)
+
+func TestRecheckTask(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.mem.Lose(at.Space, at.Item)
+		first := w.handle(task(w.record))
+		want := &pb.FixityTask{
+			Id: schemas.ID("recheck", "t1", "1"), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+			Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW, Cause: "c1", Round: "r1",
+			Recheck: 1, Known: w.record, Time: first.result.GetFinished(), First: first.result.GetStarted(),
+			Previous: first.result.GetId(),
+		}
+		if !proto.Equal(first.again, want) {
+			t.Errorf("got %v\nwant %v", first.again, want)
+		}
+		if !first.result.GetNext().AsTime().Equal(first.due) {
+			t.Errorf("result says next %v, re-check is due %v", first.result.GetNext(), first.due)
+		}
+		// The outputs were lost: done again, it is the same task.
+		again := w.handle(task(w.record))
+		if again.again.GetId() != first.again.GetId() || again.result.GetId() == first.result.GetId() {
+			t.Errorf("done again: task %s, was %s; result %s, was %s",
+				again.again.GetId(), first.again.GetId(), again.result.GetId(), first.result.GetId())
+		}
+	})
+}
+
+func TestCorrections(t *testing.T) {
+	tests := map[string]struct {
+		prepare func(*world, *pb.FixityTask)
+		row     int32
+		change  bool
+	}{
+		"nobody told":          {func(w *world, _ *pb.FixityTask) { w.record = nothing() }, 9, true},
+		"baseline":             {func(w *world, t *pb.FixityTask) { w.record, t.Baseline = nothing(), true }, 9, true},
+		"row without digests":  {func(w *world, _ *pb.FixityTask) { w.record.Manifest.Digests, w.record.Audit.Digests = nil, nil }, 9, true},
+		"audit row missing":    {func(w *world, _ *pb.FixityTask) { w.record.Audit = nothing().Audit }, 7, true},
+		"unread, nobody told":  {func(w *world, _ *pb.FixityTask) { w.record, w.settings.Never = nothing(), true }, 9, false},
+		"replaced":             {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
+		"pass":                 {func(*world, *pb.FixityTask) {}, 1, false},
+		"others write, untold": {func(w *world, _ *pb.FixityTask) { w.record, w.settings.ExternalWrites = nothing(), true }, 9, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				next := task(nil)
+				tt.prepare(w, next)
+				time.Sleep(72 * time.Hour)
+				o := w.handle(next)
+				atOnce := name == "baseline" || name == "row without digests"
+				if tt.row == 9 && atOnce != o.result.GetFinal() {
+					t.Fatalf("final at the first look: %v", o.result.GetFinal())
+				}
+				for o.again != nil {
+					if o.change != nil {
+						t.Fatalf("undecided, and yet %v", o.change)
+					}
+					time.Sleep(time.Until(o.due))
+					next = o.again
+					o = w.handle(next)
+				}
+				if o.result.GetRow() != tt.row || (o.change != nil) != tt.change {
+					t.Fatalf("row %d, change %v; want row %d, change: %v", o.result.GetRow(), o.change, tt.row, tt.change)
+				}
+				if !tt.change {
+					return
+				}
+				if tt.row == 9 && o.result.GetConfirmed().GetState() != stDigests {
+					t.Error("taken in without a second reading")
+				}
+				want := record.Content(at, w.object)
+				want.Origin, want.Agent, want.Cause = pb.Origin_ORIGIN_FIXITY, "checker", next.GetId()
+				if w.settings.ExternalWrites {
+					want.Approved = "checker"
+				}
+				want.Evidence = o.change.GetEvidence()
+				if want = record.Seal(want); !proto.Equal(o.change, want) {
+					t.Errorf("got %v\nwant %v", o.change, want)
+				}
+				if o.change.GetEvidence()["C"] != "md5:"+sums(good)[digest.MD5]+" sha256:"+sums(good)[digest.SHA256] {
+					t.Errorf("evidence %v", o.change.GetEvidence())
+				}
+			})
+		})
+	}
+}
+
+func TestRecentlyChecked(t *testing.T) {
+	tests := map[string]struct {
+		reason  pb.FixityReason
+		ago     time.Duration
+		recheck int32
+		skipped bool
+	}{
+		"a moment ago":       {pb.FixityReason_FIXITY_REASON_SWEEP, time.Minute, 0, true},
+		"long enough ago":    {pb.FixityReason_FIXITY_REASON_SWEEP, time.Hour, 0, false},
+		"asked for":          {pb.FixityReason_FIXITY_REASON_DEMAND, time.Minute, 0, false},
+		"after a repair":     {pb.FixityReason_FIXITY_REASON_REPAIR, time.Minute, 0, false},
+		"a sweep's re-check": {pb.FixityReason_FIXITY_REASON_SWEEP, time.Minute, 1, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				next := task(w.record)
+				next.Reason, next.Recheck = tt.reason, tt.recheck
+				next.Known.LastPass = timestamppb.New(time.Now().Add(-tt.ago))
+				o := w.handle(next)
+				if !tt.skipped {
+					w.is(o, 1, pb.Verdict_VERDICT_PASS, true)
+					return
+				}
+				w.is(o, 0, pb.Verdict_VERDICT_SKIPPED, true)
+				if o.result.GetFinding() != "skipped" || o.result.GetDetail() != "recently checked" || len(w.store.Calls()) != 0 {
+					t.Errorf("%v after calls %v", o.result, w.store.Calls())
+				}
+			})
+		})
+	}
+}
+
+func TestSettle(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(rot) // its Change is on its way
+		time.Sleep(72 * time.Hour)
+		w.record.Manifest.Time = timestamppb.New(time.Now().Add(-time.Hour))
+		w.config.Recheck = nil
+		o := w.handle(task(nil))
+		w.is(o, 13, pb.Verdict_VERDICT_UNDECIDED, false)
+		if want := time.Now().Add(23 * time.Hour); !o.due.Equal(want) {
+			t.Errorf("due %v, want %v", o.due, want)
+		}
+		time.Sleep(time.Until(o.due))
+		w.is(w.handle(o.again), 13, pb.Verdict_VERDICT_FAIL, true)
+	})
+}

@@ -1,0 +1,156 @@
+package fixity
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// pieceOf is what a record of the manifest or of the audit log says. Digests that are
+// not known to be verified count as claimed.
+func pieceOf(r *pb.Record) Piece {
+	switch r.GetState() {
+	case pb.RecordState_RECORD_STATE_LIVE:
+		return Piece{
+			State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: r.GetDigests(),
+			Claimed: r.GetProvenance() != pb.Provenance_PROVENANCE_VERIFIED,
+		}
+	case pb.RecordState_RECORD_STATE_NONE, pb.RecordState_RECORD_STATE_TOMBSTONE:
+		return Piece{State: pb.EvidenceState_EVIDENCE_STATE_NONE}
+	}
+	return Piece{State: pb.EvidenceState_EVIDENCE_STATE_UNKNOWN}
+}
+
+// newer says whether o is another object than the one on record, and a later one.
+func newer(o storage.Object, m *pb.Record) bool {
+	if m.GetTime() == nil || !o.Modified.After(m.GetTime().AsTime()) {
+		return false
+	}
+	return m.GetVersion() != "" && o.Version != "" && m.GetVersion() != o.Version ||
+		m.GetEtag() != "" && o.ETag != "" && m.GetEtag() != o.ETag
+}
+
+// lastEvent is when the newest event on record happened.
+func lastEvent(r *pb.CopyRecord) time.Time {
+	var last time.Time
+	for _, t := range [...]*timestamppb.Timestamp{r.GetManifest().GetTime(), r.GetAudit().GetTime()} {
+		if t != nil && t.AsTime().After(last) {
+			last = t.AsTime()
+		}
+	}
+	return last
+}
+
+// sameObject says that a store told of the same bytes twice.
+func sameObject(a, b storage.Object) bool {
+	return a.Version == b.Version && a.ETag == b.ETag && a.Size == b.Size && a.Modified.Equal(b.Modified)
+}
+
+// result is the one row in which the check ends.
+func (k *check) result(now time.Time) schemas.Message {
+	t := k.task
+	r := &pb.FixityResult{
+		Id: schemas.NewID(), Task: t.GetId(), Cause: t.GetCause(),
+		Account: k.place.Account, Store: k.place.Store, Space: k.place.Space, Item: k.place.Item,
+		StoreKind: k.store.Capabilities().Kind, Reason: t.GetReason(),
+		Verdict: k.conclusion.Outcome, Row: k.verdict.Row, Finding: k.verdict.Finding,
+		Final: k.conclusion.Final, EvidenceLevel: k.evidence.level(), Detail: k.verdict.Detail,
+		BytesRead: k.bytes, Recheck: t.GetRecheck(), Attempt: int32(k.attempt),
+		Worker: k.config.Worker, Host: k.config.Host, Software: k.config.Software,
+		Round: t.GetRound(), Baseline: t.GetBaseline(), Overtaken: k.overtaken,
+		Started: timestamppb.New(k.started), Finished: timestamppb.New(now),
+		Content: k.evidence.Content.wire(), Stored: k.evidence.Stored.wire(),
+		Manifest: k.evidence.Manifest.wire(), Audit: k.evidence.Audit.wire(), Confirmed: k.confirmed.wire(),
+	}
+	if k.object.Item != "" || k.object.Version != "" {
+		r.Object = record.Identity(k.object)
+	}
+	if !k.conclusion.Final {
+		r.Next = timestamppb.New(k.conclusion.Next)
+	}
+	return schemas.Message{Topic: schemas.FixityResults, Body: r}
+}
+
+// wire is the piece as a message; nil where it was never asked for.
+func (p Piece) wire() *pb.Evidence {
+	if p.State == pb.EvidenceState_EVIDENCE_STATE_UNSPECIFIED {
+		return nil
+	}
+	e := &pb.Evidence{State: p.State, Digests: p.Digests}
+	if p.telling() {
+		e.Provenance = pb.Provenance_PROVENANCE_VERIFIED
+		if p.Claimed {
+			e.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+		}
+	}
+	return e
+}
+
+// level is how strong the evidence of the copy itself is: 4 bytes read, 2 the store's
+// own digest, 1 what else it tells, 0 nothing.
+func (e Evidence) level() int32 {
+	const digests = pb.EvidenceState_EVIDENCE_STATE_DIGESTS
+	switch {
+	case e.Content.State == digests:
+		return 4
+	case e.Stored.State == digests:
+		return 2
+	case e.Stored.State == pb.EvidenceState_EVIDENCE_STATE_NONE, e.Stored.State == pb.EvidenceState_EVIDENCE_STATE_ABSENT:
+		return 1
+	}
+	return 0
+}
+
+// correction is the Change that brings on record what a concluded check has read, for
+// the rows whose cure it is: what nobody told of (9), and what the audit log lacks (7).
+// It has the id and the time of the Change that ought to have been there.
+func (k *check) correction() *pb.Change {
+	if !k.conclusion.Final || k.evidence.Content.State != pb.EvidenceState_EVIDENCE_STATE_DIGESTS ||
+		k.verdict.Row != 9 && k.verdict.Row != 7 {
+		return nil
+	}
+	o := k.object
+	o.Digests = k.evidence.Content.Digests
+	c := record.Content(k.place, o)
+	c.Origin = pb.Origin_ORIGIN_FIXITY
+	c.Agent = k.config.Agent
+	c.Cause = k.task.GetId()
+	if k.settings.ExternalWrites {
+		c.Approved = k.config.Agent
+	}
+	c.Evidence = map[string]string{
+		"row": strconv.Itoa(int(k.verdict.Row)),
+		"C":   k.evidence.Content.String(), "S": k.evidence.Stored.String(),
+		"M": k.evidence.Manifest.String(), "A": k.evidence.Audit.String(),
+	}
+	return record.Seal(c)
+}
+
+// String is the piece in a word, or its digests as algorithm:hex, sorted.
+func (p Piece) String() string {
+	switch p.State {
+	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS:
+		var b strings.Builder
+		for i, alg := range p.Digests.Algorithms() {
+			if i > 0 {
+				b.WriteByte(' ')
+			}
+			b.WriteString(alg + ":" + p.Digests[alg])
+		}
+		return b.String()
+	case pb.EvidenceState_EVIDENCE_STATE_NONE:
+		return "none"
+	case pb.EvidenceState_EVIDENCE_STATE_ABSENT:
+		return "absent"
+	case pb.EvidenceState_EVIDENCE_STATE_UNREAD:
+		return "unread"
+	}
+	return "unknown"
+}

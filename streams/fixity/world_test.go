@@ -1,0 +1,235 @@
+package fixity
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+const (
+	good = "the bytes that were stored\n"
+	rot  = "the bytez that were stored\n"
+)
+
+// at is the copy that the tests check.
+var at = schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}
+
+func sums(content string) digest.Set {
+	m, s := md5.Sum([]byte(content)), sha256.Sum256([]byte(content))
+	return digest.Set{digest.MD5: hex.EncodeToString(m[:]), digest.SHA256: hex.EncodeToString(s[:])}
+}
+
+// specified returns the values of the specification.
+func specified() Config {
+	return Config{
+		Settings: Settings{
+			Recheck: []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}, Settle: 24 * time.Hour,
+		},
+		MinInterval: time.Hour,
+	}
+}
+
+// A world is one store with one copy, what is on record of it, and a checker.
+type world struct {
+	t        *testing.T
+	mem      *mem.Store
+	store    *storagetest.Faulty
+	settings StoreSettings
+	config   Config
+	object   storage.Object
+	// record is what Fresh returns; fresh, where it is set, answers instead.
+	record *pb.CopyRecord
+	fresh  func() ([]*pb.CopyRecord, error)
+	asked  int // how often Fresh was called
+}
+
+func (w *world) Store(account, id string) (storage.Store, bool) {
+	return w.store, account == at.Account && id == at.Store
+}
+
+func (w *world) Settings(string, string) StoreSettings { return w.settings }
+
+func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	w.asked++
+	if len(copies) != 1 || copies[0] != at {
+		w.t.Errorf("records of %v were asked for", copies)
+	}
+	if w.fresh != nil {
+		return w.fresh()
+	}
+	return []*pb.CopyRecord{w.record}, nil
+}
+
+// newWorld stores the good bytes, puts them on record, and lets three days pass.
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, config: specified()}
+	w.config.Worker, w.config.Host, w.config.Software = "worker-1", "host-1", "millrace-test"
+	var err error
+	if w.mem, err = mem.New(mem.Config{ID: at.Store}); err != nil {
+		t.Fatal(err)
+	}
+	w.store = storagetest.NewFaulty(w.mem)
+	ctx := t.Context()
+	if err := w.mem.WriteMarker(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.mem.CreateSpace(ctx, storage.Space{Name: at.Space}); err != nil {
+		t.Fatal(err)
+	}
+	w.put(good)
+	w.record = w.now()
+	time.Sleep(72 * time.Hour)
+	return w
+}
+
+func (w *world) put(content string) {
+	o, err := w.mem.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.object = o
+}
+
+func (w *world) delete() {
+	if _, err := w.mem.Delete(w.t.Context(), at.Space, at.Item, storage.DeleteOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// now is the record that tells of the object as it is now.
+func (w *world) now() *pb.CopyRecord {
+	r := &pb.Record{
+		State: pb.RecordState_RECORD_STATE_LIVE, Digests: maps.Clone(w.object.Digests), Size: w.object.Size,
+		Provenance: pb.Provenance_PROVENANCE_VERIFIED, Version: w.object.Version, Time: record.Time(w.object.Modified),
+	}
+	return &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
+}
+
+func nothing() *pb.CopyRecord {
+	none := &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
+	return &pb.CopyRecord{Manifest: none, Audit: none}
+}
+
+func task(known *pb.CopyRecord) *pb.FixityTask {
+	return &pb.FixityTask{
+		Id: "t1", Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW,
+		Cause: "c1", Round: "r1", Known: known,
+	}
+}
+
+// An outcome is what a task came to.
+type outcome struct {
+	result *pb.FixityResult
+	change *pb.Change
+	again  *pb.FixityTask
+	due    time.Time
+}
+
+func (w *world) checker() *Checker {
+	c, err := New(w.config, w, w)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+func (w *world) handle(task *pb.FixityTask) outcome {
+	w.t.Helper()
+	messages, err := w.checker().Handle(w.t.Context(), &schemas.Delivery{Topic: schemas.FixityLow, Body: task, Attempt: 1})
+	if err != nil {
+		w.t.Fatalf("Handle: %v", err)
+	}
+	var o outcome
+	for _, m := range messages {
+		switch b := m.Body.(type) {
+		case *pb.FixityResult:
+			if o.result != nil || m.Topic != schemas.FixityResults {
+				w.t.Errorf("result on %s, and one before: %v", m.Topic, o.result)
+			}
+			o.result = b
+		case *pb.Change:
+			if m.Topic != schemas.Changes {
+				w.t.Errorf("change on %s", m.Topic)
+			}
+			o.change = b
+		case *pb.FixityTask:
+			if m.Topic != schemas.FixityHigh || m.Due.IsZero() {
+				w.t.Errorf("re-check on %s, due %v", m.Topic, m.Due)
+			}
+			o.again, o.due = b, m.Due
+		}
+	}
+	if o.result == nil {
+		w.t.Fatalf("no result among %v", messages)
+	}
+	if o.result.GetFinal() != (o.again == nil) {
+		w.t.Errorf("final is %v, re-check %v", o.result.GetFinal(), o.again)
+	}
+	return o
+}
+
+// last follows the re-checks, each when it is due, to the final result.
+func (w *world) last(task *pb.FixityTask) outcome {
+	w.t.Helper()
+	for range 10 {
+		o := w.handle(task)
+		if o.again == nil {
+			return o
+		}
+		time.Sleep(time.Until(o.due))
+		task = o.again
+	}
+	w.t.Fatal("the re-checks do not end")
+	return outcome{}
+}
+
+func (w *world) is(o outcome, row int32, verdict pb.Verdict, final bool) {
+	w.t.Helper()
+	r := o.result
+	if r.GetRow() != row || r.GetVerdict() != verdict || r.GetFinal() != final {
+		w.t.Errorf("got row %d, %v, final %v (%s), want row %d, %v, final %v",
+			r.GetRow(), r.GetVerdict(), r.GetFinal(), r.GetDetail(), row, verdict, final)
+	}
+}
+
+func in(t *testing.T, f func(*testing.T, *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newWorld(t)) })
+}
+
+// What the demo does behind the system's back, and what else a copy may suffer.
+
+// An absence without the store's marker is never believed, however often it is seen.
+
+// A change of the content while it is looked at has the look start over.
+
+// What happens while the records are read is no mismatch: the look starts over.
+
+// The task's records may be stale: only a pass rests on them.
+
+// Fresh records with an algorithm that the first reading did not compute.
+
+// The item comes back before the last re-check.
+
+// A check that is cancelled says nothing, wherever it stood.
+
+// Readings of the marker are shared by those who ask meanwhile, and by nobody who saw
+
+// an absence after they had begun.

@@ -1,0 +1,145 @@
+package steward
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// The steps of an incident.
+const (
+	stepOpened     = "opened"
+	stepSeenAgain  = "seen-again"
+	stepOlder      = "older-check"
+	stepAsked      = "approval-asked"
+	stepApproved   = "approved"
+	stepOrdered    = "repair-ordered"
+	stepRepaired   = "repaired"
+	stepMoot       = "repair-moot"
+	stepFailed     = "repair-failed"
+	stepExhausted  = "repairs-exhausted"
+	stepNoCopy     = "no-good-copy"
+	stepNoDigests  = "no-verified-digests"
+	stepClosed     = "closed"
+	kindCorrupt    = "content-corrupt"
+	kindMissing    = "content-missing"
+	kindReplaced   = "replaced"
+	kindUncaptured = "not-captured"
+)
+
+// A cause is the message that makes an incident change.
+type cause struct {
+	ref string // its id
+	by  string // the person behind it, if there is one
+	at  time.Time
+}
+
+// step adds a step to an incident that is being changed.
+func (s *Steward) step(i *pb.Incident, action string, c cause, detail string) {
+	i.StepCount++
+	i.Updated = timestamppb.New(c.at)
+	i.Steps = append(i.Steps, &pb.IncidentStep{Time: i.Updated, Action: action, Ref: c.ref, By: c.by, Detail: detail})
+	if extra := len(i.Steps) - s.config.MaxSteps; extra > 0 {
+		i.Steps = slices.Delete(i.Steps, 0, extra)
+	}
+}
+
+// edit returns a form of i that may be changed.
+func edit(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
+
+// open returns a new incident of c.
+func (s *Steward) open(place schemas.Copy, kind string, c cause) *pb.Incident {
+	i := &pb.Incident{
+		Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item, Kind: kind,
+		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(c.at),
+	}
+	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
+	return i
+}
+
+// closed says that i, which may be nil, is no open incident.
+func closed(i *pb.Incident) bool {
+	return i == nil || i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED
+}
+
+// knows says that the message ref has been taken into account.
+func knows(i *pb.Incident, ref string) bool {
+	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == ref })
+}
+
+// has says that i has taken a step.
+func has(i *pb.Incident, action string) bool {
+	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetAction() == action })
+}
+
+// tell keeps i and returns it as a message, with the order that ref gave where it is
+// still out.
+func (s *Steward) tell(i *pb.Incident, ref string) []schemas.Message {
+	s.table.set(i)
+	out := []schemas.Message{{Topic: schemas.Incidents, Body: i}}
+	if order := ordered(i, ref); order != nil {
+		out = append(out, schemas.Message{Topic: schemas.DuplicationHigh, Body: order})
+	}
+	return out
+}
+
+// orderID is the id of the nth order of repair of an incident.
+func orderID(incident string, n int32) string {
+	return schemas.ID("repair", incident, strconv.Itoa(int(n)))
+}
+
+// orderNumber says which order of i a command was; 0 where it was none.
+func orderNumber(i *pb.Incident, command string) int32 {
+	for n := i.GetRepairs(); n > 0; n-- {
+		if orderID(i.GetId(), n) == command {
+			return n
+		}
+	}
+	return 0
+}
+
+// lastOrder returns which step of i ordered the newest repair; -1 where none did.
+func lastOrder(i *pb.Incident) int {
+	n := len(i.GetSteps()) - 1
+	for n >= 0 && i.Steps[n].GetAction() != stepOrdered {
+		n--
+	}
+	return n
+}
+
+// ordered rebuilds the order of repair that ref gave; nil where it gave none, or where
+// the repair is over.
+func ordered(i *pb.Incident, ref string) *pb.DuplicationCommand {
+	if i.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING {
+		return nil
+	}
+	n := lastOrder(i)
+	if n < 0 || i.Steps[n].GetRef() != ref {
+		return nil
+	}
+	step := i.Steps[n]
+	var check string
+	for _, before := range i.Steps[:n] {
+		if a := before.GetAction(); a == stepOpened || a == stepSeenAgain {
+			check = before.GetRef()
+		}
+	}
+	return &pb.DuplicationCommand{
+		Id:      orderID(i.GetId(), i.GetRepairs()),
+		Account: i.GetAccount(), Space: i.GetSpace(), Item: i.GetItem(),
+		SourceStore: step.GetDetail(), DestinationStore: i.GetStore(),
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_REPAIR, Priority: pb.Priority_PRIORITY_HIGH,
+		Cause: i.GetId(), Digests: i.GetExpected(), Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+		Approved: step.GetBy(), Time: step.GetTime(),
+		Repair: &pb.RepairOrder{
+			Incident: schemas.IncidentKey(i), Digests: i.GetExpected(), Failed: i.GetObject(),
+			Check: check, Number: i.GetRepairs(),
+		},
+	}
+}

@@ -1,0 +1,132 @@
+package steward
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// action takes what a person did: the approval of a repair.
+func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
+	if a.GetAction() != "approve-repair" {
+		return nil, nil
+	}
+	i := s.table.get(a.GetTarget())
+	if i != nil {
+		defer s.lock(copyOf(i))()
+		i = s.table.get(a.GetTarget())
+	}
+	log := s.log.With("target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId())
+	switch {
+	case knows(i, a.GetId()):
+		return s.tell(i, a.GetId()), nil
+	case closed(i):
+		log.Warn("approval of a repair ignored: there is no such open incident")
+		return nil, nil
+	case a.GetAccount() != "" && a.GetAccount() != i.GetAccount():
+		log.Warn("approval of a repair ignored: the incident is of another account")
+		return nil, nil
+	case s.onItsWay(i, cause{at: a.GetTime().AsTime()}):
+		log.Warn("approval of a repair ignored: one is on its way")
+		return nil, nil
+	case !repairable(i.GetKind()):
+		log.Warn("approval of a repair ignored: incidents of this kind have none", "kind", i.GetKind())
+		return nil, nil
+	case s.stores.RepairMode(i.GetAccount(), i.GetStore()) == Off:
+		log.Warn("approval of a repair ignored: repair is off for the store", "store", i.GetStore())
+		return nil, nil
+	}
+	i = edit(i)
+	c := cause{ref: a.GetId(), by: a.GetWho(), at: a.GetTime().AsTime()}
+	s.step(i, stepApproved, c, a.GetReason())
+	if err := s.order(ctx, i, c); err != nil {
+		return nil, err
+	}
+	return s.tell(i, c.ref), nil
+}
+
+// duplication takes a result of duplication: the end of a repair, or a copy that an
+// executor found missing.
+func (s *Steward) duplication(r *pb.DuplicationResult) ([]schemas.Message, error) {
+	if r.GetIncident() != "" {
+		return s.repaired(r), nil
+	}
+	place := schemas.Copy{Account: r.GetAccount(), Space: r.GetSpace(), Item: r.GetItem()}
+	switch r.GetResult() {
+	case "source-missing", "all-copies-missing":
+		place.Store = r.GetSourceStore()
+		return s.missing(place, r.GetResult(), r), nil
+	case "was-lost":
+		place.Store = r.GetDestinationStore()
+		out := s.missing(place, kindMissing, r)
+		if out == nil {
+			return nil, nil
+		}
+		// The copy is there again by now; the check that says so closes the incident.
+		return append(out, schemas.Message{Topic: schemas.FixityHigh, Body: &pb.FixityTask{
+			Id:      schemas.ID("was-lost", r.GetId()),
+			Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item,
+			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH,
+			Cause: r.GetId(), Time: r.GetFinished(),
+		}}), nil
+	}
+	return nil, nil
+}
+
+// missing opens the incident of a copy that is not where it should be, or adds to it.
+func (s *Steward) missing(place schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
+	defer s.lock(place)()
+	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
+	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kind))
+	switch {
+	case knows(i, c.ref):
+		return s.tell(i, c.ref)
+	case r.GetStarted().AsTime().Before(s.table.newest(place)):
+		if i == nil {
+			return nil
+		}
+		i = edit(i)
+		s.step(i, stepOlder, c, r.GetResult())
+		return s.tell(i, c.ref)
+	case closed(i):
+		i = s.open(place, kind, c)
+		i.Expected = r.GetDigests()
+		s.step(i, stepOpened, c, r.GetResult())
+		s.log.Warn("incident opened", "copy", place.String(), "kind", kind, "result", c.ref)
+	default:
+		i = edit(i)
+		s.step(i, stepSeenAgain, c, r.GetResult())
+	}
+	i.Checked = r.GetStarted()
+	return s.tell(i, c.ref)
+}
+
+// repaired takes the end of a repair. The incident stays open until a check has passed.
+func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
+	place := schemas.Copy{Account: r.GetAccount(), Store: r.GetDestinationStore(), Space: r.GetSpace(), Item: r.GetItem()}
+	defer s.lock(place)()
+	i := s.table.get(r.GetIncident())
+	if knows(i, r.GetId()) {
+		return s.tell(i, r.GetId())
+	}
+	number := orderNumber(i, r.GetCommand())
+	if number == 0 {
+		s.log.Warn("result of a repair ignored: the incident did not order it", "target", r.GetIncident(), "result", r.GetId())
+		return nil
+	}
+	i = edit(i)
+	action := stepFailed
+	if word := r.GetResult(); word == stepRepaired || word == stepMoot {
+		action = word
+	}
+	if action != stepRepaired && number == i.GetRepairs() && i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
+		i.State = pb.IncidentState_INCIDENT_STATE_OPEN
+	}
+	detail := r.GetDetail()
+	if detail == "" {
+		detail = r.GetError()
+	}
+	s.step(i, action, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, detail)
+	return s.tell(i, r.GetId())
+}

@@ -1,0 +1,233 @@
+package steward
+
+import (
+	"errors"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+func TestApproval(t *testing.T) {
+	w := newWorld(t)
+	found := w.result(13)
+	w.do(found)
+	approval := w.approval("replaced")
+	w.do(approval)
+	w.is("replaced", repairing, "opened", "approval-asked", "approved", "repair-ordered")
+	if len(w.orders) != 1 {
+		t.Fatalf("ordered %v", w.orders)
+	}
+	o := w.orders[0]
+	if o.GetApproved() != "eve" || o.GetRepair().GetCheck() != found.GetId() || o.GetSourceStore() != "1" ||
+		!proto.Equal(o.GetRepair().GetFailed(), found.GetObject()) {
+		t.Errorf("ordered %v", o)
+	}
+	if got := w.do(w.approval("replaced")); got != nil {
+		t.Errorf("approved a second time: %v, want nothing", got)
+	}
+	w.do(w.ended(o, "repaired"))
+	w.do(w.result(1))
+	w.is("replaced", shut, "opened", "approval-asked", "approved", "repair-ordered", "repaired", "closed")
+	if got := w.do(w.approval("replaced")); got != nil {
+		t.Errorf("approved when closed: %v, want nothing", got)
+	}
+}
+
+func TestApprovalsOfNothing(t *testing.T) {
+	w := newWorld(t)
+	w.modes["2"] = Off
+	w.do(w.result(14))
+	w.do(w.result(2))
+	other := w.approval("content-corrupt")
+	other.Account = "umbrella"
+	discard := w.approval("content-corrupt")
+	discard.Action = "discard"
+	for name, a := range map[string]*pb.AdminAction{
+		"no such incident": w.approval("replaced"), "no repair of that kind": w.approval("no-quorum"),
+		"off": w.approval("content-corrupt"), "of another account": other, "another action": discard,
+	} {
+		if got := w.do(a); got != nil {
+			t.Errorf("%s: %v, want nothing", name, got)
+		}
+	}
+}
+
+func TestNoGoodCopy(t *testing.T) {
+	tests := map[string]func(*world){
+		"none on record":    func(w *world) { clear(w.records) },
+		"others differ":     func(w *world) { w.records[in("1")], w.records[in("3")] = live(bad1), live(bad1) },
+		"others deleted":    func(w *world) { w.records[in("1")].State, w.records[in("3")].State = 3, 3 },
+		"others are bad":    func(w *world) { w.spoil("1"); w.spoil("3") },
+		"not on record yet": func(w *world) { w.records[in("1")].State, w.records[in("3")].State = 0, 0 },
+	}
+	for name, prepare := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			prepare(w)
+			w.orders = nil
+			w.do(w.result(2))
+			w.is("content-corrupt", open, "opened", "no-good-copy")
+			if len(w.orders) != 0 {
+				t.Errorf("ordered %v", w.orders)
+			}
+		})
+	}
+}
+
+// spoil opens an incident of the copy in another store.
+func (w *world) spoil(store string) {
+	w.modes[store] = Off
+	w.do(w.result(2, func(r *pb.FixityResult) { r.Store = store }))
+}
+
+func TestNextGoodCopy(t *testing.T) {
+	w := newWorld(t)
+	w.spoil("1")
+	w.do(w.result(2))
+	if len(w.orders) != 1 || w.orders[0].GetSourceStore() != "3" {
+		t.Errorf("ordered %v, want from store 3", w.orders)
+	}
+}
+
+// An error of the records is no absence of good copies: nothing is decided.
+func TestRecordsUnknown(t *testing.T) {
+	w := newWorld(t)
+	w.failure = errors.New("has not caught up")
+	r := w.result(2)
+	got, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: r})
+	if !errors.Is(err, w.failure) || got != nil {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	w.failure = nil
+	w.do(r)
+	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+}
+
+func TestThreeRepairsThenAPerson(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(2))
+	steps := []string{"opened", "repair-ordered"}
+	for n := range 3 {
+		if len(w.orders) != n+1 || w.orders[n].GetRepair().GetNumber() != int32(n+1) {
+			t.Fatalf("round %d: ordered %v", n, w.orders)
+		}
+		w.do(w.ended(w.orders[n], "repair-moot"))
+		w.do(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+		steps = append(steps, "repair-moot", "seen-again", "repair-ordered")
+	}
+	steps[len(steps)-1] = "repairs-exhausted"
+	w.is("content-corrupt", open, steps...)
+	w.do(w.result(2))
+	w.is("content-corrupt", open, append(steps, "seen-again")...)
+	w.do(w.approval("content-corrupt"))
+	if len(w.orders) != 4 || w.orders[3].GetRepair().GetNumber() != 4 {
+		t.Errorf("a person's approval orders %v", w.orders)
+	}
+}
+
+func TestEndsOfARepair(t *testing.T) {
+	tests := map[string]struct {
+		result string
+		state  pb.IncidentState
+		step   string
+	}{
+		"repaired":    {"repaired", repairing, "repaired"},
+		"moot":        {"repair-moot", open, "repair-moot"},
+		"dead letter": {"dead", open, "repair-failed"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.do(w.result(2))
+			w.do(w.ended(w.orders[0], tt.result))
+			w.is("content-corrupt", tt.state, "opened", "repair-ordered", tt.step)
+		})
+	}
+}
+
+// What comes out of another topic may come late.
+func TestLateEndsOfRepairs(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(2))
+	w.do(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR))) // orders again
+	w.do(w.ended(w.orders[0], "repair-moot"))
+	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot")
+	w.do(w.result(1))
+	w.do(w.ended(w.orders[1], "repaired"))
+	w.is("content-corrupt", shut, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot", "closed", "repaired")
+	old := w.orders[1]
+	w.do(w.result(2))
+	if got := w.do(w.ended(old, "repair-moot")); got != nil {
+		t.Errorf("the end of an older incident's repair: %v, want nothing", got)
+	}
+}
+
+// While a repair is on its way other checks order nothing.
+func TestSeenWhileRepairing(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(2))
+	w.do(w.result(2))
+	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again")
+	if len(w.orders) != 1 {
+		t.Errorf("ordered %v", w.orders)
+	}
+}
+
+func TestWhatDuplicationFindsMissing(t *testing.T) {
+	tests := map[string]struct {
+		kind, store string
+		checked     bool
+	}{
+		"source-missing":     {"source-missing", "1", false},
+		"all-copies-missing": {"all-copies-missing", "1", false},
+		"was-lost":           {"content-missing", "2", true},
+	}
+	for result, tt := range tests {
+		t.Run(result, func(t *testing.T) {
+			w := newWorld(t)
+			lost := w.lost(result)
+			w.do(lost)
+			k := schemas.Key(at.Account, tt.store, at.Space, at.Item, tt.kind)
+			if i := w.topic[k]; i.GetState() != open || i.GetStore() != tt.store || i.GetSteps()[0].GetRef() != lost.GetId() {
+				t.Errorf("got %v", i)
+			}
+			if (len(w.tasks) == 1) != tt.checked {
+				t.Errorf("asked for checks %v", w.tasks)
+			}
+			if tt.checked && (w.tasks[0].GetStore() != tt.store || w.tasks[0].GetId() != schemas.ID("was-lost", lost.GetId())) {
+				t.Errorf("asked for %v", w.tasks[0])
+			}
+			w.do(w.lost(result))
+			if n := w.topic[k].GetStepCount(); n != 2 {
+				t.Errorf("%d steps after it was found twice, want 2", n)
+			}
+			w.do(w.result(1, func(r *pb.FixityResult) { r.Store = tt.store }))
+			if i := w.topic[k]; i.GetState() != shut {
+				t.Errorf("after a pass %v", i.GetState())
+			}
+		})
+	}
+	w := newWorld(t)
+	if got := w.do(w.lost("copied")); got != nil {
+		t.Errorf("an ordinary copy tells %v", got)
+	}
+}
+
+// A repair that never comes to an end does not hold the incident up for ever.
+func TestRepairThatNeverEnds(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(2))
+	w.clock += 24*60 - 2
+	w.do(w.result(2))
+	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again")
+	w.clock++
+	if got := w.do(w.approval("content-corrupt")); got == nil {
+		t.Error("a person's approval is ignored after a day")
+	}
+	w.clock += 24 * 60
+	w.do(w.result(2))
+	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "approved", "repair-ordered", "seen-again", "repair-ordered")
+}

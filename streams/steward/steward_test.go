@@ -1,0 +1,332 @@
+package steward
+
+import (
+	"log/slog"
+	"strconv"
+	"sync"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+func TestCorruptCopyIsRepaired(t *testing.T) {
+	w := newWorld(t)
+	found := w.result(2)
+	w.do(found)
+	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+	id := w.topic[key("content-corrupt")].GetId()
+	order := &pb.DuplicationCommand{
+		Id: schemas.ID("repair", id, "1"), Account: at.Account, Space: at.Space, Item: at.Item,
+		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_REPAIR,
+		Priority: pb.Priority_PRIORITY_HIGH, Cause: id, Digests: want, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+		Time: found.GetFinished(),
+		Repair: &pb.RepairOrder{
+			Incident: key("content-corrupt"), Digests: want, Failed: found.GetObject(), Check: found.GetId(), Number: 1,
+		},
+	}
+	if len(w.orders) != 1 || !proto.Equal(w.orders[0], order) {
+		t.Fatalf("ordered %v\nwant %v", w.orders, order)
+	}
+	incident := &pb.Incident{
+		Id: schemas.ID("incident", key("content-corrupt"), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Kind: "content-corrupt", State: repairing, Opened: found.GetFinished(), Updated: found.GetFinished(),
+		Checked: found.GetStarted(), Row: 2, Expected: want, Found: bad1, Object: found.GetObject(), Repairs: 1, StepCount: 2,
+		Steps: []*pb.IncidentStep{
+			{Time: found.GetFinished(), Action: "opened", Ref: found.GetId()},
+			{Time: found.GetFinished(), Action: "repair-ordered", Ref: found.GetId(), Detail: "1"},
+		},
+	}
+	if got := w.topic[key("content-corrupt")]; !proto.Equal(got, incident) {
+		t.Errorf("got %v\nwant %v", got, incident)
+	}
+	w.do(w.ended(order, "repaired"))
+	w.is("content-corrupt", repairing, "opened", "repair-ordered", "repaired")
+	pass := w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR))
+	w.do(pass)
+	w.is("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
+	if got := w.topic[key("content-corrupt")].GetClosed(); !proto.Equal(got, pass.GetFinished()) {
+		t.Errorf("closed %v, want %v", got, pass.GetFinished())
+	}
+	w.do(w.result(2))
+	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+	if i := w.topic[key("content-corrupt")]; i.GetId() == id || i.GetRepairs() != 1 {
+		t.Errorf("a new incident is the old one, or counts its repairs: %v", i)
+	}
+}
+
+func TestMissingCopyIsRepaired(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(8))
+	w.is("content-missing", repairing, "opened", "repair-ordered")
+	if len(w.orders) != 1 || w.orders[0].GetRepair().GetFailed() != nil {
+		t.Errorf("ordered %v, want one order that expects nothing there", w.orders)
+	}
+}
+
+func TestModes(t *testing.T) {
+	claimed := func(r *pb.FixityResult) {
+		e := proto.CloneOf(r.GetManifest())
+		e.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+		r.Manifest, r.Audit = e, e
+	}
+	apart := func(r *pb.FixityResult) {
+		r.Audit = &pb.Evidence{State: r.Audit.State, Digests: bad1, Provenance: r.Audit.Provenance}
+	}
+	tests := map[string]struct {
+		mode   Mode
+		row    int32
+		change with
+		state  pb.IncidentState
+		steps  []string
+	}{
+		"corrupt, auto":       {Auto, 2, nil, repairing, []string{"opened", "repair-ordered"}},
+		"corrupt, approve":    {Approve, 2, nil, awaiting, []string{"opened", "approval-asked"}},
+		"corrupt, off":        {Off, 2, nil, open, []string{"opened"}},
+		"mode unheard of":     {"", 2, nil, open, []string{"opened"}},
+		"missing, approve":    {Approve, 8, nil, awaiting, []string{"opened", "approval-asked"}},
+		"missing, a claim":    {Auto, 8, claimed, open, []string{"opened", "no-verified-digests"}},
+		"missing, M is not A": {Auto, 8, apart, open, []string{"opened", "no-verified-digests"}},
+		"replaced, auto":      {Auto, 13, nil, awaiting, []string{"opened", "approval-asked"}},
+		"replaced, off":       {Off, 13, nil, open, []string{"opened"}},
+		"no quorum, auto":     {Auto, 14, nil, open, []string{"opened"}},
+		"not captured, auto":  {Auto, 9, nil, open, []string{"opened"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.modes[at.Store] = tt.mode
+			r := w.result(tt.row)
+			if tt.change != nil {
+				tt.change(r)
+			}
+			w.do(r)
+			w.is(r.GetFinding(), tt.state, tt.steps...)
+			if (len(w.orders) == 1) != (tt.state == repairing) {
+				t.Errorf("ordered %v", w.orders)
+			}
+		})
+	}
+}
+
+// Results that find nothing out, or that say what is as it should be, move nothing.
+func TestResultsThatMoveNothing(t *testing.T) {
+	set := func(f func(*pb.FixityResult)) with { return f }
+	tests := map[string]struct {
+		row    int32
+		change with
+	}{
+		"unknown":                {12, nil},
+		"undecided":              {8, set(func(r *pb.FixityResult) { r.Final, r.Verdict = false, pb.Verdict_VERDICT_UNDECIDED })},
+		"overtaken":              {2, set(func(r *pb.FixityResult) { r.Overtaken = true })},
+		"pass":                   {1, nil},
+		"moot":                   {11, nil},
+		"skipped":                {0, set(func(r *pb.FixityResult) { r.Verdict, r.Finding = pb.Verdict_VERDICT_SKIPPED, "skipped" })},
+		"unverified":             {15, set(func(r *pb.FixityResult) { r.Verdict, r.Finding = pb.Verdict_VERDICT_UNVERIFIED, "unverified" })},
+		"taken in by a baseline": {9, set(func(r *pb.FixityResult) { r.Baseline = true })},
+		"taken in, row without digest": {9, set(func(r *pb.FixityResult) {
+			r.Manifest = &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS}
+		})},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			r := w.result(tt.row)
+			if tt.change != nil {
+				tt.change(r)
+			}
+			if got := w.do(r); got != nil {
+				t.Errorf("got %v, want nothing", got)
+			}
+		})
+	}
+}
+
+func TestOlderChecksChangeNothing(t *testing.T) {
+	w := newWorld(t)
+	early, late, kinds := w.result(1), w.result(2), w.result(13)
+	early.Id, kinds.Started = "early", early.GetStarted()
+	w.do(late)
+	w.do(early)
+	w.is("content-corrupt", repairing, "opened", "repair-ordered", "older-check")
+	if got := w.do(kinds); got != nil {
+		t.Errorf("an older check opens %v", got)
+	}
+	again := w.result(2)
+	pass := w.result(1)
+	w.do(pass)
+	w.is("content-corrupt", shut, "opened", "repair-ordered", "older-check", "closed")
+	w.do(again)
+	w.is("content-corrupt", shut, "opened", "repair-ordered", "older-check", "closed", "older-check")
+	if got := w.topic[key("content-corrupt")].GetChecked(); !proto.Equal(got, pass.GetStarted()) {
+		t.Errorf("checked %v, want %v", got, pass.GetStarted())
+	}
+}
+
+func TestPassClosesAllOfTheCopy(t *testing.T) {
+	for name, row := range map[string]int32{"pass": 1, "moot": 11} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, r := range []int32{2, 13, 14} {
+				w.do(w.result(r))
+			}
+			w.do(w.result(2, func(r *pb.FixityResult) { r.Item = "b.jpg" }))
+			if got := w.do(w.result(row)); len(got) != 3 {
+				t.Errorf("told %v, want three incidents", got)
+			}
+			for key, i := range w.topic {
+				if (i.GetState() == shut) != (i.GetItem() == at.Item) {
+					t.Errorf("%s is %v", key, i.GetState())
+				}
+			}
+		})
+	}
+}
+
+// A pass that read no bytes says nothing of bytes.
+func TestPassOnTheStoresWord(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(2))
+	w.do(w.result(8))
+	w.do(w.result(1, func(r *pb.FixityResult) { r.EvidenceLevel = 2 }))
+	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+	w.is("content-missing", shut, "opened", "repair-ordered", "closed")
+}
+
+// The same message twice: decided once, told again in case it was lost.
+func TestReplay(t *testing.T) {
+	equal := func(t *testing.T, got, want []schemas.Message) {
+		t.Helper()
+		if len(got) != len(want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+		for n := range got {
+			if got[n].Topic != want[n].Topic || !proto.Equal(got[n].Body, want[n].Body) {
+				t.Errorf("got %v\nwant %v", got[n], want[n])
+			}
+		}
+	}
+	tests := map[string]func(*world) schemas.Body{
+		"a fault":    func(w *world) schemas.Body { return w.result(2) },
+		"seen again": func(w *world) schemas.Body { w.do(w.result(14)); return w.result(14) },
+		"a pass":     func(w *world) schemas.Body { w.do(w.result(2)); return w.result(1) },
+		"an approval": func(w *world) schemas.Body {
+			w.do(w.result(13))
+			return w.approval("replaced")
+		},
+		"the end of a repair": func(w *world) schemas.Body {
+			w.do(w.result(2))
+			return w.ended(w.orders[0], "repaired")
+		},
+		"a copy that was lost": func(w *world) schemas.Body { return w.lost("was-lost") },
+	}
+	for name, prepare := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			message := prepare(w)
+			lost := w.lose(message) // publishing failed
+			equal(t, w.do(message), lost)
+			equal(t, w.do(message), lost)
+			w.restart()
+			equal(t, w.do(message), lost)
+		})
+	}
+}
+
+// A replay after the repair is over orders nothing.
+func TestReplayOfAnOldOrder(t *testing.T) {
+	w := newWorld(t)
+	found := w.result(2)
+	w.do(found)
+	w.do(w.ended(w.orders[0], "repair-moot"))
+	w.do(found)
+	if len(w.orders) != 1 {
+		t.Errorf("ordered %v", w.orders)
+	}
+	w.is("content-corrupt", open, "opened", "repair-ordered", "repair-moot")
+}
+
+func TestStepsAreCapped(t *testing.T) {
+	w := newWorld(t)
+	for range 130 {
+		w.do(w.result(14))
+	}
+	i := w.topic[key("no-quorum")]
+	if len(i.GetSteps()) != 100 || i.GetStepCount() != 130 || i.GetSteps()[99].GetRef() != "check-130" {
+		t.Errorf("%d steps carried of %d", len(i.GetSteps()), i.GetStepCount())
+	}
+}
+
+// What the topic says wins, unless more has been decided since.
+func TestApply(t *testing.T) {
+	w := newWorld(t)
+	k := key("no-quorum")
+	w.do(w.result(14))
+	first := w.topic[k]
+	w.do(w.result(14))
+	w.steward.Apply([]byte(k), first) // an echo
+	w.do(w.result(14))
+	w.is("no-quorum", open, "opened", "seen-again", "seen-again")
+	other := proto.CloneOf(w.topic[k]) // another process went on
+	other.StepCount, other.State = 7, shut
+	w.steward.Apply([]byte(k), other)
+	w.do(w.result(14))
+	if i := w.topic[k]; i.GetId() == other.GetId() || i.GetStepCount() != 1 {
+		t.Errorf("the closed incident goes on: %v", i)
+	}
+	w.steward.Apply([]byte(k), nil)
+	if w.steward.table.get(k) != nil || w.steward.table.of(at) != nil {
+		t.Error("a tombstone leaves the incident")
+	}
+}
+
+// Partitions are handled side by side, also those that speak of one copy.
+func TestManyAtOnce(t *testing.T) {
+	w := newWorld(t)
+	var results []schemas.Body
+	for n := range 400 {
+		results = append(results, w.result([]int32{14, 2, 1, 13}[n%4], func(r *pb.FixityResult) {
+			r.Item, r.Started = strconv.Itoa(n/4%8), timestamppb.New(base) // none is older
+		}))
+	}
+	var wg sync.WaitGroup
+	for part := range 4 {
+		wg.Go(func() {
+			for n := part; n < len(results); n += 4 {
+				if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: results[n]}); err != nil {
+					t.Errorf("Handle: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for item := range 8 {
+		c := at
+		c.Item = strconv.Itoa(item)
+		for _, i := range w.steward.table.of(c) {
+			if int(i.GetStepCount()) != len(i.GetSteps()) || i.GetSteps()[0].GetAction() != "opened" {
+				t.Errorf("an incident lost steps: %v", i)
+			}
+		}
+	}
+}
+
+func TestHandleRefusesOtherMessages(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: &pb.Change{}}); err == nil {
+		t.Error("a Change is handled")
+	}
+}
+
+func TestNew(t *testing.T) {
+	w := newWorld(t)
+	if _, err := New(Config{MaxSteps: -1}, Deps{Stores: w, Records: w, Log: slog.Default()}); err == nil {
+		t.Error("negative steps are taken")
+	}
+	if _, err := New(Config{}, Deps{Stores: w, Records: w}); err == nil {
+		t.Error("no log, no error")
+	}
+}

@@ -1,0 +1,222 @@
+package steward
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+const (
+	open      = pb.IncidentState_INCIDENT_STATE_OPEN
+	awaiting  = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
+	repairing = pb.IncidentState_INCIDENT_STATE_REPAIRING
+	shut      = pb.IncidentState_INCIDENT_STATE_CLOSED
+)
+
+var (
+	at   = schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}
+	base = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	want = map[string]string{"sha256": "aa"}
+	bad1 = map[string]string{"sha256": "bb"}
+)
+
+// A world is a steward, its neighbours, and what it has told so far.
+type world struct {
+	t       *testing.T
+	steward *Steward
+	modes   map[string]Mode             // by store
+	records map[schemas.Copy]*pb.Record // manifests
+	failure error                       // of Fresh
+	clock   int                         // minutes since base
+	topic   map[string]*pb.Incident     // what was published, by key
+	orders  []*pb.DuplicationCommand    // published
+	tasks   []*pb.FixityTask            // published
+}
+
+func (w *world) RepairMode(_, store string) Mode { return w.modes[store] }
+
+func (w *world) Others(_, _, store string) []string {
+	return slices.DeleteFunc([]string{"1", "2", "3"}, func(s string) bool { return s == store })
+}
+
+func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	var out []*pb.CopyRecord
+	for _, c := range copies {
+		r := w.records[c]
+		if r == nil {
+			r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
+		}
+		out = append(out, &pb.CopyRecord{Manifest: r, Audit: r})
+	}
+	return out, w.failure
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{
+		t: t, modes: map[string]Mode{"1": Approve, "2": Auto, "3": Auto},
+		records: map[schemas.Copy]*pb.Record{}, topic: map[string]*pb.Incident{},
+	}
+	for _, store := range []string{"1", "3"} {
+		w.records[in(store)] = live(want)
+	}
+	w.restart()
+	return w
+}
+
+func in(store string) schemas.Copy {
+	c := at
+	c.Store = store
+	return c
+}
+
+func live(digests map[string]string) *pb.Record {
+	return &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Digests: digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+}
+
+// restart puts a new steward in place, which reads the topic.
+func (w *world) restart() {
+	s, err := New(Config{}, Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.steward = s
+	for key, i := range w.topic {
+		s.Apply([]byte(key), i)
+	}
+}
+
+// lose handles a message whose outputs are never published.
+func (w *world) lose(b schemas.Body) []schemas.Message {
+	w.t.Helper()
+	out, err := w.steward.Handle(w.t.Context(), &schemas.Delivery{Body: b})
+	if err != nil {
+		w.t.Fatalf("Handle: %v", err)
+	}
+	return out
+}
+
+// do handles a message and publishes what comes of it.
+func (w *world) do(b schemas.Body) []schemas.Message {
+	w.t.Helper()
+	out := w.lose(b)
+	for _, m := range out {
+		switch b := m.Body.(type) {
+		case *pb.Incident:
+			key := schemas.IncidentKey(b)
+			w.topic[key] = proto.CloneOf(b)
+			w.steward.Apply([]byte(key), w.topic[key])
+		case *pb.DuplicationCommand:
+			if m.Topic != schemas.DuplicationHigh {
+				w.t.Errorf("order on %s", m.Topic)
+			}
+			w.orders = append(w.orders, b)
+		case *pb.FixityTask:
+			w.tasks = append(w.tasks, b)
+		}
+	}
+	return out
+}
+
+// next is a minute later than all before.
+func (w *world) next() *timestamppb.Timestamp {
+	w.clock++
+	return timestamppb.New(base.Add(time.Duration(w.clock) * time.Minute))
+}
+
+// A change to a result.
+type with func(*pb.FixityResult)
+
+func because(r pb.FixityReason) with { return func(f *pb.FixityResult) { f.Reason = r } }
+
+// result is the final result of a check that found row.
+func (w *world) result(row int32, changes ...with) *pb.FixityResult {
+	w.clock++
+	verified := &pb.Evidence{
+		State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: want, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+	}
+	r := &pb.FixityResult{
+		Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item, Row: row, Final: true,
+		Verdict: pb.Verdict_VERDICT_FAIL, EvidenceLevel: 4, Reason: pb.FixityReason_FIXITY_REASON_SWEEP,
+		Started:  timestamppb.New(base.Add(time.Duration(w.clock) * time.Minute)),
+		Finished: timestamppb.New(base.Add(time.Duration(w.clock)*time.Minute + time.Second)),
+		Content:  &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: bad1},
+		Manifest: verified, Audit: verified, Object: &pb.Identity{Version: "v1", Size: 3},
+	}
+	switch row {
+	case 1:
+		r.Verdict, r.Finding = pb.Verdict_VERDICT_PASS, "pass"
+	case 2:
+		r.Finding = "content-corrupt"
+	case 8:
+		r.Verdict, r.Finding, r.Object = pb.Verdict_VERDICT_MISSING, "content-missing", nil
+		r.Content = &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_ABSENT}
+	case 9:
+		none := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_NONE}
+		r.Verdict, r.Finding, r.Manifest, r.Audit = pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured", none, none
+	case 11:
+		r.Verdict, r.Finding, r.EvidenceLevel = pb.Verdict_VERDICT_MOOT, "moot", 1
+	case 12:
+		r.Verdict, r.Finding, r.Final = pb.Verdict_VERDICT_UNKNOWN, "unknown", false
+	case 13:
+		r.Finding = "replaced"
+	case 14:
+		r.Finding = "no-quorum"
+	}
+	for _, c := range changes {
+		c(r)
+	}
+	r.Id = "check-" + strconv.Itoa(w.clock)
+	return r
+}
+
+// ended is the result of an order.
+func (w *world) ended(order *pb.DuplicationCommand, result string) *pb.DuplicationResult {
+	at := w.next()
+	return &pb.DuplicationResult{
+		Id: "result-" + strconv.Itoa(w.clock), Command: order.GetId(), Incident: order.GetRepair().GetIncident(),
+		Account: order.GetAccount(), Space: order.GetSpace(), Item: order.GetItem(),
+		SourceStore: order.GetSourceStore(), DestinationStore: order.GetDestinationStore(),
+		Decision: "C0", Result: result, Started: at, Finished: at,
+	}
+}
+
+func (w *world) approval(kind string) *pb.AdminAction {
+	at1 := w.next()
+	return &pb.AdminAction{
+		Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve", Action: "approve-repair", Target: key(kind), Reason: "looked at it",
+	}
+}
+
+func key(kind string) string {
+	return schemas.Key(at.Account, at.Store, at.Space, at.Item, kind)
+}
+
+// is checks where the incident of a kind stands and which steps it took.
+func (w *world) is(kind string, state pb.IncidentState, steps ...string) {
+	w.t.Helper()
+	i := w.topic[key(kind)]
+	var got []string
+	for _, s := range i.GetSteps() {
+		got = append(got, s.GetAction())
+	}
+	if i.GetState() != state || !slices.Equal(got, steps) || int(i.GetStepCount()) != len(steps) {
+		w.t.Errorf("%s is %v with %d steps %v, want %v with %v", kind, i.GetState(), i.GetStepCount(), got, state, steps)
+	}
+}
+
+func (w *world) lost(result string) *pb.DuplicationResult {
+	at1 := w.next()
+	return &pb.DuplicationResult{
+		Id: "lost-" + strconv.Itoa(w.clock), Account: at.Account, Space: at.Space, Item: at.Item,
+		SourceStore: "1", DestinationStore: "2", Result: result, Started: at1, Finished: at1, Digests: want,
+	}
+}

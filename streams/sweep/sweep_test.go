@@ -1,0 +1,331 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+func TestRound(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	s, err := w.run(w.config(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := schemas.ID("round", "fixity", "acme/2", "2026-03-01T12:00:00Z")
+	want := Summary{
+		Round: Round{ID: id, Started: start}, Finished: s.Finished, Emitted: 5,
+		Counts: map[string]int64{"2/papers": 3, "2/photos": 2},
+	}
+	if s.ID != want.ID || !s.Started.Equal(want.Started) || s.Emitted != 5 || !maps.Equal(s.Counts, want.Counts) || s.Finished.IsZero() {
+		t.Errorf("got %+v, want %+v", s, want)
+	}
+	tasks := of[*pb.FixityTask](w)
+	if got := items(tasks); !slices.Equal(got, inOrder) {
+		t.Errorf("emitted %v, want %v", got, inOrder)
+	}
+	c := schemas.Copy{Account: "acme", Store: "2", Space: "papers", Item: "x"}
+	wantTask := &pb.FixityTask{
+		Id: schemas.ID("sweep", id, c.String()), Account: "acme", Store: "2", Space: "papers", Item: "x",
+		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW, Cause: id, Round: id,
+		Time: timestamppb.New(start), Known: w.copies[c],
+	}
+	if !proto.Equal(tasks[2], wantTask) {
+		t.Errorf("got %v\nwant %v", tasks[2], wantTask)
+	}
+	var kinds []string
+	for _, call := range w.published {
+		kinds = append(kinds, fmt.Sprintf("%s×%d", call[0].Topic, len(call)))
+	}
+	wantKinds := []string{
+		"checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×1", "jobs×2",
+	}
+	if !slices.Equal(kinds, wantKinds) {
+		t.Errorf("published %v, want %v", kinds, wantKinds)
+	}
+	job := of[*pb.Job](w)[0]
+	wantJob := &pb.Job{
+		Id: schemas.ID("job", "fixity/acme/2", id, "done"), Name: "fixity/acme/2", Started: timestamppb.New(start),
+		Finished: timestamppb.New(s.Finished), Counts: want.Counts,
+	}
+	if !proto.Equal(job, wantJob) {
+		t.Errorf("got %v\nwant %v", job, wantJob)
+	}
+	last := of[*pb.Checkpoint](w)[3]
+	if last.GetFinished() == nil || last.GetRound() != id || !maps.Equal(last.GetCounts(), want.Counts) {
+		t.Errorf("last checkpoint %v", last)
+	}
+	for _, q := range w.queries {
+		if !q.PassedBefore.Equal(start.Add(-24 * time.Hour)) {
+			t.Errorf("asked for what passed before %v", q.PassedBefore)
+		}
+	}
+}
+
+func TestTopics(t *testing.T) {
+	w := newWorld(t)
+	large := w.add("photos", "large", 0)
+	r := proto.CloneOf(w.copies[large])
+	r.Manifest.Size, r.Manifest.Properties = 100, map[string]string{"k": "v"}
+	w.copies[large] = r
+	w.add("photos", "small", 0)
+	c := w.config()
+	c.Space, c.Baseline = "photos", true
+	if _, err := w.run(c, nil); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, call := range w.published {
+		for _, m := range call {
+			if task, ok := m.Body.(*pb.FixityTask); ok {
+				got = append(got, fmt.Sprintf("%s %s %v %v", m.Topic, task.GetItem(), task.GetPriority(), task.GetBaseline()))
+				if task.GetKnown().GetManifest().GetProperties() != nil {
+					t.Errorf("%s carries properties", task.GetItem())
+				}
+			}
+		}
+	}
+	want := []string{"fixity.large large PRIORITY_LARGE true", "fixity.low small PRIORITY_LOW true"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if q := w.queries[0]; q.Space != "photos" {
+		t.Errorf("asked for space %q", q.Space)
+	}
+}
+
+// Copies whose checks pass while the round runs neither come again nor hide others.
+func TestChecksPassMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	w.publish = func(int) (bool, error) {
+		for _, task := range of[*pb.FixityTask](w) {
+			c := schemas.Copy{Account: task.GetAccount(), Store: task.GetStore(), Space: task.GetSpace(), Item: task.GetItem()}
+			w.copies[c] = &pb.CopyRecord{Manifest: w.copies[c].GetManifest(), LastPass: timestamppb.New(start.Add(time.Minute))}
+		}
+		return true, nil
+	}
+	if _, err := w.run(w.config(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := items(of[*pb.FixityTask](w)); !slices.Equal(got, inOrder) {
+		t.Errorf("emitted %v, want %v", got, inOrder)
+	}
+}
+
+func TestEmptyRound(t *testing.T) {
+	w := newWorld(t)
+	s, err := w.run(w.config(), nil)
+	if err != nil || s.Emitted != 0 || len(of[*pb.FixityTask](w)) != 0 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	if n := len(of[*pb.Job](w)); n != 1 {
+		t.Errorf("%d jobs on record, want 1", n)
+	}
+}
+
+// Killed after any publish, failed or not, and started again on the newest checkpoint:
+// the same round, every copy once or, of one page, twice with the same id.
+func TestInterrupted(t *testing.T) {
+	dead := retry.Permanent(errors.New("killed"))
+	for n := 1; n <= 7; n++ {
+		for _, persisted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("publish %d, persisted %v", n, persisted), func(t *testing.T) {
+				w := newWorld(t)
+				w.fill()
+				w.publish = func(call int) (bool, error) {
+					switch {
+					case call == n:
+						return persisted, dead
+					case call > n:
+						return false, dead
+					}
+					return true, nil
+				}
+				if _, err := w.run(w.config(), nil); !errors.Is(err, dead) {
+					t.Fatalf("got %v, want the failure", err)
+				}
+				var newest *pb.Checkpoint
+				if c := of[*pb.Checkpoint](w); len(c) > 0 {
+					newest = c[len(c)-1]
+				}
+				w.publish = nil
+				s, err := w.run(w.config(), newest)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s.ID != schemas.ID("round", "fixity", "acme/2", "2026-03-01T12:00:00Z") || s.Emitted != 5 {
+					t.Errorf("got %+v", s)
+				}
+				ids, twice := map[string]string{}, 0
+				for _, task := range of[*pb.FixityTask](w) {
+					item := task.GetSpace() + "/" + task.GetItem()
+					if old, ok := ids[item]; ok {
+						twice++
+						if old != task.GetId() {
+							t.Errorf("%s has two ids", item)
+						}
+					}
+					ids[item] = task.GetId()
+				}
+				finishedAlready := n == 7 && persisted // the whole round: it begins again by the same name
+				if len(ids) != 5 || twice > 2 && !finishedAlready {
+					t.Errorf("%d copies emitted, %d twice", len(ids), twice)
+				}
+			})
+		}
+	}
+}
+
+func TestPublishIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	w.publish = func(n int) (bool, error) {
+		if n == 2 || n == 4 {
+			return n == 4, errors.New("time-out")
+		}
+		return true, nil
+	}
+	s, err := w.run(w.config(), nil)
+	if err != nil || s.Emitted != 5 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+}
+
+// An error is not the end of the round, and is put on record.
+func TestDueFails(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	w.due = errors.New("engine away")
+	if _, err := w.run(w.config(), nil); !errors.Is(err, w.due) {
+		t.Fatalf("got %v", err)
+	}
+	if len(w.queries) != 3 {
+		t.Errorf("asked %d times, want 3", len(w.queries))
+	}
+	jobs := of[*pb.Job](w)
+	if len(jobs) != 1 || jobs[0].GetError() == "" {
+		t.Errorf("jobs %v", jobs)
+	}
+	for _, c := range of[*pb.Checkpoint](w) {
+		if c.GetFinished() != nil {
+			t.Errorf("the round is finished: %v", c)
+		}
+	}
+}
+
+func TestLagFails(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	w.lag = errors.New("broker away")
+	if _, err := w.run(w.config(), nil); !errors.Is(err, w.lag) || len(of[*pb.FixityTask](w)) != 0 {
+		t.Errorf("got %v after %d tasks", err, len(of[*pb.FixityTask](w)))
+	}
+}
+
+func TestBackpressure(t *testing.T) {
+	tests := map[string]struct {
+		lags []int64
+		want time.Duration // waited
+	}{
+		"room":                 {[]int64{10_000}, 0},
+		"above, then half":     {[]int64{10_001, 5_000}, time.Second},
+		"above, then not half": {[]int64{10_001, 9_000, 5_001, 4_000}, 3 * time.Second},
+		"twice":                {[]int64{10_001, 0, 20_000, 0}, 2 * time.Second},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.fill()
+				w.lags = tt.lags
+				begun := time.Now()
+				if _, err := w.run(w.config(), nil); err != nil {
+					t.Fatal(err)
+				}
+				if got := time.Since(begun); got != tt.want {
+					t.Errorf("waited %v, want %v", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestCancelledWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.fill()
+		w.lags = []int64{1 << 20}
+		pages, err := Fixity(w, w.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(Config{}, Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reason := errors.New("shutdown")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, reason)
+		defer cancel()
+		_, err = r.Run(ctx, Morsel{Sweep: "fixity", Name: "m", Pages: pages, Start: start})
+		if !errors.Is(err, reason) || len(of[*pb.FixityTask](w)) != 0 || len(of[*pb.Job](w)) != 0 {
+			t.Errorf("got %v; published %v", err, w.published)
+		}
+	})
+}
+
+func TestCursorsThatAreNone(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	broken := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r", Started: timestamppb.New(start), Cursor: []byte("{")}
+	if _, err := w.run(w.config(), broken); err == nil {
+		t.Error("a broken cursor is taken for a beginning")
+	}
+	elsewhere := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/3", Round: "r", Cursor: []byte("{")}
+	if s, err := w.run(w.config(), elsewhere); err != nil || s.ID == "r" {
+		t.Errorf("another morsel's checkpoint: %+v, %v", s, err)
+	}
+	r, err := New(Config{}, Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stuck := func(_ context.Context, _ Round, cursor []byte) (Page, error) { return Page{Next: cursor}, nil }
+	if _, err := r.Run(t.Context(), Morsel{Sweep: "s", Name: "m", Pages: stuck, Start: start}); err == nil {
+		t.Error("a page that does not advance is no error")
+	}
+}
+
+func TestNew(t *testing.T) {
+	w := newWorld(t)
+	d := Deps{Publisher: w, Lag: w.Lag, Log: slog.Default()}
+	if _, err := New(Config{Poll: -1}, d); err == nil {
+		t.Error("a negative poll is taken")
+	}
+	if _, err := New(Config{}, Deps{}); err == nil {
+		t.Error("no deps, no error")
+	}
+	for name, change := range map[string]func(*FixityConfig){
+		"account": func(c *FixityConfig) { c.Account = "" }, "page": func(c *FixityConfig) { c.Page = 0 },
+		"period": func(c *FixityConfig) { c.Period = -1 },
+	} {
+		c := w.config()
+		change(&c)
+		if _, err := Fixity(w, c); err == nil {
+			t.Errorf("a fault in %s is taken", name)
+		}
+	}
+}

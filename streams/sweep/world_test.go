@@ -1,0 +1,155 @@
+package sweep
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// A world is what is on record of some copies, and what was published.
+type world struct {
+	t       *testing.T
+	copies  map[schemas.Copy]*pb.CopyRecord
+	queries []DueQuery
+	due     error // of Due
+
+	published [][]schemas.Message
+	// publish, where it is set, decides about the nth call, from 1: an error, and whether
+	// the messages are published all the same.
+	publish func(n int) (bool, error)
+	calls   int
+
+	lags []int64 // answers of Lag, the last one for ever
+	lag  error
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, copies: map[schemas.Copy]*pb.CopyRecord{}, lags: []int64{0}}
+}
+
+// add puts a copy on record that passed so long before start; 0: never.
+func (w *world) add(space, item string, ago time.Duration) schemas.Copy {
+	c := schemas.Copy{Account: "acme", Store: "2", Space: space, Item: item}
+	r := &pb.Record{
+		State: pb.RecordState_RECORD_STATE_LIVE, Digests: map[string]string{"md5": "aa"}, Size: 5,
+		Provenance: pb.Provenance_PROVENANCE_VERIFIED, Version: "v1", Time: timestamppb.New(start.Add(-time.Hour)),
+	}
+	known := &pb.CopyRecord{Manifest: r, Audit: r}
+	if ago != 0 {
+		known.LastPass = timestamppb.New(start.Add(-ago))
+	}
+	w.copies[c] = known
+	return c
+}
+
+func order(a, b Position) int {
+	return cmp.Or(a.LastPass.Compare(b.LastPass), cmp.Compare(a.Space, b.Space), cmp.Compare(a.Item, b.Item))
+}
+
+func (w *world) Due(_ context.Context, q DueQuery) ([]schemas.KnownCopy, error) {
+	w.queries = append(w.queries, q)
+	if w.due != nil {
+		return nil, w.due
+	}
+	type row struct {
+		at Position
+		schemas.KnownCopy
+	}
+	var rows []row
+	for c, r := range w.copies {
+		at := Position{Space: c.Space, Item: c.Item}
+		if r.GetLastPass() != nil {
+			at.LastPass = r.GetLastPass().AsTime()
+		}
+		if c.Account == q.Account && c.Store == q.Store && (q.Space == "" || q.Space == c.Space) &&
+			at.LastPass.Before(q.PassedBefore) && (q.After == nil || order(at, *q.After) > 0) {
+			rows = append(rows, row{at, schemas.KnownCopy{Copy: c, Record: r}})
+		}
+	}
+	slices.SortFunc(rows, func(a, b row) int { return order(a.at, b.at) })
+	var out []schemas.KnownCopy
+	for _, r := range rows[:min(len(rows), q.Limit)] {
+		out = append(out, r.KnownCopy)
+	}
+	return out, nil
+}
+
+func (w *world) Publish(_ context.Context, messages ...schemas.Message) error {
+	w.calls++
+	done, err := true, error(nil)
+	if w.publish != nil {
+		done, err = w.publish(w.calls)
+	}
+	if done {
+		w.published = append(w.published, messages)
+	}
+	return err
+}
+
+func (w *world) Lag(context.Context) (int64, error) {
+	n := w.lags[0]
+	if len(w.lags) > 1 {
+		w.lags = w.lags[1:]
+	}
+	return n, w.lag
+}
+
+// of returns the published messages of one kind.
+func of[B schemas.Body](w *world) (out []B) {
+	for _, call := range w.published {
+		for _, m := range call {
+			if b, ok := m.Body.(B); ok {
+				out = append(out, b)
+			}
+		}
+	}
+	return out
+}
+
+func items(tasks []*pb.FixityTask) (out []string) {
+	for _, t := range tasks {
+		out = append(out, t.GetSpace()+"/"+t.GetItem())
+	}
+	return out
+}
+
+func (w *world) config() FixityConfig {
+	return FixityConfig{Account: "acme", Store: "2", Period: 24 * time.Hour, Page: 2, Large: 100}
+}
+
+func (w *world) run(c FixityConfig, from *pb.Checkpoint) (Summary, error) {
+	w.t.Helper()
+	pages, err := Fixity(w, c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r, err := New(Config{Retry: retry.Policy{Attempts: 3, Wait: time.Millisecond}}, Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r.Run(w.t.Context(), Morsel{Sweep: "fixity", Name: c.Morsel(), Pages: pages, Start: start, Checkpoint: from})
+}
+
+// fill puts seven copies on record, of which five are due.
+func (w *world) fill() {
+	w.add("photos", "b", 0)
+	w.add("photos", "a", 48*time.Hour)
+	w.add("papers", "z", 48*time.Hour)
+	w.add("papers", "y", 0)
+	w.add("papers", "x", 72*time.Hour)
+	w.add("papers", "young", time.Hour)
+	w.add("papers", "at the bound", 24*time.Hour)
+}
+
+var inOrder = []string{"papers/y", "photos/b", "papers/x", "papers/z", "photos/a"}
