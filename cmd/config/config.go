@@ -1,0 +1,253 @@
+// Package config is the tree of settings: what can be set, what holds where nothing is
+// set, and where each value came from.
+//
+// Later layers win: defaults, then the file, then MILLRACE_* variables, then the
+// command line. Loading is strict and complete: every fault of every layer is told at
+// once, with its place and what would be right, and a configuration with a fault is
+// not returned. Secrets are references, resolved when they are used and never printed.
+package config
+
+import "time"
+
+// Config holds all settings.
+type Config struct {
+	// The tenants and their stores.
+	Accounts []Account `key:"accounts"`
+	// Which spaces are carried from where to where.
+	Policies Policies `key:"policies"`
+	// The broker. Standalone and demo bring their own, with one replica.
+	Kafka Kafka `key:"kafka"`
+	// The read model. Standalone and demo bring their own.
+	ClickHouse ClickHouse `key:"clickhouse"`
+	// Where messages wait that are to be handled later.
+	Delay Delay `key:"delay"`
+	// How changes are carried.
+	Duplication Duplication `key:"duplication"`
+	// How copies are checked.
+	Fixity Fixity `key:"fixity"`
+	// How deletes are carried.
+	Deletes Deletes `key:"deletes"`
+	// How the parts run.
+	Roles Roles `key:"roles"`
+	// How rows are gathered for ClickHouse.
+	Sink Sink `key:"sink"`
+	// Where standalone keeps what its embedded engines hold.
+	State State `key:"state"`
+	// What the process says, on standard error.
+	Log Log `key:"log"`
+}
+
+// Account is a tenant.
+type Account struct {
+	// Its name: letters, digits, dot, dash and underscore. It stands in every record, so it cannot be changed later.
+	ID string `key:"id"`
+	// Its storage providers.
+	Stores []Store `key:"stores"`
+}
+
+// Store is one storage provider of an account.
+type Store struct {
+	// Its name, unique in the account: letters, digits, dot, dash and underscore. Not to be changed later either.
+	ID string `key:"id"`
+	// What kind of store it is.
+	Driver string `key:"driver" oneof:"file"`
+	// Driver file: the directory that holds the spaces, as an absolute path.
+	Root string `key:"root"`
+	// Clients write to this store. One in an account at most.
+	Primary bool `key:"primary"`
+	// Whether checks read the bytes of its copies. never is for archives whose reading costs too much.
+	Read string `key:"read" oneof:"always|never"`
+	// Whether damaged copies are repaired at once, after approval, or not at all. Without it: approve for the primary, auto for the others.
+	Repair string `key:"repair" oneof:"auto|approve|off"`
+	// Whether others than millrace may change this store.
+	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
+}
+
+// Policies says where policy documents come from.
+type Policies struct {
+	// A folder with duplication-accounts.json and one ACCOUNT-duplication-policy.json (or .yaml) per account; it is read
+	// at the start and published. Without it those hold that were published before.
+	Folder string `key:"folder"`
+}
+
+// Kafka says how to reach the brokers, and how topics are made.
+type Kafka struct {
+	// Addresses to start from, host:port.
+	Brokers []string `key:"brokers"`
+	// Goes before the name of every topic and group.
+	TopicPrefix string `key:"topic_prefix"`
+	// Of topics that are made; those that exist stay as they are.
+	Partitions int `key:"partitions"`
+	// Brokers that hold each record.
+	Replication int `key:"replication"`
+	// Brokers that must have a record before it counts as written.
+	MinInSync int `key:"min_insync"`
+	// Encryption.
+	TLS TLS `key:"tls"`
+	// Login.
+	SASL SASL `key:"sasl"`
+}
+
+// TLS says how a connection is encrypted.
+type TLS struct {
+	// Whether it is.
+	Enabled bool `key:"enabled"`
+	// PEM file with the authorities to trust. Without it: the system's.
+	CA string `key:"ca"`
+	// PEM file with the client's certificate, where the server asks for one.
+	Cert string `key:"cert"`
+	// PEM file with the key of cert.
+	Key string `key:"key"`
+	// Name that the server's certificate must have. Without it: the host of the address.
+	ServerName string `key:"server_name"`
+}
+
+// SASL says how to log in to the brokers.
+type SASL struct {
+	// Without it there is no login.
+	Mechanism string `key:"mechanism" oneof:"PLAIN|SCRAM-SHA-256|SCRAM-SHA-512"`
+	User      string `key:"user"`
+	Password  Secret `key:"password"`
+}
+
+// ClickHouse says how to reach ClickHouse.
+type ClickHouse struct {
+	// Addresses of the native protocol, host:port; the first that answers is used.
+	Addresses []string `key:"addresses"`
+	// The database that holds the tables; migrate makes it.
+	Database string `key:"database"`
+	User     string `key:"user"`
+	Password Secret `key:"password"`
+	// Encryption.
+	TLS TLS `key:"tls"`
+}
+
+// Delay says in which steps messages can wait.
+type Delay struct {
+	// Shortest first. A message hops through the longest lane that does not overshoot; a wait shorter than all takes the first.
+	Lanes []Lane `key:"lanes"`
+}
+
+// Lane is one topic in which every message waits equally long.
+type Lane struct {
+	// The topic is called delay.NAME.
+	Name  string        `key:"name"`
+	Delay time.Duration `key:"delay"`
+}
+
+// Duplication says how changes are carried to the other stores.
+type Duplication struct {
+	// Items of this size and above go a way of their own, so that they hold up no others.
+	LargeThreshold Size `key:"large_threshold"`
+	// How long to wait each time for a fact that is missing, such as the record of a change that is on its way.
+	// After the last one an incident is opened.
+	Wait []time.Duration `key:"wait"`
+}
+
+// Fixity says how copies are checked.
+type Fixity struct {
+	// Every copy is read at least once in this time.
+	Period time.Duration `key:"period"`
+	// A copy that passed more recently than this is skipped by a sweep.
+	MinInterval time.Duration `key:"min_interval"`
+	// What differs within this time of an item's newest change is looked at again before it is called a fault.
+	Settle time.Duration `key:"settle"`
+	// How long to wait before each second look. After the last one the fault stands.
+	Recheck []time.Duration `key:"recheck"`
+	// How long a fresh look at the records waits for the sinks to catch up.
+	FreshWait time.Duration `key:"fresh_wait"`
+	// Whether every copy is checked as soon as it is made.
+	AfterCopy bool `key:"after_copy"`
+}
+
+// Deletes says how deletes are carried.
+type Deletes struct {
+	// How long a copy stays after its source was deleted.
+	Delay time.Duration `key:"delay"`
+}
+
+// Roles says how the parts run.
+type Roles struct {
+	// Copies items.
+	Copier Role `key:"copier"`
+	// Checks copies.
+	Checker Role `key:"checker"`
+	// Deletes copies.
+	Deleter Role `key:"deleter"`
+	// How often a message is tried before it is a dead letter. Waiting for a store that is away does not count.
+	Attempts int `key:"attempts"`
+}
+
+// Role says how one part runs.
+type Role struct {
+	// Items at a time, in one process.
+	Workers int `key:"workers"`
+}
+
+// Sink says how rows are gathered; what comes first ends a batch.
+type Sink struct {
+	// Rows of one insert at most.
+	Rows int `key:"rows"`
+	// Bytes of one insert at most.
+	Bytes Size `key:"bytes"`
+	// How long the first row waits at most.
+	Age time.Duration `key:"age"`
+}
+
+// State says where standalone keeps its state.
+type State struct {
+	// A directory of its own; --state wins over it.
+	Dir string `key:"dir"`
+}
+
+// Log says what is logged, and how.
+type Log struct {
+	Level  string `key:"level" oneof:"debug|info|warn|error"`
+	Format string `key:"format" oneof:"text|json"`
+}
+
+// Default returns the settings that hold where nothing is set.
+func Default() Config {
+	return Config{
+		Kafka: Kafka{
+			Brokers: []string{"localhost:9092"}, TopicPrefix: "millrace.",
+			Partitions: 12, Replication: 3, MinInSync: 2,
+		},
+		ClickHouse: ClickHouse{Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default"},
+		Delay: Delay{Lanes: []Lane{
+			{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", day},
+		}},
+		Duplication: Duplication{
+			LargeThreshold: 5 << 30,
+			Wait:           []time.Duration{30 * time.Second, 5 * time.Minute, time.Hour},
+		},
+		Fixity: Fixity{
+			Period: 90 * day, MinInterval: time.Hour, Settle: day,
+			Recheck:   []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour},
+			FreshWait: 30 * time.Second, AfterCopy: true,
+		},
+		Roles: Roles{Copier: Role{16}, Checker: Role{8}, Deleter: Role{4}, Attempts: 5},
+		Sink:  Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second},
+		Log:   Log{Level: "info", Format: "text"},
+	}
+}
+
+// withDefaults fills in what a store's settings leave open.
+func (s Store) withDefaults() Store {
+	if s.Driver == "" {
+		s.Driver = "file"
+	}
+	if s.Read == "" {
+		s.Read = "always"
+	}
+	if s.Repair == "" {
+		s.Repair = "auto"
+		if s.Primary {
+			s.Repair = "approve"
+		}
+	}
+	if s.ExternalWrites == "" {
+		s.ExternalWrites = "refused"
+	}
+	return s
+}

@@ -1,0 +1,174 @@
+package config
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write docs/configuration.md")
+
+const docsHead = `# Configuration
+
+Made of the structs in ` + "`cmd/config/config.go`" + ` by ` + "`go test ./cmd/config -update`" + `; a commented example is ` + "`examples/millrace.yaml`" + `.
+
+Later wins: defaults, the file (YAML), variables, the command line. An unknown setting is a fault; all faults are told at once, with their
+places. ` + "`millrace config check`" + ` looks for them, ` + "`millrace config print --origin`" + ` says what is in force and where it came from.
+
+- A variable is the path in upper case, with ` + "`__`" + ` for each dot: ` + "`MILLRACE_KAFKA__TOPIC_PREFIX`" + ` sets ` + "`kafka.topic_prefix`" + `.
+  Lists are separated by commas; lists of settings are JSON, as in ` + "`MILLRACE_DELAY__LANES='[{\"name\": \"30s\", \"delay\": \"30s\"}]'`" + `.
+- Durations have units: ` + "`500ms`, `30s`, `5m`, `2h`, `90d`, `1w`, `1d12h`" + `. Sizes too: ` + "`512KiB`, `200MB`, `5GiB`" + `.
+- Secrets are references, resolved when they are used: ` + "`env:NAME`, `file:PATH`, `exec:COMMAND`" + `. They print as ` + "`***`" + `.
+
+`
+
+// The documentation is made of the structs: their fields, comments and defaults.
+func TestConfigurationDocument(t *testing.T) {
+	defaults := Default()
+	d := &document{comments: comments(t)}
+	d.WriteString(docsHead)
+	d.table("", reflect.ValueOf(defaults))
+	file := filepath.Join("..", "..", "docs", "configuration.md")
+	if *update {
+		if err := os.WriteFile(file, []byte(d.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != d.String() {
+		t.Errorf("%s is out of date: go test ./cmd/config -update", file)
+	}
+}
+
+type document struct {
+	strings.Builder
+	comments map[string]string // by Struct.Field, and Struct
+}
+
+// table writes the settings of one table, then the tables in it.
+func (d *document) table(path string, v reflect.Value) {
+	var inner []func()
+	rows := 0
+	for _, f := range fieldsOf(v.Type()) {
+		at := strings.TrimPrefix(path+"."+keyOf(f), ".")
+		comment := d.comments[v.Type().Name()+"."+f.Name]
+		of := v.FieldByIndex(f.Index)
+		switch {
+		case isTable(f.Type):
+			inner = append(inner, func() { d.section(at, comment, of) })
+			continue
+		case isTables(f.Type):
+			inner = append(inner, func() { d.section(at+"[]", comment, exampleOf(f.Type.Elem())) })
+		}
+		if rows++; rows == 1 {
+			d.WriteString("| setting | form | default | |\n|---|---|---|---|\n")
+		}
+		fmt.Fprintf(d, "| `%s` | %s | %s | %s |\n", at, form(f), d.defaultOf(of), comment)
+	}
+	if rows > 0 {
+		d.WriteByte('\n')
+	}
+	for _, write := range inner {
+		write()
+	}
+}
+
+func (d *document) section(path, comment string, v reflect.Value) {
+	fmt.Fprintf(d, "## %s\n\n%s\n\n", path, comment)
+	d.table(path, v)
+}
+
+// exampleOf is an entry of a list with its defaults.
+func exampleOf(t reflect.Type) reflect.Value {
+	if t == reflect.TypeFor[Store]() {
+		s := Store{}.withDefaults()
+		s.Repair = "" // depends on primary
+		return reflect.ValueOf(s)
+	}
+	return reflect.New(t).Elem()
+}
+
+func (d *document) defaultOf(v reflect.Value) string {
+	if v.IsZero() && v.Kind() != reflect.Bool && v.Type() != reflect.TypeFor[time.Duration]() {
+		return ""
+	}
+	if isTables(v.Type()) {
+		var entries []string
+		for i := range v.Len() {
+			var parts []string
+			for _, f := range fieldsOf(v.Type().Elem()) {
+				parts = append(parts, keyOf(f)+": "+strings.Trim(valueText(v.Index(i).FieldByIndex(f.Index)), `"`))
+			}
+			entries = append(entries, "`{"+strings.Join(parts, ", ")+"}`")
+		}
+		return strings.Join(entries, ", ")
+	}
+	return "`" + strings.ReplaceAll(valueText(v), `"`, "") + "`"
+}
+
+func form(f reflect.StructField) string {
+	if words := f.Tag.Get("oneof"); words != "" {
+		return "`" + strings.ReplaceAll(words, "|", "`, `") + "`"
+	}
+	return typeName(f.Type)
+}
+
+func typeName(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return "duration"
+	case reflect.TypeFor[Size]():
+		return "size"
+	case reflect.TypeFor[Secret]():
+		return "secret"
+	}
+	switch {
+	case isTables(t):
+		return "list of tables"
+	case t.Kind() == reflect.Slice:
+		return "list of " + typeName(t.Elem()) + "s"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.Int:
+		return "number"
+	}
+	return "text"
+}
+
+// comments reads what the source says of the fields.
+func comments(t *testing.T) map[string]string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok {
+			return true
+		}
+		fields, ok := spec.Type.(*ast.StructType)
+		if !ok {
+			return false
+		}
+		for _, f := range fields.Fields.List {
+			for _, name := range f.Names {
+				found[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+			}
+		}
+		return false
+	})
+	return found
+}

@@ -1,0 +1,80 @@
+package config
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Print writes every setting as YAML, with where it came from where origins is not nil.
+// Load reads it back, but for secrets, which are written as ***.
+func Print(w io.Writer, c *Config, origins *Origins) error {
+	p := printer{bufio.NewWriter(w), origins}
+	p.table("", "", reflect.ValueOf(c).Elem())
+	if err := p.w.Flush(); err != nil {
+		return fmt.Errorf("print the configuration: %w", err)
+	}
+	return nil
+}
+
+type printer struct {
+	w       *bufio.Writer // keeps the first error
+	origins *Origins
+}
+
+// line writes one line; path is empty where it holds no value.
+func (p printer) line(text, path string) {
+	_, _ = p.w.WriteString(text)
+	if p.origins != nil && path != "" {
+		_, _ = p.w.WriteString(" # " + p.origins.Of(path))
+	}
+	_ = p.w.WriteByte('\n')
+}
+
+// table writes the settings of a struct. Those of a list entry begin with its dash.
+func (p printer) table(path, indent string, v reflect.Value) {
+	for _, f := range fieldsOf(v.Type()) {
+		at := strings.TrimPrefix(path+"."+keyOf(f), ".")
+		of := v.FieldByIndex(f.Index)
+		switch {
+		case isTable(f.Type):
+			p.line(indent+keyOf(f)+":", "")
+			p.table(at, strings.Replace(indent, "-", " ", 1)+"  ", of)
+		case isTables(f.Type) && of.Len() > 0:
+			p.line(indent+keyOf(f)+":", at)
+			for i := range of.Len() {
+				p.table(at+"["+strconv.Itoa(i)+"]", strings.Replace(indent, "-", " ", 1)+"  - ", of.Index(i))
+			}
+		default:
+			p.line(indent+keyOf(f)+": "+valueText(of), at)
+		}
+		indent = strings.Replace(indent, "-", " ", 1)
+	}
+}
+
+// valueText writes a setting's value as YAML.
+func valueText(v reflect.Value) string {
+	if v.Kind() == reflect.Slice {
+		parts := make([]string, v.Len())
+		for i := range parts {
+			parts[i] = valueText(v.Index(i))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	}
+	switch v := v.Interface().(type) {
+	case time.Duration:
+		return formatDuration(v)
+	case Size:
+		return v.String()
+	case Secret:
+		return strconv.Quote(v.String())
+	case string:
+		return strconv.Quote(v)
+	default:
+		return fmt.Sprint(v)
+	}
+}

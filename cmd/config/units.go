@@ -1,0 +1,134 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const day = 24 * time.Hour
+
+// A Size is a number of bytes, written as 200MB or 5GiB.
+type Size int64
+
+type unit struct {
+	name string
+	size int64
+}
+
+// Largest first; of two names the first is written.
+func sizeUnits() []unit {
+	return []unit{
+		{"TiB", 1 << 40}, {"TB", 1e12}, {"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"MB", 1e6},
+		{"KiB", 1 << 10}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1},
+	}
+}
+
+// String writes s in the largest unit that it is a whole number of.
+func (s Size) String() string {
+	for _, u := range sizeUnits() {
+		if s != 0 && int64(s)%u.size == 0 {
+			return strconv.FormatInt(int64(s)/u.size, 10) + u.name
+		}
+	}
+	return "0B"
+}
+
+var (
+	errSize     = errors.New("a number of bytes with a unit: 512KiB, 200MB, 5GiB")
+	errDuration = errors.New("a duration with units: 500ms, 30s, 5m, 2h, 90d, 1w or several of them, as in 1d12h")
+)
+
+func parseSize(text string) (Size, error) {
+	number, name := splitUnit(text)
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil || !plainNumber(number) {
+		return 0, errSize
+	}
+	name = strings.TrimSpace(name)
+	for _, u := range sizeUnits() {
+		if u.name != name {
+			continue
+		}
+		if bytes := n * float64(u.size); bytes == math.Trunc(bytes) && bytes < math.MaxInt64 {
+			return Size(bytes), nil
+		}
+	}
+	return 0, errSize
+}
+
+// plainNumber keeps out what ParseFloat takes beyond digits and a point: signs, exponents, words.
+func plainNumber(s string) bool { return strings.Trim(s, "0123456789.") == "" }
+
+// splitUnit splits text after its leading digits and points.
+func splitUnit(text string) (number, rest string) {
+	n := strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
+	if n < 0 {
+		n = len(text)
+	}
+	return text[:n], text[n:]
+}
+
+func durationUnits() []unit {
+	return []unit{
+		{"w", int64(7 * day)}, {"d", int64(day)}, {"h", int64(time.Hour)}, {"m", int64(time.Minute)},
+		{"s", int64(time.Second)}, {"ms", int64(time.Millisecond)}, {"us", int64(time.Microsecond)},
+		{"µs", int64(time.Microsecond)}, {"ns", 1},
+	}
+}
+
+// parseDuration is time.ParseDuration with days and weeks, which have 24 hours and seven days.
+func parseDuration(text string) (time.Duration, error) {
+	if text == "0" {
+		return 0, nil
+	}
+	rest, negative := strings.CutPrefix(text, "-")
+	var total float64
+	for more := true; more; more = rest != "" {
+		var number string
+		number, rest = splitUnit(rest)
+		n, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			return 0, errDuration
+		}
+		name := rest
+		if end := strings.IndexAny(rest, "0123456789."); end >= 0 {
+			name = rest[:end]
+		}
+		rest = rest[len(name):]
+		size := int64(0)
+		for _, u := range durationUnits() {
+			if u.name == name {
+				size = u.size
+			}
+		}
+		if total += n * float64(size); size == 0 || total >= math.MaxInt64 {
+			return 0, errDuration
+		}
+	}
+	if negative {
+		total = -total
+	}
+	return time.Duration(total), nil
+}
+
+// formatDuration writes d as parseDuration reads it: 90d, 1d12h, 500ms.
+func formatDuration(d time.Duration) string {
+	if d == 0 {
+		return "0s"
+	}
+	if d < 0 {
+		return "-" + formatDuration(-d)
+	}
+	var b strings.Builder
+	for _, u := range durationUnits()[1:] { // no weeks: 14d reads better than 2w
+		if n := int64(d) / u.size; n > 0 && u.name != "µs" {
+			fmt.Fprintf(&b, "%d%s", n, u.name)
+			d -= time.Duration(n * u.size)
+		}
+	}
+	return b.String()
+}

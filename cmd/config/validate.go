@@ -1,0 +1,256 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var (
+	idForm       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
+	prefixForm   = regexp.MustCompile(`^[A-Za-z0-9._-]{0,100}$`)
+	laneForm     = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
+	databaseForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
+)
+
+// report is told of a fault: the setting's path, its value (nil: not to be shown), what is wrong.
+type report func(key string, value any, reason string)
+
+// validate reports every fault that a configuration of the right form can have.
+func validate(c *Config, fault report) {
+	validateWords("", reflect.ValueOf(c).Elem(), fault)
+	validateAccounts(c.Accounts, fault)
+	validateKafka(&c.Kafka, fault)
+	validateClickHouse(&c.ClickHouse, fault)
+	validateLanes(c.Delay.Lanes, fault)
+	if c.Duplication.LargeThreshold <= 0 {
+		fault("duplication.large_threshold", c.Duplication.LargeThreshold, "want more than 0 bytes")
+	}
+	ladder("duplication.wait", c.Duplication.Wait, fault)
+	f := c.Fixity
+	positive("fixity.period", f.Period, fault)
+	notNegative("fixity.min_interval", f.MinInterval, fault)
+	if f.MinInterval > f.Period && f.Period > 0 {
+		fault("fixity.min_interval", formatDuration(f.MinInterval), "is longer than fixity.period: every sweep would skip what is due")
+	}
+	notNegative("fixity.settle", f.Settle, fault)
+	ladder("fixity.recheck", f.Recheck, fault)
+	positive("fixity.fresh_wait", f.FreshWait, fault)
+	notNegative("deletes.delay", c.Deletes.Delay, fault)
+	between("roles.copier.workers", c.Roles.Copier.Workers, 4096, fault)
+	between("roles.checker.workers", c.Roles.Checker.Workers, 4096, fault)
+	between("roles.deleter.workers", c.Roles.Deleter.Workers, 4096, fault)
+	between("roles.attempts", c.Roles.Attempts, 1000, fault)
+	between("sink.rows", c.Sink.Rows, 10_000_000, fault)
+	if c.Sink.Bytes < 1<<20 || c.Sink.Bytes > 4<<30 {
+		fault("sink.bytes", c.Sink.Bytes, "want 1MiB to 4GiB")
+	}
+	positive("sink.age", c.Sink.Age, fault)
+}
+
+// validateWords checks the settings that are one of a few words, wherever they are.
+// Empty is left to those who know whether it may be.
+func validateWords(path string, v reflect.Value, fault report) {
+	for _, f := range fieldsOf(v.Type()) {
+		at := strings.TrimPrefix(path+"."+keyOf(f), ".")
+		of := v.FieldByIndex(f.Index)
+		switch words := f.Tag.Get("oneof"); {
+		case isTable(f.Type):
+			validateWords(at, of, fault)
+		case isTables(f.Type):
+			for i := range of.Len() {
+				validateWords(at+"["+strconv.Itoa(i)+"]", of.Index(i), fault)
+			}
+		case words != "" && of.String() != "" && !slices.Contains(strings.Split(words, "|"), of.String()):
+			reason := "want one of " + strings.ReplaceAll(words, "|", ", ")
+			if keyOf(f) == "driver" {
+				reason = "unknown driver; " + reason
+			}
+			fault(at, of.String(), reason)
+		}
+	}
+}
+
+func validateAccounts(accounts []Account, fault report) {
+	seen := map[string]string{}  // account to path
+	roots := map[string]string{} // root to path
+	for i, a := range accounts {
+		at := fmt.Sprintf("accounts[%d]", i)
+		identifier(at+".id", a.ID, seen, fault)
+		if len(a.Stores) == 0 {
+			fault(at+".stores", nil, "is empty: an account has one store at least")
+		}
+		stores, primary := map[string]string{}, ""
+		for j, s := range a.Stores {
+			at := fmt.Sprintf("%s.stores[%d]", at, j)
+			identifier(at+".id", s.ID, stores, fault)
+			validateRoot(at+".root", s.Root, roots, fault)
+			if !s.Primary {
+				continue
+			}
+			if primary != "" {
+				fault(at+".primary", s.Primary, "an account has one primary store, and "+primary+" is it already")
+			}
+			primary = at
+		}
+	}
+}
+
+// identifier checks an id, and that no other has it.
+func identifier(at, id string, seen map[string]string, fault report) {
+	switch other, taken := seen[id]; {
+	case id == "":
+		fault(at, nil, "is missing")
+	case !idForm.MatchString(id):
+		fault(at, id, "want letters, digits, dots, dashes and underscores, a letter or digit first")
+	case taken:
+		fault(at, id, "is taken by "+other)
+	default:
+		seen[id] = at
+	}
+}
+
+// validateRoot checks a directory, and that no two stores share bytes: a copy would be
+// its own second copy.
+func validateRoot(at, root string, roots map[string]string, fault report) {
+	switch {
+	case root == "":
+		fault(at, nil, "is missing: a store of driver file has the directory that holds its spaces here")
+		return
+	case !filepath.IsAbs(root):
+		fault(at, root, "want an absolute path: a relative one would be another store in another working directory")
+		return
+	}
+	root = filepath.Clean(root)
+	for other, path := range roots {
+		if root == other || within(root, other) || within(other, root) {
+			fault(at, root, "is in the same place as "+path+": stores must not share a directory")
+			return
+		}
+	}
+	roots[root] = at
+}
+
+func within(path, parent string) bool {
+	rel, err := filepath.Rel(parent, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
+}
+
+func validateKafka(k *Kafka, fault report) {
+	addresses("kafka.brokers", k.Brokers, fault)
+	if !prefixForm.MatchString(k.TopicPrefix) {
+		fault("kafka.topic_prefix", k.TopicPrefix, "want at most 100 letters, digits, dots, dashes and underscores")
+	}
+	between("kafka.partitions", k.Partitions, 10_000, fault)
+	between("kafka.replication", k.Replication, 100, fault)
+	between("kafka.min_insync", k.MinInSync, 100, fault)
+	if k.MinInSync > k.Replication && k.Replication > 0 {
+		fault("kafka.min_insync", k.MinInSync, fmt.Sprintf("is more than kafka.replication, which is %d: nothing could be written", k.Replication))
+	}
+	validateTLS("kafka.tls", k.TLS, fault)
+	switch s := k.SASL; {
+	case s.Mechanism == "":
+		if s.User != "" || !s.Password.IsZero() {
+			fault("kafka.sasl.mechanism", nil, "is missing, but a user or password is set")
+		}
+	case s.User == "":
+		fault("kafka.sasl.user", nil, "is missing")
+	case s.Password.IsZero():
+		fault("kafka.sasl.password", nil, "is missing")
+	}
+}
+
+func validateClickHouse(c *ClickHouse, fault report) {
+	addresses("clickhouse.addresses", c.Addresses, fault)
+	if !databaseForm.MatchString(c.Database) {
+		fault("clickhouse.database", c.Database, "want letters, digits and underscores, no digit first")
+	}
+	if c.User == "" {
+		fault("clickhouse.user", nil, "is missing")
+	}
+	validateTLS("clickhouse.tls", c.TLS, fault)
+}
+
+func validateTLS(at string, t TLS, fault report) {
+	if !t.Enabled && t != (TLS{}) {
+		fault(at+".enabled", false, "the other settings of "+at+" do nothing without it")
+	}
+	if (t.Cert == "") != (t.Key == "") {
+		fault(at, nil, "cert and key go together")
+	}
+}
+
+func validateLanes(lanes []Lane, fault report) {
+	if len(lanes) == 0 {
+		fault("delay.lanes", nil, "is empty: messages that wait need one lane at least")
+	}
+	seen := map[string]string{}
+	for i, l := range lanes {
+		at := fmt.Sprintf("delay.lanes[%d]", i)
+		switch other, taken := seen[l.Name]; {
+		case !laneForm.MatchString(l.Name):
+			fault(at+".name", l.Name, "want 1 to 20 lower-case letters and digits")
+		case taken:
+			fault(at+".name", l.Name, "is taken by "+other)
+		default:
+			seen[l.Name] = at + ".name"
+		}
+		positive(at+".delay", l.Delay, fault)
+		if i > 0 && l.Delay > 0 && l.Delay <= lanes[i-1].Delay {
+			fault(at+".delay", formatDuration(l.Delay), "want more than the lane before: the shortest goes first")
+		}
+	}
+}
+
+// addresses checks a list of host:port.
+func addresses(at string, list []string, fault report) {
+	if len(list) == 0 {
+		fault(at, nil, "is empty: name one address at least, host:port")
+	}
+	for i, a := range list {
+		host, port, err := net.SplitHostPort(a)
+		n, numErr := strconv.Atoi(port)
+		if err != nil || host == "" || numErr != nil || n < 1 || n > 65535 {
+			fault(fmt.Sprintf("%s[%d]", at, i), a, "want host:port")
+		} else if slices.Contains(list[:i], a) {
+			fault(fmt.Sprintf("%s[%d]", at, i), a, "is there twice")
+		}
+	}
+}
+
+// ladder checks waits that grow.
+func ladder(at string, steps []time.Duration, fault report) {
+	if len(steps) == 0 {
+		fault(at, nil, "is empty: name one duration at least")
+	}
+	for i, d := range steps {
+		positive(fmt.Sprintf("%s[%d]", at, i), d, fault)
+		if i > 0 && d > 0 && d < steps[i-1] {
+			fault(fmt.Sprintf("%s[%d]", at, i), formatDuration(d), "is shorter than the wait before")
+		}
+	}
+}
+
+func positive(at string, d time.Duration, fault report) {
+	if d <= 0 {
+		fault(at, formatDuration(d), "want more than 0")
+	}
+}
+
+func notNegative(at string, d time.Duration, fault report) {
+	if d < 0 {
+		fault(at, formatDuration(d), "want 0 or more")
+	}
+}
+
+func between(at string, n, most int, fault report) {
+	if n < 1 || n > most {
+		fault(at, n, fmt.Sprintf("want 1 to %d", most))
+	}
+}

@@ -1,0 +1,144 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]Size{
+		"0B": 0, "1B": 1, "512KiB": 512 << 10, "200MB": 200e6, "5GiB": 5 << 30, "1.5KiB": 1536, "2 TB": 2e12, "1KB": 1000,
+		"": -1, "5": -1, "-1B": -1, "GiB": -1, "1.5B": -1, "1e3B": -1, "5gib": -1, "9999999TiB": -1, "InfB": -1, "0x10B": -1,
+	} {
+		t.Run(text, func(t *testing.T) {
+			got, err := parseSize(text)
+			if want == -1 && !errors.Is(err, errSize) || want != -1 && (err != nil || got != want) {
+				t.Errorf("got %d, %v, want %d", got, err, want)
+			}
+		})
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"0": 0, "0s": 0, "500ms": 500 * time.Millisecond, "90d": 90 * 24 * time.Hour, "2w": 14 * 24 * time.Hour,
+		"1d12h": 36 * time.Hour, "1.5h": 90 * time.Minute, "10us": 10 * time.Microsecond, "3µs": 3 * time.Microsecond, "-1d": -24 * time.Hour,
+	} {
+		t.Run(text, func(t *testing.T) {
+			if got, err := parseDuration(text); err != nil || got != want {
+				t.Errorf("got %v, %v, want %v", got, err, want)
+			}
+		})
+	}
+	for _, text := range []string{"", "5", "d", "1y", "1d 2h", "--1d", "1d-2h", "1e3s", "300000d", ".s", "90 d"} {
+		t.Run("not "+text, func(t *testing.T) {
+			if got, err := parseDuration(text); !errors.Is(err, errDuration) {
+				t.Errorf("got %v, %v, want errDuration", got, err)
+			}
+		})
+	}
+}
+
+// What is written is read back as it was.
+func TestUnitsAreReadBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := Size(rapid.Int64Range(0, 1<<52).Draw(t, "size"))
+		if got, err := parseSize(size.String()); err != nil || got != size {
+			t.Errorf("%s: got %d, %v, want %d", size, got, err, size)
+		}
+		d := time.Duration(rapid.Int64Range(-1<<50, 1<<50).Draw(t, "duration"))
+		if got, err := parseDuration(formatDuration(d)); err != nil || got != d {
+			t.Errorf("%s: got %v, %v, want %v", formatDuration(d), got, err, d)
+		}
+	})
+}
+
+func TestSecretResolve(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("from file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("MILLRACE_A_SECRET", "from env")
+	t.Setenv("MILLRACE_EMPTY", "")
+	for name, tt := range map[string]struct {
+		reference, want, err string
+	}{
+		"none":           {"", "", ""},
+		"env":            {"env:MILLRACE_A_SECRET", "from env", ""},
+		"env, not set":   {"env:MILLRACE_EMPTY", "", "env:MILLRACE_EMPTY"},
+		"file":           {"file:" + file, "from file", ""},
+		"file, absent":   {"file:" + file + ".no", "", "no such file"},
+		"exec":           {"exec:echo  from exec", "from exec", ""},
+		"exec, fails":    {"exec:false --token t0ken", "", "run false for the secret"},
+		"exec, nothing":  {"exec:true --token t0ken", "", "exec:true"},
+		"exec, no shell": {"exec:echo $HOME", "$HOME", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := parseSecret(tt.reference)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.Resolve(t.Context())
+			if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %q, %v, want %q, %q", got, err, tt.want, tt.err)
+			}
+			if err != nil && strings.Contains(err.Error(), "t0ken") {
+				t.Errorf("tells a command's argument: %v", err)
+			}
+		})
+	}
+}
+
+func TestParseSecretRefusesSecrets(t *testing.T) {
+	for _, text := range []string{"hunter2", "env:", "env:A=b", "file:", "exec: ", "ENV:A", "https://x"} {
+		if s, err := parseSecret(text); !errors.Is(err, errSecret) || !s.IsZero() {
+			t.Errorf("%q: got %v", text, err)
+		}
+	}
+}
+
+func TestSecretIsNeverPrinted(t *testing.T) {
+	s, err := parseSecret("exec:vault --token t0ken")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "secret", s, "config", ClickHouse{Password: s})
+	asJSON, err := json.Marshal(ClickHouse{Password: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed := log.String() + string(asJSON)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		printed += fmt.Sprintf(verb, s) + fmt.Sprintf(verb, struct{ Inner Secret }{s})
+	}
+	if strings.Contains(printed, "t0ken") || strings.Contains(printed, "vault") || !strings.Contains(printed, hidden) {
+		t.Errorf("got %s", printed)
+	}
+	if none := (Secret{}).String(); none != "" {
+		t.Errorf("no secret prints %q", none)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"brokers", "topic_prefix", "partitions", "tls", "sasl"}
+	for key, want := range map[string]string{
+		"brokrs": "brokers", "borkers": "brokers", "Brokers": "brokers", "topicprefix": "topic_prefix", "ssl": "sasl", "tsl": "tls", "colour": "",
+	} {
+		t.Run(key, func(t *testing.T) {
+			if got := nearest(key, known); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
