@@ -1,0 +1,89 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// kafkaConfig turns settings into what the runtime wants, secrets resolved.
+func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (kafka.Config, error) {
+	k := kafka.Config{Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Log: log}
+	for _, l := range cfg.Delay.Lanes {
+		k.Lanes = append(k.Lanes, kafka.Lane{Name: l.Name, Delay: l.Delay})
+	}
+	var err error
+	if k.TLS, err = tlsConfig(cfg.Kafka.TLS); err != nil {
+		return k, fmt.Errorf("kafka.tls: %w", err)
+	}
+	if s := cfg.Kafka.SASL; s.Mechanism != "" {
+		password, err := s.Password.Resolve(ctx)
+		if err != nil {
+			return k, fmt.Errorf("kafka.sasl.password: %w", err)
+		}
+		k.SASL = &kafka.SASL{Mechanism: s.Mechanism, User: s.User, Password: password}
+	}
+	return k, nil
+}
+
+func clickhouseConfig(ctx context.Context, cfg *config.Config) (clickhouse.Config, error) {
+	c := cfg.ClickHouse
+	password, err := c.Password.Resolve(ctx)
+	if err != nil {
+		return clickhouse.Config{}, fmt.Errorf("clickhouse.password: %w", err)
+	}
+	t, err := tlsConfig(c.TLS)
+	if err != nil {
+		return clickhouse.Config{}, fmt.Errorf("clickhouse.tls: %w", err)
+	}
+	return clickhouse.Config{Addresses: c.Addresses, Database: c.Database, User: c.User, Password: password, TLS: t}, nil
+}
+
+func tlsConfig(c config.TLS) (*tls.Config, error) {
+	if !c.Enabled {
+		return nil, nil
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	if c.CA != "" {
+		pem, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read the CA: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("the CA file holds no certificate in PEM form")
+		}
+	}
+	if c.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read the client's certificate: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t, nil
+}
+
+// OpenDB opens the read model alone, for those who only look.
+func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickhouse.DB, error) {
+	c, err := clickhouseConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	db, err := clickhouse.Open(c, log)
+	if err != nil {
+		return nil, fmt.Errorf("open ClickHouse: %w", err)
+	}
+	if err := db.Check(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrPrecondition, err), db.Close())
+	}
+	return db, nil
+}

@@ -1,0 +1,178 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/deletion"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/plan"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/steward"
+)
+
+// Roles are those that a process can run, in the order in which a change meets them.
+// State is part of sink.
+func Roles() []schemas.Role {
+	return []schemas.Role{schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
+		schemas.RoleSteward, schemas.RoleSweeper, schemas.RoleDelayer, schemas.RoleSink}
+}
+
+// Tries in place, before a message goes to the delay lanes.
+var (
+	inGroup = retry.Policy{Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 3 * time.Second, Elapsed: 8 * time.Second}
+	inPool  = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 15 * time.Second, Elapsed: time.Minute}
+)
+
+// role is the switch from a role's name to its parts.
+func (a *App) role(role schemas.Role) ([]part, error) {
+	switch role {
+	case schemas.RolePlanner:
+		return a.planner()
+	case schemas.RoleCopier:
+		return a.copier()
+	case schemas.RoleDeleter:
+		return a.deleter()
+	case schemas.RoleChecker:
+		return a.checker()
+	case schemas.RoleSteward:
+		return a.steward()
+	case schemas.RoleSweeper:
+		return a.sweeper()
+	case schemas.RoleDelayer:
+		d, err := kafka.NewDelayer(a.kafka)
+		if err != nil {
+			return nil, err
+		}
+		return []part{{string(role), d.Run}}, nil
+	case schemas.RoleSink:
+		return a.sink()
+	}
+	return nil, fmt.Errorf("unknown role %q: the roles are %v", role, Roles())
+}
+
+func (a *App) worker(role schemas.Role) string {
+	return fmt.Sprintf("%s/%s/%d", hostname(), role, os.Getpid())
+}
+
+// served is a part that waits for tables before it runs.
+func served(name string, run func(context.Context) error, tables ...*kafka.Table) part {
+	return part{name, func(ctx context.Context) error {
+		if err := ready(ctx, tables...); err != nil {
+			return err
+		}
+		return run(ctx)
+	}}
+}
+
+func (a *App) planner() ([]part, error) {
+	p, err := plan.New(plan.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}, a.book)
+	if err != nil {
+		return nil, err
+	}
+	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RolePlanner,
+		Topics: []schemas.Topic{schemas.Changes}, Retry: inGroup, MaxAttempts: a.cfg.Roles.Attempts}, p.Handle)
+	if err != nil {
+		return nil, err
+	}
+	return []part{served("planner", g.Run, a.policies)}, nil
+}
+
+func (a *App) copier() ([]part, error) {
+	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
+		WaitLadder: a.cfg.Duplication.Wait, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, a.reader)
+	if err != nil {
+		return nil, err
+	}
+	p, err := kafka.NewPool(a.kafka, kafka.PoolConfig{Role: schemas.RoleCopier,
+		Topics:  []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge},
+		Workers: a.cfg.Roles.Copier.Workers, Drain: a.drain, Retry: inPool, MaxAttempts: a.cfg.Roles.Attempts,
+		Key: func(b schemas.Body) string {
+			c := b.(*pb.DuplicationCommand)
+			return schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem())
+		}}, e.Handle)
+	if err != nil {
+		return nil, err
+	}
+	return []part{served("copier", p.Run, a.policies)}, nil
+}
+
+func (a *App) deleter() ([]part, error) {
+	d, err := deletion.New(deletion.Config{Delay: a.cfg.Deletes.Delay, Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, a.reader)
+	if err != nil {
+		return nil, err
+	}
+	p, err := kafka.NewPool(a.kafka, kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
+		Workers: a.cfg.Roles.Deleter.Workers, Drain: a.drain, Retry: inPool, MaxAttempts: a.cfg.Roles.Attempts}, d.Handle)
+	if err != nil {
+		return nil, err
+	}
+	return []part{served("deleter", p.Run, a.policies)}, nil
+}
+
+func (a *App) checker() ([]part, error) {
+	f := a.cfg.Fixity
+	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
+		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval}, a.stores, a.reader)
+	if err != nil {
+		return nil, err
+	}
+	p, err := kafka.NewPool(a.kafka, kafka.PoolConfig{Role: schemas.RoleChecker,
+		Topics:  []schemas.Topic{schemas.FixityHigh, schemas.FixityLow, schemas.FixityLarge},
+		Workers: a.cfg.Roles.Checker.Workers, Drain: a.drain, Retry: inPool, MaxAttempts: a.cfg.Roles.Attempts,
+		Key: func(b schemas.Body) string {
+			t := b.(*pb.FixityTask)
+			return schemas.Key(t.GetAccount(), t.GetStore(), t.GetSpace(), t.GetItem())
+		}}, c.Handle)
+	if err != nil {
+		return nil, err
+	}
+	return []part{{"checker", p.Run}}, nil
+}
+
+func (a *App) steward() ([]part, error) {
+	s, err := steward.New(steward.Config{}, steward.Deps{Stores: a.stores, Records: a.reader, Log: a.log})
+	if err != nil {
+		return nil, err
+	}
+	open, err := kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
+		i, _ := d.Body.(*pb.Incident) // nil for a tombstone
+		s.Apply(key, i)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RoleSteward,
+		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
+		Retry:  inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
+	if err != nil {
+		return nil, err
+	}
+	return []part{{"incidents", open.Run}, served("steward", g.Run, a.policies, open)}, nil
+}
+
+// sink feeds the logs and, in a group of their own, the state tables.
+func (a *App) sink() ([]part, error) {
+	logs, state := clickhouse.NewSink(a.db, clickhouse.SinkConfig{}), clickhouse.NewState(a.db)
+	s := a.cfg.Sink
+	batch := func(role schemas.Role, topics []schemas.Topic) kafka.BatchConfig {
+		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age}
+	}
+	lg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleSink, logs.Topics()), logs)
+	if err != nil {
+		return nil, err
+	}
+	sg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleState, state.Topics()), state)
+	if err != nil {
+		return nil, err
+	}
+	return []part{{"sink", lg.Run}, {"state", sg.Run}}, nil
+}

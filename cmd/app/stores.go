@@ -1,0 +1,147 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/steward"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
+)
+
+// Stores are the stores of the configuration, opened. Its methods are what the
+// processors need to know of them.
+type Stores struct {
+	byKey    map[string]store // by schemas.Key(account, id)
+	accounts map[string][]string
+	book     *policy.Book
+}
+
+type store struct {
+	storage.Store
+	cfg config.Store
+}
+
+// openStores opens every store of cfg. It touches the roots of file stores, no network.
+func openStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
+	s := &Stores{byKey: map[string]store{}, accounts: map[string][]string{}}
+	var errs []error
+	for _, a := range cfg.Accounts {
+		for _, c := range a.Stores {
+			opened, err := openStore(a.ID, c, log)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%w: open store %s/%s: %w: make or mount its root, or mend accounts in the configuration", ErrPrecondition, a.ID, c.ID, err))
+				continue
+			}
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{opened, c}
+			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
+		}
+		// Primary first: the order in which good copies are looked for.
+		slices.SortStableFunc(s.accounts[a.ID], func(x, y string) int {
+			return rank(s.byKey[schemas.Key(a.ID, x)].cfg) - rank(s.byKey[schemas.Key(a.ID, y)].cfg)
+		})
+	}
+	return s, errors.Join(errs...)
+}
+
+func rank(c config.Store) int {
+	if c.Primary {
+		return 0
+	}
+	return 1
+}
+
+// openStore is the one switch over drivers.
+func openStore(account string, c config.Store, log *slog.Logger) (storage.Store, error) {
+	switch c.Driver {
+	case "file":
+		return file.Open(file.Config{ID: schemas.Key(account, c.ID), Root: c.Root,
+			Skipped: func(path, reason string) {
+				log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
+			}})
+	default:
+		return nil, fmt.Errorf("unknown driver %q", c.Driver)
+	}
+}
+
+// Store returns an account's store.
+func (s *Stores) Store(account, id string) (storage.Store, bool) {
+	st, ok := s.byKey[schemas.Key(account, id)]
+	return st.Store, ok
+}
+
+// IDs returns the ids of an account's stores, the primary first.
+func (s *Stores) IDs(account string) []string { return s.accounts[account] }
+
+// checkMarkers refuses stores whose marker cannot be read: a root that is not mounted
+// must not look like a store that lost everything.
+func (s *Stores) checkMarkers(ctx context.Context) error {
+	var errs []error
+	for account, ids := range s.accounts {
+		for _, id := range ids {
+			st, _ := s.Store(account, id)
+			err := st.Marker(ctx)
+			switch {
+			case errors.Is(err, storage.ErrNoMarker):
+				errs = append(errs, fmt.Errorf("%w: store %s/%s: %w: if it is mounted and new to millrace, run: millrace store init %s/%s",
+					ErrPrecondition, account, id, err, account, id))
+			case errors.Is(err, storage.ErrWrongMarker):
+				errs = append(errs, fmt.Errorf("%w: store %s/%s: %w: check its root in the configuration", ErrPrecondition, account, id, err))
+			case err != nil:
+				errs = append(errs, fmt.Errorf("store %s/%s: %w", account, id, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// init writes a store's marker where it has none.
+func (s *Stores) init(ctx context.Context, name StoreName) error {
+	st, ok := s.Store(name.Account, name.Store)
+	if !ok {
+		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
+	}
+	err := st.Marker(ctx)
+	if errors.Is(err, storage.ErrNoMarker) {
+		err = st.WriteMarker(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)
+	}
+	return nil
+}
+
+// Settings says how a store is checked.
+func (s *Stores) Settings(account, id string) fixity.StoreSettings {
+	c := s.byKey[schemas.Key(account, id)].cfg
+	return fixity.StoreSettings{Never: c.Read == "never", ExternalWrites: c.ExternalWrites == "expected"}
+}
+
+// RepairMode returns who decides about repairs of a store's copies.
+func (s *Stores) RepairMode(account, id string) steward.Mode {
+	return steward.Mode(s.byKey[schemas.Key(account, id)].cfg.Repair)
+}
+
+// Others returns the stores other than id that the policy has hold the space, the primary first.
+func (s *Stores) Others(account, space, id string) []string {
+	rules, ok := s.book.Rules(account, space)
+	if !ok {
+		return nil
+	}
+	var others []string
+	for _, candidate := range s.accounts[account] {
+		if candidate != id && slices.ContainsFunc(rules.Pairs, func(p policy.Pair) bool {
+			return p.Source == candidate || p.Destination == candidate
+		}) {
+			others = append(others, candidate)
+		}
+	}
+	return others
+}

@@ -1,0 +1,161 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+const (
+	fixitySweep = "fixity"
+	// sweepEvery is how often the sweeper asks which copies have become due.
+	sweepEvery = time.Hour
+	// sweepPage is how many copies are asked for at a time.
+	sweepPage = 1000
+)
+
+// A SweepOrder says which copies a fixity sweep asks checks for.
+type SweepOrder struct {
+	Account, Store string
+	// Begun names the round: the same time is the same round, which goes on where it stopped.
+	Begun time.Time
+	// Period is how old a copy's last pass must be, at Begun, for the copy to be due; 0: any age.
+	Period time.Duration
+}
+
+// A Round is what a sweep asked for.
+type Round struct {
+	ID      string
+	Emitted int64
+}
+
+// SweepFixity runs one round of the fixity sweep to its end: every copy that is due has a task.
+func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
+	if _, ok := a.stores.Store(o.Account, o.Store); !ok {
+		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, o.Account, o.Store)
+	}
+	c := sweep.FixityConfig{Account: o.Account, Store: o.Store, Period: o.Period,
+		Large: int64(a.cfg.Duplication.LargeThreshold), Page: sweepPage}
+	last, err := a.checkpoint(ctx, fixitySweep, c.Morsel())
+	if err != nil {
+		return Round{}, err
+	}
+	if last.GetFinished() != nil && last.GetStarted().AsTime().Equal(o.Begun) {
+		return Round{ID: last.GetRound(), Emitted: emitted(last.GetCounts())}, nil
+	}
+	c.Baseline = last == nil
+	pages, err := sweep.Fixity(due{a.db}, c)
+	if err != nil {
+		return Round{}, err
+	}
+	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: a.producer, Log: a.log,
+		Lag: func(ctx context.Context) (int64, error) {
+			lag, err := a.admin.Lag(ctx, schemas.RoleChecker)
+			return lag[schemas.RoleChecker], err
+		}})
+	if err != nil {
+		return Round{}, err
+	}
+	s, err := runner.Run(ctx, sweep.Morsel{Sweep: fixitySweep, Name: c.Morsel(), Pages: pages, Start: o.Begun, Checkpoint: last})
+	if err != nil {
+		return Round{}, err
+	}
+	return Round{ID: s.ID, Emitted: s.Emitted}, nil
+}
+
+func emitted(counts map[string]int64) (n int64) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// checkpoint returns how far a sweep's morsel has come, nil if it never began.
+func (a *App) checkpoint(ctx context.Context, name, morsel string) (*pb.Checkpoint, error) {
+	var (
+		mu    sync.Mutex // guards found
+		found *pb.Checkpoint
+	)
+	key := schemas.Key(name, morsel)
+	t, err := kafka.NewTable(a.kafka, schemas.Checkpoints, func(k []byte, d *schemas.Delivery) error {
+		if string(k) == key {
+			mu.Lock()
+			defer mu.Unlock()
+			found, _ = d.Body.(*pb.Checkpoint) // nil for a tombstone
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	tctx, stop := context.WithCancel(gctx)
+	g.Go(func() error { return t.Run(tctx) })
+	g.Go(func() error { defer stop(); return ready(tctx, t) })
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return nil, fmt.Errorf("read the checkpoints: %w", err)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return found, nil
+}
+
+// due reads what is due out of the state tables.
+type due struct{ db *clickhouse.DB }
+
+// Due implements sweep.Due.
+func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
+	c := clickhouse.DueQuery{Account: q.Account, Store: q.Store, Space: q.Space, PassedBefore: q.PassedBefore, Limit: q.Limit}
+	if q.After != nil {
+		c.After = clickhouse.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
+	}
+	copies, _, err := d.db.FixityDue(ctx, c)
+	return copies, err
+}
+
+// sweeper asks, every hour, for checks of the copies that have become due.
+func (a *App) sweeper() ([]part, error) {
+	run := func(ctx context.Context) error {
+		for {
+			begun := time.Now().UTC().Truncate(time.Millisecond)
+			for _, acc := range a.cfg.Accounts {
+				for _, st := range acc.Stores {
+					o := SweepOrder{Account: acc.ID, Store: st.ID, Begun: begun, Period: a.cfg.Fixity.Period}
+					if _, err := a.SweepFixity(ctx, o); ctx.Err() != nil {
+						return nil
+					} else if err != nil { // the next hour's goes on where this one stopped
+						a.log.Error("sweep stopped", "account", acc.ID, "store", st.ID, "err", err)
+					}
+				}
+			}
+			if retry.Sleep(ctx, sweepEvery) != nil {
+				return nil
+			}
+		}
+	}
+	return []part{served("sweeper", run, a.policies)}, nil
+}
+
+// ApproveRepair publishes a person's leave to repair what the incident of key is about.
+func (a *App) ApproveRepair(ctx context.Context, key string, by Approval) error {
+	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+		Id: schemas.NewID(), Time: now(), Who: by.Who, Action: "approve-repair", Target: key, Reason: by.Reason, From: by.From,
+	}})
+}
+
+// An Approval says who approves, why, and which way the word came.
+type Approval struct{ Who, Reason, From string }

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/millrace/demo"
+)
+
+func newDemo() *cobra.Command {
+	var (
+		cfg    demo.Config
+		output string
+	)
+	c := &cobra.Command{
+		Use:   "demo [DIR]",
+		Short: "Do the main job once, on real files, and show it",
+		Long: `Starts an embedded broker, an embedded ClickHouse and three stores in a state directory;
+writes the files of DIR into the first store (DIR is only read; default: Go's own sources); waits
+until every file has a verified copy in the other two; does harm behind the system's back;
+and shows that a sweep finds it and repairs come from good copies.
+
+Exit codes: 0 all of it came true, 2 DIR cannot be used, 3 not all came true, 5 the state
+directory is in use or of another version, 130 interrupted (the same command goes on).`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%w: '%s' takes one folder, got %d", errUsage, c.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				cfg.Dir = args[0]
+				if cfg.Dir == "" {
+					return fmt.Errorf("%w: the folder's name is empty", errUsage)
+				}
+			}
+			switch output {
+			case "table":
+			case "json":
+				cfg.JSON = true
+			default:
+				return fmt.Errorf("%w: --output is table or json, not %q", errUsage, output)
+			}
+			return demo.Run(c.Context(), cfg, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	c.Flags().IntVar(&cfg.Items, "items", 0, "take at most `N` files")
+	c.Flags().StringVar(&cfg.State, "state", "", "work in `DIR` and keep it; one that was stopped goes on")
+	c.Flags().BoolVar(&cfg.Keep, "keep", false, "keep the state, and say how to look into it")
+	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM` of the summary: table or json (one object, the last line)")
+	return c
+}

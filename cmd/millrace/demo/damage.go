@@ -1,0 +1,158 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/streams/storage"
+	filestore "github.com/millrace/millrace/streams/storage/file"
+)
+
+// damage harms one copy in each of four ways behind the system's back, and deletes one
+// item properly. Doing it twice, after a kill, harms no more than once.
+func (d *demo) damage(ctx context.Context) error {
+	p := d.memo.Picks
+	step := d.show.Step("do harm", 5)
+	for _, harm := range []func() error{
+		func() error { return d.flip("2", p.Flip) },
+		func() error { return d.truncate(ctx, "3", p.Truncate) },
+		func() error { return d.remove("2", p.Remove) },
+		func() error { return d.replace(ctx, "3", p.Replace) },
+		func() error { return d.delete(ctx, p.Delete) },
+	} {
+		if err := harm(); err != nil {
+			step.End(false)
+			return err
+		}
+		step.Add(1)
+	}
+	step.End(true)
+	d.memo.Damaged = time.Now().UTC()
+	return nil
+}
+
+// path is where a copy's bytes lie: the demo knows because it set the stores up.
+func (d *demo) path(store, item string) (string, error) {
+	st, ok := d.app.Stores().Store(account, store)
+	if !ok {
+		return "", fmt.Errorf("no store %s", store)
+	}
+	return st.(*filestore.Store).Path(space, item)
+}
+
+// quietly changes a copy's file and gives it its modification time back. What the file
+// was is noted first, so that a second time, after a kill, makes no difference.
+func (d *demo) quietly(store, item string, change func(*os.File, before) error) error {
+	path, err := d.path(store, item)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	was, err := d.remember(f, item)
+	if err == nil {
+		err = change(f, was)
+	}
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Chtimes(path, time.Time{}, was.Modified)
+}
+
+func (d *demo) remember(f *os.File, item string) (before, error) {
+	if was, ok := d.memo.Before[item]; ok {
+		return was, nil
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return before{}, err
+	}
+	var first [1]byte
+	if _, err := f.ReadAt(first[:], 0); err != nil {
+		return before{}, err
+	}
+	if d.memo.Before == nil {
+		d.memo.Before = map[string]before{}
+	}
+	was := before{first[0], info.ModTime()}
+	d.memo.Before[item] = was
+	return was, d.memo.save()
+}
+
+// flip turns over the first byte of a copy.
+func (d *demo) flip(store, item string) error {
+	err := d.quietly(store, item, func(f *os.File, was before) error {
+		_, err := f.WriteAt([]byte{was.First ^ 0xff}, 0)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("flip a byte of %s: %w", item, err)
+	}
+	return nil
+}
+
+// truncate cuts a copy to half of what the first store has.
+func (d *demo) truncate(ctx context.Context, store, item string) error {
+	st, _ := d.app.Stores().Store(account, primary)
+	whole, err := st.Stat(ctx, space, item)
+	if err != nil {
+		return fmt.Errorf("truncate %s: %w", item, err)
+	}
+	err = d.quietly(store, item, func(f *os.File, _ before) error { return f.Truncate(whole.Size / 2) })
+	if err != nil {
+		return fmt.Errorf("truncate %s: %w", item, err)
+	}
+	return nil
+}
+
+// remove takes a copy's bytes away.
+func (d *demo) remove(store, item string) error {
+	path, err := d.path(store, item)
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, storage.ErrNotFound) {
+		return fmt.Errorf("remove %s: %w", item, err)
+	}
+	return nil
+}
+
+// replace puts other bytes in a copy's place, through its driver, telling nobody.
+func (d *demo) replace(ctx context.Context, store, item string) error {
+	first, _ := d.app.Stores().Store(account, primary)
+	st, _ := d.app.Stores().Store(account, store)
+	good, _, err := first.Open(ctx, space, item, "")
+	if err != nil {
+		return fmt.Errorf("replace %s: %w", item, err)
+	}
+	defer good.Close()
+	other := io.MultiReader(strings.NewReader("not what was stored\n"), good)
+	if _, err := st.Put(ctx, space, item, other, storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+		return fmt.Errorf("replace %s: %w", item, err)
+	}
+	return nil
+}
+
+// delete removes an item properly: from the first store, through the decorator. Where a
+// killed run had removed it and may not have told, it is put back first.
+func (d *demo) delete(ctx context.Context, item string) error {
+	_, err := d.emit.Delete(ctx, space, item, storage.DeleteOptions{})
+	if errors.Is(err, storage.ErrNotFound) {
+		unreadable, perr := d.put(ctx, item)
+		if err := errors.Join(unreadable, perr); err != nil {
+			return fmt.Errorf("put back %s: %w", item, err)
+		}
+		_, err = d.emit.Delete(ctx, space, item, storage.DeleteOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("delete %s: %w", item, err)
+	}
+	return nil
+}

@@ -1,0 +1,308 @@
+// Package demo does the main job once, on real files, and shows it: files become items
+// of a first store, copies in two more, every copy is checked; then some are harmed
+// behind the system's back, found, and repaired.
+//
+// It promises to say that all went well only if all of it did, to read the folder that
+// it is given and never write there, and to go on where it was stopped or killed.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage/emit"
+)
+
+// What a caller may branch on.
+var (
+	// ErrUsage: the folder cannot be used.
+	ErrUsage = errors.New("usage")
+	// ErrFindings: not all of it came true.
+	ErrFindings = errors.New("not all of the demo came true")
+)
+
+// The demo's own names.
+const (
+	account = "acme"
+	space   = "files"
+	primary = "1"
+	agent   = "millrace-demo"
+)
+
+var stores = []string{primary, "2", "3"}
+
+// Config says what the demo reads and where it works.
+type Config struct {
+	Dir   string // the folder to read; empty: the Go distribution's src tree
+	Items int    // at most so many files; 0: all
+	State string // state directory; empty: a new one that is removed at the end
+	Keep  bool   // leave the new one
+	JSON  bool
+}
+
+// A demo is one run of it.
+type demo struct {
+	cfg  Config
+	memo *memo
+	app  *app.App
+	emit *emit.Store
+	show *progress.Display
+	out  io.Writer // for what the person reads on the way
+}
+
+// Run does the whole of it, or what is left of it. Progress goes to stderr, the summary to stdout.
+func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
+	if cfg.Items < 0 {
+		return fmt.Errorf("%w: --items must not be negative", ErrUsage)
+	}
+	if cfg.Dir, err = folder(cfg.Dir); err != nil {
+		return err
+	}
+	made := cfg.State == ""
+	if made {
+		if cfg.State, err = os.MkdirTemp("", "millrace-demo-"); err != nil {
+			return fmt.Errorf("make a state directory: %w", err)
+		}
+	}
+	if cfg.State, err = filepath.Abs(cfg.State); err != nil {
+		return err
+	}
+	d := &demo{cfg: cfg, out: stderr}
+	result, err := d.run(ctx)
+	switch {
+	case err == nil && made && !cfg.Keep:
+		if err := os.RemoveAll(cfg.State); err != nil {
+			return fmt.Errorf("remove the state directory: %w", err)
+		}
+		result.State = ""
+	case made && (d.memo == nil || d.memo.Step == 0): // nothing was begun
+		return errors.Join(err, os.RemoveAll(cfg.State))
+	case err != nil:
+		fmt.Fprintf(stderr, "\nThe state is in %s (log: millrace.log). To go on:\n  %s\n", cfg.State, d.again())
+		return err
+	}
+	if err := result.write(stdout, cfg.JSON); err != nil {
+		return fmt.Errorf("write the summary: %w", err)
+	}
+	if !result.OK {
+		return fmt.Errorf("%w: %s", ErrFindings, result.missed())
+	}
+	return nil
+}
+
+// again is the command line that goes on with this demo.
+func (d *demo) again() string {
+	return fmt.Sprintf("millrace demo --state %s %s", strconv.Quote(d.cfg.State), strconv.Quote(d.cfg.Dir))
+}
+
+// folder is the folder to read: that of the person, or Go's own sources.
+func folder(dir string) (string, error) {
+	if dir == "" {
+		root := goroot()
+		if root == "" {
+			return "", fmt.Errorf("%w: no Go distribution found to take files from: name a folder of your own: millrace demo DIR", ErrUsage)
+		}
+		dir = filepath.Join(root, "src")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	return dir, nil
+}
+
+func goroot() string {
+	for _, dir := range []string{os.Getenv("GOROOT"), goEnv("GOROOT"), runtime.GOROOT()} { //nolint:staticcheck // the last resort
+		if dir != "" {
+			return dir
+		}
+	}
+	return ""
+}
+
+// run opens the state, starts all roles, and does the steps that are left.
+func (d *demo) run(ctx context.Context) (res *result, err error) {
+	// Everything that a person may have got wrong is looked at before anything is made.
+	files, skipped, err := scan(ctx, d.cfg.Dir, d.cfg.Items)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := distinct(d.cfg.Dir, files, 5); err != nil {
+		return nil, err
+	}
+	d.show = progress.New(d.out)
+	defer d.show.Close()
+	state, log, err := d.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, state.Close(), log.Close()) }()
+	if d.memo, err = recall(state.Path("demo.json")); err != nil {
+		return nil, err
+	}
+	if err := d.choose(files, skipped); err != nil {
+		return nil, err
+	}
+	cfg, err := d.configure(state)
+	if err != nil {
+		return nil, err
+	}
+	if d.app, err = app.Open(ctx, cfg, app.Options{Log: slog.New(slog.NewTextHandler(log, nil)), Drain: app.QuickDrain}); err != nil {
+		return nil, err
+	}
+	defer d.app.Close()
+	if err := d.prepare(ctx); err != nil {
+		return nil, err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	rctx, stop := context.WithCancel(gctx)
+	g.Go(func() error { return d.app.Run(rctx, app.Roles()) })
+	g.Go(func() error { return state.Watch(rctx) })
+	g.Go(func() error {
+		defer stop()
+		res, err = d.steps(rctx)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
+	step := d.show.Step("start the parts", 1)
+	state, err := app.OpenState(ctx, app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.out})
+	if err != nil {
+		return nil, nil, err
+	}
+	log, err := os.OpenFile(state.Path("millrace.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the log: %w", err), state.Close())
+	}
+	step.Set(1)
+	step.End(true)
+	return state, log, nil
+}
+
+// choose notes in the memo, once, what this demo works on.
+func (d *demo) choose(files []file, skipped []skip) error {
+	m := d.memo
+	if m.Step > 0 {
+		if m.Dir != d.cfg.Dir {
+			return fmt.Errorf("%w: the demo in %s is about %s, not %s: name that folder, or another --state",
+				app.ErrPrecondition, d.cfg.State, m.Dir, d.cfg.Dir)
+		}
+		return nil
+	}
+	five, err := distinct(d.cfg.Dir, files, 5)
+	if err != nil {
+		return err
+	}
+	m.Dir, m.Files, m.Skipped, m.Started = d.cfg.Dir, files, skipped, time.Now().UTC()
+	m.Picks = picks{Flip: five[0], Truncate: five[1], Remove: five[2], Replace: five[3], Delete: five[4]}
+	m.Rounds = map[string]time.Time{}
+	return m.done(stepWrite)
+}
+
+// configure writes the demo's configuration into its state directory, where the other
+// commands find it, and points it at the running engines. What takes days in earnest
+// takes moments here.
+func (d *demo) configure(state *app.State) (*config.Config, error) {
+	cfg := config.Default()
+	acc := config.Account{ID: account}
+	for _, id := range stores {
+		if err := os.MkdirAll(state.Path("stores", id), 0o755); err != nil {
+			return nil, fmt.Errorf("make a store: %w", err)
+		}
+		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: state.Path("stores", id), Primary: id == primary})
+	}
+	cfg.Accounts = []config.Account{acc}
+	cfg.Kafka.Partitions = 4
+	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}, {Name: "5s", Delay: 5 * time.Second}}
+	cfg.Fixity.MinInterval = time.Millisecond
+	cfg.Fixity.Settle = 500 * time.Millisecond
+	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
+	cfg.Duplication.Wait = []time.Duration{500 * time.Millisecond, time.Second, 5 * time.Second}
+	cfg.Sink.Age = 500 * time.Millisecond
+	if err := app.SaveConfig(state, &cfg); err != nil {
+		return nil, err
+	}
+	saved, _, err := config.Load(config.Sources{File: app.ConfigIn(d.cfg.State)})
+	if err != nil {
+		return nil, fmt.Errorf("read back the demo's configuration: %w", err)
+	}
+	state.Configure(saved)
+	return saved, nil
+}
+
+// prepare makes tables, topics and stores, as far as they are not there.
+func (d *demo) prepare(ctx context.Context) error {
+	if _, err := d.app.Migrate(ctx); err != nil {
+		return err
+	}
+	for _, id := range stores {
+		if err := d.app.InitStore(ctx, account, id); err != nil {
+			return fmt.Errorf("prepare store %s: %w", id, err)
+		}
+	}
+	var err error
+	d.emit, err = d.app.Emitting(account, primary, agent)
+	return err
+}
+
+// steps does what is left to do.
+func (d *demo) steps(ctx context.Context) (*result, error) {
+	doc, err := policy.Parse([]byte(`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`))
+	if err != nil {
+		return nil, err
+	}
+	if err := d.app.SetPolicy(ctx, account, doc, agent); err != nil {
+		return nil, err
+	}
+	for _, s := range []struct {
+		step int
+		do   func(context.Context) error
+	}{
+		{stepWrite, d.write}, {stepCopy, d.copied}, {stepDamage, d.damage}, {stepSweep, d.sweep}, {stepRepair, d.repair},
+	} {
+		if d.memo.Step > s.step {
+			continue
+		}
+		if err := s.do(ctx); err != nil {
+			var short *shortfall
+			if errors.As(err, &short) {
+				return d.result(ctx, short)
+			}
+			return nil, err
+		}
+		if err := d.memo.done(s.step + 1); err != nil {
+			return nil, err
+		}
+	}
+	return d.result(ctx, nil)
+}
+
+// goEnv asks the go command, where there is one.
+func goEnv(name string) string {
+	out, err := exec.Command("go", "env", name).Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}

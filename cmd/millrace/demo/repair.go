@@ -1,0 +1,248 @@
+package demo
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A finding is what should be found of one harmed item, and what was.
+type finding struct {
+	Item     string `json:"item"`
+	Store    string `json:"store"`
+	Harm     string `json:"harm"`
+	Expected int32  `json:"expected_row,omitempty"` // 0: none, for the proper delete
+	Row      int32  `json:"row,omitempty"`
+	Finding  string `json:"finding"`
+	Found    bool   `json:"found"`
+	Repaired bool   `json:"repaired"` // for the proper delete: carried out everywhere
+}
+
+// expected are the five findings of this demo, none of them made yet.
+func (p picks) expected() []finding {
+	return []finding{
+		{Item: p.Flip, Store: "2", Harm: "one byte flipped", Expected: 2},
+		{Item: p.Truncate, Store: "3", Harm: "truncated", Expected: 2},
+		{Item: p.Remove, Store: "2", Harm: "bytes removed", Expected: 8},
+		{Item: p.Replace, Store: "3", Harm: "replaced, nobody told", Expected: 13},
+		{Item: p.Delete, Store: "1", Harm: "properly deleted"},
+	}
+}
+
+// round runs one fixity round over the stores. Its time is noted first, so that a round
+// that was interrupted goes on as the same round.
+func (d *demo) round(ctx context.Context, name string, ids []string) ([]app.Round, error) {
+	begun, ok := d.memo.Rounds[name]
+	if !ok {
+		begun = time.Now().UTC().Truncate(time.Millisecond)
+		d.memo.Rounds[name] = begun
+		if err := d.memo.save(); err != nil {
+			return nil, err
+		}
+	}
+	var rounds []app.Round
+	for _, id := range ids {
+		r, err := d.app.SweepFixity(ctx, app.SweepOrder{Account: account, Store: id, Begun: begun})
+		if err != nil {
+			return nil, fmt.Errorf("sweep store %s: %w", id, err)
+		}
+		rounds = append(rounds, r)
+	}
+	return rounds, nil
+}
+
+// sweep checks every copy again, and waits until each check has come to its end and the
+// proper delete has been carried out.
+func (d *demo) sweep(ctx context.Context) error {
+	if err := d.deleted(ctx); err != nil {
+		return err
+	}
+	rounds, err := d.round(ctx, "second", stores)
+	if err != nil {
+		return err
+	}
+	var total int64
+	for _, r := range rounds {
+		total += r.Emitted
+	}
+	step := d.show.Step("sweep all copies", total)
+	err = d.until(ctx, "every copy of the sweep checked to the end", func(ctx context.Context) (progressed, error) {
+		var final int64
+		for _, r := range rounds {
+			n, err := d.app.DB().RoundFinal(ctx, r.ID)
+			if err != nil {
+				return progressed{}, err
+			}
+			final += n
+		}
+		step.Set(final)
+		return progressed{final, total}, nil
+	})
+	step.End(err == nil)
+	if err != nil {
+		return err
+	}
+	found, err := d.findings(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(d.out)
+	for _, f := range found {
+		if f.Expected > 0 {
+			fmt.Fprintf(d.out, "  store %s  %-22s  row %-2d  %-18s  %s\n", f.Store, f.Harm, f.Row, f.Finding, f.Item)
+		}
+	}
+	fmt.Fprintln(d.out)
+	return nil
+}
+
+// deleted waits until the proper delete is carried out in all stores.
+func (d *demo) deleted(ctx context.Context) error {
+	step := d.show.Step("carry out the delete", int64(len(stores)))
+	err := d.until(ctx, "the delete carried out everywhere", func(ctx context.Context) (progressed, error) {
+		n, err := d.goneFrom(ctx)
+		step.Set(n)
+		return progressed{n, int64(len(stores))}, err
+	})
+	step.End(err == nil)
+	return err
+}
+
+// goneFrom counts the stores where the deleted item is absent and has a tombstone.
+func (d *demo) goneFrom(ctx context.Context) (n int64, err error) {
+	for _, id := range stores {
+		c := schemas.Copy{Account: account, Store: id, Space: space, Item: d.memo.Picks.Delete}
+		st, _ := d.app.Stores().Store(account, id)
+		if _, err := st.Stat(ctx, space, c.Item); err == nil {
+			continue
+		} else if !errors.Is(err, storage.ErrNotFound) {
+			return n, err
+		}
+		recs, err := d.app.DB().Records(ctx, []schemas.Copy{c})
+		if err != nil {
+			return n, err
+		}
+		if recs[0].GetManifest().GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// repair approves what waits for a person and waits until every incident is closed and
+// every harmed copy is, byte for byte, what the first store has.
+func (d *demo) repair(ctx context.Context) error {
+	harmed := d.memo.Picks.expected()[:4]
+	step := d.show.Step("repair from good copies", int64(len(harmed)))
+	approved := map[string]bool{}
+	err := d.until(ctx, "every harmed copy repaired and checked", func(ctx context.Context) (progressed, error) {
+		open, err := d.app.DB().OpenIncidents(ctx, account)
+		if err != nil {
+			return progressed{}, err
+		}
+		for _, i := range open {
+			key := schemas.IncidentKey(i)
+			if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !approved[key] {
+				if err := d.app.ApproveRepair(ctx, key, app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}); err != nil {
+					return progressed{}, err
+				}
+				approved[key] = true
+			}
+		}
+		var n int64
+		for _, f := range harmed {
+			ok, err := d.whole(ctx, f, open)
+			if err != nil {
+				return progressed{}, err
+			}
+			if ok {
+				n++
+			}
+		}
+		step.Set(n)
+		return progressed{n, int64(len(harmed))}, nil
+	})
+	step.End(err == nil)
+	return err
+}
+
+// whole reports whether a harmed copy has no open incident, was checked since, and holds the good bytes.
+func (d *demo) whole(ctx context.Context, f finding, open []*pb.Incident) (bool, error) {
+	for _, i := range open {
+		if i.GetStore() == f.Store && i.GetItem() == f.Item {
+			return false, nil
+		}
+	}
+	recs, err := d.app.DB().Records(ctx, []schemas.Copy{{Account: account, Store: f.Store, Space: space, Item: f.Item}})
+	if err != nil {
+		return false, err
+	}
+	if p := recs[0].GetLastPass(); p == nil || !p.AsTime().After(d.memo.Damaged) {
+		return false, nil
+	}
+	good, err := d.bytes(ctx, primary, f.Item)
+	if err != nil {
+		return false, err
+	}
+	is, err := d.bytes(ctx, f.Store, f.Item)
+	if errors.Is(err, storage.ErrNotFound) {
+		return false, nil
+	}
+	return is == good, err
+}
+
+// bytes is the sha256 of what a store holds now.
+func (d *demo) bytes(ctx context.Context, store, item string) (string, error) {
+	st, _ := d.app.Stores().Store(account, store)
+	r, _, err := st.Open(ctx, space, item, "")
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, r); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// findings fills in what was found.
+func (d *demo) findings(ctx context.Context) ([]finding, error) {
+	found := d.memo.Picks.expected()
+	for i := range found {
+		f := &found[i]
+		c := schemas.Copy{Account: account, Store: f.Store, Space: space, Item: f.Item}
+		if f.Expected == 0 {
+			n, err := d.goneFrom(ctx)
+			if err != nil {
+				return nil, err
+			}
+			f.Found = n == int64(len(stores))
+			f.Repaired, f.Finding = f.Found, "deleted everywhere"
+			if !f.Found {
+				f.Finding = fmt.Sprintf("gone from %d of %d stores", n, len(stores))
+			}
+			continue
+		}
+		checks, err := d.app.DB().ResultsOf(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range checks { // oldest first
+			if k.Final && k.Started.After(d.memo.Damaged) && k.Verdict != "pass" && f.Row == 0 {
+				f.Row, f.Finding = int32(k.Row), k.Finding
+			}
+		}
+		f.Found = f.Row == f.Expected
+	}
+	return found, nil
+}

@@ -1,0 +1,206 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// shown is how many skipped names a person is shown.
+const shown = 5
+
+// A result is what the demo came to.
+type result struct {
+	OK       bool      `json:"ok"`
+	Missed   []string  `json:"missed,omitempty"` // what did not come true
+	Dir      string    `json:"dir"`
+	State    string    `json:"state,omitempty"`
+	Items    int       `json:"items"`
+	Bytes    int64     `json:"bytes"`
+	Skipped  []skip    `json:"skipped,omitempty"`
+	Stores   []counts  `json:"stores"`
+	Findings []finding `json:"findings"`
+	// Seconds from the first write to the last first check, over all runs.
+	Seconds   float64 `json:"seconds"`
+	ItemRate  float64 `json:"items_per_second"`
+	DelayP50  float64 `json:"change_to_copy_seconds_median"`
+	DelayP99  float64 `json:"change_to_copy_seconds_p99"`
+	Checks    int64   `json:"checks"`
+	BytesRead int64   `json:"bytes_checked"`
+
+	timeline []clickhouse.Event
+	memo     *memo
+	kept     bool
+}
+
+type counts struct {
+	Store    string `json:"store"`
+	Items    int64  `json:"items"`
+	Verified int64  `json:"verified"`
+	Deleted  int64  `json:"deleted"`
+	Bytes    int64  `json:"bytes"`
+}
+
+// result gathers what there is to say; short is what did not come true, nil if nothing.
+func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
+	r := &result{Dir: d.memo.Dir, State: d.cfg.State, Skipped: d.memo.Skipped, Seconds: d.memo.Spent, memo: d.memo, kept: d.cfg.Keep}
+	if short != nil {
+		r.Missed = append(r.Missed, short.what)
+	}
+	for _, f := range d.memo.Files {
+		r.Items++
+		r.Bytes += f.Size
+	}
+	if r.Seconds > 0 {
+		r.ItemRate = float64(r.Items) / r.Seconds
+	}
+	if err := d.measure(ctx, r); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.Findings, err = d.findings(ctx); err != nil {
+		return nil, err
+	}
+	open, err := d.app.DB().OpenIncidents(ctx, account)
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		if f.Expected > 0 {
+			if f.Repaired, err = d.whole(ctx, *f, open); err != nil {
+				return nil, err
+			}
+		}
+		if !f.Found || !f.Repaired {
+			r.Missed = append(r.Missed, fmt.Sprintf("%s in store %s (%s): expected row %d, found row %d %q, repaired: %v",
+				f.Item, f.Store, f.Harm, f.Expected, f.Row, f.Finding, f.Repaired))
+		}
+	}
+	if r.timeline, err = d.app.DB().Timeline(ctx, account, space, d.memo.Picks.Flip); err != nil {
+		return nil, err
+	}
+	r.OK = len(r.Missed) == 0
+	return r, nil
+}
+
+// measure reads counts and delays, and says which counts are not what they should be.
+func (d *demo) measure(ctx context.Context, r *result) error {
+	list, err := d.app.DB().CopyCounts(ctx, account)
+	if err != nil {
+		return err
+	}
+	for _, c := range list {
+		r.Stores = append(r.Stores, counts{c.Store, int64(c.Live), int64(c.Verified), int64(c.Tombstones), c.Bytes})
+		if want := uint64(r.Items - 1); c.Live != want || c.Verified != want || c.Tombstones != 1 {
+			r.Missed = append(r.Missed, fmt.Sprintf("store %s: %d items, %d verified, %d deleted; expected %d, %d, 1",
+				c.Store, c.Live, c.Verified, c.Tombstones, want, want))
+		}
+	}
+	if len(list) != len(stores) {
+		r.Missed = append(r.Missed, fmt.Sprintf("%d stores on record, expected %d", len(list), len(stores)))
+	}
+	delays, err := d.app.DB().CopyDelays(ctx, account)
+	if err != nil {
+		return err
+	}
+	r.DelayP50, r.DelayP99 = delays.Median.Seconds(), delays.P99.Seconds()
+	checks, err := d.app.DB().CheckCounts(ctx, account)
+	if err != nil {
+		return err
+	}
+	r.Checks, r.BytesRead = int64(checks.Checks), checks.BytesRead
+	return nil
+}
+
+func (r *result) missed() string { return strings.Join(r.Missed, "; ") }
+
+// write shows the result: one JSON object on one line, or a page for a person.
+func (r *result) write(w io.Writer, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	var b strings.Builder
+	r.page(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r *result) page(b *strings.Builder) {
+	fmt.Fprintf(b, "One item's history (%s):\n\n", r.memo.Picks.Flip)
+	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', 0)
+	for _, e := range r.timeline {
+		fmt.Fprintf(tw, "  %s\tstore %s\t%s\t%s\n", e.Time.Local().Format("15:04:05.000"), e.Store, e.Kind, e.What+" "+e.Detail)
+	}
+	tw.Flush()
+	fmt.Fprintf(b, "\nStores of account %s, space %s:\n\n", account, space)
+	tw = tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "store\titems\tverified\tdeleted\tbytes\t")
+	for _, c := range r.Stores {
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t\n", c.Store, c.Items, c.Verified, c.Deleted, c.Bytes)
+	}
+	tw.Flush()
+	fmt.Fprintf(b, "\n%d items (%d bytes) written, copied twice and all three checked in %.1f s: %.0f items/s\n", r.Items, r.Bytes, r.Seconds, r.ItemRate)
+	fmt.Fprintf(b, "change to copy: median %v, p99 %v; %d checks read %d bytes\n", seconds(r.DelayP50), seconds(r.DelayP99), r.Checks, r.BytesRead)
+	r.skips(b)
+	fmt.Fprintln(b, "\nWhat was done behind the system's back, and what became of it:")
+	fmt.Fprintln(b)
+	tw = tabwriter.NewWriter(b, 2, 0, 2, ' ', 0)
+	for _, f := range r.Findings {
+		row, end := fmt.Sprintf("row %d", f.Row), "repaired"
+		if f.Expected == 0 {
+			row, end = "", "carried out"
+		}
+		if !f.Found || !f.Repaired {
+			end = "NOT AS EXPECTED"
+		}
+		fmt.Fprintf(tw, "  store %s\t%s\t%s\t%s\t%s\t%s\n", f.Store, f.Harm, row, f.Finding, end, f.Item)
+	}
+	tw.Flush()
+	r.next(b)
+}
+
+func (r *result) skips(b *strings.Builder) {
+	if len(r.Skipped) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "%d names were skipped:\n", len(r.Skipped))
+	for i, s := range r.Skipped {
+		if i == shown {
+			fmt.Fprintf(b, "  ... and %d more (all of them with -o json)\n", len(r.Skipped)-shown)
+			break
+		}
+		fmt.Fprintf(b, "  %s: %s\n", s.Path, s.Reason)
+	}
+}
+
+// next says what to type next.
+func (r *result) next(b *strings.Builder) {
+	if !r.OK {
+		fmt.Fprintln(b, "\nNot all of it came true:")
+		for _, m := range r.Missed {
+			fmt.Fprintf(b, "  %s\n", m)
+		}
+	} else {
+		fmt.Fprintln(b, "\nAll of it came true.")
+	}
+	fmt.Fprintln(b, "\nNext:")
+	if r.State == "" {
+		fmt.Fprintln(b, "  millrace demo --keep DIR          the same with files of your own, and the state kept")
+	} else {
+		fmt.Fprintf(b, "  millrace object show --state %s %s\n", r.State, schemas.Key(account)+"/"+space+"/"+r.memo.Picks.Flip)
+		fmt.Fprintf(b, "  millrace incident list --state %s\n", r.State)
+	}
+	fmt.Fprintln(b, "  millrace standalone --config examples/millrace.yaml --state STATE")
+}
+
+func seconds(s float64) time.Duration {
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond)
+}

@@ -1,0 +1,188 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+	"os"
+	"path"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// writers is how many files are written side by side: enough to share an fsync.
+const writers = 16
+
+// write puts every file into the first store, through the decorator. After a stop it puts
+// again what has no row in the manifest: nobody was told of it.
+func (d *demo) write(ctx context.Context) error {
+	if err := d.emit.CreateSpace(ctx, storage.Space{Name: space}); err != nil && !errors.Is(err, storage.ErrExists) {
+		return fmt.Errorf("create the space: %w", err)
+	}
+	known, err := d.known(ctx)
+	if err != nil {
+		return err
+	}
+	step := d.show.Step("write to store 1", int64(len(d.memo.Files)))
+	step.Set(int64(len(known)))
+	var (
+		mu   sync.Mutex // guards left
+		left []skip
+	)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	for _, f := range d.memo.Files {
+		if known[f.Item] {
+			continue
+		}
+		g.Go(func() error {
+			if gctx.Err() != nil {
+				return context.Cause(gctx)
+			}
+			unreadable, err := d.put(gctx, f.Item)
+			if err != nil {
+				return fmt.Errorf("put %s: %w", f.Item, err)
+			}
+			if unreadable != nil {
+				mu.Lock()
+				left = append(left, skip{f.Item, reason(unreadable)})
+				mu.Unlock()
+			}
+			step.Add(1)
+			return nil
+		})
+	}
+	err = g.Wait()
+	step.End(err == nil)
+	if err != nil {
+		return err
+	}
+	d.leave(left)
+	return d.wrote()
+}
+
+// leave takes files that could not be read, after all, off the list.
+func (d *demo) leave(left []skip) {
+	gone := map[string]bool{}
+	for _, s := range left {
+		gone[s.Path] = true
+	}
+	var files []file
+	for _, f := range d.memo.Files {
+		if !gone[f.Item] {
+			files = append(files, f)
+		}
+	}
+	d.memo.Files, d.memo.Skipped = files, append(d.memo.Skipped, left...)
+}
+
+// wrote refuses to go on where one of the chosen files went away meanwhile.
+func (d *demo) wrote() error {
+	there := map[string]bool{}
+	for _, f := range d.memo.Files {
+		there[f.Item] = true
+	}
+	p := d.memo.Picks
+	for _, item := range []string{p.Flip, p.Truncate, p.Remove, p.Replace, p.Delete} {
+		if !there[item] {
+			return fmt.Errorf("%s could be read at first and cannot now: begin again with another state directory", item)
+		}
+	}
+	return nil
+}
+
+// known is what the manifest has of the first store, once it has caught up with Kafka.
+func (d *demo) known(ctx context.Context) (map[string]bool, error) {
+	if err := d.app.CatchUp(ctx); err != nil {
+		return nil, fmt.Errorf("wait for the manifest: %w", err)
+	}
+	known := map[string]bool{}
+	err := d.app.DB().EachLive(ctx, schemas.Copy{Account: account, Store: primary, Space: space}, func(c schemas.KnownCopy) error {
+		known[c.Item] = true
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the manifest: %w", err)
+	}
+	return known, nil
+}
+
+// put stores one file. unreadable is what went wrong on the person's side, where nothing was stored.
+func (d *demo) put(ctx context.Context, item string) (unreadable, err error) {
+	f, err := os.Open(filepath.Join(d.memo.Dir, filepath.FromSlash(item)))
+	if err != nil {
+		return err, nil
+	}
+	defer f.Close()
+	in := &source{f: f}
+	_, err = d.emit.Put(ctx, space, item, in, storage.PutOptions{
+		Size: storage.UnknownSize, Properties: storage.Properties{MediaType: mediaType(item)}})
+	if in.err != nil {
+		return in.err, nil
+	}
+	return nil, err
+}
+
+// source tells errors of the file that is read from errors of the store.
+type source struct {
+	f   *os.File
+	err error
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.f.Read(p)
+	if err != nil && !isEOF(err) {
+		s.err = err
+	}
+	return n, err
+}
+
+func mediaType(item string) string {
+	if t := mime.TypeByExtension(path.Ext(item)); t != "" {
+		return t
+	}
+	return "application/octet-stream"
+}
+
+// copied waits until every item is in every store and checked there. The copies are
+// checked as they are made; the first store's items by a sweep.
+func (d *demo) copied(ctx context.Context) error {
+	if err := d.app.CatchUp(ctx); err != nil {
+		return fmt.Errorf("wait for the manifest: %w", err)
+	}
+	if _, err := d.round(ctx, "first", []string{primary}); err != nil {
+		return err
+	}
+	total := int64(len(d.memo.Files))
+	copies, checks := d.show.Step("copy to stores 2, 3", 2*total), d.show.Step("check all copies", 3*total)
+	err := d.until(ctx, "every item copied and checked", func(ctx context.Context) (progressed, error) {
+		counts, err := d.app.DB().CopyCounts(ctx, account)
+		if err != nil {
+			return progressed{}, err
+		}
+		var live, checked int64
+		for _, c := range counts {
+			if c.Store != primary {
+				live += int64(c.Live)
+			}
+			checked += int64(c.Verified)
+		}
+		copies.Set(live)
+		checks.Set(checked)
+		return progressed{done: live + checked, total: 5 * total}, nil
+	})
+	copies.End(err == nil)
+	checks.End(err == nil)
+	if err == nil && d.memo.Spent == 0 {
+		d.memo.Spent = time.Since(d.memo.Started).Seconds()
+	}
+	return err
+}

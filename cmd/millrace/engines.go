@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
+)
+
+// engineFlags say where a command finds Kafka and ClickHouse: in a configuration, or in
+// a state directory whose embedded engines it starts for itself.
+type engineFlags struct {
+	config, state string
+}
+
+func (f *engineFlags) register(c *cobra.Command) {
+	c.Flags().StringVar(&f.config, "config", "", "configuration `FILE`")
+	c.Flags().StringVar(&f.state, "state", "", "state `DIR` of a demo or standalone; its engines are started for this command")
+}
+
+// engines are the opened configuration, and the state that must be closed after use.
+type engines struct {
+	cfg   *config.Config
+	log   *slog.Logger
+	state *app.State // nil where --config was given
+}
+
+// open reads the configuration, from the state directory where one is named. A command
+// that reads only ClickHouse does without the broker.
+func (f *engineFlags) open(ctx context.Context, stderr io.Writer, withoutBroker bool) (*engines, error) {
+	switch {
+	case f.config == "" && f.state == "":
+		return nil, fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR", errUsage)
+	case f.state == "":
+		cfg, err := loadConfig(f.config)
+		if err != nil {
+			return nil, err
+		}
+		return &engines{cfg: cfg, log: newLog(cfg, stderr)}, nil
+	case f.config != "":
+		return nil, fmt.Errorf("%w: --config and --state exclude each other here", errUsage)
+	}
+	if !app.IsState(f.state) {
+		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", app.ErrPrecondition, f.state)
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	state, err := app.OpenState(ctx, app.StateConfig{Dir: f.state, Log: log, Progress: stderr, WithoutBroker: withoutBroker})
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := loadConfig(state.Path("config.yaml"))
+	if err != nil {
+		return nil, errors.Join(err, state.Close())
+	}
+	state.Configure(cfg)
+	return &engines{cfg: cfg, log: log, state: state}, nil
+}
+
+// Close stops the engines that open started.
+func (e *engines) Close() error {
+	if e.state == nil {
+		return nil
+	}
+	return e.state.Close()
+}
+
+// withApp runs do with an opened app.
+func (f *engineFlags) withApp(c *cobra.Command, do func(ctx context.Context, a *app.App, e *engines) error) (err error) {
+	ctx := c.Context()
+	e, err := f.open(ctx, c.ErrOrStderr(), false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	a, err := app.Open(ctx, e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	return do(ctx, a, e)
+}
+
+// loadConfig reads a configuration; what is wrong with it is the user's to mend.
+func loadConfig(file string) (*config.Config, error) {
+	cfg, _, err := config.Load(config.Sources{File: file})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	return cfg, nil
+}
+
+func newLog(cfg *config.Config, stderr io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+		level = slog.LevelInfo // config.Load has refused any other word
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if cfg.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(stderr, o))
+	}
+	return slog.New(slog.NewTextHandler(stderr, o))
+}

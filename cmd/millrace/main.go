@@ -1,0 +1,120 @@
+// Command millrace keeps the promised number of copies of everything in a set of
+// stores, proves again and again that every copy is intact, and repairs what is not.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/demo"
+)
+
+// Exit codes of every command.
+const (
+	exitFine         = 0
+	exitError        = 1
+	exitUsage        = 2
+	exitFindings     = 3
+	exitPrecondition = 5
+	exitInterrupted  = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// errUsage marks a command line that cannot be meant.
+var errUsage = errors.New("usage")
+
+// run is main without the process.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	code := exitCode(ctx, err)
+	if err != nil && code != exitInterrupted {
+		fmt.Fprintln(stderr, "millrace:", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "usage: "), "precondition: "))
+	}
+	return code
+}
+
+func exitCode(ctx context.Context, err error) int {
+	switch {
+	case err == nil:
+		return exitFine
+	case errors.Is(err, demo.ErrFindings):
+		return exitFindings
+	case errors.Is(err, errUsage), errors.Is(err, demo.ErrUsage):
+		return exitUsage
+	case errors.Is(err, app.ErrPrecondition):
+		return exitPrecondition
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return exitInterrupted
+	}
+	return exitError
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "millrace",
+		Short: "Keeps copies of everything in a set of stores, proves them intact, repairs what is not",
+		Long: `millrace keeps the promised number of copies of everything in a set of stores, proves again
+and again that every copy is intact, repairs what is not, and can tell years later what
+happened to any item.
+
+Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupted.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w: %w; see '%s --help'", errUsage, err, c.CommandPath())
+	})
+	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
+		newIncident(), newSweep(), newStore(), newVersion())
+	return root
+}
+
+// noArgs refuses words that no command is called, with the nearest one that is.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = fmt.Sprintf("; did you mean %q?", near[0])
+	}
+	return fmt.Errorf("%w: %q is no command of '%s'%s", errUsage, args[0], c.CommandPath(), hint)
+}
+
+// exactly refuses any other number of words than the command's own.
+func exactly(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("%w: '%s' takes %d argument(s), got %d; see '%s --help'", errUsage, c.UseLine(), n, len(args), c.CommandPath())
+		}
+		return nil
+	}
+}
+
+// noun is a command that only holds others.
+func noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c.AddCommand(verbs...)
+	return c
+}

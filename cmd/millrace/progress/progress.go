@@ -1,0 +1,136 @@
+// Package progress shows long work: bars on a terminal, else one JSON line per
+// interval, and a last one when a step ends. It promises that whatever it was told last
+// is what was shown last.
+package progress
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+)
+
+// interval is the time between two lines of one step.
+const interval = 2 * time.Second
+
+// A Display shows the steps of one piece of work, to one writer.
+type Display struct {
+	out  io.Writer
+	bars *mpb.Progress // nil where lines are written
+}
+
+// New returns a display on out: bars where out is a terminal, lines elsewhere.
+func New(out io.Writer) *Display {
+	d := &Display{out: out}
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		d.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(48), mpb.WithRefreshRate(150*time.Millisecond))
+	}
+	return d
+}
+
+// Close ends all bars and waits until they are drawn.
+func (d *Display) Close() {
+	if d.bars != nil {
+		d.bars.Shutdown()
+	}
+}
+
+// A Step is one counted part of the work. Its methods are safe for concurrent use.
+type Step struct {
+	display *Display
+	name    string
+	bar     *mpb.Bar
+	started time.Time
+
+	mu    sync.Mutex // guards what follows
+	n     int64
+	total int64
+	shown time.Time
+	ended bool
+}
+
+type line struct {
+	Step    string  `json:"step"`
+	Done    int64   `json:"done"`
+	Total   int64   `json:"total"`
+	Rate    float64 `json:"rate_per_second"`
+	Seconds float64 `json:"seconds"`
+	Ended   bool    `json:"ended"`
+}
+
+// Step begins a step of total things.
+func (d *Display) Step(name string, total int64) *Step {
+	s := &Step{display: d, name: name, total: total, started: time.Now()}
+	if d.bars != nil {
+		s.bar = d.bars.AddBar(total,
+			mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR), decor.CountersNoUnit("%d / %d", decor.WCSyncWidth)),
+			mpb.AppendDecorators(decor.Percentage(decor.WC{W: 5}), decor.AverageSpeed(0, " %.0f/s"), decor.Name(" "),
+				decor.OnComplete(decor.AverageETA(decor.ET_STYLE_GO), "done")))
+	}
+	return s
+}
+
+// Set says that n things are done.
+func (s *Step) Set(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(n)
+}
+
+// Add says that n more things are done.
+func (s *Step) Add(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(s.n + n)
+}
+
+func (s *Step) set(n int64) {
+	s.n = n
+	if s.bar != nil {
+		s.bar.SetCurrent(min(n, s.total-1)) // the last one is End's
+		return
+	}
+	if now := time.Now(); now.Sub(s.shown) >= interval {
+		s.shown = now
+		s.write()
+	}
+}
+
+// End ends the step; ok says whether all of it was done.
+func (s *Step) End(ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.ended = true
+	switch {
+	case s.bar == nil:
+		s.write()
+	case ok:
+		s.bar.SetTotal(max(s.total, 1), true)
+	default:
+		s.bar.Abort(false)
+	}
+}
+
+// write is called with mu held.
+func (s *Step) write() {
+	spent := time.Since(s.started).Seconds()
+	l := line{Step: s.name, Done: s.n, Total: s.total, Seconds: round(spent), Ended: s.ended}
+	if spent > 0 {
+		l.Rate = round(float64(s.n) / spent)
+	}
+	data, err := json.Marshal(l)
+	if err != nil {
+		return // numbers and a name always encode
+	}
+	s.display.out.Write(append(data, '\n')) // a display that cannot be written to stops no work
+}
+
+func round(f float64) float64 { return float64(int64(f*10+0.5)) / 10 }

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
+)
+
+func newRun() *cobra.Command {
+	var (
+		file  string
+		roles []string
+	)
+	c := &cobra.Command{
+		Use:   "run --config FILE --roles ROLE,...",
+		Short: "Run roles against the Kafka and ClickHouse of the configuration",
+		Long:  fmt.Sprintf("Runs any set of roles; as many processes as wanted share the work.\n\nRoles: %v.", app.Roles()),
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if file == "" {
+				return fmt.Errorf("%w: name a configuration with --config FILE", errUsage)
+			}
+			chosen, err := chooseRoles(roles)
+			if err != nil {
+				return err
+			}
+			cfg, err := loadConfig(file)
+			if err != nil {
+				return err
+			}
+			a, err := app.Open(c.Context(), cfg, app.Options{Log: newLog(cfg, c.ErrOrStderr()), Drain: app.PatientDrain})
+			if err != nil {
+				return err
+			}
+			defer a.Close()
+			return a.Run(c.Context(), chosen)
+		},
+	}
+	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
+	c.Flags().StringSliceVar(&roles, "roles", nil, "`ROLES` to run, or all")
+	return c
+}
+
+// chooseRoles reads the names of roles; none is not all, so that nobody runs what he did not name.
+func chooseRoles(names []string) ([]schemas.Role, error) {
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%w: name the roles with --roles: all, or any of %v", errUsage, app.Roles())
+	}
+	if slices.Equal(names, []string{"all"}) {
+		return app.Roles(), nil
+	}
+	var roles []schemas.Role
+	for _, n := range names {
+		r := schemas.Role(n)
+		if !slices.Contains(app.Roles(), r) {
+			return nil, fmt.Errorf("%w: there is no role %q: the roles are %v", errUsage, n, app.Roles())
+		}
+		if !slices.Contains(roles, r) {
+			roles = append(roles, r)
+		}
+	}
+	return roles, nil
+}
+
+const banner = `millrace standalone: all roles, a broker and a ClickHouse in one process and one directory.
+It is for trying things out and for one machine's archive. It is not for production: there is one
+broker and one copy of the journal, nothing takes over when this machine dies, and the
+embedded broker reads its whole log at every start.
+`
+
+func newStandalone() *cobra.Command {
+	var file, dir string
+	c := &cobra.Command{
+		Use:   "standalone --config FILE --state DIR",
+		Short: "Run all roles with embedded engines in one state directory",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return standalone(c, file, dir)
+		},
+	}
+	c.Flags().StringVar(&file, "config", "", "configuration `FILE`; kept in the state directory, and not needed again")
+	c.Flags().StringVar(&dir, "state", "", "state `DIR`")
+	return c
+}
+
+func standalone(c *cobra.Command, file, dir string) (err error) {
+	ctx, stderr := c.Context(), c.ErrOrStderr()
+	if file == "" && (dir == "" || !app.IsState(dir)) {
+		return fmt.Errorf("%w: name a configuration with --config FILE (examples/millrace.yaml is one)", errUsage)
+	}
+	if file == "" {
+		file = app.ConfigIn(dir)
+	}
+	cfg, err := loadConfig(file)
+	if err != nil {
+		return err
+	}
+	if dir == "" {
+		dir = cfg.State.Dir
+	}
+	if dir == "" {
+		return fmt.Errorf("%w: name a state directory with --state DIR, or state.dir in the configuration", errUsage)
+	}
+	log := newLog(cfg, stderr)
+	fmt.Fprint(stderr, banner)
+	state, err := app.OpenState(ctx, app.StateConfig{Dir: dir, Log: log, Progress: stderr})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, state.Close()) }()
+	if err := app.SaveConfig(state, cfg); err != nil {
+		return err
+	}
+	state.Configure(cfg)
+	a, err := app.Open(ctx, cfg, app.Options{Log: log, Drain: app.QuickDrain})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if _, err := a.Migrate(ctx); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	rctx, stop := context.WithCancel(gctx)
+	g.Go(func() error { defer stop(); return a.Run(rctx, app.Roles()) })
+	g.Go(func() error { return state.Watch(rctx) })
+	return g.Wait()
+}
+
+func newMigrate() *cobra.Command {
+	var f engineFlags
+	c := &cobra.Command{
+		Use:   "migrate --config FILE",
+		Short: "Bring ClickHouse's tables up to date and make the topics that are missing",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+				applied, err := a.Migrate(ctx)
+				for _, name := range applied {
+					fmt.Fprintln(c.OutOrStdout(), "applied", name)
+				}
+				if err == nil && len(applied) == 0 {
+					fmt.Fprintln(c.OutOrStdout(), "nothing to apply")
+				}
+				return err
+			})
+		},
+	}
+	f.register(c)
+	return c
+}
