@@ -1,0 +1,144 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// summary is what the demo says with -o json.
+type summary struct {
+	OK       bool
+	Items    int
+	Missed   []string
+	Skipped  []struct{ Path, Reason string }
+	Findings []struct {
+		Harm     string
+		Store    string
+		Expected int32 `json:"expected_row"`
+		Row      int32
+		Found    bool
+		Repaired bool
+	}
+	Stores []struct {
+		Store                    string
+		Items, Verified, Deleted int64
+	}
+}
+
+// demo runs the command and returns its exit code, what its last line says, and stderr.
+func demo(t *testing.T, args ...string) (int, summary, string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), binaries(t), append([]string{"demo", "-o", "json"}, args...)...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	var s summary
+	if lines := strings.Split(strings.TrimSpace(stdout.String()), "\n"); stdout.Len() > 0 {
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil {
+			t.Fatalf("the last line of the demo is not JSON: %v\n%s", err, stdout.String())
+		}
+	}
+	return cmd.ProcessState.ExitCode(), s, stderr.String()
+}
+
+// wantAll checks that all of the demo came true over the given number of items.
+func wantAll(t *testing.T, code int, s summary, stderr string, items int) {
+	t.Helper()
+	if code != 0 || !s.OK {
+		t.Fatalf("exit code %d, ok %v, missed %q\n%s", code, s.OK, s.Missed, stderr)
+	}
+	if s.Items != items {
+		t.Errorf("%d items, want %d", s.Items, items)
+	}
+	if len(s.Findings) != 5 || len(s.Stores) != 3 {
+		t.Fatalf("%d findings of %d stores, want 5 of 3", len(s.Findings), len(s.Stores))
+	}
+	for i, row := range []int32{2, 2, 8, 13, 0} {
+		if f := s.Findings[i]; f.Row != row || !f.Found || !f.Repaired {
+			t.Errorf("finding %d: %+v, want row %d, found and repaired", i, f, row)
+		}
+	}
+	for _, st := range s.Stores {
+		if st.Items != int64(items-1) || st.Verified != int64(items-1) || st.Deleted != 1 {
+			t.Errorf("store %s: %+v, want %d items and as many verified, 1 deleted", st.Store, st, items-1)
+		}
+	}
+}
+
+func TestDemo(t *testing.T) {
+	dir := tree(t, 60)
+	if err := os.Symlink("a/b", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "not-\xff-utf8"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, s, stderr := demo(t, dir)
+	wantAll(t, code, s, stderr, 60)
+	if len(s.Skipped) != 3 {
+		t.Errorf("skipped %+v, want the link, the fifo and the name that is not UTF-8", s.Skipped)
+	}
+}
+
+// An interrupted demo stops soon, and the same command goes on.
+func TestDemoInterrupted(t *testing.T) {
+	dir, state := tree(t, 60), filepath.Join(t.TempDir(), "state")
+	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, dir)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stopAt(t, cmd, stderr, `"step":"write to store 1"`)
+	begun := time.Now()
+	err = cmd.Wait()
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("it took %v to stop", took)
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 130 {
+		t.Errorf("exit code %d (%v), want 130", code, err)
+	}
+	code, s, out := demo(t, "--state", state, dir)
+	wantAll(t, code, s, out, 60)
+}
+
+// stopAt interrupts the process when it has printed a line that holds mark.
+func stopAt(t *testing.T, cmd *exec.Cmd, out interface{ Read([]byte) (int, error) }, mark string) {
+	t.Helper()
+	var seen []byte
+	buf := make([]byte, 4096)
+	sent := false
+	for {
+		n, err := out.Read(buf)
+		seen = append(seen, buf[:n]...)
+		if !sent && bytes.Contains(seen, []byte(mark)) {
+			sent = true
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	if !sent {
+		t.Fatalf("no %s in:\n%s", mark, seen)
+	}
+}

@@ -1,0 +1,213 @@
+package integration
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/millrace/millrace/"
+
+// A layer is one row of the table "may import": packages, and what of ours they may
+// import. A pattern that ends in /... stands for a package and those below it.
+type layer struct {
+	packages []string
+	may      []string
+}
+
+// layers holds every package; the first row that matches counts.
+func layers() []layer {
+	const (
+		wire    = "schemas/..."
+		retry   = "streams/retry"
+		storage = "streams/storage"
+		digest  = "streams/digest"
+		policy  = "streams/policy"
+		record  = "streams/record" // between what is on record and what a store shows
+	)
+	return []layer{
+		{[]string{"schemas/millrace/v1", retry, digest}, nil},
+		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
+		{[]string{storage}, []string{digest}},
+		// Drivers, decorators and their contract.
+		{[]string{"streams/storage/emit"}, []string{wire, retry, storage, digest, record}},
+		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
+		{[]string{record}, []string{wire, storage, digest}},
+		{[]string{policy}, []string{wire}},
+		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent
+		{[]string{"streams/deletion"}, []string{wire, retry, storage, digest, policy, record, "streams/duplicate"}},
+		{[]string{"streams/duplicate", "streams/fixity", "streams/steward", "streams/sweep"},
+			[]string{wire, retry, storage, digest, policy, record}},
+		{[]string{"streams/kafka/..."}, []string{wire, retry, "streams/kafka/..."}},
+		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, "sinks/clickhouse/..."}},
+		{[]string{"cmd/config", "cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
+		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config"}},
+		{[]string{"cmd/millrace/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
+		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
+	}
+}
+
+// inTests is what the tests of any package may import besides, of ours.
+func inTests() []string {
+	return []string{
+		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
+		"streams/storage/storagetest", "streams/kafka/kafkatest", "sinks/clickhouse/clickhousetest",
+	}
+}
+
+// onlyImporters are modules of others that one place of ours hides from the rest.
+func onlyImporters() map[string]string {
+	return map[string]string{
+		"github.com/twmb/franz-go":          "streams/kafka/...",
+		"github.com/ClickHouse":             "sinks/clickhouse/...",
+		"github.com/knadh/koanf":            "cmd/config",
+		"github.com/ebitengine/purego":      "cmd/millrace-clickhouse",
+		"github.com/spf13/cobra":            "cmd/millrace/...",
+		"github.com/vbauerster/mpb":         "cmd/millrace/...",
+		"github.com/planetscale/vtprotobuf": "schemas/...",
+	}
+}
+
+// standardOnly are packages that import nothing of others either, but in their tests.
+func standardOnly() []string { return []string{"streams/retry", "streams/digest", "streams/storage"} }
+
+func matches(pattern, pkg string) bool {
+	if below, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return pkg == below || strings.HasPrefix(pkg, below+"/")
+	}
+	return pkg == pattern
+}
+
+func matchesAny(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, pkg) })
+}
+
+// violation says why pkg must not import target; empty: it may.
+func violation(pkg, target string, test bool) string {
+	rows := layers()
+	i := slices.IndexFunc(rows, func(l layer) bool { return matchesAny(l.packages, pkg) })
+	if i < 0 {
+		return "has no row in layers_test.go"
+	}
+	of, ours := strings.CutPrefix(target, module)
+	switch {
+	case ours && (of == pkg || matchesAny(rows[i].may, of) || test && matchesAny(inTests(), of)):
+		return ""
+	case ours:
+		return "may import of ours only " + strings.Join(rows[i].may, ", ")
+	case !strings.Contains(strings.Split(target, "/")[0], "."):
+		return "" // the standard library
+	}
+	for library, only := range onlyImporters() {
+		if matches(library+"/...", target) && !matches(only, pkg) {
+			return "is not " + only + ", the only importer of " + library
+		}
+	}
+	if !test && slices.Contains(standardOnly(), pkg) {
+		return "imports the standard library only"
+	}
+	return ""
+}
+
+// Every file of the repository keeps to the table, whatever system it is built for.
+func TestLayers(t *testing.T) {
+	seen := map[string]bool{}
+	err := filepath.WalkDir("..", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			// tools is a module of its own.
+			if name := d.Name(); name != ".." && (strings.HasPrefix(name, ".") || slices.Contains([]string{"testdata", "tools", "bin", "dist"}, name)) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if path.Ext(file) != ".go" {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return fmt.Errorf("read the imports of %s: %w", file, err)
+		}
+		rel, err := filepath.Rel("..", file)
+		if err != nil {
+			return err
+		}
+		pkg := path.Dir(filepath.ToSlash(rel))
+		seen[pkg] = true
+		for _, i := range parsed.Imports {
+			target, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			if reason := violation(pkg, target, strings.HasSuffix(file, "_test.go")); reason != "" {
+				t.Errorf("%s imports %s: %s %s", filepath.ToSlash(rel), target, pkg, reason)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg := range seen {
+		if reason := violation(pkg, "fmt", true); reason != "" {
+			t.Errorf("%s %s", pkg, reason)
+		}
+	}
+	for _, pkg := range []string{"schemas", "streams/kafka", "cmd/app", "integration"} {
+		if !seen[pkg] {
+			t.Errorf("%s was not looked at", pkg)
+		}
+	}
+}
+
+// The check itself: each wrong import is found, each right one is not.
+func TestViolation(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pkg, target string
+		test, bad   bool
+	}{
+		"a processor and Kafka":               {"streams/fixity", module + "streams/kafka", false, true},
+		"a processor and a driver":            {"streams/duplicate", module + "streams/storage/file", false, true},
+		"a processor's test and a driver":     {"streams/duplicate", module + "streams/storage/mem", true, false},
+		"a processor's test and the runtime":  {"streams/duplicate", module + "streams/kafka", true, true},
+		"a processor's test and its broker":   {"streams/steward", module + "streams/kafka/kafkatest", true, false},
+		"a processor and a sink":              {"streams/steward", module + "sinks/clickhouse", false, true},
+		"a processor and its storage":         {"streams/fixity", module + "streams/storage", false, false},
+		"deletion and duplicate":              {"streams/deletion", module + "streams/duplicate", false, false},
+		"duplicate and deletion":              {"streams/duplicate", module + "streams/deletion", false, true},
+		"a sink and a stream":                 {"sinks/clickhouse", module + "streams/storage", false, true},
+		"the wire and anything":               {"schemas", module + "streams/retry", false, true},
+		"the wire and its messages":           {"schemas", module + "schemas/millrace/v1", false, false},
+		"storage and the wire":                {"streams/storage", module + "schemas", false, true},
+		"a driver and the wire":               {"streams/storage/file", module + "schemas", false, false},
+		"a driver and another":                {"streams/storage/file", module + "streams/storage/mem", false, true},
+		"retry and a library":                 {"streams/retry", "golang.org/x/sync/errgroup", false, true},
+		"retry's test and a library":          {"streams/retry", "pgregory.net/rapid", true, false},
+		"retry and the standard library":      {"streams/retry", "math/rand/v2", false, false},
+		"Kafka's client elsewhere":            {"cmd/app", "github.com/twmb/franz-go/pkg/kgo", false, true},
+		"Kafka's client in a test elsewhere":  {"integration", "github.com/twmb/franz-go/pkg/kfake", true, true},
+		"Kafka's client at home":              {"streams/kafka/kafkatest", "github.com/twmb/franz-go/pkg/kfake", false, false},
+		"ClickHouse's client elsewhere":       {"cmd/millrace", "github.com/ClickHouse/ch-go", false, true},
+		"koanf below cmd":                     {"streams/kafka", "github.com/knadh/koanf/v2", false, true},
+		"purego in the static binary":         {"cmd/millrace", "github.com/ebitengine/purego", false, true},
+		"the application and all":             {"cmd/app", module + "sinks/clickhouse/embedded", false, false},
+		"the application and a command of it": {"cmd/app", module + "cmd/millrace/demo", false, true},
+		"settings and the application":        {"cmd/config", module + "cmd/app", false, true},
+		"a package that nobody entered":       {"streams/new", "fmt", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := violation(tt.pkg, tt.target, tt.test); (got != "") != tt.bad {
+				t.Errorf("got %q, want a violation: %t", got, tt.bad)
+			}
+		})
+	}
+}
