@@ -1,0 +1,89 @@
+# make        format check, vet, lint, test, build
+# make help   what else there is
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := all
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X github.com/millrace/millrace/cmd/app.Version=$(VERSION)
+TOOLS   := $(CURDIR)/bin/tools
+SOURCES := git ls-files --cached --others --exclude-standard '*.go'
+DIR     ?=
+BENCH   ?= .
+export PATH := $(TOOLS):$(PATH)
+
+.PHONY: all
+all: format-check vet lint test build ## format check, vet, lint, test, build
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## bin/millrace (static) and bin/millrace-clickhouse (loads libchdb)
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace-clickhouse
+
+.PHONY: demo
+demo: build ## the main job once, on real files; DIR=... takes your own (only read)
+	./bin/millrace demo $(if $(DIR),"$(DIR)")
+
+.PHONY: test
+test: ## every test; needs a C compiler for the race detector, and no daemon
+	go test -race -shuffle=on ./...
+
+.PHONY: fuzz
+fuzz: ## ten seconds of every fuzz test
+	for p in $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+		for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 10s $$p; \
+		done; \
+	done
+
+.PHONY: bench
+bench: build ## the figures, as a table; BENCH=REGEXP picks
+	@./tools/bench.sh '$(BENCH)'
+
+.PHONY: format-check
+format-check: ## fail where gofmt would change a file
+	@out=$$($(SOURCES) | xargs -r gofmt -l); [ -z "$$out" ] || { echo "make fmt would change:"; echo "$$out"; exit 1; }
+
+.PHONY: fmt
+fmt: ## format
+	$(SOURCES) | xargs -r gofmt -w
+
+.PHONY: vet
+vet:
+	go vet ./...
+
+.PHONY: lint
+lint: format-check $(TOOLS)/buf $(TOOLS)/golangci-lint lint-wire ## gofmt, buf, golangci-lint, and that generated code is up to date
+	golangci-lint run ./...
+
+# What is checked in must be what the protos make.
+.PHONY: lint-wire
+lint-wire: $(TOOLS)/buf
+	cd schemas && buf lint
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	(cd schemas && buf generate --output "$$tmp"); \
+	for f in $$(cd "$$tmp" && find . -name '*.go'); do \
+		cmp "$$tmp/$$f" "schemas/$$f" || { echo "schemas/$$f is out of date: make generate"; exit 1; }; \
+	done
+
+.PHONY: generate
+generate: $(TOOLS)/buf ## the Go of the protos, and the documents made of code
+	cd schemas && buf generate
+	go test ./schemas ./cmd/config -update
+
+# Heavy tools have a module of their own; the first build takes some minutes.
+$(TOOLS)/%: tools/go.mod tools/go.sum
+	cd tools && go build -o $(TOOLS)/ tool
+	@touch $(TOOLS)/*
+
+.PHONY: tools
+tools: $(TOOLS)/buf $(TOOLS)/golangci-lint ## buf and golangci-lint, pinned in tools/go.mod
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin dist
