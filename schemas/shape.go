@@ -42,7 +42,7 @@ type shape struct {
 type fieldRule struct {
 	kind kind
 	wire protowire.Type
-	max  int    // bytes of a text; 0: unbounded
+	max  int    // bytes of a text
 	low  int64  // of a number
 	high int64  // of a number
 	enum uint64 // the known values, as bits
@@ -127,7 +127,7 @@ func maxText(field string) int {
 	case "account", "store", "space", "source_store", "destination_store", "source_space":
 		return MaxNameBytes
 	}
-	return 0
+	return MaxBytes
 }
 
 func isDigests(field string) bool {
@@ -174,8 +174,12 @@ func (s *shape) check(b []byte) *fault {
 			if v > uint64(len(b)) {
 				return &fault{r.name, "ends in the middle, or is garbage"}
 			}
-			f = r.checkBytes(b[:v])
+			value := b[:v]
 			b = b[v:]
+			if r.kind == kindText && len(value) <= r.max && isASCII(value) {
+				continue // what most fields are
+			}
+			f = r.checkBytes(value)
 		}
 		if f != nil {
 			return f.under(r.name)
@@ -204,7 +208,7 @@ func (r *fieldRule) checkNumber(v int64) *fault {
 func (r *fieldRule) checkBytes(b []byte) *fault {
 	switch r.kind {
 	case kindText:
-		if r.max > 0 && len(b) > r.max {
+		if len(b) > r.max {
 			return &fault{reason: fmt.Sprintf("has %d bytes, at most %d", len(b), r.max)}
 		}
 		return checkText(b)
@@ -256,23 +260,10 @@ func checkTime(b []byte) *fault {
 
 // checkDigest checks an encoded entry of a map from algorithm to digest.
 func checkDigest(b []byte) *fault {
-	var parts [3][]byte // algorithm and digest, by field number
-	for len(b) > 0 {
-		tag, n := varint(b)
-		if n < 0 {
-			return &fault{reason: "is garbage"}
-		}
-		b = b[n:]
-		if tag != 1<<3|2 && tag != 2<<3|2 {
-			return &fault{reason: "is no entry of algorithm and digest"}
-		}
-		v, n := varint(b)
-		if n < 0 || v > uint64(len(b)-n) {
-			return &fault{reason: "ends in the middle, or is garbage"}
-		}
-		parts[tag>>3], b = b[n:n+int(v)], b[n+int(v):]
+	alg, d, f := readPair(b)
+	if f != nil {
+		return f
 	}
-	alg, d := parts[1], parts[2]
 	if len(alg) == 0 || len(alg) > 32 {
 		return &fault{reason: fmt.Sprintf("%.80q is not the name of an algorithm", alg)}
 	}
@@ -286,6 +277,37 @@ func checkDigest(b []byte) *fault {
 		return &fault{string(alg), fmt.Sprintf("has %d digits, want %d", len(d), want)}
 	}
 	return nil
+}
+
+// readPair reads an encoded entry of a map of texts.
+func readPair(b []byte) (key, value []byte, f *fault) {
+	const keyTag, valueTag = 1<<3 | 2, 2<<3 | 2
+	if len(b) > 4 && b[0] == keyTag && b[1] < 0x80 {
+		// The way that everybody writes it.
+		k := 2 + int(b[1])
+		if k+2 <= len(b) && b[k] == valueTag && b[k+1] < 0x80 && k+2+int(b[k+1]) == len(b) {
+			return b[2:k], b[k+2:], nil
+		}
+	}
+	for len(b) > 0 {
+		tag, n := varint(b)
+		if n < 0 || tag != keyTag && tag != valueTag {
+			return nil, nil, &fault{reason: "is no entry of algorithm and digest"}
+		}
+		b = b[n:]
+		v, n := varint(b)
+		if n < 0 || v > uint64(len(b)-n) {
+			return nil, nil, &fault{reason: "ends in the middle, or is garbage"}
+		}
+		part := b[n : n+int(v)]
+		b = b[n+int(v):]
+		if tag == keyTag {
+			key = part
+		} else {
+			value = part
+		}
+	}
+	return key, value, nil
 }
 
 // hexDigits returns the length of an algorithm's digests in hex; 0: not known here.

@@ -31,7 +31,7 @@ function row(name, value, unit, allocs, peer, target,    met, part) {
 	printf "%-46s %14s %-10s %16s %14s %12s %4s\n", name, value, unit, allocs, peer, target, met
 }
 function targetOf(name, unit) {
-	if (name ~ /^(En|De)codeChange$/ && unit == "ns/op") return "<= 1000"
+	if (name ~ /^(En|De)codeChange/ && unit == "ns/op") return "<= 1000"
 	if (name ~ /^Hasher\// && unit == "ratio") return "<= 1"
 	if (unit == "rows/s" && name ~ /Audit|Sink/) return ">= 100000"
 	if (name == "Demo" && unit == "s") return "<= 60"

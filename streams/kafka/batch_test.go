@@ -29,7 +29,8 @@ type table struct {
 	forgot  int
 	hang    bool // a call waits for its context
 	maxRows int
-	errs    []string // what Store was given that it must not be
+	stored  time.Time // when a batch last was
+	errs    []string  // what Store was given that it must not be
 }
 
 type fault struct {
@@ -63,7 +64,7 @@ func (tb *table) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if slices.ContainsFunc(batch, func(d *schemas.Delivery) bool { return tb.poison != "" && item(d) == tb.poison }) {
 		return retry.Permanent(errors.New("bad row"))
 	}
-	tb.sizes = append(tb.sizes, len(batch))
+	tb.sizes, tb.stored = append(tb.sizes, len(batch)), time.Now()
 	if tb.rows == nil {
 		tb.rows, tb.items = map[string]int{}, map[string]int{}
 	}
@@ -129,8 +130,8 @@ func TestBatchGroup(t *testing.T) {
 		atLeast time.Duration
 	}{
 		"success":                  {tb: &table{}, batches: 1},
-		"down for long":            {tb: &table{fail: slices.Repeat([]fault{{err: errDown}}, 100)}, batches: 1, atLeast: 10 * time.Minute},
-		"engine away":              {tb: &table{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 100)}, batches: 1, atLeast: 10 * time.Minute},
+		"down for long":            {tb: &table{fail: slices.Repeat([]fault{{err: errDown}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
+		"engine away":              {tb: &table{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
 		"stored but reported lost": {tb: &table{fail: []fault{{err: errDown, stored: true}}}, batches: 2, twice: true},
 		"one bad row among many":   {tb: &table{poison: "17"}, batches: 6, dead: 1},
 		"bad row while down":       {tb: &table{poison: "17", fail: slices.Repeat([]fault{{err: errDown}}, 5)}, batches: 6, dead: 1},
@@ -141,7 +142,7 @@ func TestBatchGroup(t *testing.T) {
 				b.Send(numbered(n, n)...)
 				tb := tt.tb
 				start := time.Now()
-				if err := run(t, time.Hour, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+				if err := run(t, time.Minute+2*tt.atLeast, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 					t.Fatal(err)
 				}
 				tb.check(t, n-tt.dead, tt.twice)
@@ -158,7 +159,7 @@ func TestBatchGroup(t *testing.T) {
 				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != n {
 					t.Errorf("committed %d, want %d", got, n)
 				}
-				if took := time.Since(start); took < tt.atLeast {
+				if took := tb.stored.Sub(start); took < tt.atLeast {
 					t.Errorf("%v, want it to be down for %v", took, tt.atLeast)
 				}
 			})

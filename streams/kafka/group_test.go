@@ -4,105 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
-
-// quick are lanes that do not make a day of a test: fake time has its price too.
-func quick() []kafka.Lane {
-	return []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "2m", Delay: 2 * time.Minute}, {Name: "5m", Delay: 5 * time.Minute}, {Name: "10m", Delay: 10 * time.Minute}}
-}
-
-// change is a message for topic changes.
-func change(item string) schemas.Message {
-	c := &pb.Change{
-		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: item, Version: "v-" + item,
-		Time: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
-	}
-	c.Id = schemas.ChangeID(c)
-	return schemas.Message{Topic: schemas.Changes, Body: c}
-}
-
-// command is what the planner in these tests makes of a change.
-func command(c *pb.Change) schemas.Message {
-	return schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
-		Id: schemas.ID("command", c.GetId()), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
-		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
-	}}
-}
-
-func plan(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-	return []schemas.Message{command(d.Body.(*pb.Change))}, nil
-}
-
-// run runs a part for d, or until it fails.
-func run(t *testing.T, d time.Duration, part interface{ Run(context.Context) error }) error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	defer cancel()
-	return part.Run(ctx)
-}
-
-// background runs a part until the test ends.
-func background(t *testing.T, part interface{ Run(context.Context) error }) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- part.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func planner(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Group {
-	t.Helper()
-	g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
-
-func delayer(t *testing.T, b *kafkatest.Broker) *kafka.Delayer {
-	t.Helper()
-	d, err := kafka.NewDelayer(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// items are what the messages in a topic are about, sorted.
-func items(b *kafkatest.Broker, topic schemas.Topic) []string {
-	var s []string
-	for _, body := range b.Bodies(topic) {
-		s = append(s, body.(interface{ GetItem() string }).GetItem())
-	}
-	slices.Sort(s)
-	return s
-}
-
-func sum(m map[int32]int64) (n int64) {
-	for v := range maps.Values(m) {
-		n += v
-	}
-	return n
-}
 
 func TestGroup(t *testing.T) {
 	errNet := errors.New("connection reset")
@@ -166,17 +78,27 @@ func TestGroup(t *testing.T) {
 				if len(dead) != 1 {
 					t.Fatalf("got %d dead letters, want 1", len(dead))
 				}
-				d := dead[0]
-				if string(d.Value) != string(tt.rec.Value) || string(d.Key) != string(tt.rec.Key) || d.Header(schemas.HeaderID) != tt.rec.Header(schemas.HeaderID) {
-					t.Errorf("got %q, %q, %v: not the original", d.Key, d.Value, d.Headers)
-				}
-				got := []string{d.Header(schemas.TrailClass), d.Header(schemas.TrailTopic), d.Header(schemas.TrailOffset), d.Header(schemas.TrailRole), d.Header(schemas.TrailAttempts)}
-				want := []string{tt.class, "changes", "0", "planner", tt.attempts}
-				if !slices.Equal(got, want) || !strings.Contains(d.Header(schemas.TrailError), tt.errText) {
-					t.Errorf("got %v, %q, want %v, %q", got, d.Header(schemas.TrailError), want, tt.errText)
+				checkDead(t, dead[0], tt.rec, []string{tt.class, "changes", "0", "planner", tt.attempts})
+				if got := dead[0].Header(schemas.TrailError); !strings.Contains(got, tt.errText) {
+					t.Errorf("error %q, want %q", got, tt.errText)
 				}
 			})
 		})
+	}
+}
+
+// checkDead reports in what d is not the dead letter of rec, or its trail not as wanted.
+func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
+	t.Helper()
+	if string(d.Value) != string(rec.Value) || string(d.Key) != string(rec.Key) || d.Header(schemas.HeaderID) != rec.Header(schemas.HeaderID) {
+		t.Errorf("got %q, %q, %v: not the original", d.Key, d.Value, d.Headers)
+	}
+	var got []string
+	for _, h := range []string{schemas.TrailClass, schemas.TrailTopic, schemas.TrailOffset, schemas.TrailRole, schemas.TrailAttempts} {
+		got = append(got, d.Header(h))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -238,11 +160,12 @@ func TestGroupClasses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err   func(start time.Time) error
 		times int
+		takes time.Duration
 		want  string // attempt/waits of the last delivery, and when it came
 	}{
-		"unavailable":        {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 8, "1/0 after 33m"},
-		"wait, when it says": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) }, 1, "1/1 after 7m"},
-		"wait, by the lanes": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3, "1/3 after 8m"},
+		"unavailable":        {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 4, 15 * time.Minute, "1/0 after 13m"},
+		"wait, when it says": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) }, 1, 9 * time.Minute, "1/1 after 7m"},
+		"wait, by the lanes": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3, 9 * time.Minute, "1/3 after 8m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -257,7 +180,7 @@ func TestGroupClasses(t *testing.T) {
 					return plan(ctx, d)
 				})
 				background(t, delayer(t, b))
-				if err := run(t, 40*time.Minute, g); err != nil {
+				if err := run(t, tt.takes, g); err != nil {
 					t.Fatal(err)
 				}
 				if got != tt.want {

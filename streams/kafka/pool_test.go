@@ -188,15 +188,16 @@ func TestPoolErrors(t *testing.T) {
 		calls int
 		lane  int // records that went through delay.30s
 		dead  int
+		takes time.Duration
 	}{
-		"cured in place":  {func(_ *schemas.Delivery, call int) error { return until(call, 5, errNet) }, 5, 0, 0},
-		"cured by a lane": {func(_ *schemas.Delivery, call int) error { return until(call, 6, errNet) }, 6, 1, 0},
-		"never cured":     {func(*schemas.Delivery, int) error { return errNet }, 25, 1, 1},
-		"permanent":       {func(*schemas.Delivery, int) error { return retry.Permanent(errNet) }, 1, 0, 1},
-		"panic":           {func(*schemas.Delivery, int) error { panic("boom") }, 1, 0, 1},
+		"cured in place":  {func(_ *schemas.Delivery, call int) error { return until(call, 5, errNet) }, 5, 0, 0, time.Minute},
+		"cured by a lane": {func(_ *schemas.Delivery, call int) error { return until(call, 6, errNet) }, 6, 1, 0, 2 * time.Minute},
+		"never cured":     {func(*schemas.Delivery, int) error { return errNet }, 25, 1, 1, 20 * time.Minute},
+		"permanent":       {func(*schemas.Delivery, int) error { return retry.Permanent(errNet) }, 1, 0, 1, time.Minute},
+		"panic":           {func(*schemas.Delivery, int) error { panic("boom") }, 1, 0, 1, time.Minute},
 		"unavailable": {func(_ *schemas.Delivery, call int) error {
 			return until(call, 3, retry.Unavailable(errNet))
-		}, 3, 1, 0},
+		}, 3, 1, 0, 5 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -214,7 +215,7 @@ func TestPoolErrors(t *testing.T) {
 					return plan(ctx, d)
 				})
 				background(t, delayer(t, b))
-				if err := run(t, 25*time.Minute, p); err != nil {
+				if err := run(t, tt.takes, p); err != nil {
 					t.Fatal(err)
 				}
 				outputs := 2 - tt.dead
@@ -250,7 +251,7 @@ func TestDueOutputs(t *testing.T) {
 		"past":             {-time.Hour, 0},
 		"shorter than all": {10 * time.Second, 0},
 		"of two lanes":     {7 * time.Minute, 7 * time.Minute},
-		"of all lanes":     {18*time.Minute + 30*time.Second, 18 * time.Minute},
+		"of all lanes":     {17*time.Minute + 30*time.Second, 17 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -278,7 +279,7 @@ func TestDueOutputs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, 25*time.Minute, p); err != nil {
+				if err := run(t, max(0, tt.in)+2*time.Minute, p); err != nil {
 					t.Fatal(err)
 				}
 				if !slices.Equal(got, []time.Duration{tt.want}) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,15 +25,32 @@ func tombstone(sweep string) kafkatest.Record {
 }
 
 // cursors is a table's apply, and what it keeps.
-type cursors map[string]string
+type cursors struct {
+	mu sync.Mutex
+	m  map[string]string
+}
 
-func (c cursors) apply(key []byte, d *schemas.Delivery) error {
+func (c *cursors) apply(key []byte, d *schemas.Delivery) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil {
+		c.m = map[string]string{}
+	}
 	if d.Body == nil {
-		delete(c, string(key))
+		delete(c.m, string(key))
 		return nil
 	}
-	c[string(key)] = string(d.Body.(*pb.Checkpoint).GetCursor())
+	c.m[string(key)] = string(d.Body.(*pb.Checkpoint).GetCursor())
 	return nil
+}
+
+func (c *cursors) check(t *testing.T, want map[string]string) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !maps.Equal(c.m, want) {
+		t.Errorf("got %v, want %v", c.m, want)
+	}
 }
 
 func newTable(t *testing.T, b *kafkatest.Broker, apply func([]byte, *schemas.Delivery) error) *kafka.Table {
@@ -50,7 +68,7 @@ func TestTable(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(checkpoint("a", "1"), checkpoint("b", "1"), checkpoint("a", "2"), checkpoint("c", "1"))
 		b.Write(tombstone("c"), kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
-		got := cursors{}
+		var got cursors
 		tb := newTable(t, b, got.apply)
 		background(t, tb)
 		select {
@@ -58,18 +76,14 @@ func TestTable(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("not ready")
 		}
-		if want := (cursors{"a/": "2", "b/": "1"}); !maps.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
+		got.check(t, map[string]string{"a/": "2", "b/": "1"})
 		if n := tb.Malformed(); n != 1 {
 			t.Errorf("%d malformed, want 1", n)
 		}
 		b.Send(checkpoint("a", "3"))
 		b.Write(tombstone("b"))
 		time.Sleep(10 * time.Second)
-		if want := (cursors{"a/": "3"}); !maps.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
+		got.check(t, map[string]string{"a/": "3"})
 	})
 }
 
@@ -78,9 +92,9 @@ func TestTable(t *testing.T) {
 func TestTableReady(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prepare func(b *kafkatest.Broker)
-		want    cursors
+		want    map[string]string
 	}{
-		"empty": {func(*kafkatest.Broker) {}, cursors{}},
+		"empty": {func(*kafkatest.Broker) {}, nil},
 		"trimmed": {func(b *kafkatest.Broker) {
 			b.Send(checkpoint("a", "1"))
 			for p := range int32(4) {
@@ -90,25 +104,25 @@ func TestTableReady(t *testing.T) {
 					}
 				}
 			}
-		}, cursors{}},
+		}, nil},
 		"compacted": {func(b *kafkatest.Broker) {
 			for _, v := range []string{"1", "2", "3", "4"} {
 				b.Send(checkpoint("a", v))
 				b.Send(checkpoint("b", v))
 			}
 			b.Compact()
-		}, cursors{"a/": "4", "b/": "4"}},
+		}, map[string]string{"a/": "4", "b/": "4"}},
 		"brokers away": {func(b *kafkatest.Broker) {
 			b.Send(checkpoint("a", "1"))
 			mend := b.Cut()
 			time.AfterFunc(20*time.Second, mend)
-		}, cursors{"a/": "1"}},
+		}, map[string]string{"a/": "1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				tt.prepare(b)
-				got := cursors{}
+				var got cursors
 				tb := newTable(t, b, got.apply)
 				background(t, tb)
 				select {
@@ -116,9 +130,7 @@ func TestTableReady(t *testing.T) {
 				case <-time.After(5 * time.Minute):
 					t.Fatal("not ready")
 				}
-				if !maps.Equal(got, tt.want) {
-					t.Errorf("got %v, want %v", got, tt.want)
-				}
+				got.check(t, tt.want)
 			})
 		})
 	}

@@ -7,101 +7,109 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The tracker against a model that remembers everything: offsets with gaps, finished in
-// any order, some twice, over many turns of the ring.
+// A trackerModel remembers everything that was done to a tracker.
+type trackerModel struct {
+	tr     *tracker
+	slots  []modelSlot
+	offset int64
+	taken  kgo.EpochOffset
+	dead   bool
+}
+
+type modelSlot struct {
+	at   kgo.EpochOffset // behind it
+	done bool
+}
+
+// head is the first slot that is not done.
+func (m *trackerModel) head() int {
+	for i, s := range m.slots {
+		if !s.done {
+			return i
+		}
+	}
+	return len(m.slots)
+}
+
+func (m *trackerModel) Add(t *rapid.T) {
+	for range rapid.IntRange(1, 100).Draw(t, "n") {
+		m.offset += rapid.Int64Range(1, 3).Draw(t, "gap")
+		epoch := int32(m.offset / 50)
+		slot, ok := m.tr.add(m.offset, epoch)
+		if m.dead {
+			continue
+		}
+		if room := len(m.slots)-m.head() < len(m.tr.ring); ok != room {
+			t.Fatalf("add = %v, want %v", ok, room)
+		}
+		if ok && slot != uint64(len(m.slots)) {
+			t.Fatalf("slot %d, want %d", slot, len(m.slots))
+		}
+		if ok {
+			m.slots = append(m.slots, modelSlot{at: kgo.EpochOffset{Epoch: epoch, Offset: m.offset + 1}})
+		}
+	}
+}
+
+// Finish finishes any slots that are in flight, some of them again, and one that is not there.
+func (m *trackerModel) Finish(t *rapid.T) {
+	for range rapid.IntRange(1, 60).Draw(t, "n") {
+		slot := rapid.IntRange(m.head(), len(m.slots)).Draw(t, "slot")
+		want := !m.dead && slot < len(m.slots)
+		if got := m.tr.finish(uint64(slot)); got != want {
+			t.Fatalf("finish(%d) = %v, want %v", slot, got, want)
+		}
+		if want {
+			m.slots[slot].done = true
+		}
+	}
+}
+
+func (m *trackerModel) FinishAll(*rapid.T) {
+	for i := range m.slots {
+		if !m.slots[i].done && m.tr.finish(uint64(i)) {
+			m.slots[i].done = true
+		}
+	}
+}
+
+func (m *trackerModel) Take(t *rapid.T) {
+	var want kgo.EpochOffset
+	if h := m.head(); h > 0 {
+		want = m.slots[h-1].at
+	}
+	at, moved := m.tr.take()
+	if m.dead {
+		if moved {
+			t.Fatal("a dead tracker moved")
+		}
+		return
+	}
+	if moved != (want != m.taken) || moved && at != want {
+		t.Fatalf("take = %v, %v, want %v after %v", at, moved, want, m.taken)
+	}
+	m.taken = want
+}
+
+func (m *trackerModel) Kill(t *rapid.T) {
+	if rapid.IntRange(0, 20).Draw(t, "die") == 0 {
+		m.tr.kill()
+		m.dead = true
+	}
+}
+
+func (m *trackerModel) Check(t *rapid.T) {
+	if got, want := m.tr.inFlight(), len(m.slots)-m.head(); !m.dead && got != want {
+		t.Fatalf("in flight %d, want %d", got, want)
+	}
+}
+
+// The tracker against the model: offsets with gaps, finished in any order, over many
+// turns of the ring.
 func TestTracker(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tr := newTracker(rapid.IntRange(1, 200).Draw(t, "window"))
-		type rec struct {
-			offset int64
-			epoch  int32
-			done   bool
-		}
-		var (
-			model  []rec // by slot
-			offset int64
-			taken  kgo.EpochOffset
-			dead   bool
-		)
-		head := func() int { // the first slot that is not done
-			for i, r := range model {
-				if !r.done {
-					return i
-				}
-			}
-			return len(model)
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"add": func(t *rapid.T) {
-				for range rapid.IntRange(1, 100).Draw(t, "n") {
-					offset += rapid.Int64Range(1, 3).Draw(t, "gap")
-					epoch := int32(offset / 50)
-					slot, ok := tr.add(offset, epoch)
-					if dead {
-						continue
-					}
-					if room := len(model)-head() < len(tr.ring); ok != room {
-						t.Fatalf("add = %v, want %v", ok, room)
-					}
-					if ok {
-						if slot != uint64(len(model)) {
-							t.Fatalf("slot %d, want %d", slot, len(model))
-						}
-						model = append(model, rec{offset, epoch, false})
-					}
-				}
-			},
-			"finish": func(t *rapid.T) {
-				if len(model) == 0 {
-					t.Skip()
-				}
-				for range rapid.IntRange(1, 60).Draw(t, "n") {
-					slot := rapid.IntRange(head(), len(model)).Draw(t, "slot")
-					want := !dead && slot < len(model)
-					if got := tr.finish(uint64(slot)); got != want {
-						t.Fatalf("finish(%d) = %v, want %v", slot, got, want)
-					}
-					if want {
-						model[slot].done = true
-					}
-				}
-			},
-			"finish all": func(t *rapid.T) {
-				for slot := range model {
-					if !model[slot].done && tr.finish(uint64(slot)) {
-						model[slot].done = true
-					}
-				}
-			},
-			"take": func(t *rapid.T) {
-				var want kgo.EpochOffset
-				if h := head(); h > 0 {
-					want = kgo.EpochOffset{Epoch: model[h-1].epoch, Offset: model[h-1].offset + 1}
-				}
-				at, moved := tr.take()
-				if dead {
-					if moved {
-						t.Fatal("a dead tracker moved")
-					}
-					return
-				}
-				if moved != (want != taken) || moved && at != want {
-					t.Fatalf("take = %v, %v, want %v after %v", at, moved, want, taken)
-				}
-				taken = want
-			},
-			"kill": func(t *rapid.T) {
-				if rapid.IntRange(0, 20).Draw(t, "die") == 0 {
-					tr.kill()
-					dead = true
-				}
-			},
-			"": func(t *rapid.T) {
-				if !dead && tr.inFlight() != len(model)-head() {
-					t.Fatalf("in flight %d, want %d", tr.inFlight(), len(model)-head())
-				}
-			},
-		})
+		m := &trackerModel{tr: newTracker(rapid.IntRange(1, 200).Draw(t, "window"))}
+		t.Repeat(rapid.StateMachineActions(m))
 	})
 }
 

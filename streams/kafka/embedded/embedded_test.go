@@ -1,0 +1,179 @@
+package embedded_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/embedded"
+)
+
+// dirEnv, when set, has the test binary be a broker on that directory, until it is killed.
+const dirEnv = "MILLRACE_TEST_BROKER_DIR"
+
+func TestMain(m *testing.M) {
+	dir := os.Getenv(dirEnv)
+	if dir == "" {
+		os.Exit(m.Run())
+	}
+	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: dir, SyncWrites: true})
+	if err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
+	fmt.Println(b.Addr())
+	select {}
+}
+
+// start runs a broker in a process of its own.
+func start(t *testing.T, dir string) (cfg kafka.Config, kill func()) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), dirEnv+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+	t.Cleanup(kill)
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || strings.HasPrefix(addr, "error") {
+		t.Fatalf("%s %v", addr, err)
+	}
+	return kafka.Config{Brokers: []string{strings.TrimSpace(addr)}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}, kill
+}
+
+func job(i int) schemas.Message {
+	return schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.ID(fmt.Sprint(i)), Name: fmt.Sprintf("job-%d", i%10)}}
+}
+
+// What was acknowledged before a kill -9 is there after it, on another port: records,
+// topics and committed offsets.
+func TestKill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	dir := t.TempDir()
+	const rounds, each = 4, 40
+	var mu sync.Mutex // guards handled and n
+	handled := map[string]int{}
+	for round := range rounds {
+		cfg, kill := start(t, dir)
+		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 2}); err != nil {
+			t.Fatal(err)
+		}
+		p, err := kafka.NewProducer(cfg, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range each {
+			if err := p.Publish(t.Context(), job(round*each+i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		n := 0
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSweeper, Topics: []schemas.Topic{schemas.Jobs}, MaxPoll: 10},
+			func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				handled[d.Body.GetId()]++
+				n++
+				return nil, nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- g.Run(ctx) }()
+		adm, err := kafka.NewAdmin(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := adm.Wait(ctx, schemas.Jobs, schemas.RoleSweeper); err != nil {
+			t.Fatal(err)
+		}
+		adm.Close()
+		kill()
+		cancel()
+		if err := <-done; err != nil {
+			t.Logf("the group ended with %v", err)
+		}
+		if n != each {
+			t.Errorf("round %d: handled %d, want the %d new ones", round, n, each)
+		}
+	}
+	if len(handled) != rounds*each {
+		t.Errorf("handled %d, want %d", len(handled), rounds*each)
+	}
+}
+
+// A broker that is closed lets go of its port and directory, and listens on loopback.
+func TestClose(t *testing.T) {
+	dir := t.TempDir()
+	for range 3 {
+		b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if host, _, err := net.SplitHostPort(b.Addr()); err != nil || host != "127.0.0.1" {
+			t.Errorf("listens on %s", b.Addr())
+		}
+		cfg := kafka.Config{Brokers: []string{b.Addr()}}
+		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+			t.Fatal(err)
+		}
+		b.Close()
+		b.Close()
+		if _, err := net.DialTimeout("tcp", b.Addr(), time.Second); err == nil {
+			t.Error("still listens")
+		}
+	}
+}
+
+func TestStartBrokerFails(t *testing.T) {
+	file := t.TempDir() + "/file"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for name, c := range map[string]embedded.BrokerConfig{
+		"no directory":    {},
+		"a file":          {Dir: file},
+		"a port in use":   {Dir: t.TempDir(), Port: l.Addr().(*net.TCPAddr).Port},
+		"below that file": {Dir: file + "/dir"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if b, err := embedded.StartBroker(c); err == nil {
+				b.Close()
+				t.Error("no error")
+			}
+		})
+	}
+}

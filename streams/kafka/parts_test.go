@@ -1,0 +1,100 @@
+package kafka_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// quick are lanes that do not make a day of a test: fake time has its price too.
+func quick() []kafka.Lane {
+	return []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "2m", Delay: 2 * time.Minute}, {Name: "5m", Delay: 5 * time.Minute}, {Name: "10m", Delay: 10 * time.Minute}}
+}
+
+// change is a message for topic changes.
+func change(item string) schemas.Message {
+	c := &pb.Change{
+		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: item, Version: "v-" + item,
+		Time: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
+	}
+	c.Id = schemas.ChangeID(c)
+	return schemas.Message{Topic: schemas.Changes, Body: c}
+}
+
+// command is what the planner in these tests makes of a change.
+func command(c *pb.Change) schemas.Message {
+	return schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
+		Id: schemas.ID("command", c.GetId()), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+	}}
+}
+
+func plan(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	return []schemas.Message{command(d.Body.(*pb.Change))}, nil
+}
+
+// run runs a part for d, or until it fails.
+func run(t *testing.T, d time.Duration, part interface{ Run(context.Context) error }) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	return part.Run(ctx)
+}
+
+// background runs a part until the test ends.
+func background(t *testing.T, part interface{ Run(context.Context) error }) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- part.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func planner(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Group {
+	t.Helper()
+	g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func delayer(t *testing.T, b *kafkatest.Broker) *kafka.Delayer {
+	t.Helper()
+	d, err := kafka.NewDelayer(b.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// items are what the messages in a topic are about, sorted.
+func items(b *kafkatest.Broker, topic schemas.Topic) []string {
+	var s []string
+	for _, body := range b.Bodies(topic) {
+		s = append(s, body.(interface{ GetItem() string }).GetItem())
+	}
+	slices.Sort(s)
+	return s
+}
+
+func sum(m map[int32]int64) (n int64) {
+	for v := range maps.Values(m) {
+		n += v
+	}
+	return n
+}

@@ -1,0 +1,183 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+func TestPick(t *testing.T) {
+	for name, tt := range map[string]struct {
+		left time.Duration
+		want string
+	}{
+		"overdue":             {-time.Hour, "30s"},
+		"shorter than all":    {time.Second, "30s"},
+		"just under a lane":   {5*time.Minute - 1, "30s"},
+		"a lane":              {5 * time.Minute, "5m"},
+		"between":             {59 * time.Minute, "5m"},
+		"longer than all":     {100 * time.Hour, "1d"},
+		"under the longest":   {24*time.Hour - 1, "1h"},
+		"exactly the longest": {24 * time.Hour, "1d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := pick(DefaultLanes(), tt.left).Name; got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestNth(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lanes []Lane
+		limit time.Duration
+		want  string
+	}{
+		"no limit":       {DefaultLanes(), 0, "30s 5m 1h 1d 1d"},
+		"unavailable":    {DefaultLanes(), maxUnavailable, "30s 5m 5m 5m 5m"},
+		"all are longer": {[]Lane{{"1h", time.Hour}, {"2h", 2 * time.Hour}}, maxUnavailable, "1h 1h 1h 1h 1h"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for n := range 5 {
+				got = append(got, nth(tt.lanes, n, tt.limit).Name)
+			}
+			if s := strings.Join(got, " "); s != tt.want {
+				t.Errorf("got %s, want %s", s, tt.want)
+			}
+		})
+	}
+}
+
+func TestAfter(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000).UTC()
+	err := errors.New("reset")
+	type result struct {
+		topic                        string
+		attempts, waits, unavailable int
+		due                          time.Duration
+	}
+	for name, tt := range map[string]struct {
+		trail trail
+		err   error
+		want  result
+	}{
+		"transient, first":        {trail{}, err, result{"delay.30s", 1, 0, 0, 30 * time.Second}},
+		"transient, second":       {trail{attempts: 1}, err, result{"delay.5m", 2, 0, 0, 5 * time.Minute}},
+		"transient, fourth":       {trail{attempts: 3, unavailable: 7}, err, result{"delay.1d", 4, 0, 0, 24 * time.Hour}},
+		"transient, last":         {trail{attempts: 4}, err, result{"dead", 5, 0, 0, 0}},
+		"unavailable, at last":    {trail{attempts: 4}, retry.Unavailable(err), result{"delay.30s", 4, 0, 1, 30 * time.Second}},
+		"unavailable, often":      {trail{unavailable: 99}, retry.Unavailable(err), result{"delay.5m", 0, 0, 100, 5 * time.Minute}},
+		"wait, by the lanes":      {trail{attempts: 4, waits: 1}, retry.Wait(err, time.Time{}), result{"delay.5m", 4, 2, 0, 5 * time.Minute}},
+		"wait, until then":        {trail{}, retry.Wait(err, now.Add(7*time.Hour)), result{"delay.1h", 0, 1, 0, 7 * time.Hour}},
+		"wait, until the past":    {trail{}, retry.Wait(err, now.Add(-time.Hour)), result{"delay.30s", 0, 1, 0, 30 * time.Second}},
+		"permanent":               {trail{attempts: 1}, retry.Permanent(err), result{"dead", 2, 0, 0, 0}},
+		"permanent, deep inside":  {trail{}, fmt.Errorf("copy: %w", retry.Permanent(err)), result{"dead", 1, 0, 0, 0}},
+		"permanent by outer mark": {trail{}, retry.Permanent(retry.Unavailable(err)), result{"dead", 1, 0, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
+			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailDue, Value: []byte("stale")}}}
+			out := r.after(&letter{rec: rec, trail: tt.trail}, tt.err, now)
+			tr := readTrail(out.Headers)
+			got := result{topic: out.Topic, attempts: tr.attempts, waits: tr.waits, unavailable: tr.unavailable}
+			if !tr.due.IsZero() {
+				got.due = tr.due.Sub(now)
+			}
+			if got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+			if string(out.Key) != "k" || string(out.Value) != "v" || out.Headers[0].Key != "ce_id" {
+				t.Errorf("got %q %q %v: not the original", out.Key, out.Value, out.Headers)
+			}
+		})
+	}
+}
+
+// A trail comes out of headers as it went in, the history stays bounded however a
+// message fails, and what is no trail is not touched.
+func TestTrail(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := time.UnixMilli(1_700_000_000_000).UTC()
+		want := trail{
+			topic: "changes", partition: rapid.Int32Min(0).Draw(t, "partition"), offset: rapid.Int64Min(0).Draw(t, "offset"),
+			timestamp: at.Local(), role: "copier", due: at.Add(time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "due"))),
+			attempts: rapid.IntRange(0, 9).Draw(t, "attempts"), waits: rapid.IntRange(0, 9).Draw(t, "waits"),
+			unavailable: rapid.IntRange(0, 9).Draw(t, "unavailable"), class: "transient", err: rapid.String().Draw(t, "err"),
+		}
+		failures := rapid.SliceOfN(rapid.StringN(0, 3000, -1), 0, 30).Draw(t, "failures")
+		for i, text := range failures {
+			want.failed(failure{Attempt: i, Class: "transient", Error: text, First: at, Last: at, Times: 1})
+		}
+		if len(want.history) > maxHistory {
+			t.Fatalf("%d entries", len(want.history))
+		}
+		if n := len(want.history); n > 0 && (want.history[0].Attempt >= want.history[n-1].Attempt && n > 1 || want.history[n-1].Error != cut(failures[len(failures)-1], maxError)) {
+			t.Fatalf("not the first and the newest: %v", want.history)
+		}
+		old := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailOffset, Value: []byte("7")}}
+		hs := want.headers(old)
+		if hs[0].Key != "ce_id" || slices.ContainsFunc(hs, func(h kgo.RecordHeader) bool {
+			return h.Key == schemas.TrailOffset && string(h.Value) == "7" && want.offset != 7
+		}) {
+			t.Fatalf("headers %v", hs)
+		}
+		got := readTrail(hs)
+		want.err = cut(want.err, maxStack)
+		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+			t.Fatalf("got  %+v\nwant %+v", got, want)
+		}
+	})
+}
+
+// Headers that anybody may have written are no reason to fail.
+func FuzzReadTrail(f *testing.F) {
+	f.Add(schemas.TrailAttempts, []byte("-3"))
+	f.Add(schemas.TrailHistory, []byte(`[{"attempt":1}]`))
+	f.Add(schemas.TrailDue, []byte("tomorrow"))
+	f.Fuzz(func(t *testing.T, key string, value []byte) {
+		tr := readTrail([]kgo.RecordHeader{{Key: key, Value: value}})
+		if tr.attempts < 0 || tr.waits < 0 || tr.unavailable < 0 {
+			t.Errorf("got %+v", tr)
+		}
+		readTrail(tr.headers(nil))
+	})
+}
+
+func TestConfigCheck(t *testing.T) {
+	good := Config{Brokers: []string{"b:9092"}}
+	for name, tt := range map[string]struct {
+		change func(*Config)
+		want   string // in the error; empty: none
+	}{
+		"good":                {func(*Config) {}, ""},
+		"no brokers":          {func(c *Config) { c.Brokers = nil }, "no brokers"},
+		"lane twice":          {func(c *Config) { c.Lanes = []Lane{{"a", 1}, {"a", 2}} }, `lane "a"`},
+		"lane without delay":  {func(c *Config) { c.Lanes = []Lane{{"a", 0}} }, `lane "a"`},
+		"unknown mechanism":   {func(c *Config) { c.SASL = &SASL{Mechanism: "NTLM"} }, `unknown SASL mechanism "NTLM"`},
+		"known mechanism":     {func(c *Config) { c.SASL = &SASL{"SCRAM-SHA-512", "u", "p"} }, ""},
+		"both, of all faults": {func(c *Config) { c.Brokers, c.SASL = nil, &SASL{} }, "no brokers\nunknown SASL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := good
+			tt.change(&c)
+			_, err := NewPool(c, PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, nil)
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+	if s := fmt.Sprintf("%v %+v %#v", SASL{"PLAIN", "u", "hunter2"}, &SASL{"PLAIN", "u", "hunter2"}, SASL{"PLAIN", "u", "hunter2"}); strings.Contains(s, "hunter2") {
+		t.Errorf("prints the password: %s", s)
+	}
+}
