@@ -82,7 +82,7 @@ func held(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := state.Close(); err != nil {
+		if err := state.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}()

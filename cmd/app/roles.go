@@ -105,7 +105,8 @@ func (a *App) copier() ([]part, error) {
 }
 
 func (a *App) deleter() ([]part, error) {
-	d, err := deletion.New(deletion.Config{Delay: a.cfg.Deletes.Delay, Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, a.reader)
+	d, err := deletion.New(deletion.Config{Delay: a.cfg.Deletes.Delay,
+		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, a.reader)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +165,7 @@ func (a *App) sink() ([]part, error) {
 	logs, state := clickhouse.NewSink(a.db, clickhouse.SinkConfig{}), clickhouse.NewState(a.db)
 	s := a.cfg.Sink
 	batch := func(role schemas.Role, topics []schemas.Topic) kafka.BatchConfig {
-		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age}
+		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, Drain: a.drain}
 	}
 	lg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleSink, logs.Topics()), logs)
 	if err != nil {

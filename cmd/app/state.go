@@ -60,7 +60,7 @@ func OpenState(ctx context.Context, c StateConfig) (_ *State, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Close())
+			err = errors.Join(err, s.Close(ctx))
 		}
 	}()
 	var g errgroup.Group
@@ -161,20 +161,20 @@ func (s *State) checkVersion() error {
 		return fmt.Errorf("%w: %s is not readable (%w): restore it or name another directory with --state", ErrPrecondition, file, err)
 	}
 	if held.Version != stateVersion {
-		return fmt.Errorf("%w: state directory %s is of version %d, this millrace reads version %d: use the millrace that made it, or name another directory with --state",
-			ErrPrecondition, s.dir, held.Version, stateVersion)
+		return fmt.Errorf("%w: state directory %s is of version %d, this millrace reads version %d: "+
+			"use the millrace that made it, or name another directory with --state", ErrPrecondition, s.dir, held.Version, stateVersion)
 	}
 	return nil
 }
 
-// Configure points cfg at the embedded engines.
+// Configure points cfg at the embedded engines, which listen on loopback and ask for no login.
 func (s *State) Configure(cfg *config.Config) {
 	if s.broker != nil {
 		cfg.Kafka.Brokers = []string{s.broker.Addr()}
 	}
 	cfg.Kafka.Replication, cfg.Kafka.MinInSync = 1, 1
-	cfg.ClickHouse.Addresses = []string{s.engine.Addr()}
-	cfg.ClickHouse.Database = "millrace"
+	cfg.Kafka.TLS, cfg.Kafka.SASL = config.TLS{}, config.SASL{}
+	cfg.ClickHouse = config.ClickHouse{Addresses: []string{s.engine.Addr()}, Database: "millrace", User: "default"}
 }
 
 // IsState reports whether dir is a state directory.
@@ -186,10 +186,15 @@ func IsState(dir string) bool {
 // ConfigIn is where a state directory keeps its configuration.
 func ConfigIn(dir string) string { return filepath.Join(dir, "config.yaml") }
 
-// SaveConfig keeps cfg in the state directory, for commands that are given only that.
+// SaveConfig keeps cfg in the state directory, for commands that are given only that. The
+// engines' own part, which holds the secrets, is left out: a state has its own engines.
 func SaveConfig(s *State, cfg *config.Config) error {
+	kept := *cfg
+	own := config.Default()
+	kept.Kafka.Brokers, kept.Kafka.TLS, kept.Kafka.SASL = own.Kafka.Brokers, own.Kafka.TLS, own.Kafka.SASL
+	kept.ClickHouse = own.ClickHouse
 	var b bytes.Buffer
-	if err := config.Print(&b, cfg, nil); err != nil {
+	if err := config.Print(&b, &kept, nil); err != nil {
 		return fmt.Errorf("keep the configuration: %w", err)
 	}
 	return WriteFile(ConfigIn(s.dir), b.Bytes())
@@ -202,21 +207,21 @@ func (s *State) Path(name ...string) string {
 
 // Watch returns when ctx is done, or with an error when an engine dies.
 func (s *State) Watch(ctx context.Context) error {
-	err := s.engine.Wait(ctx)
-	if ctx.Err() != nil {
-		return nil
+	if err := s.engine.Wait(ctx); ctx.Err() == nil {
+		return fmt.Errorf("the embedded ClickHouse ended by itself: %w", err)
 	}
-	return fmt.Errorf("the embedded ClickHouse ended by itself: %w", err)
+	return nil
 }
 
-// Close stops the engines and gives the directory free. It takes a few seconds at most.
-func (s *State) Close() error {
+// Close stops the engines, also after ctx is done, and gives the directory free. It takes a
+// few seconds at most.
+func (s *State) Close(ctx context.Context) error {
 	var errs []error
 	if s.broker != nil {
 		s.broker.Close()
 	}
 	if s.engine != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), engineGrace)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engineGrace)
 		defer cancel()
 		errs = append(errs, s.engine.Close(ctx))
 	}

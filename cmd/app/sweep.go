@@ -19,8 +19,10 @@ import (
 
 const (
 	fixitySweep = "fixity"
-	// sweepEvery is how often the sweeper asks which copies have become due.
+	// sweepEvery is how often copies that have become due are asked for, and sweepLook how
+	// often the sweeper looks whether it is time.
 	sweepEvery = time.Hour
+	sweepLook  = 5 * time.Minute
 	// sweepPage is how many copies are asked for at a time.
 	sweepPage = 1000
 )
@@ -130,24 +132,34 @@ func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, er
 // sweeper asks, every hour, for checks of the copies that have become due.
 func (a *App) sweeper() ([]part, error) {
 	run := func(ctx context.Context) error {
-		for {
-			begun := time.Now().UTC().Truncate(time.Millisecond)
+		for ctx.Err() == nil {
 			for _, acc := range a.cfg.Accounts {
 				for _, st := range acc.Stores {
-					o := SweepOrder{Account: acc.ID, Store: st.ID, Begun: begun, Period: a.cfg.Fixity.Period}
-					if _, err := a.SweepFixity(ctx, o); ctx.Err() != nil {
-						return nil
-					} else if err != nil { // the next hour's goes on where this one stopped
+					if err := a.sweepDue(ctx, acc.ID, st.ID); err != nil && ctx.Err() == nil {
+						// The next look goes on where this one stopped.
 						a.log.Error("sweep stopped", "account", acc.ID, "store", st.ID, "err", err)
 					}
 				}
 			}
-			if retry.Sleep(ctx, sweepEvery) != nil {
-				return nil
-			}
+			_ = retry.Sleep(ctx, sweepLook) // only ctx ends it early
 		}
+		return nil
 	}
 	return []part{served("sweeper", run, a.policies)}, nil
+}
+
+// sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.
+func (a *App) sweepDue(ctx context.Context, account, store string) error {
+	last, err := a.checkpoint(ctx, fixitySweep, sweep.FixityConfig{Account: account, Store: store}.Morsel())
+	if err != nil {
+		return err
+	}
+	begun := time.Now().UTC().Truncate(time.Millisecond)
+	if last.GetFinished() != nil && begun.Sub(last.GetStarted().AsTime()) < sweepEvery {
+		return nil
+	}
+	_, err = a.SweepFixity(ctx, SweepOrder{Account: account, Store: store, Begun: begun, Period: a.cfg.Fixity.Period})
+	return err
 }
 
 // ApproveRepair publishes a person's leave to repair what the incident of key is about.

@@ -46,7 +46,7 @@ func main() {
 	go func() { <-signals; os.Exit(0) }()
 	if o.parentPipe {
 		go func() {
-			io.Copy(io.Discard, os.Stdin)
+			_, _ = io.Copy(io.Discard, os.Stdin) // its end, however it comes, is what is waited for
 			os.Exit(0)
 		}()
 	}

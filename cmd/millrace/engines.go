@@ -56,18 +56,18 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, withoutBroker 
 	}
 	cfg, err := loadConfig(state.Path("config.yaml"))
 	if err != nil {
-		return nil, errors.Join(err, state.Close())
+		return nil, errors.Join(err, state.Close(ctx))
 	}
 	state.Configure(cfg)
 	return &engines{cfg: cfg, log: log, state: state}, nil
 }
 
 // Close stops the engines that open started.
-func (e *engines) Close() error {
+func (e *engines) Close(ctx context.Context) error {
 	if e.state == nil {
 		return nil
 	}
-	return e.state.Close()
+	return e.state.Close(ctx)
 }
 
 // withApp runs do with an opened app.
@@ -77,7 +77,7 @@ func (f *engineFlags) withApp(c *cobra.Command, do func(ctx context.Context, a *
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
+	defer func() { err = errors.Join(err, e.Close(ctx)) }()
 	a, err := app.Open(ctx, e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
 	if err != nil {
 		return err

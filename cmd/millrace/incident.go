@@ -34,7 +34,7 @@ func newIncidentList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, e.Close()) }()
+			defer func() { err = errors.Join(err, e.Close(c.Context())) }()
 			db, err := app.OpenDB(c.Context(), e.cfg, e.log)
 			if err != nil {
 				return err

@@ -47,7 +47,7 @@ func showObject(c *cobra.Command, f engineFlags, parts []string, asJSON bool) (e
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
+	defer func() { err = errors.Join(err, e.Close(c.Context())) }()
 	db, err := app.OpenDB(c.Context(), e.cfg, e.log)
 	if err != nil {
 		return err

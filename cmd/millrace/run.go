@@ -114,7 +114,7 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, state.Close()) }()
+	defer func() { err = errors.Join(err, state.Close(ctx)) }()
 	if err := app.SaveConfig(state, cfg); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage/emit"
 )
@@ -152,7 +154,7 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, state.Close(), log.Close()) }()
+	defer func() { err = errors.Join(err, state.Close(ctx), log.Close()) }()
 	if d.memo, err = recall(state.Path("demo.json")); err != nil {
 		return nil, err
 	}
@@ -172,7 +174,7 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	rctx, stop := context.WithCancel(gctx)
-	g.Go(func() error { return d.app.Run(rctx, app.Roles()) })
+	g.Go(func() error { return d.app.Run(rctx, roles()) })
 	g.Go(func() error { return state.Watch(rctx) })
 	g.Go(func() error {
 		defer stop()
@@ -185,6 +187,11 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	return res, nil
 }
 
+// roles are all but the sweeper: the demo begins its rounds itself.
+func roles() []schemas.Role {
+	return slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
+}
+
 func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
 	step := d.show.Step("start the parts", 1)
 	state, err := app.OpenState(ctx, app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.out})
@@ -193,7 +200,7 @@ func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
 	}
 	log, err := os.OpenFile(state.Path("millrace.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("open the log: %w", err), state.Close())
+		return nil, nil, errors.Join(fmt.Errorf("open the log: %w", err), state.Close(ctx))
 	}
 	step.Set(1)
 	step.End(true)
@@ -233,7 +240,7 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: state.Path("stores", id), Primary: id == primary})
 	}
 	cfg.Accounts = []config.Account{acc}
-	cfg.Kafka.Partitions = 4
+	cfg.Kafka.Partitions = 2
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}, {Name: "5s", Delay: 5 * time.Second}}
 	cfg.Fixity.MinInterval = time.Millisecond
 	cfg.Fixity.Settle = 500 * time.Millisecond

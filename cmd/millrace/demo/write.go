@@ -17,8 +17,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// writers is how many files are written side by side: enough to share an fsync.
-const writers = 16
+// writers is how many files are written side by side: enough for what is told of them to
+// share a batch, and with it an fsync of the broker.
+const writers = 128
 
 // write puts every file into the first store, through the decorator. After a stop it puts
 // again what has no row in the manifest: nobody was told of it.

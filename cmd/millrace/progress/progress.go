@@ -130,7 +130,7 @@ func (s *Step) write() {
 	if err != nil {
 		return // numbers and a name always encode
 	}
-	s.display.out.Write(append(data, '\n')) // a display that cannot be written to stops no work
+	_, _ = s.display.out.Write(append(data, '\n')) // a display that cannot be written to stops no work
 }
 
 func round(f float64) float64 { return float64(int64(f*10+0.5)) / 10 }
