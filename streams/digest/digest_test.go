@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -125,6 +126,10 @@ func TestHasherReadFromFails(t *testing.T) {
 	n, err := h.ReadFrom(io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(boom)))
 	if n != 3 || !errors.Is(err, boom) {
 		t.Errorf("got %d, %v, want 3 and the reader's error", n, err)
+	}
+	wrapped := fmt.Errorf("connection: %w", io.EOF)
+	if _, err := h.ReadFrom(iotest.ErrReader(wrapped)); err != wrapped {
+		t.Errorf("got %v, want the reader's error, which is no end", err)
 	}
 	if _, err := h.ReadFrom(stuck{}); !errors.Is(err, io.ErrNoProgress) {
 		t.Errorf("got %v, want io.ErrNoProgress", err)

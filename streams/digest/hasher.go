@@ -70,6 +70,11 @@ func Known(alg string) bool { return HexLen(alg) > 0 }
 
 // Write adds p to the stream. It never fails.
 func (h *Hasher) Write(p []byte) (int, error) {
+	h.add(p)
+	return len(p), nil
+}
+
+func (h *Hasher) add(p []byte) {
 	h.size += int64(len(p))
 	switch {
 	case len(h.hashes) == 1:
@@ -85,7 +90,6 @@ func (h *Hasher) Write(p []byte) (int, error) {
 			}
 		}
 	}
-	return len(p), nil
 }
 
 func (h *Hasher) fork(p []byte) {
@@ -108,9 +112,9 @@ func (h *Hasher) ReadFrom(r io.Reader) (int64, error) {
 	}
 	for {
 		m, err := fill(r, h.block)
-		h.Write(h.block[:m])
+		h.add(h.block[:m])
 		n += int64(m)
-		if err == io.EOF {
+		if err == io.EOF { //nolint:errorlint // an error that wraps EOF is a stream that broke
 			return n, nil
 		}
 		if err != nil {

@@ -256,7 +256,8 @@ func (s *Store) mutate(ctx context.Context, in Intent, call func() (*pb.Change, 
 }
 
 func unwrapped(err error) error {
-	if proof, ok := err.(*notDone); ok {
+	var proof *notDone
+	if errors.As(err, &proof) {
 		return proof.error
 	}
 	return err
@@ -295,6 +296,6 @@ func (s *Store) fits(draft *pb.Change) error {
 
 func (s *Store) lineOf(key string) *line {
 	h := fnv.New32a()
-	io.WriteString(h, key)
+	h.Write([]byte(key))
 	return &s.lines[h.Sum32()%lineCount]
 }

@@ -77,7 +77,7 @@ func TestContractNameByName(t *testing.T) {
 		s := open(t, Config{})
 		s.sess.walk = true
 		return s
-	}, storagetest.WithKept(kept))
+	}, storagetest.WithKept(kept), storagetest.Only("List", "Put", "Keep", "Delete", "Spaces", "Nesting", "RaceNeighbours"))
 }
 
 func TestOpenRefuses(t *testing.T) {

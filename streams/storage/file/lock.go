@@ -50,7 +50,7 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 		err := setLock(sess.lockFD, i, unix.F_WRLCK, unix.F_OFD_SETLK)
 		if err == nil {
 			return func() {
-				setLock(sess.lockFD, i, unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
+				_ = setLock(sess.lockFD, i, unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
 				<-held
 			}, nil
 		}

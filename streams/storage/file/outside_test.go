@@ -181,9 +181,11 @@ func TestEvidenceS(t *testing.T) {
 		"replaced, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.Remove(path), os.WriteFile(path, []byte("other"), 0o666), touch(path, o))
 		}, true, "other"},
-		"rewritten":            {func(path string, _ storage.Object) error { return os.WriteFile(path, []byte("new"), 0o666) }, false, "new"},
-		"touched":              {func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified.Add(1)) }, false, "good bytes"},
-		"moved away and back":  {func(path string, _ storage.Object) error { return errors.Join(os.Rename(path, path+"2"), os.Rename(path+"2", path)) }, true, "good bytes"},
+		"rewritten": {func(path string, _ storage.Object) error { return os.WriteFile(path, []byte("new"), 0o666) }, false, "new"},
+		"touched":   {func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified.Add(1)) }, false, "good bytes"},
+		"moved away and back": {func(path string, _ storage.Object) error {
+			return errors.Join(os.Rename(path, path+"2"), os.Rename(path+"2", path))
+		}, true, "good bytes"},
 		"its permissions only": {func(path string, _ storage.Object) error { return os.Chmod(path, 0o600) }, true, "good bytes"},
 	}
 	for name, tt := range tests {

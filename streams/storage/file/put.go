@@ -78,13 +78,13 @@ func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutO
 	for err == nil {
 		var n int
 		if n, err = fill(ctx, r, *buf); n > 0 {
-			h.Write((*buf)[:n])
+			_, _ = h.Write((*buf)[:n]) // never fails
 			if _, err := t.Write((*buf)[:n]); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if err != io.EOF {
+	if err != io.EOF { //nolint:errorlint // an error that wraps EOF is a stream that broke
 		return nil, fmt.Errorf("read what is put: %w", err)
 	}
 	return o.Accept(h.Sum(), h.Size())

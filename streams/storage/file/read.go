@@ -85,7 +85,7 @@ func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadC
 	defer s.leave(sess)
 	for range maxTries {
 		r, o, err := sess.openFile(p, version)
-		if err == errAgain {
+		if errors.Is(err, errAgain) {
 			continue
 		}
 		if err != nil {
@@ -119,7 +119,7 @@ func (s *session) openFile(p place, version string) (io.ReadCloser, storage.Obje
 		return nil, storage.Object{}, errors.Join(err, f.Close())
 	}
 	if o.Size >= sequential {
-		unix.Fadvise(fd, 0, 0, unix.FADV_SEQUENTIAL) // advice only
+		_ = unix.Fadvise(fd, 0, 0, unix.FADV_SEQUENTIAL) // advice only
 	}
 	return &reader{f: f, version: o.Version}, o, nil
 }

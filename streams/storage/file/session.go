@@ -74,7 +74,7 @@ func (s *session) hasOwnDir() bool {
 // close removes our temporary files and lets go of everything.
 func (s *session) close() {
 	if s.tmpFD >= 0 {
-		s.removeFlat(s.tmp) // what stays is removed by the next process
+		_ = s.removeFlat(s.tmp) // what stays is removed by the next process
 		unix.Close(s.tmpFD)
 	}
 	if s.lockFD >= 0 {
@@ -259,7 +259,7 @@ func (s *session) tempOf(b []byte) (*temp, error) {
 func (t *temp) discard() {
 	unix.Close(t.fd)
 	if t.name != "" {
-		unix.Unlinkat(t.s.tmpFD, t.name, 0)
+		_ = unix.Unlinkat(t.s.tmpFD, t.name, 0) // else the next process removes it
 	}
 }
 

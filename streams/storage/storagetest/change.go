@@ -25,8 +25,8 @@ func (x *suite) properties(t *testing.T) {
 	wantErr(t, "SetProperties of an absent item", err, storage.ErrNotFound)
 	lacks(t, s, "a")
 
-	was := put(t, s, "a", "bytes", func(o *storage.PutOptions) { o.Properties.User = map[string]string{"old": "gone"} })
-	was = has(t, s, "a", "bytes")
+	put(t, s, "a", "bytes", func(o *storage.PutOptions) { o.Properties.User = map[string]string{"old": "gone"} })
+	was := has(t, s, "a", "bytes")
 	_, err = s.SetProperties(t.Context(), space, "a", p, storage.Condition{Version: "no such version"})
 	wantErr(t, "SetProperties on another version", err, storage.ErrChanged)
 	same(t, "Stat", has(t, s, "a", "bytes"), was)

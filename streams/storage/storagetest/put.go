@@ -3,6 +3,7 @@ package storagetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"strings"
@@ -179,6 +180,12 @@ func (x *suite) putBroken(t *testing.T) {
 			})
 		}
 	}
+	t.Run("an error that wraps EOF", func(t *testing.T) {
+		r := FailingReader(strings.NewReader(content), 1000, fmt.Errorf("connection: %w", io.EOF))
+		_, err := s.Put(t.Context(), space, "d/eof", r, storage.PutOptions{Size: storage.UnknownSize})
+		wantErr(t, "Put", err, io.EOF)
+		lacks(t, s, "d/eof")
+	})
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		r := io.MultiReader(strings.NewReader(content), readerFunc(func(p []byte) (int, error) {

@@ -29,6 +29,7 @@ type suite struct {
 	open func(*testing.T) storage.Store
 	kept func(t *testing.T, s storage.Store, space, item string) [][]byte
 	twin func(t *testing.T, s storage.Store, id string) storage.Store
+	only []string
 }
 
 // WithKept tells how to find all bytes that were kept of an item, oldest first. Stores
@@ -42,6 +43,9 @@ func WithKept(f func(t *testing.T, s storage.Store, space, item string) [][]byte
 func WithTwin(f func(t *testing.T, s storage.Store, id string) storage.Store) Option {
 	return func(x *suite) { x.twin = f }
 }
+
+// Only runs the named parts of the suite.
+func Only(parts ...string) Option { return func(x *suite) { x.only = parts } }
 
 // Run checks that the stores that open returns, each empty and without a marker, keep
 // the contract of storage.Store.
@@ -77,7 +81,9 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"RaceDelete":      x.raceDelete,
 		"RaceNeighbours":  x.raceNeighbours,
 	} {
-		t.Run(name, f)
+		if len(x.only) == 0 || slices.Contains(x.only, name) {
+			t.Run(name, f)
+		}
 	}
 }
 

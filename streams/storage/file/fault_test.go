@@ -1,0 +1,321 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A root that vanished, or in whose place there is another directory, is not a store in
+// which all is absent.
+func TestRootVanishes(t *testing.T) {
+	ctx := t.Context()
+	elsewhere := func(root string) string { return filepath.Join(filepath.Dir(root), "elsewhere") }
+	vanish := map[string]func(root string) error{
+		"moved":              func(root string) error { return os.Rename(root, elsewhere(root)) },
+		"an empty directory": func(root string) error { return errors.Join(os.Rename(root, elsewhere(root)), os.Mkdir(root, 0o777)) },
+		"a file": func(root string) error {
+			return errors.Join(os.Rename(root, elsewhere(root)), os.WriteFile(root, nil, 0o666))
+		},
+	}
+	for name, vanish := range vanish {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{Root: filepath.Join(t.TempDir(), "root"), Create: true})
+			must(t, s.WriteMarker(ctx))
+			was := put(t, s, "a", "content")
+			must(t, vanish(s.cfg.Root))
+			_, statErr := s.Stat(ctx, sp, "a")
+			_, absentErr := s.Stat(ctx, "no space", "a")
+			_, _, openErr := s.Open(ctx, sp, "a", "")
+			_, putErr := s.Put(ctx, sp, "b", strings.NewReader(""), storage.PutOptions{})
+			_, deleteErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+			_, spaceErr := s.StatSpace(ctx, sp)
+			var listErr, spacesErr error
+			for _, listErr = range s.List(ctx, sp, "") {
+			}
+			for _, spacesErr = range s.Spaces(ctx) {
+			}
+			for call, err := range map[string]error{
+				"Stat": statErr, "Stat of what never was": absentErr, "Open": openErr, "Put": putErr, "Delete": deleteErr, "StatSpace": spaceErr,
+				"List": listErr, "Spaces": spacesErr, "Marker": s.Marker(ctx), "CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
+				"WriteMarker": s.WriteMarker(ctx),
+			} {
+				if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) ||
+					retry.ClassOf(err) != retry.ClassUnavailable {
+					t.Errorf("%s: got %v, want ErrNoMarker, as unavailable, and no fact", call, err)
+				}
+			}
+			must(t, os.RemoveAll(s.cfg.Root), os.Rename(elsewhere(s.cfg.Root), s.cfg.Root))
+			if got := stat(t, s, "a"); got.Version != was.Version {
+				t.Errorf("when it is back: got %+v, want %+v", got, was)
+			}
+			put(t, s, "b", "")
+		})
+	}
+}
+
+// Another disk in the root's place is used when it is a store, without a restart.
+func TestRootSwapped(t *testing.T) {
+	s := store(t, Config{Root: filepath.Join(t.TempDir(), "root"), Create: true})
+	put(t, s, "a", "first disk")
+	second := store(t, Config{ID: "1", Root: filepath.Join(filepath.Dir(s.cfg.Root), "second"), Create: true})
+	put(t, second, "a", "second disk")
+	must(t, os.Rename(s.cfg.Root, s.cfg.Root+".old"), os.Rename(second.cfg.Root, s.cfg.Root))
+	put(t, s, "b", "new")
+	if got, err := read(t, s, "a", ""); got != "second disk" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(s.cfg.Root+".old", tmpDir, "*")); err != nil || len(left) != 0 {
+		t.Errorf("temporary directories of the session before: %v, %v", left, err)
+	}
+}
+
+// A listing that loses its root under way does not end as if it were complete.
+func TestRootVanishesWhileListing(t *testing.T) {
+	s := store(t, Config{Root: filepath.Join(t.TempDir(), "root"), Create: true})
+	for i := range 5 {
+		put(t, s, fmt.Sprintf("d%d/item", i), "x")
+	}
+	n := 0
+	for _, err := range s.List(t.Context(), sp, "") {
+		if err != nil {
+			if errors.Is(err, storage.ErrNotFound) {
+				t.Errorf("got %v", err)
+			}
+			return
+		}
+		if n++; n == 2 {
+			must(t, os.RemoveAll(s.cfg.Root))
+		}
+	}
+	t.Errorf("the listing ended after %d items as if that were all", n)
+}
+
+// What a dead process left in our directory goes; what a living one has there stays.
+func TestLeftovers(t *testing.T) {
+	s := store(t, Config{})
+	live := s.sess.tmp
+	tmp, err := s.sess.temp()
+	must(t, err)
+	defer tmp.discard()
+	dead := filepath.Join(s.cfg.Root, tmpDir, "dead")
+	must(t, os.Mkdir(dead, 0o777), os.WriteFile(filepath.Join(dead, "1"), []byte("half a file"), 0o666))
+	open(t, Config{Root: s.cfg.Root})
+	if _, err := os.Stat(dead); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of a dead process: got %v, want it gone", err)
+	}
+	if _, err := os.Stat(filepath.Join(s.cfg.Root, live, tmp.name)); err != nil {
+		t.Errorf("the temporary file of a living process: %v", err)
+	}
+	if got := list(t, s); len(got) != 0 {
+		t.Errorf("List has temporary files: %q", got)
+	}
+}
+
+// A process that dies between the sidecar and the file leaves the item as it was.
+func TestDiesBeforeRename(t *testing.T) {
+	for name, present := range map[string]bool{"a new item": false, "a replacement": true} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{})
+			var was storage.Object
+			if present {
+				put(t, s, "a", "old")
+				was = stat(t, s, "a")
+			}
+			p, err := newPlace(sp, "a")
+			must(t, err)
+			tmp, err := s.sess.temp()
+			must(t, err)
+			w := &write{s: s, sess: s.sess, p: p, t: tmp, digests: map[string]string{"md5": "ff"}}
+			w.o.Properties.MediaType = "never/seen"
+			must(t, w.prepare(), w.moveSidecar())
+			tmp.discard() // and now it is dead
+			if !present {
+				if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) {
+					t.Errorf("got %v, want ErrNotFound", err)
+				}
+				return
+			}
+			got := stat(t, s, "a")
+			if got.Version != was.Version || got.Digests["md5"] != was.Digests["md5"] || got.Properties.MediaType != was.Properties.MediaType {
+				t.Errorf("got %+v, want %+v", got, was)
+			}
+		})
+	}
+}
+
+// A sidecar that cannot be read is an error, not an item without properties; putting
+// the item again, or deleting it, mends that.
+func TestSidecarUnreadable(t *testing.T) {
+	ctx := t.Context()
+	for name, content := range map[string]string{"torn": `{"item":"a","no`, "empty": "", "of another item": `{"item":"b"}`} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{})
+			put(t, s, "a", "x")
+			p, _ := newPlace(sp, "a")
+			_, path := sidecarPath(p)
+			spoil := func() { must(t, os.WriteFile(filepath.Join(s.cfg.Root, path), []byte(content), 0o666)) }
+			spoil()
+			if o, err := s.Stat(ctx, sp, "a"); err == nil || errors.Is(err, storage.ErrNotFound) {
+				t.Errorf("Stat: got %+v, %v, want an error that is no fact", o, err)
+			}
+			put(t, s, "a", "y")
+			if o := stat(t, s, "a"); len(o.Digests) == 0 {
+				t.Errorf("after another put: got %+v", o)
+			}
+			spoil()
+			if _, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: true}); err != nil {
+				t.Errorf("Delete: %v", err)
+			}
+			put(t, s, "a", "z")
+			stat(t, s, "a")
+		})
+	}
+}
+
+// A disk on which the bytes do not fit: nothing is visible, and nothing is left.
+func TestDoesNotFit(t *testing.T) {
+	s := store(t, Config{})
+	put(t, s, "d/old", "old")
+	var was unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &was))
+	must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: was.Max}))
+	defer unix.Setrlimit(unix.RLIMIT_FSIZE, &was)
+	for _, item := range []string{"d/old", "e/new"} {
+		_, err := s.Put(t.Context(), sp, item, bytes.NewReader(make([]byte, 2<<20)), storage.PutOptions{Size: storage.UnknownSize})
+		if !errors.Is(err, unix.EFBIG) {
+			t.Errorf("Put(%q): got %v, want EFBIG", item, err)
+		}
+	}
+	if got := list(t, s); len(got) != 1 {
+		t.Errorf("List: got %q", got)
+	}
+	if got, err := read(t, s, "d/old", ""); got != "old" || err != nil {
+		t.Errorf("got %q, %v, want the old bytes", got, err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(s.cfg.Root, s.sess.tmp)); len(left) != 0 {
+		t.Errorf("temporary files are left: %v", left)
+	}
+}
+
+func TestRefine(t *testing.T) {
+	tests := map[string]struct {
+		err   error
+		class retry.Class
+		is    error
+	}{
+		"disk full":       {unix.ENOSPC, retry.ClassUnavailable, unix.ENOSPC},
+		"quota":           {unix.EDQUOT, retry.ClassUnavailable, unix.EDQUOT},
+		"read-only":       {unix.EROFS, retry.ClassUnavailable, storage.ErrReadOnly},
+		"name too long":   {unix.ENAMETOOLONG, retry.ClassPermanent, storage.ErrName},
+		"input or output": {unix.EIO, retry.Transient, unix.EIO},
+		"permission":      {unix.EACCES, retry.Transient, fs.ErrPermission},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := refine(fmt.Errorf("put: %w", named("write", "x", tt.err)))
+			if retry.ClassOf(got) != tt.class || !errors.Is(got, tt.is) || !errors.Is(got, tt.err) {
+				t.Errorf("got %v of class %v, want class %v and %v", got, retry.ClassOf(got), tt.class, tt.is)
+			}
+		})
+	}
+	if refine(nil) != nil {
+		t.Error("no error became one")
+	}
+}
+
+func TestReadOnly(t *testing.T) {
+	ctx := t.Context()
+	root := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(root, sp), 0o777), os.WriteFile(filepath.Join(root, sp, "a"), []byte("x"), 0o666))
+	s := open(t, Config{Root: root, ReadOnly: true, Create: true})
+	if got, err := read(t, s, "a", ""); got != "x" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	_, putErr := s.Put(ctx, sp, "b", strings.NewReader(""), storage.PutOptions{})
+	_, setErr := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
+	_, deleteErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+	for call, err := range map[string]error{
+		"Put": putErr, "SetProperties": setErr, "Delete": deleteErr, "WriteMarker": s.WriteMarker(ctx), "DeleteSpace": s.DeleteSpace(ctx, sp),
+		"CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "n"}), "SetSpace": s.SetSpace(ctx, storage.Space{Name: sp}),
+	} {
+		if !errors.Is(err, storage.ErrReadOnly) || !retry.IsPermanent(err) {
+			t.Errorf("%s: got %v, want a permanent ErrReadOnly", call, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, ownDir)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a read-only store made a directory of its own: %v", err)
+	}
+}
+
+// A lock that another process holds is waited for, and no longer than the caller wants.
+func TestLockedByAnother(t *testing.T) {
+	s := store(t, Config{})
+	other := open(t, Config{Root: s.cfg.Root})
+	unlock, err := other.lock(t.Context(), other.sess, sp, "a")
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := s.Put(ctx, sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the context's end", err)
+	}
+	put(t, s, "b", "another item is not locked")
+	unlock()
+	put(t, s, "a", "now")
+}
+
+// No descriptor is left open by any way through the store.
+func TestNothingStaysOpen(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("wants /proc")
+	}
+	count := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(all)
+	}
+	ctx := t.Context()
+	before := count()
+	s := store(t, Config{})
+	for i := range 20 {
+		o := put(t, s, fmt.Sprint("d/", i), "x")
+		_, err := s.Put(ctx, sp, "d/x", io.MultiReader(strings.NewReader("x"), iotestErr{}), storage.PutOptions{Size: storage.UnknownSize})
+		if err == nil {
+			t.Error("got no error of a broken stream")
+		}
+		for _, version := range []string{o.Version, "", "1"} {
+			read(t, s, o.Item, version)
+		}
+		list(t, s)
+		for range s.List(ctx, sp, "") {
+			break
+		}
+		s.Stat(ctx, sp, "none")
+		if i%2 == 0 {
+			_, err := s.Delete(ctx, sp, o.Item, storage.DeleteOptions{Keep: true})
+			must(t, err)
+		}
+	}
+	must(t, s.Close())
+	if after := count(); after > before {
+		t.Errorf("got %d descriptors after %d", after, before)
+	}
+}
+
+type iotestErr struct{}
+
+func (iotestErr) Read([]byte) (int, error) { return 0, errors.New("broken") }
