@@ -34,6 +34,31 @@ type SweepOrder struct {
 	Begun time.Time
 	// Period is how old a copy's last pass must be, at Begun, for the copy to be due; 0: any age.
 	Period time.Duration
+	// Asked, where it is set, is told how many more checks have been asked for.
+	Asked func(n int64)
+}
+
+// telling is a publisher that tells how many tasks it has published.
+type telling struct {
+	sweep.Publisher
+	asked func(n int64)
+}
+
+// Publish implements sweep.Publisher.
+func (t telling) Publish(ctx context.Context, messages ...schemas.Message) error {
+	if err := t.Publisher.Publish(ctx, messages...); err != nil {
+		return err
+	}
+	var n int64
+	for _, m := range messages {
+		if m.Topic == schemas.FixityLow || m.Topic == schemas.FixityLarge {
+			n++
+		}
+	}
+	if n > 0 && t.asked != nil {
+		t.asked(n)
+	}
+	return nil
 }
 
 // A Round is what a sweep asked for.
@@ -61,7 +86,7 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if err != nil {
 		return Round{}, err
 	}
-	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: a.producer, Log: a.log,
+	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: telling{a.producer, o.Asked}, Log: a.log,
 		Lag: func(ctx context.Context) (int64, error) {
 			lag, err := a.admin.Lag(ctx, schemas.RoleChecker)
 			return lag[schemas.RoleChecker], err

@@ -40,7 +40,7 @@ func (p picks) expected() []finding {
 
 // round runs one fixity round over the stores. Its time is noted first, so that a round
 // that was interrupted goes on as the same round.
-func (d *demo) round(ctx context.Context, name string, ids []string) ([]app.Round, error) {
+func (d *demo) round(ctx context.Context, name string, ids []string) (rounds []app.Round, err error) {
 	begun, ok := d.memo.Rounds[name]
 	if !ok {
 		begun = time.Now().UTC().Truncate(time.Millisecond)
@@ -49,9 +49,10 @@ func (d *demo) round(ctx context.Context, name string, ids []string) ([]app.Roun
 			return nil, err
 		}
 	}
-	var rounds []app.Round
+	step := d.show.Step(name, int64(len(ids)*len(d.memo.Files)))
+	defer func() { step.End(err == nil) }()
 	for _, id := range ids {
-		r, err := d.app.SweepFixity(ctx, app.SweepOrder{Account: account, Store: id, Begun: begun})
+		r, err := d.app.SweepFixity(ctx, app.SweepOrder{Account: account, Store: id, Begun: begun, Asked: step.Add})
 		if err != nil {
 			return nil, fmt.Errorf("sweep store %s: %w", id, err)
 		}
@@ -66,7 +67,7 @@ func (d *demo) sweep(ctx context.Context) error {
 	if err := d.deleted(ctx); err != nil {
 		return err
 	}
-	rounds, err := d.round(ctx, "second", stores)
+	rounds, err := d.round(ctx, "sweep all stores", stores)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (d *demo) sweep(ctx context.Context) error {
 	for _, r := range rounds {
 		total += r.Emitted
 	}
-	step := d.show.Step("sweep all copies", total)
+	step := d.show.Step("check what was swept", total)
 	err = d.until(ctx, "every copy of the sweep checked to the end", func(ctx context.Context) (progressed, error) {
 		var final int64
 		for _, r := range rounds {

@@ -159,7 +159,7 @@ func (d *demo) copied(ctx context.Context) error {
 	if err := d.app.CatchUp(ctx); err != nil {
 		return fmt.Errorf("wait for the manifest: %w", err)
 	}
-	if _, err := d.round(ctx, "first", []string{primary}); err != nil {
+	if _, err := d.round(ctx, "sweep store 1", []string{primary}); err != nil {
 		return err
 	}
 	total := int64(len(d.memo.Files))

@@ -1,0 +1,222 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A plant is a broker and a ClickHouse in this process, and a configuration that names them.
+type plant struct {
+	cfg  *config.Config
+	file string
+}
+
+func newPlant(t *testing.T) *plant {
+	t.Helper()
+	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
+	state, err := app.OpenState(t.Context(), app.StateConfig{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Progress: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := state.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	cfg := config.Default()
+	acc := config.Account{ID: "acme"}
+	for _, id := range []string{"1", "2", "3"} {
+		root := filepath.Join(dir, "store-"+id)
+		if err := os.Mkdir(root, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: root, Primary: id == "1"})
+	}
+	cfg.Accounts = []config.Account{acc}
+	cfg.Policies.Folder = filepath.Join(dir, "policies")
+	cfg.Kafka.Partitions = 3
+	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
+	cfg.Sink.Age = 100 * time.Millisecond
+	cfg.Fixity.Settle, cfg.Fixity.MinInterval = time.Millisecond, time.Millisecond
+	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
+	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second}
+	state.Configure(&cfg)
+	p := &plant{file: filepath.Join(dir, "millrace.yaml")}
+	p.write(t, "policies/duplication-accounts.json", `["acme"]`)
+	p.write(t, "policies/acme-duplication-policy.json",
+		`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}], "spacesToIgnore": ["scratch"]}`)
+	var text bytes.Buffer
+	if err := config.Print(&text, &cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.write(t, "millrace.yaml", text.String())
+	if p.cfg, _, err = config.Load(config.Sources{File: p.file}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *plant) write(t *testing.T, name, content string) {
+	t.Helper()
+	path := filepath.Join(filepath.Dir(p.file), name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// millrace runs a command to its end and returns its exit code and what it said.
+func (p *plant) millrace(t *testing.T, args ...string) (int, string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binaries(t), append(args, "--config", p.file)...)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+func (p *plant) want(t *testing.T, code int, said string, args ...string) {
+	t.Helper()
+	got, out := p.millrace(t, args...)
+	if got != code || !strings.Contains(out, said) {
+		t.Fatalf("millrace %s: exit code %d, want %d and %q in:\n%s", strings.Join(args, " "), got, code, said, out)
+	}
+}
+
+// serve starts a process with roles, which is stopped at the end of the test.
+func (p *plant) serve(t *testing.T, roles string) (kill func()) {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binaries(t), "run", "--config", p.file, "--roles", roles)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed := false
+	t.Cleanup(func() {
+		if killed {
+			return
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Errorf("%s: %v\n%s", roles, err, out.String())
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s did not stop cleanly: %v\n%s", roles, err, out.String())
+		}
+	})
+	return func() {
+		killed = true
+		_ = cmd.Process.Kill() // it is there: nobody else ends it
+		_ = cmd.Wait()
+	}
+}
+
+// The whole graph in processes of its own: roles apart, one of them killed on the way.
+func TestRolesApart(t *testing.T) {
+	p := newPlant(t)
+	p.want(t, 5, "run millrace migrate", "run", "--roles", "planner")
+	p.want(t, 0, "applied", "migrate")
+	p.want(t, 0, "nothing to apply", "migrate")
+	p.want(t, 5, "millrace store init acme/1", "run", "--roles", "planner")
+	p.want(t, 5, "no store acme/9", "store", "init", "acme/9")
+	for _, id := range []string{"1", "2", "3"} {
+		p.want(t, 0, "has its marker", "store", "init", "acme/"+id)
+	}
+	p.serve(t, "planner,steward,delayer,sink")
+	kill := p.serve(t, "copier,checker,deleter,sweeper")
+
+	ctx := t.Context()
+	a, err := app.Open(ctx, p.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	store, err := a.Emitting("acme", "1", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := append([]string{"again/and again.txt", "deleted/soon"}, storagetest.OddIDs()...)
+	put := func(space, item, content string) {
+		t.Helper()
+		if _, err := store.Put(ctx, space, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+			t.Fatalf("put %q: %v", item, err)
+		}
+	}
+	for _, space := range []string{"odd", "scratch"} {
+		if err := store.CreateSpace(ctx, storage.Space{Name: space}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("scratch", "ignored", "not to be copied")
+	for i, id := range ids {
+		put("odd", id, fmt.Sprintf("item %d", i))
+		if i == len(ids)/2 {
+			kill()
+			p.serve(t, "copier,checker,deleter,sweeper")
+		}
+	}
+	put("odd", ids[0], "another content")
+	if _, err := store.Delete(ctx, "odd", ids[1], storage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.until(t, a.DB(), uint64(len(ids)-1))
+	for _, id := range []string{"2", "3"} {
+		dest, _ := a.Stores().Store("acme", id)
+		if _, err := dest.StatSpace(ctx, "scratch"); !errors.Is(err, storage.ErrNoSpace) {
+			t.Errorf("store %s: an ignored space: %v, want ErrNoSpace", id, err)
+		}
+		if _, err := dest.Stat(ctx, "odd", ids[1]); !errors.Is(err, storage.ErrNotFound) {
+			t.Errorf("store %s: the deleted item: %v, want ErrNotFound", id, err)
+		}
+		if o, err := dest.Stat(ctx, "odd", ids[0]); err != nil || o.Size != int64(len("another content")) {
+			t.Errorf("store %s: the item that was put again: %+v, %v", id, o, err)
+		}
+	}
+	p.want(t, 0, "update (duplication)", "object", "show", "acme/odd/"+ids[0])
+	p.want(t, 1, "nothing is on record", "object", "show", "acme/odd/never was")
+	p.want(t, 0, "KEY", "incident", "list")
+	p.want(t, 0, "checks asked for", "sweep", "start", "fixity", "--store", "2", "--all")
+}
+
+// until waits until stores 2 and 3 hold n items of the space, all verified, and one tombstone.
+func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		counts, err := db.CopyCounts(ctx, "acme")
+		if err == nil && len(counts) == 3 {
+			whole := true
+			for _, c := range counts[1:] {
+				whole = whole && c.Live == n && c.Verified == n && c.Tombstones == 1
+			}
+			if whole {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("after a minute: %+v, %v, want %d live and verified and 1 tombstone in stores 2 and 3", counts, err, n)
+		case <-tick.C:
+		}
+	}
+}
