@@ -7,6 +7,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -106,6 +107,11 @@ func (a *App) Close() {
 	if a.producer != nil {
 		a.producer.Close()
 	}
+	if a.stores != nil {
+		if err := a.stores.close(); err != nil {
+			a.log.Warn("close the stores", "err", err)
+		}
+	}
 	if a.db != nil {
 		if err := a.db.Close(); err != nil {
 			a.log.Warn("close ClickHouse", "err", err)
@@ -197,7 +203,7 @@ func (a *App) setPolicy(ctx context.Context, account string, doc policy.Document
 		return nil
 	}
 	if err := doc.Validate(ids); err != nil {
-		a.log.Error("policy refused", "account", account, "err", err)
+		a.log.Error("policy refused: the last good one stays in force; mend it and start again", "account", account, "stores", ids, "err", err)
 		return nil
 	}
 	base := a.book.Revision(account)
@@ -256,7 +262,7 @@ func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name S
 	if err != nil {
 		return err
 	}
-	return stores.init(ctx, name)
+	return errors.Join(stores.init(ctx, name), stores.close())
 }
 
 // changes publishes what the emit decorator tells.

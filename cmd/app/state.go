@@ -28,6 +28,10 @@ const stateVersion = 1
 // engineGrace is how long the engine has to stop before it is made to.
 const engineGrace = 2 * time.Second
 
+// partitions of the topics that are made in a state directory: the embedded broker syncs
+// each partition's batches for itself, one after the other, so few are fast.
+const partitions = 2
+
 // stateFile makes a directory a state directory.
 const stateFile = "state.json"
 
@@ -172,7 +176,7 @@ func (s *State) Configure(cfg *config.Config) {
 	if s.broker != nil {
 		cfg.Kafka.Brokers = []string{s.broker.Addr()}
 	}
-	cfg.Kafka.Replication, cfg.Kafka.MinInSync = 1, 1
+	cfg.Kafka.Replication, cfg.Kafka.MinInSync, cfg.Kafka.Partitions = 1, 1, partitions
 	cfg.Kafka.TLS, cfg.Kafka.SASL = config.TLS{}, config.SASL{}
 	cfg.ClickHouse = config.ClickHouse{Addresses: []string{s.engine.Addr()}, Database: "millrace", User: "default"}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 
@@ -37,7 +38,7 @@ func openStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 		for _, c := range a.Stores {
 			opened, err := openStore(a.ID, c, log)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%w: open store %s/%s: %w: make or mount its root, or mend accounts in the configuration", ErrPrecondition, a.ID, c.ID, err))
+				errs = append(errs, fmt.Errorf("open store %s/%s: %w: make or mount its root, or mend accounts in the configuration", a.ID, c.ID, err))
 				continue
 			}
 			s.byKey[schemas.Key(a.ID, c.ID)] = store{opened, c}
@@ -48,7 +49,15 @@ func openStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 			return rank(s.byKey[schemas.Key(a.ID, x)].cfg) - rank(s.byKey[schemas.Key(a.ID, y)].cfg)
 		})
 	}
-	return s, errors.Join(errs...)
+	return s, precondition(errs)
+}
+
+// precondition joins what a person must mend first; nil where there is nothing.
+func precondition(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrPrecondition, errors.Join(errs...))
 }
 
 func rank(c config.Store) int {
@@ -71,6 +80,27 @@ func openStore(account string, c config.Store, log *slog.Logger) (storage.Store,
 	}
 }
 
+// CheckStores opens the stores of cfg and reads their markers, so that what a person must mend is
+// told before anything is made.
+func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	stores, err := openStores(cfg, log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(stores.checkMarkers(ctx), stores.close())
+}
+
+// close closes the stores that hold anything open.
+func (s *Stores) close() error {
+	var errs []error
+	for _, st := range s.byKey {
+		if c, ok := st.Store.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Store returns an account's store.
 func (s *Stores) Store(account, id string) (storage.Store, bool) {
 	st, ok := s.byKey[schemas.Key(account, id)]
@@ -90,16 +120,15 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 			err := st.Marker(ctx)
 			switch {
 			case errors.Is(err, storage.ErrNoMarker):
-				errs = append(errs, fmt.Errorf("%w: store %s/%s: %w: if it is mounted and new to millrace, run: millrace store init %s/%s",
-					ErrPrecondition, account, id, err, account, id))
+				errs = append(errs, fmt.Errorf("%w: if it is mounted and new to millrace, run: millrace store init %s/%s", err, account, id))
 			case errors.Is(err, storage.ErrWrongMarker):
-				errs = append(errs, fmt.Errorf("%w: store %s/%s: %w: check its root in the configuration", ErrPrecondition, account, id, err))
+				errs = append(errs, fmt.Errorf("%w: check the root of store %s/%s in the configuration", err, account, id))
 			case err != nil:
 				errs = append(errs, fmt.Errorf("store %s/%s: %w", account, id, err))
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return precondition(errs)
 }
 
 // init writes a store's marker where it has none.

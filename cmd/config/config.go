@@ -15,7 +15,7 @@ type Config struct {
 	Accounts []Account `key:"accounts"`
 	// Which spaces are carried from where to where.
 	Policies Policies `key:"policies"`
-	// The broker. Standalone and demo bring their own, with one replica.
+	// The broker. Standalone and demo bring their own, with one replica and two partitions.
 	Kafka Kafka `key:"kafka"`
 	// The read model. Standalone and demo bring their own.
 	ClickHouse ClickHouse `key:"clickhouse"`

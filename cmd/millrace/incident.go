@@ -68,6 +68,9 @@ func newIncidentApprove() *cobra.Command {
 		Args:  exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+				if err := isOpen(ctx, a, args[0]); err != nil {
+					return err
+				}
 				if err := a.ApproveRepair(ctx, args[0], app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
 					return err
 				}
@@ -83,6 +86,20 @@ func newIncidentApprove() *cobra.Command {
 	f.register(c)
 	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
 	return c
+}
+
+// isOpen refuses a key that no open incident has: nothing would come of its approval.
+func isOpen(ctx context.Context, a *app.App, key string) error {
+	open, err := a.DB().OpenIncidents(ctx, "")
+	if err != nil {
+		return fmt.Errorf("read the incidents: %w", err)
+	}
+	for _, i := range open {
+		if schemas.IncidentKey(i) == key {
+			return nil
+		}
+	}
+	return fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
 }
 
 // person is who sits at the keyboard, as far as the machine knows.

@@ -109,6 +109,9 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 		return fmt.Errorf("%w: name a state directory with --state DIR, or state.dir in the configuration", errUsage)
 	}
 	log := newLog(cfg, stderr)
+	if err := app.CheckStores(ctx, cfg, log); err != nil {
+		return err
+	}
 	fmt.Fprint(stderr, banner)
 	state, err := app.OpenState(ctx, app.StateConfig{Dir: dir, Log: log, Progress: stderr})
 	if err != nil {

@@ -97,9 +97,10 @@ func (db *DB) CopyDelays(ctx context.Context, account string) (Delays, error) {
 	return Delays{rows[0].Copies, ms(rows[0].Median), ms(rows[0].P99)}, nil
 }
 
-// OpenIncidents returns the newest record of each incident of an account that is not closed.
+// OpenIncidents returns the newest record of each incident of an account, or of all with "",
+// that is not closed.
 func (db *DB) OpenIncidents(ctx context.Context, account string) ([]*pb.Incident, error) {
-	return db.readIncidents(ctx, "state != 'closed'", "account = ?", account)
+	return db.readIncidents(ctx, "state != 'closed'", "(? = '' OR account = ?)", account, account)
 }
 
 // IncidentsOf returns the newest record of every incident of one copy, closed ones too.

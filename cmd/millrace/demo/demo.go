@@ -145,7 +145,7 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := distinct(d.cfg.Dir, files, 5); err != nil {
+	if _, err := distinct(d.cfg.Dir, files); err != nil {
 		return nil, err
 	}
 	d.show = progress.New(d.out)
@@ -217,7 +217,7 @@ func (d *demo) choose(files []file, skipped []skip) error {
 		}
 		return nil
 	}
-	five, err := distinct(d.cfg.Dir, files, 5)
+	five, err := distinct(d.cfg.Dir, files)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,6 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: state.Path("stores", id), Primary: id == primary})
 	}
 	cfg.Accounts = []config.Account{acc}
-	cfg.Kafka.Partitions = 2
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}, {Name: "5s", Delay: 5 * time.Second}}
 	cfg.Fixity.MinInterval = time.Millisecond
 	cfg.Fixity.Settle = 500 * time.Millisecond
