@@ -24,6 +24,11 @@ var start = time.Date(2026, 3, 4, 5, 6, 7, 891_234_567, time.UTC)
 
 func at(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(start.Add(d)) }
 
+// ms is a time cut to milliseconds, as most columns hold it.
+func ms(t *timestamppb.Timestamp) *timestamppb.Timestamp {
+	return &timestamppb.Timestamp{Seconds: t.GetSeconds(), Nanos: t.GetNanos() / 1e6 * 1e6}
+}
+
 // change is an add of photos/<item> in store 1 of acme, d after start.
 func change(item string, d time.Duration) *pb.Change {
 	c := &pb.Change{

@@ -1,6 +1,10 @@
 package clickhouse
 
-import "context"
+import (
+	"context"
+
+	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
+)
 
 // TableColumns returns the columns that the sinks write: table to name to type.
 func TableColumns() map[string]map[string]string {
@@ -41,3 +45,10 @@ func (db *DB) Strings(ctx context.Context, statement string, args ...any) ([]str
 
 // Config returns how the DB was opened.
 func (db *DB) Config() Config { return db.cfg }
+
+// Conn is the driver's own connection, and Name puts the database's name for {db}: for the
+// benchmark's peer.
+func (db *DB) Conn() driver.Conn { return db.conn }
+
+// Name puts the database's name for {db}.
+func (db *DB) Name(statement string) string { return db.name(statement) }

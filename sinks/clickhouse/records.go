@@ -195,16 +195,17 @@ func nullTime(t *time.Time, nanos uint32) *timestamppb.Timestamp {
 
 func originOf(word string) pb.Origin { return pb.Origin(enumValue(pb.Origin_value, "ORIGIN_", word)) }
 
-// newestChanges are the newest write and the newest delete of each copy, in the order of versions.
+// newestChanges are the newest writes and deletes of each copy, in the order of versions,
+// newest first: not one but a few, because of a change that was told several times the telling that
+// says most counts. (FINAL would do that too, for all columns of all rows that it passes.)
 const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
   origin NOT IN ('fixity', 'sweep') AS rank, off, inc, size, version, etag, media_type, digests, provenance, properties,
-  source_time, source_ns, source_version
-FROM {db}.audit_log FINAL
+  source_time, source_ns, source_version, richness
+FROM {db}.audit_log
 WHERE (account, store, space, item) IN (SELECT account, store, space, item FROM copies)
   AND op IN ('add', 'update', 'copy', 'delete')
 ORDER BY account, store, space, item, ts DESC, rank DESC, off DESC, inc DESC
-LIMIT 1 BY account, store, space, item, gone
-SETTINGS do_not_merge_across_partitions_select_final = 1`
+LIMIT 8 BY account, store, space, item, gone`
 
 type auditRecord struct {
 	Account       string            `ch:"account"`
@@ -229,6 +230,7 @@ type auditRecord struct {
 	SourceTime    *time.Time        `ch:"source_time"`
 	SourceNanos   uint32            `ch:"source_ns"`
 	SourceVersion string            `ch:"source_version"`
+	Richness      uint16            `ch:"richness"`
 }
 
 // audit returns what the log says of the newest content of each copy that it knows of.
@@ -247,10 +249,12 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 		a := &rows[i]
 		c := schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
 		p := pairs[c]
+		newest := &p.written
 		if a.Gone != 0 {
-			p.gone = a
-		} else {
-			p.written = a
+			newest = &p.gone
+		}
+		if *newest == nil || (*newest).ID == a.ID && (*newest).Richness < a.Richness {
+			*newest = a
 		}
 		pairs[c] = p
 	}

@@ -50,6 +50,31 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// Rows that were removed come back when their records are read again, the others stay as they are.
+func TestReplayFillsHoles(t *testing.T) {
+	db := clickhousetest.Open(t)
+	batch := deliver(schemas.Changes, 0, changes(300)...)
+	if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	want := one(t, db, auditView)
+	if err := db.Exec(t.Context(), "ALTER TABLE {db}.audit_log DELETE WHERE off < 50 SETTINGS mutations_sync = 2"); err != nil {
+		t.Fatal(err)
+	}
+	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	for _, b := range [][]*schemas.Delivery{batch[:100], batch[100:200], batch[200:]} {
+		if err := s.Store(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := one(t, db, auditView); got != want {
+		t.Errorf("the view is %s, was %s", got, want)
+	}
+	if got := count(t, db, "audit_log"); got != "300" {
+		t.Errorf("the table has %s rows, want 300: what was there was inserted again", got)
+	}
+}
+
 // A message that was published twice is one row in the view, and the one that says more stays.
 func TestPublishedTwice(t *testing.T) {
 	rich := change("a", 0)
@@ -70,6 +95,7 @@ func TestPublishedTwice(t *testing.T) {
 			if got := count(t, db, "audit_log"); got != "2" {
 				t.Errorf("the table has %s rows, want 2: both have landed", got)
 			}
+			compare(t, "what is on record", fresh(t, db, copyOf(rich)).GetAudit(), recordOf(rich))
 		})
 	}
 }

@@ -65,7 +65,9 @@ type demo struct {
 	app  *app.App
 	emit *emit.Store
 	show *progress.Display
-	out  io.Writer // for what the person reads on the way
+	// copies and checks are shown while files are written and after.
+	copies, checks *progress.Step
+	out            io.Writer // for what the person reads on the way
 }
 
 // Run does the whole of it, or what is left of it. Progress goes to stderr, the summary to stdout.
@@ -194,7 +196,7 @@ func roles() []schemas.Role {
 
 func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
 	step := d.show.Step("start the parts", 1)
-	state, err := app.OpenState(ctx, app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.out})
+	state, err := app.OpenState(ctx, app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.show})
 	if err != nil {
 		return nil, nil, err
 	}

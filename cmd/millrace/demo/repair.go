@@ -96,13 +96,11 @@ func (d *demo) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(d.out)
 	for _, f := range found {
 		if f.Expected > 0 {
-			fmt.Fprintf(d.out, "  store %s  %-22s  row %-2d  %-18s  %s\n", f.Store, f.Harm, f.Row, f.Finding, f.Item)
+			fmt.Fprintf(d.show, "  store %s  %-22s  row %-2d  %-18s  %s\n", f.Store, f.Harm, f.Row, f.Finding, f.Item)
 		}
 	}
-	fmt.Fprintln(d.out)
 	return nil
 }
 

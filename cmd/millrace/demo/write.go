@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -32,6 +33,7 @@ func (d *demo) write(ctx context.Context) error {
 		return err
 	}
 	step := d.show.Step("write to store 1", int64(len(d.memo.Files)))
+	defer d.following(ctx)()
 	step.Set(int64(len(known)))
 	var (
 		mu   sync.Mutex // guards left
@@ -162,28 +164,50 @@ func (d *demo) copied(ctx context.Context) error {
 	if _, err := d.round(ctx, "sweep store 1", []string{primary}); err != nil {
 		return err
 	}
-	total := int64(len(d.memo.Files))
-	copies, checks := d.show.Step("copy to stores 2, 3", 2*total), d.show.Step("check all copies", 3*total)
-	err := d.until(ctx, "every item copied and checked", func(ctx context.Context) (progressed, error) {
-		counts, err := d.app.DB().CopyCounts(ctx, account)
-		if err != nil {
-			return progressed{}, err
-		}
-		var live, checked int64
-		for _, c := range counts {
-			if c.Store != primary {
-				live += int64(c.Live)
-			}
-			checked += int64(c.Verified)
-		}
-		copies.Set(live)
-		checks.Set(checked)
-		return progressed{done: live + checked, total: 5 * total}, nil
-	})
-	copies.End(err == nil)
-	checks.End(err == nil)
+	d.expect()
+	err := d.until(ctx, "every item copied and checked", d.follow)
+	d.copies.End(err == nil)
+	d.checks.End(err == nil)
 	if err == nil && d.memo.Spent == 0 {
 		d.memo.Spent = time.Since(d.memo.Started).Seconds()
 	}
 	return err
+}
+
+// expect begins to show the copies and checks that are to come, once.
+func (d *demo) expect() {
+	if total := int64(len(d.memo.Files)); d.copies == nil {
+		d.copies, d.checks = d.show.Step("copy to stores 2, 3", 2*total), d.show.Step("check all copies", 3*total)
+	}
+}
+
+// follow shows how many copies there are and how many of them are checked.
+func (d *demo) follow(ctx context.Context) (progressed, error) {
+	counts, err := d.app.DB().CopyCounts(ctx, account)
+	if err != nil {
+		return progressed{}, err
+	}
+	var live, checked int64
+	for _, c := range counts {
+		if c.Store != primary {
+			live += int64(c.Live)
+		}
+		checked += int64(c.Verified)
+	}
+	d.copies.Set(live)
+	d.checks.Set(checked)
+	return progressed{done: live + checked, total: 5 * int64(len(d.memo.Files))}, nil
+}
+
+// following shows the same while something else goes on, until it is stopped.
+func (d *demo) following(ctx context.Context) (stop func()) {
+	d.expect()
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for retry.Sleep(ctx, time.Second) == nil {
+			_, _ = d.follow(ctx) // what cannot be read now is read the next time
+		}
+	})
+	return func() { cancel(); wg.Wait() }
 }

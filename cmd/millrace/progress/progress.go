@@ -33,6 +33,14 @@ func New(out io.Writer) *Display {
 	return d
 }
 
+// Write shows lines of text, above the bars where there are any.
+func (d *Display) Write(p []byte) (int, error) {
+	if d.bars != nil {
+		return d.bars.Write(p)
+	}
+	return d.out.Write(p)
+}
+
 // Close ends all bars and waits until they are drawn.
 func (d *Display) Close() {
 	if d.bars != nil {

@@ -36,20 +36,26 @@ var engine struct {
 // Main runs the tests of a package and then stops the engine; call it from TestMain.
 func Main(m *testing.M) {
 	code := m.Run()
-	engine.Lock()
-	defer engine.Unlock()
-	if engine.server != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		if err := engine.server.Close(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-		cancel()
-	}
-	if engine.dir != "" {
-		os.RemoveAll(engine.dir)
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
 	}
 	os.Exit(code)
+}
+
+func stop() error {
+	engine.Lock()
+	defer engine.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var err error
+	if engine.server != nil {
+		err = engine.server.Close(ctx)
+	}
+	if engine.dir != "" {
+		err = errors.Join(err, os.RemoveAll(engine.dir))
+	}
+	return err
 }
 
 // Addr returns the address of the engine, which it starts if need be.

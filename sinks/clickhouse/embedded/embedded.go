@@ -9,6 +9,7 @@ package embedded
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,7 +153,9 @@ func (e engine) start(ctx context.Context, dir string, lock *os.File) (*Server, 
 	}
 	logPath := filepath.Join(dir, "engine.log")
 	if st, err := os.Stat(logPath); err == nil && st.Size() > 1<<20 {
-		os.Rename(logPath, logPath+".1")
+		if err := os.Rename(logPath, logPath+".1"); err != nil {
+			return nil, err
+		}
 	}
 	out, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -198,12 +201,8 @@ func (s *Server) run(began int64) error {
 			return
 		}
 		started <- nil
-		err := s.cmd.Wait()
-		if tail := logTail(s.log, began); tail != "" {
-			s.err = fmt.Errorf("ClickHouse ended (%v); the end of its log %s:\n%s", err, s.log, tail)
-		} else {
-			s.err = fmt.Errorf("ClickHouse ended (%v); its log %s says nothing", err, s.log)
-		}
+		err := cmp.Or(s.cmd.Wait(), errors.New("exit status 0"))
+		s.err = fmt.Errorf("ClickHouse ended: %w; the end of its log %s:\n%s", err, s.log, logTail(s.log, began))
 		s.pipe.Close()
 		close(s.done)
 	}()
@@ -275,14 +274,19 @@ func lockDir(ctx context.Context, path string) (*os.File, error) {
 }
 
 // freePorts returns n ports of loopback that nobody listens on now.
-func freePorts(n int) ([]int, error) {
-	var ports []int
+func freePorts(n int) (ports []int, err error) {
+	var listeners []net.Listener
+	defer func() {
+		for _, l := range listeners {
+			err = errors.Join(err, l.Close())
+		}
+	}()
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("finding a free port: %w", err)
 		}
-		defer l.Close()
+		listeners = append(listeners, l)
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil

@@ -89,7 +89,11 @@ func (e engine) arguments(dir string, ports []int) ([]string, error) {
 	if err := os.WriteFile(users, []byte(usersConfig), 0o644); err != nil {
 		return nil, fmt.Errorf("writing the engine's users: %w", err)
 	}
-	if err := os.WriteFile(config, serverConfig(data, users, ports), 0o644); err != nil {
+	settings, err := serverConfig(data, users, ports)
+	if err == nil {
+		err = os.WriteFile(config, settings, 0o644)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("writing the engine's settings: %w", err)
 	}
 	return []string{"server", "--config-file=" + config}, nil
@@ -127,11 +131,14 @@ const usersConfig = `<clickhouse>
 
 func libraryConfig() []byte { return []byte("<clickhouse>" + limits + "</clickhouse>\n") }
 
-func serverConfig(data, users string, ports []int) []byte {
-	text := func(s string) string {
-		var b bytes.Buffer
-		xml.EscapeText(&b, []byte(s)) // a Buffer takes everything
-		return b.String()
+func serverConfig(data, users string, ports []int) ([]byte, error) {
+	var b bytes.Buffer
+	for _, path := range []*string{&data, &users} {
+		b.Reset()
+		if err := xml.EscapeText(&b, []byte(*path)); err != nil {
+			return nil, err
+		}
+		*path = b.String()
 	}
 	return fmt.Appendf(nil, `<clickhouse>
   <logger><level>warning</level><console>1</console></logger>
@@ -145,5 +152,5 @@ func serverConfig(data, users string, ports []int) []byte {
   <user_directories><users_xml><path>%s</path></users_xml></user_directories>
   <default_profile>default</default_profile>
   <default_database>default</default_database>%s</clickhouse>
-`, ports[0], ports[1], text(data), text(data), text(data), text(data), text(users), limits)
+`, ports[0], ports[1], data, data, data, data, users, limits), nil
 }

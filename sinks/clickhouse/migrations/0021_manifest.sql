@@ -4,12 +4,12 @@
 CREATE OR REPLACE VIEW {db}.manifest AS
 WITH
   mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests) AS current,
-  arrayExists(v -> substring(v, 9, 1) = '\1', mapValues(current)) AS is_verified
+  arrayExists(v -> substring(v, 9, 1) = char(1), mapValues(current)) AS is_verified
 SELECT
   account, store, space, item,
   content.ver > deleted.ver AS live,
   mapApply((k, v) -> (k, lower(hex(substring(v, 34)))),
-    mapFilter((k, v) -> NOT is_verified OR substring(v, 9, 1) = '\1', current)) AS digests,
+    mapFilter((k, v) -> NOT is_verified OR substring(v, 9, 1) = char(1), current)) AS digests,
   is_verified AS verified,
   content.size AS size, content.version AS version, content.etag AS etag,
   if(properties.ver > content.ver AND properties.media_type != '', properties.media_type, content.media_type) AS media_type,

@@ -1,0 +1,80 @@
+package clickhouse_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// The engine is killed again and again while records are stored; each time the records since the
+// last success are stored again. Nothing is lost, and nothing is there twice.
+func TestEngineKilled(t *testing.T) {
+	cfg := embedded.Config{Dir: filepath.Join(t.TempDir(), "engine"), Binary: clickhousetest.Binary(t)}
+	const batches, size = 40, 500
+	all := deliver(schemas.Changes, 0, changes(batches*size)...)
+	next := 0
+	for round := 0; next < batches; round++ {
+		server, err := embedded.Start(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{server.Addr()}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var killer errgroup.Group
+		if round < 6 {
+			wait := time.Duration(rand.IntN(150)) * time.Millisecond
+			killer.Go(func() error {
+				retry.Sleep(context.WithoutCancel(t.Context()), wait)
+				return syscall.Kill(server.Pid(), syscall.SIGKILL)
+			})
+		}
+		logs, state := clickhouse.NewSink(db, clickhouse.SinkConfig{}), clickhouse.NewState(db)
+		for ; next < batches; next++ {
+			batch := all[next*size : (next+1)*size]
+			err := logs.Store(t.Context(), batch)
+			if err == nil {
+				err = state.Store(t.Context(), batch)
+			}
+			if err != nil {
+				if retry.ClassOf(err) != retry.ClassUnavailable {
+					t.Fatalf("Store = %v, want class unavailable", err)
+				}
+				break
+			}
+		}
+		if err := killer.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if next == batches && round >= 6 {
+			want := strconv.Itoa(batches * size)
+			for _, from := range []string{"audit_log", "audit_log_v", "manifest"} {
+				if got := count(t, db, from); got != want {
+					t.Errorf("after %d kills %s has %s rows, want %s", round, from, got, want)
+				}
+			}
+		} else if next == batches {
+			next-- // the last batch again: what was acknowledged must have survived
+		}
+		db.Close()
+		if err := server.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

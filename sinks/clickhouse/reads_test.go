@@ -1,0 +1,383 @@
+package clickhouse_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// both stores bodies of one topic in the log and in the state.
+func both(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodies ...schemas.Body) {
+	t.Helper()
+	batch := deliver(topic, from, bodies...)
+	if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := clickhouse.NewState(db).Store(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type markFunc func(context.Context) error
+
+func (f markFunc) Wait(ctx context.Context) error { return f(ctx) }
+
+func reached(context.Context) error { return nil }
+
+// reader returns a running Reader.
+func reader(t testing.TB, db *clickhouse.DB, mark markFunc, cfg clickhouse.ReaderConfig) *clickhouse.Reader {
+	t.Helper()
+	r := clickhouse.NewReader(db, mark, cfg)
+	ctx, stop := context.WithCancel(context.Background())
+	var g errgroup.Group
+	g.Go(func() error { return r.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		if err := g.Wait(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return r
+}
+
+func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
+	t.Helper()
+	got, err := reader(t, db, reached, clickhouse.ReaderConfig{Linger: time.Millisecond}).Fresh(t.Context(), []schemas.Copy{c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got[0]
+}
+
+func copyOf(c *pb.Change) schemas.Copy {
+	return schemas.Copy{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem()}
+}
+
+// recordOf is what is to be on record of a content change.
+func recordOf(c *pb.Change) *pb.Record {
+	return &pb.Record{
+		State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(), Size: c.GetSize(),
+		Version: c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(), SourceTime: c.GetSourceTime(),
+		SourceVersion: c.GetSourceVersion(), MediaType: c.GetMediaType(), Properties: c.GetProperties(), Origin: c.GetOrigin(),
+	}
+}
+
+func none() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
+
+func compare(t *testing.T, what string, got, want proto.Message) {
+	t.Helper()
+	if !proto.Equal(got, want) {
+		t.Errorf("%s:\n got %v\nwant %v", what, got, want)
+	}
+}
+
+// result is a final pass on the bytes of a change's content, started d after start.
+func result(c *pb.Change, d time.Duration) *pb.FixityResult {
+	e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: c.GetDigests(), Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+	return &pb.FixityResult{
+		Id: schemas.ID(c.GetId(), d.String()), Task: "task", Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem(),
+		StoreKind: "file", Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Final: true,
+		EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, BytesRead: c.GetSize(), Worker: "w1", Host: "h1", Software: "millrace/1",
+		Round: "round-1", Started: at(d), Finished: at(d + time.Second),
+	}
+}
+
+func TestFresh(t *testing.T) {
+	db := clickhousetest.Open(t)
+	full := change("full", 0)
+	full.Properties, full.Etag, full.SourceTime, full.SourceVersion = map[string]string{"colour": "blue"}, "e", at(-time.Hour), "sv"
+	full.Origin = pb.Origin_ORIGIN_DUPLICATION
+	deletedAdd, deleted := change("deleted", 0), change("deleted", time.Minute)
+	deleted.Op, deleted.Digests, deleted.Size, deleted.Version = pb.Op_OP_DELETE, nil, 0, ""
+	updated := change("updated", time.Minute)
+	both(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated, change("updated", 0))
+	both(t, db, schemas.FixityResults, 0, result(full, time.Hour), result(change("checked", 0), time.Hour))
+
+	tombstone := recordOf(deletedAdd)
+	tombstone.State, tombstone.Time, tombstone.ChangeId = pb.RecordState_RECORD_STATE_TOMBSTONE, deleted.GetTime(), deleted.GetId()
+	hour := at(time.Hour)
+	hour.Nanos = hour.Nanos / 1e6 * 1e6
+	want := map[string]*pb.CopyRecord{
+		"full":    {Manifest: recordOf(full), Audit: recordOf(full), LastPass: hour, LastAttempt: hour},
+		"deleted": {Manifest: tombstone, Audit: tombstone},
+		"updated": {Manifest: recordOf(updated), Audit: recordOf(updated)},
+		"checked": {Manifest: none(), Audit: none(), LastAttempt: hour},
+		"nowhere": {Manifest: none(), Audit: none()},
+	}
+	r := reader(t, db, reached, clickhouse.ReaderConfig{MaxBatch: 2})
+	var copies []schemas.Copy
+	var items []string
+	for item := range want {
+		items = append(items, item)
+		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
+	}
+	got, err := r.Fresh(t.Context(), append(copies, copies[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, item := range items {
+		compare(t, item, got[i], want[item])
+	}
+	compare(t, "asked twice", got[len(items)], want[items[0]])
+	compare(t, "in another store", fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}), want["nowhere"])
+}
+
+// An answer is never older than what was in Kafka when it was asked for.
+func TestFreshWaits(t *testing.T) {
+	db := clickhousetest.Open(t)
+	c := change("a", 0)
+	asked, landed := make(chan struct{}), make(chan struct{})
+	r := reader(t, db, func(ctx context.Context) error {
+		close(asked)
+		<-landed
+		return nil
+	}, clickhouse.ReaderConfig{})
+	var got []*pb.CopyRecord
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		got, err = r.Fresh(t.Context(), []schemas.Copy{copyOf(c)})
+		return err
+	})
+	<-asked
+	both(t, db, schemas.Changes, 0, c)
+	close(landed)
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "the record", got[0], &pb.CopyRecord{Manifest: recordOf(c), Audit: recordOf(c)})
+}
+
+func TestFreshIsUnknown(t *testing.T) {
+	db := clickhousetest.Open(t)
+	for name, mark := range map[string]markFunc{
+		"the watermark fails":      func(context.Context) error { return errors.New("no broker") },
+		"the tables stay behind":   func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"a permanent-looking fail": func(context.Context) error { return retry.Permanent(errors.New("no topic")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := reader(t, db, mark, clickhouse.ReaderConfig{Wait: 50 * time.Millisecond})
+			got, err := r.Fresh(t.Context(), []schemas.Copy{copyOf(change("a", 0))})
+			if got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
+			}
+		})
+	}
+	t.Run("the engine has no tables", func(t *testing.T) {
+		r := reader(t, clickhousetest.OpenEmpty(t), reached, clickhouse.ReaderConfig{})
+		if got, err := r.Fresh(t.Context(), []schemas.Copy{copyOf(change("a", 0))}); got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
+			t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
+		}
+	})
+}
+
+// Callers who ask at one time are answered after one look at the watermark.
+func TestFreshGathers(t *testing.T) {
+	db := clickhousetest.Open(t)
+	both(t, db, schemas.Changes, 0, changes(50)...)
+	var waits atomic.Int32
+	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{Linger: 300 * time.Millisecond})
+	var ready sync.WaitGroup
+	var g errgroup.Group
+	for _, b := range changes(50) {
+		ready.Add(1)
+		g.Go(func() error {
+			ready.Done()
+			ready.Wait()
+			c := b.(*pb.Change)
+			got, err := r.Fresh(t.Context(), []schemas.Copy{copyOf(c)})
+			if err == nil && got[0].GetManifest().GetChangeId() != c.GetId() {
+				return fmt.Errorf("%s was given the record of another: %v", c.GetItem(), got[0])
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if n := waits.Load(); n > 5 {
+		t.Errorf("the watermark was asked %d times for 50 callers, want them gathered", n)
+	}
+}
+
+func TestManifest(t *testing.T) {
+	db := clickhousetest.Open(t)
+	items := []string{"a", "a/b", "b", "é", "\U0001F600", "~"}
+	var all []schemas.Body
+	for _, item := range items {
+		all = append(all, change(item, 0))
+	}
+	gone := change("b", time.Minute)
+	gone.Op = pb.Op_OP_DELETE
+	elsewhere := change("c", 0)
+	elsewhere.Space = "other"
+	both(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
+	var got []string
+	q := clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
+	for {
+		page, err := db.Manifest(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range page {
+			got = append(got, k.Item)
+			if k.Record.GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
+				t.Errorf("%s is %v", k.Item, k.Record.GetManifest().GetState())
+			}
+		}
+		if len(page) < q.Limit {
+			break
+		}
+		q.After = page[len(page)-1].Item
+	}
+	if want := []string{"a", "a/b", "~", "é", "\U0001F600"}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the live items are %q, want %q in the order of their bytes", got, want)
+	}
+	counts, err := db.CopyCounts(t.Context(), "acme")
+	if want := []clickhouse.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: 6000}}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
+		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
+	}
+}
+
+func TestFixityDue(t *testing.T) {
+	db := clickhousetest.Open(t)
+	item := func(name string) *pb.Change { return change(name, 0) }
+	rewritten := change("rewritten", 10*time.Hour)
+	gone := change("gone", time.Hour)
+	gone.Op = pb.Op_OP_DELETE
+	both(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"), rewritten, item("gone"), gone, item("unread"), item("overtaken"))
+	unread := result(item("unread"), 3*time.Hour)
+	unread.EvidenceLevel = 2
+	overtaken := result(item("overtaken"), 3*time.Hour)
+	overtaken.Overtaken = true
+	both(t, db, schemas.FixityResults, 0, result(item("old"), time.Hour), result(item("new"), 5*time.Hour),
+		result(item("rewritten"), 2*time.Hour), unread, overtaken, result(item("gone"), time.Minute))
+
+	due := func(q clickhouse.DueQuery) (items []string) {
+		t.Helper()
+		q.Account, q.Store, q.Limit = "acme", "1", 2
+		for {
+			page, after, err := db.FixityDue(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range page {
+				items = append(items, k.Item)
+				if a := k.Record.GetAudit(); !proto.Equal(a, k.Record.GetManifest()) {
+					t.Errorf("%s: audit %v is not manifest %v", k.Item, a, k.Record.GetManifest())
+				}
+			}
+			if len(page) < q.Limit {
+				return items
+			}
+			q.After = after
+		}
+	}
+	for name, tc := range map[string]struct {
+		q    clickhouse.DueQuery
+		want []string
+	}{
+		"all":              {clickhouse.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
+		"passed before":    {clickhouse.DueQuery{PassedBefore: start.Add(2 * time.Hour)}, []string{"never", "overtaken", "rewritten", "unread", "old"}},
+		"of another space": {clickhouse.DueQuery{Space: "other"}, nil},
+	} {
+		if got := due(tc.q); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+			t.Errorf("%s: due are %v, want %v", name, got, tc.want)
+		}
+	}
+	counts, err := db.CopyCounts(t.Context(), "acme")
+	if want := []clickhouse.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: counts[0].Bytes, Verified: 2}}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
+		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	db := clickhousetest.Open(t)
+	c := change("a", 0)
+	fail := result(c, 2*time.Hour)
+	fail.Verdict, fail.Row, fail.Finding = pb.Verdict_VERDICT_FAIL, 2, "content-corrupt"
+	copied := &pb.DuplicationResult{
+		Id: schemas.ID("r"), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: "a", SourceStore: "2", DestinationStore: "1",
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Bytes: 1000,
+		Started: at(time.Second), Finished: at(1500 * time.Millisecond), ChangeTime: at(0), Worker: "w1",
+	}
+	incident := &pb.Incident{
+		Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "content-corrupt", State: pb.IncidentState_INCIDENT_STATE_OPEN,
+		Opened: at(3 * time.Hour), Updated: ms(at(3 * time.Hour)), Checked: ms(at(2 * time.Hour)), Row: 2, Expected: c.GetDigests(),
+		Found: map[string]string{"md5": schemas.ID("other")}, Object: &pb.Identity{Version: "v", Modified: at(0), Size: 3}, StepCount: 1,
+		Steps: []*pb.IncidentStep{{Time: ms(at(3 * time.Hour)), Action: "opened", Ref: fail.GetId(), By: "steward", Detail: "row 2"}},
+	}
+	closed := proto.Clone(incident).(*pb.Incident)
+	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED, ms(at(4*time.Hour)), ms(at(4*time.Hour)), 2
+	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // the first is no longer carried
+	both(t, db, schemas.Changes, 0, c)
+	both(t, db, schemas.FixityResults, 0, result(c, time.Hour), fail)
+	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	if err := s.Store(t.Context(), deliver(schemas.DuplicationResults, 0, copied)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Store(t.Context(), deliver(schemas.Incidents, 0, incident)); err != nil {
+		t.Fatal(err)
+	}
+	open, err := db.OpenIncidents(t.Context(), "acme")
+	if err != nil || len(open) != 1 {
+		t.Fatalf("OpenIncidents = %v, %v", open, err)
+	}
+	compare(t, "the open incident", open[0], incident)
+	if err := s.Store(t.Context(), deliver(schemas.Incidents, 1, closed)); err != nil {
+		t.Fatal(err)
+	}
+	if open, err := db.OpenIncidents(t.Context(), "acme"); err != nil || len(open) != 0 {
+		t.Errorf("OpenIncidents of a closed one = %v, %v", open, err)
+	}
+	if all, err := db.IncidentsOf(t.Context(), copyOf(c)); err != nil || len(all) != 1 || all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
+		t.Errorf("IncidentsOf = %v, %v, want the closed one", all, err)
+	}
+	events, err := db.Timeline(t.Context(), "acme", "photos", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range events {
+		got = append(got, e.Time.Sub(start.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+e.What)
+	}
+	want := []string{
+		"0s change 1 add (client)", "1.5s duplication 1 C5 copied", "1h0m0s check 1 row 1 pass", "2h0m0s check 1 row 2 fail content-corrupt",
+		"3h0m0s incident 1 content-corrupt opened", "4h0m0s incident 1 content-corrupt closed",
+	}
+	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+		t.Errorf("the timeline is\n%q, want\n%q", got, want)
+	}
+	delays, err := db.CopyDelays(t.Context(), "acme")
+	if want := (clickhouse.Delays{Copies: 1, Median: 1500 * time.Millisecond, P99: 1500 * time.Millisecond}); err != nil || delays != want {
+		t.Errorf("CopyDelays = %v, %v, want %v", delays, err, want)
+	}
+	if delays, err := db.CopyDelays(t.Context(), "nobody"); err != nil || delays != (clickhouse.Delays{}) {
+		t.Errorf("CopyDelays of nobody = %v, %v", delays, err)
+	}
+	round, err := db.RoundResults(t.Context(), "round-1")
+	wantRound := clickhouse.RoundResults{
+		Counts: []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
+		Findings: []clickhouse.Finding{{copyOf(c), "fail", "content-corrupt", 2, true, 1,
+			ms(fail.GetStarted()).AsTime(), ms(fail.GetStarted()).AsTime()}},
+	}
+	if err != nil || fmt.Sprint(round) != fmt.Sprint(wantRound) {
+		t.Errorf("RoundResults =\n%v, %v, want\n%v", round, err, wantRound)
+	}
+	checks, err := db.ResultsOf(t.Context(), copyOf(c))
+	if err != nil || len(checks) != 2 || checks[0].Verdict != "pass" || checks[1].ID != fail.GetId() {
+		t.Errorf("ResultsOf = %v, %v", checks, err)
+	}
+}

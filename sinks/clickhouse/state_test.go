@@ -1,0 +1,277 @@
+package clickhouse_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+// A told is one record of a short history of one copy.
+type told struct {
+	topic  schemas.Topic
+	offset int64
+	body   schemas.Body
+}
+
+// drawHistory draws changes and checks of one item; times collide often.
+func drawHistory(t *rapid.T, item string) []told {
+	var all []told
+	for i := range rapid.IntRange(1, 6).Draw(t, "records") {
+		when := time.Duration(rapid.IntRange(0, 3).Draw(t, "time")) * time.Millisecond
+		c := change(item, when)
+		c.Version = fmt.Sprint("v", i)
+		kind := rapid.SampledFrom([]string{"add", "claimed", "told again", "correction", "delete", "properties", "pass", "fail", "unknown"}).Draw(t, "kind")
+		topic := schemas.Changes
+		var body schemas.Body = c
+		switch kind {
+		case "claimed":
+			c.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+		case "told again": // the first content again, by somebody who knows less
+			c.Version, c.Provenance, c.Digests = "v0", pb.Provenance_PROVENANCE_CLAIMED, map[string]string{"md5": c.Digests["md5"]}
+		case "correction":
+			c.Origin = pb.Origin_ORIGIN_FIXITY
+		case "delete":
+			c.Op, c.Digests = pb.Op_OP_DELETE, nil
+		case "properties":
+			c.Op, c.Digests, c.Properties = pb.Op_OP_SET_PROPERTIES, nil, map[string]string{"n": fmt.Sprint(i)}
+			c.MediaType = rapid.SampledFrom([]string{"", "image/png"}).Draw(t, "type")
+		case "pass", "fail", "unknown":
+			topic = schemas.FixityResults
+			r := result(c, when)
+			r.Id = schemas.ID(item, fmt.Sprint(i))
+			switch kind {
+			case "fail":
+				r.Verdict, r.Row = pb.Verdict_VERDICT_FAIL, 2
+			case "unknown":
+				r.Verdict, r.Row = pb.Verdict_VERDICT_UNKNOWN, 12
+			}
+			body = r
+		}
+		c.Id = schemas.ChangeID(c)
+		all = append(all, told{topic, int64(i), body})
+	}
+	return all
+}
+
+// model says what is to be on record after a history, whatever the order it came in.
+func model(history []told) *pb.CopyRecord {
+	rank := func(c *pb.Change) int {
+		if c.GetOrigin() == pb.Origin_ORIGIN_FIXITY {
+			return 0
+		}
+		return 1
+	}
+	newest := func(of func(*pb.Change) bool) (best *pb.Change, at int64) {
+		for _, h := range history {
+			c, ok := h.body.(*pb.Change)
+			if !ok || !of(c) {
+				continue
+			}
+			if best == nil || later(c.GetTime(), rank(c), h.offset, best.GetTime(), rank(best), at) {
+				best, at = c, h.offset
+			}
+		}
+		return best, at
+	}
+	written, writtenAt := newest(func(c *pb.Change) bool { return c.GetOp() == pb.Op_OP_ADD })
+	gone, goneAt := newest(func(c *pb.Change) bool { return c.GetOp() == pb.Op_OP_DELETE })
+	typed, typedAt := newest(func(c *pb.Change) bool {
+		return c.GetOp() == pb.Op_OP_SET_PROPERTIES || c.GetOp() == pb.Op_OP_ADD && c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
+	})
+	r := &pb.CopyRecord{Manifest: none()}
+	var pass *pb.FixityResult
+	for _, h := range history {
+		if f, ok := h.body.(*pb.FixityResult); ok {
+			if r.LastAttempt.AsTime().Before(f.GetStarted().AsTime()) {
+				r.LastAttempt = ms(f.GetStarted())
+			}
+			if f.GetVerdict() == pb.Verdict_VERDICT_PASS && (pass == nil || !f.GetStarted().AsTime().Before(pass.GetStarted().AsTime())) {
+				pass = f
+			}
+		}
+	}
+	if written == nil && gone == nil {
+		return r
+	}
+	m := &pb.Record{}
+	if written != nil {
+		m = recordOf(written)
+		m.Properties, m.Digests = nil, nil
+	}
+	m.State = pb.RecordState_RECORD_STATE_LIVE
+	if typed != nil {
+		m.Properties = typed.GetProperties()
+		if typed.GetMediaType() != "" && written != nil && later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt) {
+			m.MediaType = typed.GetMediaType()
+		}
+	}
+	if gone != nil && (written == nil || later(gone.GetTime(), rank(gone), goneAt, written.GetTime(), rank(written), writtenAt)) {
+		m.State, m.Time, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetTime(), gone.GetId(), gone.GetOrigin()
+	}
+	m.Provenance = pb.Provenance_PROVENANCE_UNSPECIFIED
+	if written != nil {
+		m.Digests, m.Provenance = digestsOf(history, written.GetId())
+	}
+	r.Manifest = m
+	if pass != nil {
+		for alg, d := range m.Digests {
+			if pass.GetContent().GetDigests()[alg] == d {
+				r.LastPass = ms(pass.GetStarted())
+			}
+		}
+		for alg, d := range m.Digests {
+			if other := pass.GetContent().GetDigests()[alg]; other != "" && other != d {
+				r.LastPass = nil
+			}
+		}
+	}
+	return r
+}
+
+// digestsOf unites what all tellings of one change say; verified before claimed. An
+// algorithm whose newest digest is another content's of the same millisecond is left out.
+func digestsOf(history []told, id string) (map[string]string, pb.Provenance) {
+	type holder struct {
+		c  *pb.Change
+		at int64
+	}
+	verifiedRank := func(c *pb.Change) int {
+		n := 0
+		if c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED {
+			n = 2
+		}
+		if c.GetOrigin() != pb.Origin_ORIGIN_FIXITY {
+			n++
+		}
+		return n
+	}
+	newest := map[string]holder{}
+	for _, h := range history {
+		c, ok := h.body.(*pb.Change)
+		if !ok || c.GetOp() != pb.Op_OP_ADD {
+			continue
+		}
+		for alg := range c.GetDigests() {
+			b, ok := newest[alg]
+			if !ok || later(c.GetTime(), verifiedRank(c), h.offset, b.c.GetTime(), verifiedRank(b.c), b.at) {
+				newest[alg] = holder{c, h.offset}
+			}
+		}
+	}
+	sets := map[pb.Provenance]map[string]string{}
+	for alg, h := range newest {
+		if h.c.GetId() == id {
+			p := h.c.GetProvenance()
+			if sets[p] == nil {
+				sets[p] = map[string]string{}
+			}
+			sets[p][alg] = h.c.GetDigests()[alg]
+		}
+	}
+	for _, p := range []pb.Provenance{pb.Provenance_PROVENANCE_VERIFIED, pb.Provenance_PROVENANCE_CLAIMED} {
+		if sets[p] != nil {
+			return sets[p], p
+		}
+	}
+	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+}
+
+func later(t1 *timestamppb.Timestamp, rank1 int, off1 int64, t2 *timestamppb.Timestamp, rank2 int, off2 int64) bool {
+	if c := t1.AsTime().Compare(t2.AsTime()); c != 0 {
+		return c > 0
+	}
+	if rank1 != rank2 {
+		return rank1 > rank2
+	}
+	return off1 > off2
+}
+
+// Every order and repetition of a history ends in one state, which is the model's.
+func TestStateInAnyOrder(t *testing.T) {
+	db := clickhousetest.Open(t)
+	n := 0
+	histories := map[string][]told{}
+	rapid.Check(t, func(rt *rapid.T) {
+		// Rapid repeats histories; each has an item of its own.
+		n++
+		item := fmt.Sprint("item-", n)
+		history := drawHistory(rt, item)
+		histories[item] = history
+		twice := rapid.Permutation(append(slices.Clone(history), history...)).Draw(rt, "order")
+		s := clickhouse.NewState(db)
+		for len(twice) > 0 {
+			size := rapid.IntRange(1, len(twice)).Draw(rt, "batch")
+			byTopic := map[schemas.Topic][]*schemas.Delivery{}
+			for _, h := range twice[:size] {
+				byTopic[h.topic] = append(byTopic[h.topic], deliver(h.topic, h.offset, h.body)...)
+			}
+			for _, batch := range byTopic {
+				if err := s.Store(t.Context(), batch); err != nil {
+					rt.Fatal(err)
+				}
+			}
+			twice = twice[size:]
+		}
+		c := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}
+		got := fresh(t, db, c)
+		got.Audit = nil
+		if want := model(history); !proto.Equal(got, want) {
+			rt.Errorf("after %v\n got %v\nwant %v", history, got, want)
+		}
+	})
+	if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"); err != nil {
+		t.Fatal(err)
+	}
+	var copies []schemas.Copy
+	for item := range histories {
+		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
+	}
+	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range copies {
+		got[i].Audit = nil
+		compare(t, c.Item+" after a merge", got[i], model(histories[c.Item]))
+	}
+}
+
+func TestStateOfSpaces(t *testing.T) {
+	db := clickhousetest.Open(t)
+	gone := change("", time.Hour)
+	gone.Op = pb.Op_OP_DELETE_SPACE
+	both(t, db, schemas.Changes, 0, change("a", 0), gone)
+	if got := fresh(t, db, copyOf(change("a", 0))).GetManifest().GetState(); got != pb.RecordState_RECORD_STATE_LIVE {
+		t.Errorf("after its space was deleted an item is %v, want it live until its own delete", got)
+	}
+	if got := count(t, db, "manifest"); got != "1" {
+		t.Errorf("the manifest has %s rows, want 1", got)
+	}
+}
+
+// The view for people says what the program reads.
+func TestManifestView(t *testing.T) {
+	db := clickhousetest.Open(t)
+	c := change("a", 0)
+	c.Properties = map[string]string{"k": "v"}
+	both(t, db, schemas.Changes, 0, c)
+	both(t, db, schemas.FixityResults, 0, result(c, time.Hour))
+	got := one(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
+	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
+		`"},"verified":1,"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},"acl":{},"time":"2026-03-04 05:06:07.891",` +
+		`"change":"` + c.Id + `","origin":"client","user":"ann","source_time":null,"source_version":"","last_attempt":"2026-03-04 06:06:07.891",` +
+		`"last_pass":"2026-03-04 06:06:07.891","passed":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] + `"},"last_fail":null,"last_finding":"","last_asserted":null}`
+	if got != want {
+		t.Errorf("the manifest says\n%s, want\n%s", got, want)
+	}
+}
