@@ -38,9 +38,9 @@ func (p picks) expected() []finding {
 	}
 }
 
-// round runs one fixity round over the stores. Its time is noted first, so that a round
+// round runs one fixity round over stores that hold so many items each. Its time is noted first, so that a round
 // that was interrupted goes on as the same round.
-func (d *demo) round(ctx context.Context, name string, ids []string) (rounds []app.Round, err error) {
+func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []app.Round, err error) {
 	begun, ok := d.memo.Rounds[name]
 	if !ok {
 		begun = time.Now().UTC().Truncate(time.Millisecond)
@@ -49,7 +49,7 @@ func (d *demo) round(ctx context.Context, name string, ids []string) (rounds []a
 			return nil, err
 		}
 	}
-	step := d.show.Step(name, int64(len(ids)*len(d.memo.Files)))
+	step := d.show.Step(name, int64(len(ids)*items))
 	defer func() { step.End(err == nil) }()
 	for _, id := range ids {
 		r, err := d.app.SweepFixity(ctx, app.SweepOrder{Account: account, Store: id, Begun: begun, Asked: step.Add})
@@ -67,7 +67,7 @@ func (d *demo) sweep(ctx context.Context) error {
 	if err := d.deleted(ctx); err != nil {
 		return err
 	}
-	rounds, err := d.round(ctx, "sweep all stores", stores)
+	rounds, err := d.round(ctx, "sweep all stores", len(d.memo.Files)-1, stores...)
 	if err != nil {
 		return err
 	}

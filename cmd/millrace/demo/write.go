@@ -161,7 +161,7 @@ func (d *demo) copied(ctx context.Context) error {
 	if err := d.app.CatchUp(ctx); err != nil {
 		return fmt.Errorf("wait for the manifest: %w", err)
 	}
-	if _, err := d.round(ctx, "sweep store 1", []string{primary}); err != nil {
+	if _, err := d.round(ctx, "sweep store 1", len(d.memo.Files), primary); err != nil {
 		return err
 	}
 	d.expect()

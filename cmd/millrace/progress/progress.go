@@ -22,6 +22,8 @@ const interval = 2 * time.Second
 type Display struct {
 	out  io.Writer
 	bars *mpb.Progress // nil where lines are written
+
+	steps []*Step // all that were begun; Step and Close are called one after the other
 }
 
 // New returns a display on out: bars where out is a terminal, lines elsewhere.
@@ -41,11 +43,15 @@ func (d *Display) Write(p []byte) (int, error) {
 	return d.out.Write(p)
 }
 
-// Close ends all bars and waits until they are drawn.
+// Close leaves the bars as they are, and waits until they are drawn.
 func (d *Display) Close() {
-	if d.bars != nil {
-		d.bars.Shutdown()
+	if d.bars == nil {
+		return
 	}
+	for _, s := range d.steps {
+		s.End(false)
+	}
+	d.bars.Wait()
 }
 
 // A Step is one counted part of the work. Its methods are safe for concurrent use.
@@ -74,6 +80,7 @@ type line struct {
 // Step begins a step of total things.
 func (d *Display) Step(name string, total int64) *Step {
 	s := &Step{display: d, name: name, total: total, started: time.Now()}
+	d.steps = append(d.steps, s)
 	if d.bars != nil {
 		s.bar = d.bars.AddBar(total,
 			mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR), decor.CountersNoUnit("%d / %d", decor.WCSyncWidth)),
@@ -121,7 +128,7 @@ func (s *Step) End(ok bool) {
 	case s.bar == nil:
 		s.write()
 	case ok:
-		s.bar.SetTotal(max(s.total, 1), true)
+		s.bar.SetCurrent(s.total)
 	default:
 		s.bar.Abort(false)
 	}
