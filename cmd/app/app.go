@@ -54,12 +54,14 @@ type App struct {
 	producer *kafka.Producer
 	admin    *kafka.Admin
 	policies *kafka.Table
+	// published is closed when what the policy folder says is in force, or there is no folder.
+	published chan struct{}
 }
 
 // Open makes the parts that cfg asks for. Nothing runs before Run.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	log := o.Log
-	a := &App{cfg: cfg, log: log, drain: o.Drain}
+	a := &App{cfg: cfg, log: log, drain: o.Drain, published: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -156,6 +158,8 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	}
 	if a.cfg.Policies.Folder != "" {
 		parts = append(parts, part{"policy folder", a.policyFolder})
+	} else {
+		close(a.published)
 	}
 	for _, role := range roles {
 		made, err := a.role(role)
@@ -183,6 +187,7 @@ func (a *App) policyFolder(ctx context.Context) error {
 			return err
 		}
 	}
+	close(a.published)
 	<-ctx.Done()
 	return nil
 }

@@ -82,7 +82,15 @@ func (a *App) planner() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("planner", g.Run, a.policies)}, nil
+	run := func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.published: // what is planned without a policy is not planned again with one
+			return g.Run(ctx)
+		}
+	}
+	return []part{served("planner", run, a.policies)}, nil
 }
 
 func (a *App) copier() ([]part, error) {
@@ -110,7 +118,7 @@ func (a *App) deleter() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := kafka.NewPool(a.kafka, kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
+	p, err := kafka.NewPool(a.kafka, kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true,
 		Workers: a.cfg.Roles.Deleter.Workers, Drain: a.drain, Retry: inPool, MaxAttempts: a.cfg.Roles.Attempts}, d.Handle)
 	if err != nil {
 		return nil, err

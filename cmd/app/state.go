@@ -135,7 +135,7 @@ func (s *State) recognise() error {
 		return fmt.Errorf("read the state directory: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() != "lock" {
+		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), tmpPrefix) { // left by a kill
 			return fmt.Errorf("%w: %s holds %s but no %s: it is not a state directory; name an empty or new one with --state",
 				ErrPrecondition, s.dir, e.Name(), stateFile)
 		}
@@ -232,9 +232,12 @@ func (s *State) Close(ctx context.Context) error {
 	return errors.Join(append(errs, s.lock.Close())...)
 }
 
+// tmpPrefix begins the names of files that are being written.
+const tmpPrefix = ".tmp-"
+
 // WriteFile writes a file that is there whole or not at all, also after a crash.
 func WriteFile(name string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
+	f, err := os.CreateTemp(filepath.Dir(name), tmpPrefix+"*")
 	if err != nil {
 		return err
 	}

@@ -44,11 +44,15 @@ func auditLog() *table[*pb.Change] {
 	)
 }
 
-// richness orders rows of one id: of those told twice the one that says more stays.
+// richness orders rows of one id: of those told twice the one that says more stays, and of
+// those that say as much the one that is no correction: it knows who did it.
 func richness(c *pb.Change) uint16 {
-	n := uint16(min(len(c.GetDigests()), 255))
+	n := uint16(min(len(c.GetDigests()), 127)) << 1
 	if c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED {
 		n |= 1 << 8
+	}
+	if o := c.GetOrigin(); o != pb.Origin_ORIGIN_FIXITY && o != pb.Origin_ORIGIN_SWEEP {
+		n |= 1
 	}
 	return n
 }

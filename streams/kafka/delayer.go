@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"sync"
 	"time"
 
@@ -37,15 +38,16 @@ type Delayer struct {
 // NewDelayer returns a Delayer for cfg's lanes.
 func NewDelayer(cfg Config) (*Delayer, error) {
 	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]*kgo.Record{}, commits: newCommits()}
-	var topics []string
 	for _, l := range cfg.lanes() {
-		name := cfg.topic(schemas.Delay(l.Name))
-		d.delays[name] = l.Delay
-		topics = append(topics, name)
+		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
 	}
+	// Lanes that the settings no longer name are read too: what waits there goes on at once,
+	// into a lane that is left if it is not due.
+	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
 	var err error
 	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
 		append(cfg.consume(schemas.RoleDelayer, topics, kgo.CooperativeStickyBalancer()), cfg.produce(runtimeLimit, runtimeLinger)...),
+		kgo.ConsumeRegex(),
 		kgo.FetchMaxPartitionBytes(256<<10), // a poll's worth of a partition is held while it waits
 		kgo.OnPartitionsRevoked(d.drop), kgo.OnPartitionsLost(d.drop))...)
 	return d, err

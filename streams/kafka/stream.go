@@ -30,6 +30,8 @@ type stream struct {
 	read    time.Time  // when the first of them was read
 	paused  bool
 	halted  bool // halt is closed
+	// discarded: the partition is no longer this stream's.
+	discarded bool
 }
 
 func newStream(g *BatchGroup, cl *kgo.Client, at partition) *stream {
@@ -89,8 +91,12 @@ func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 // settle takes a batch that is stored off the queue.
 func (s *stream) settle(batch []letter, bytes int64) {
 	last := batch[len(batch)-1].rec
-	s.g.commits.done(s.partition, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
 	s.mu.Lock()
+	if s.discarded { // the partition went while Store was at it: it is not ours to commit
+		s.mu.Unlock()
+		return
+	}
+	s.g.commits.done(s.partition, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
 	if s.letters = s.letters[len(batch):]; len(s.letters) == 0 {
 		s.letters = nil // lets go of the array
 	}
@@ -106,10 +112,11 @@ func (s *stream) settle(batch []letter, bytes int64) {
 	s.g.signal()
 }
 
-// discard lets go of what is queued.
+// discard lets go of what is queued, and of what becomes of a Store that is still at it.
 func (s *stream) discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.discarded = true
 	s.g.weight.add(-s.bytes)
 	s.letters, s.bytes = nil, 0
 }

@@ -1,0 +1,53 @@
+package kafka_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// What waits in a lane that the settings no longer name comes back all the same, and not early.
+func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+		p, err := kafka.NewProducer(b.Config(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		waits := command(change("a").Body.(*pb.Change))
+		waits.Due = time.Now().Add(3 * time.Minute)
+		if err := p.Publish(t.Context(), waits); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(b.Read(schemas.Delay("2m"))); n != 1 {
+			t.Fatalf("%d records in the lane, want 1", n)
+		}
+		cfg := b.Config()
+		cfg.Lanes = []kafka.Lane{{Name: "20s", Delay: 20 * time.Second}}
+		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}); err != nil {
+			t.Fatal(err)
+		}
+		again := schemas.Again(schemas.RoleCopier)
+		for _, tt := range []struct {
+			runs time.Duration
+			want int
+		}{{2 * time.Minute, 0}, {2 * time.Minute, 1}, {time.Minute, 1}} {
+			d, err := kafka.NewDelayer(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := run(t, tt.runs, d); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(b.Read(again)); n != tt.want {
+				t.Errorf("%d records came back, want %d", n, tt.want)
+			}
+		}
+	})
+}
