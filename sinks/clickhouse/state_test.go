@@ -111,7 +111,7 @@ func model(history []told) *pb.CopyRecord {
 	m.State = pb.RecordState_RECORD_STATE_LIVE
 	if typed != nil {
 		m.Properties = typed.GetProperties()
-		if typed.GetMediaType() != "" && written != nil && later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt) {
+		if typed.GetMediaType() != "" && (written == nil || later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt)) {
 			m.MediaType = typed.GetMediaType()
 		}
 	}
