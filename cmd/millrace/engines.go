@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // engineFlags say where a command finds Kafka and ClickHouse: in a configuration, or in
@@ -84,6 +85,22 @@ func (f *engineFlags) withApp(c *cobra.Command, do func(ctx context.Context, a *
 	}
 	defer a.Close()
 	return do(ctx, a, e)
+}
+
+// withDB runs do with the read model alone.
+func (f *engineFlags) withDB(c *cobra.Command, do func(ctx context.Context, db *clickhouse.DB) error) (err error) {
+	ctx := c.Context()
+	e, err := f.open(ctx, c.ErrOrStderr(), true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	db, err := app.OpenDB(ctx, e.cfg, e.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return do(ctx, db)
 }
 
 // loadConfig reads a configuration; what is wrong with it is the user's to mend.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/user"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 func newIncident() *cobra.Command {
@@ -29,20 +29,14 @@ func newIncidentList() *cobra.Command {
 		Use:   "list",
 		Short: "List open incidents",
 		Args:  noArgs,
-		RunE: func(c *cobra.Command, _ []string) (err error) {
-			e, err := f.open(c.Context(), c.ErrOrStderr(), true)
+		RunE: func(c *cobra.Command, _ []string) error {
+			var open []*pb.Incident
+			err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
+				open, err = db.OpenIncidents(ctx, account)
+				return err
+			})
 			if err != nil {
 				return err
-			}
-			defer func() { err = errors.Join(err, e.Close(c.Context())) }()
-			db, err := app.OpenDB(c.Context(), e.cfg, e.log)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, db.Close()) }()
-			open, err := db.OpenIncidents(c.Context(), account)
-			if err != nil {
-				return fmt.Errorf("read the incidents: %w", err)
 			}
 			tw := tabwriter.NewWriter(c.OutOrStdout(), 2, 0, 2, ' ', 0)
 			fmt.Fprintln(tw, "KEY\tSTATE\tROW\tOPENED")

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 func newObject() *cobra.Command {
@@ -42,20 +42,14 @@ func newObjectShow() *cobra.Command {
 	return c
 }
 
-func showObject(c *cobra.Command, f engineFlags, parts []string, asJSON bool) (err error) {
-	e, err := f.open(c.Context(), c.ErrOrStderr(), true)
+func showObject(c *cobra.Command, f engineFlags, parts []string, asJSON bool) error {
+	var events []clickhouse.Event
+	err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
+		events, err = db.Timeline(ctx, parts[0], parts[1], parts[2])
+		return err
+	})
 	if err != nil {
 		return err
-	}
-	defer func() { err = errors.Join(err, e.Close(c.Context())) }()
-	db, err := app.OpenDB(c.Context(), e.cfg, e.log)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	events, err := db.Timeline(c.Context(), parts[0], parts[1], parts[2])
-	if err != nil {
-		return fmt.Errorf("read the item's history: %w", err)
 	}
 	if len(events) == 0 {
 		return fmt.Errorf("nothing is on record of item %q in space %q of account %q", parts[2], parts[1], parts[0])
