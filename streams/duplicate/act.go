@@ -95,7 +95,7 @@ func (w *work) stream(ctx context.Context, version string, o storage.PutOptions)
 
 // misreading handles bytes that are not as they are known to be. The first time they
 // are read again: it may have been the transport. Then the source is suspect, and a
-// repair is moot.
+// repair from it is moot.
 func (w *work) misreading(s Sight, d Decision, err error) (bool, error) {
 	w.misread++
 	if w.misread == 1 {
@@ -103,7 +103,7 @@ func (w *work) misreading(s Sight, d Decision, err error) (bool, error) {
 	}
 	w.detail = err.Error()
 	if d.Row == "C0" {
-		w.rest(s, Decision{Row: "C0", Result: "repair-moot", CheckDestination: true})
+		w.rest(s, Decision{Row: "C0", Result: "repair-moot", CheckSource: true, CheckDestination: true})
 	} else {
 		w.rest(s, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: s.Destination.Presence == Present, Newer: d.Newer})
 	}
@@ -124,7 +124,7 @@ func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	}
 	w.emit(schemas.Changes, change)
 	w.task = w.afterCopy(change)
-	w.written, w.from, w.record = put, s.Source.Object, w.task.GetKnown()
+	w.written, w.from, w.record = put, s.Source.Object, known(change)
 	w.bytes += put.Size
 	w.digests = digest.Set(change.GetDigests())
 	w.finish(d, pb.Outcome_OUTCOME_DONE)

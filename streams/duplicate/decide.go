@@ -327,12 +327,18 @@ func (s Sight) gone() Decision {
 // source is the good copy, the destination the bad one.
 func (s Sight) repair() Decision {
 	moot := Decision{Row: "C0", Result: "repair-moot", CheckDestination: true}
+	// The good copy is none. The order comes from a record that says otherwise, so the
+	// next one would name it again: it is checked too.
+	noSource := moot
+	noSource.CheckSource = true
 	order := s.Command.GetRepair()
 	switch {
 	case !s.seen():
 		return Decision{Row: "C0", action: actFail}
-	case order == nil, s.Source.Presence != Present, s.Destination.Presence != Present && !s.isFailed():
+	case order == nil, s.Destination.Presence != Present && !s.isFailed():
 		return moot
+	case s.Source.Presence != Present:
+		return noSource
 	case s.fresh != answered:
 		return s.needRecords("C0")
 	}
@@ -344,8 +350,10 @@ func (s Sight) repair() Decision {
 	}
 	known, ok := reference(order.GetDigests(), s.Destination.Record)
 	switch {
-	case !isLive(m) || !isLive(a) || !ok || known.Compare(s.Source.digests()) == digest.Disagree:
+	case !isLive(m) || !isLive(a) || !ok:
 		return moot
+	case known.Compare(s.Source.digests()) == digest.Disagree:
+		return noSource
 	case !s.isFailed():
 		// Mended already, perhaps by an execution that died before it could tell.
 		if m.GetVersion() != s.Destination.Object.Version && known.Compare(s.Destination.digests()) == digest.Agree {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -47,7 +50,7 @@ func TestCopy(t *testing.T) {
 	task := got.tasks[schemas.FixityHigh][0]
 	wantTask := &pb.FixityTask{
 		Id: task.GetId(), Account: "acme", Store: "2", Space: "photos", Item: "a.jpg", Reason: pb.FixityReason_FIXITY_REASON_AFTER_COPY,
-		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), Known: known(want), Time: task.GetTime(),
+		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), Known: schemas.WithoutProperties(known(want)), Time: task.GetTime(),
 	}
 	if !proto.Equal(task, wantTask) {
 		t.Errorf("task:\ngot  %v\nwant %v", task, wantTask)
@@ -74,6 +77,37 @@ func TestCopy(t *testing.T) {
 	if again.result.GetId() == r.GetId() {
 		t.Error("two executions have one result")
 	}
+}
+
+// What a task carries of a record is bounded: a message that cannot be encoded takes all
+// the others of its command with it.
+func TestLongProperties(t *testing.T) {
+	w := newWorld(t)
+	long := storage.Properties{User: map[string]string{}}
+	for i := range 65 {
+		long.User["k"+strconv.Itoa(i)] = strings.Repeat("v", 2<<10)
+	}
+	put := func(store string) storage.Object {
+		o, err := w.mem[store].Put(t.Context(), "photos", "a.jpg", strings.NewReader("hello"), storage.PutOptions{Size: 5, Properties: long})
+		w.must(err)
+		return o
+	}
+	c := command(w.tell(record.Content(at("1"), put("1"))))
+	run := func(row string) {
+		t.Helper()
+		out, err := w.executor.Handle(t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, Timestamp: hour(9)})
+		w.must(err)
+		if got := sort(t, out).result.GetDecision(); got != row || len(out) != 3 {
+			t.Errorf("got row %s and %d messages, want %s and 3", got, len(out), row)
+		}
+		for _, m := range out {
+			if _, err := schemas.Encode(m); err != nil {
+				t.Errorf("row %s: %v", row, err)
+			}
+		}
+	}
+	run("C5")
+	run("C2") // its messages were lost: told again
 }
 
 func TestCopyOverKeepsWhatWasThere(t *testing.T) {

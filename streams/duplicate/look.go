@@ -95,7 +95,7 @@ func (sc *Scene) Look(ctx context.Context) Sight {
 	var g errgroup.Group
 	g.Go(func() error { s.Source = sc.looker.side(ctx, sc.SourceCopy, sc.SourceStore); return nil })
 	g.Go(func() error { s.Destination = sc.looker.side(ctx, sc.Copy, sc.Store); return nil })
-	g.Wait() // each side keeps its own error
+	_ = g.Wait() // each side keeps its own error
 	return s
 }
 

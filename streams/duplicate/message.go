@@ -128,14 +128,16 @@ func (w *work) afterCopy(c *pb.Change) *pb.FixityTask {
 	return &pb.FixityTask{
 		Id:      schemas.ID("task", reason.String(), w.Command.GetId(), c.GetId()),
 		Account: w.Copy.Account, Store: w.Copy.Store, Space: w.Copy.Space, Item: w.Copy.Item,
-		Reason: reason, Priority: priority, Cause: w.Command.GetId(), Known: known(c), Time: timestamppb.New(w.started),
+		Reason: reason, Priority: priority, Cause: w.Command.GetId(), Time: timestamppb.New(w.started),
+		Known: schemas.WithoutProperties(known(c)),
 	}
 }
 
-// suspect asks for the check of a copy that was found odd, at once.
+// suspect asks for the check of a copy that was found odd, at once. That of a repair is
+// the check of the copy that was to be repaired; its source is suspect like any other.
 func (w *work) suspect(at schemas.Copy) *pb.FixityTask {
 	reason := pb.FixityReason_FIXITY_REASON_SUSPECT
-	if w.origin() == pb.Origin_ORIGIN_REPAIR {
+	if w.origin() == pb.Origin_ORIGIN_REPAIR && at == w.Copy {
 		reason = pb.FixityReason_FIXITY_REASON_REPAIR
 	}
 	return &pb.FixityTask{

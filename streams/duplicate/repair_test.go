@@ -2,8 +2,10 @@ package duplicate
 
 import (
 	"errors"
+	"maps"
 	"testing"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
@@ -70,7 +72,21 @@ func TestRepair(t *testing.T) {
 		w, expected := prepare(t)
 		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
 		w.mem["1"].Corrupt("photos", "a.jpg", []byte("hELLO"))
-		moot(t, w, w.repair(expected), "hellO")
+		mootOfBoth(t, w, w.repair(expected))
+		w.holds("2", "hellO")
+	})
+	t.Run("the good copy is lost too", func(t *testing.T) {
+		w, expected := prepare(t)
+		w.mem["2"].Lose("photos", "a.jpg")
+		w.mem["1"].Lose("photos", "a.jpg")
+		mootOfBoth(t, w, w.repair(expected))
+	})
+	t.Run("the good copy is another, as its store says", func(t *testing.T) {
+		w, expected := prepare(t)
+		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
+		w.put("1", "hELLO")
+		mootOfBoth(t, w, w.repair(expected))
+		w.holds("2", "hellO")
 	})
 	t.Run("failed, and persisted", func(t *testing.T) {
 		w, expected := prepare(t)
@@ -97,4 +113,21 @@ func TestRepair(t *testing.T) {
 		}
 		w.holds("2", "hellO")
 	})
+}
+
+// mootOfBoth runs a repair whose source turns out to be no good copy: nobody else has
+// seen that, so both sides are checked. The source's check is not one of a repair of it.
+func mootOfBoth(t *testing.T, w *world, c *pb.DuplicationCommand) {
+	t.Helper()
+	got := w.mustRun(c)
+	got.ends("C0", "repair-moot", handedOn, 0, 2)
+	reasons := map[string]pb.FixityReason{}
+	for _, task := range got.tasks[schemas.FixityHigh] {
+		reasons[task.GetStore()] = task.GetReason()
+	}
+	want := map[string]pb.FixityReason{"1": pb.FixityReason_FIXITY_REASON_SUSPECT, "2": pb.FixityReason_FIXITY_REASON_REPAIR}
+	if !maps.Equal(reasons, want) {
+		t.Errorf("checks: got %v, want %v", reasons, want)
+	}
+	w.untouched("1")
 }

@@ -12,6 +12,7 @@ import (
 
 func TestDecideRepairs(t *testing.T) {
 	moot := Decision{Row: "C0", Result: "repair-moot", CheckDestination: true}
+	both := Decision{Row: "C0", Result: "repair-moot", CheckSource: true, CheckDestination: true}
 	repaired := Decision{Row: "C0", action: actCopy, Result: "repaired", Known: md5of(a)}
 	tests := map[string]struct {
 		sight func(*Sight)
@@ -26,7 +27,7 @@ func TestDecideRepairs(t *testing.T) {
 		"source unknown":          {func(s *Sight) { s.Source = Side{} }, Decision{Row: "C0", action: actFail}},
 		"destination unknown":     {func(s *Sight) { s.Destination.Presence = Unknown }, Decision{Row: "C0", action: actFail}},
 		"no order":                {func(s *Sight) { s.Command.Repair = nil }, moot},
-		"no good copy":            {func(s *Sight) { s.Source.Presence = Absent }, moot},
+		"no good copy":            {func(s *Sight) { s.Source.Presence = Absent }, both},
 		"another object is there": {func(s *Sight) { s.Destination.Object.Version = "d2" }, moot},
 		"mended, on record": {func(s *Sight) {
 			s.copied("d1", a)
@@ -46,7 +47,7 @@ func TestDecideRepairs(t *testing.T) {
 		}, moot},
 		"order: other content": {func(s *Sight) { s.Command.Repair.Digests = md5of(b) }, moot},
 		"order: no digests":    {func(s *Sight) { s.Command.Repair.Digests = nil }, moot},
-		"the good copy is not": {func(s *Sight) { s.Source = there("v1", b, 2) }, moot},
+		"the good copy is not": {func(s *Sight) { s.Source = there("v1", b, 2) }, both},
 		"only claimed": {func(s *Sight) {
 			s.Destination.Record.Manifest.Provenance = pb.Provenance_PROVENANCE_CLAIMED
 			s.Destination.Record.Audit.Provenance = pb.Provenance_PROVENANCE_CLAIMED

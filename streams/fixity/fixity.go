@@ -166,7 +166,8 @@ func (k *check) again(now time.Time, result string) schemas.Message {
 		Id:      schemas.ID("recheck", t.GetId(), strconv.Itoa(n)),
 		Account: t.GetAccount(), Store: t.GetStore(), Space: t.GetSpace(), Item: t.GetItem(),
 		Reason: t.GetReason(), Priority: t.GetPriority(), Cause: t.GetCause(),
-		Round: t.GetRound(), Baseline: t.GetBaseline(), Recheck: int32(n), Known: known,
-		Time: timestamppb.New(now), First: first, Previous: result,
+		Round: t.GetRound(), Baseline: t.GetBaseline(), Recheck: int32(n),
+		Known: schemas.WithoutProperties(known),
+		Time:  timestamppb.New(now), First: first, Previous: result,
 	}}
 }

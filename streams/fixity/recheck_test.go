@@ -1,6 +1,8 @@
 package fixity
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +36,27 @@ func TestRecheckTask(t *testing.T) {
 		if again.again.GetId() != first.again.GetId() || again.result.GetId() == first.result.GetId() {
 			t.Errorf("done again: task %s, was %s; result %s, was %s",
 				again.again.GetId(), first.again.GetId(), again.result.GetId(), first.result.GetId())
+		}
+	})
+}
+
+// What is on record may be long; what a task carries of it is not.
+func TestRecheckTaskOfLongProperties(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for _, r := range []*pb.Record{w.record.Manifest, w.record.Audit} {
+			r.Properties = map[string]string{"k": strings.Repeat("v", 130<<10)}
+		}
+		w.mem.Lose(at.Space, at.Item)
+		fresh := w.handle(task(nil)).again
+		w.fresh = func() ([]*pb.CopyRecord, error) { return nil, errors.New("no answer") }
+		carried := w.handle(task(w.record)).again
+		for name, got := range map[string]*pb.FixityTask{"read afresh": fresh, "carried": carried} {
+			if _, err := schemas.Encode(schemas.Message{Topic: schemas.FixityHigh, Body: got}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if !proto.Equal(got.GetKnown(), schemas.WithoutProperties(w.record)) {
+				t.Errorf("%s: carries %v", name, got.GetKnown())
+			}
 		}
 	})
 }

@@ -2,12 +2,16 @@ package steward
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // check takes the result of a check. What is not final, or was overtaken by a change,
@@ -101,7 +105,15 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		return s.tell(i, c.ref), nil
 	}
 	i.Row, i.Expected, i.Found, i.Object = r.GetRow(), expected(r), found(r), r.GetObject()
-	if err := s.treat(ctx, i, c); err != nil {
+	err := s.treat(ctx, i, c)
+	switch {
+	case retry.ClassOf(err) == retry.ClassUnavailable:
+		// The fault is a fact, and is told; only the order waits. It comes from the check
+		// that tell asks for: that one reads the records too, so it goes on until they
+		// answer, and it sees what became of the copy meanwhile.
+		s.step(i, stepUnknown, c, "")
+		s.log.Warn("repair is put off: what could be its source is not known", "copy", place.String(), "kind", i.GetKind(), "err", err)
+	case err != nil:
 		return nil, err
 	}
 	return s.tell(i, c.ref), nil
@@ -176,8 +188,15 @@ func (s *Steward) order(ctx context.Context, i *pb.Incident, c cause) error {
 	return nil
 }
 
+// freshWait bounds how long the records are waited for. It is less than a message may be
+// at work before it is put aside as failed: not to know is no failure of the message.
+const freshWait = 8 * time.Second
+
 // source returns the first store whose copy is on record with the digests that i's copy
-// should have, and has no open incident itself; empty where there is none.
+// should have, and has no open incident itself; empty where there is none. Stores that i
+// had a repair ordered from come last: that did not cure it, and their copies may not be
+// what the record says. An error is of class unavailable, or the end of a ctx that was
+// cancelled.
 func (s *Steward) source(ctx context.Context, i *pb.Incident) (string, error) {
 	var copies []schemas.Copy
 	for _, store := range s.stores.Others(i.GetAccount(), i.GetSpace(), i.GetStore()) {
@@ -189,17 +208,40 @@ func (s *Steward) source(ctx context.Context, i *pb.Incident) (string, error) {
 	if len(copies) == 0 {
 		return "", nil
 	}
-	records, err := s.records.Fresh(ctx, copies)
+	records, err := s.fresh(ctx, copies)
 	if err != nil {
 		return "", err
 	}
+	first := ""
 	for n, r := range records {
 		m := r.GetManifest()
-		if m.GetState() == pb.RecordState_RECORD_STATE_LIVE && digest.Set(m.GetDigests()).Compare(i.GetExpected()) == digest.Agree {
-			return copies[n].Store, nil
+		if m.GetState() != pb.RecordState_RECORD_STATE_LIVE || digest.Set(m.GetDigests()).Compare(i.GetExpected()) != digest.Agree {
+			continue
+		}
+		store := copies[n].Store
+		if !tried(i, store) {
+			return store, nil
+		}
+		if first == "" {
+			first = store
 		}
 	}
-	return "", nil
+	return first, nil
+}
+
+// fresh reads the records of copies. That ctx has a deadline which passes tells no more
+// of them than that they do not answer; that it was cancelled tells nothing.
+func (s *Steward) fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	wait, cancel := context.WithTimeout(ctx, freshWait)
+	defer cancel()
+	records, err := s.records.Fresh(wait, copies)
+	switch {
+	case err == nil:
+		return records, nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nil, context.Cause(ctx)
+	}
+	return nil, retry.Unavailable(fmt.Errorf("read records of the other copies afresh: %w", err))
 }
 
 // bad says that a copy with an open incident of kind is no source of a repair.

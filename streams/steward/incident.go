@@ -26,6 +26,7 @@ const (
 	stepExhausted  = "repairs-exhausted"
 	stepNoCopy     = "no-good-copy"
 	stepNoDigests  = "no-verified-digests"
+	stepUnknown    = "records-unknown"
 	stepClosed     = "closed"
 	kindCorrupt    = "content-corrupt"
 	kindMissing    = "content-missing"
@@ -78,15 +79,47 @@ func has(i *pb.Incident, action string) bool {
 	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetAction() == action })
 }
 
-// tell keeps i and returns it as a message, with the order that ref gave where it is
-// still out.
+// tried says that a repair of i was ordered from store.
+func tried(i *pb.Incident, store string) bool {
+	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool {
+		return s.GetAction() == stepOrdered && s.GetDetail() == store
+	})
+}
+
+// tell keeps i and returns it as a message, with what ref led to as long as that is
+// still out: the order, or the check in its place.
 func (s *Steward) tell(i *pb.Incident, ref string) []schemas.Message {
 	s.table.set(i)
 	out := []schemas.Message{{Topic: schemas.Incidents, Body: i}}
 	if order := ordered(i, ref); order != nil {
 		out = append(out, schemas.Message{Topic: schemas.DuplicationHigh, Body: order})
 	}
+	if task := putOff(i, ref); task != nil {
+		due := task.GetTime().AsTime().Add(recheckAfter)
+		out = append(out, schemas.Message{Topic: schemas.FixityHigh, Due: due, Body: task})
+	}
 	return out
+}
+
+// recheckAfter is how long after the check that found a fault its copy is checked again,
+// where nothing could be ordered.
+const recheckAfter = 5 * time.Minute
+
+// putOff rebuilds the task of the check that stands in for the order that ref could not
+// give; nil where it gave one, or where a repair has been ordered since. The task's
+// reason is not repair, whose failure means that a repair has come to its end: one that
+// another check orders meanwhile is let finish.
+func putOff(i *pb.Incident, ref string) *pb.FixityTask {
+	n := slices.IndexFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetAction() == stepUnknown && s.GetRef() == ref })
+	if n < 0 || n < lastOrder(i) || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN {
+		return nil
+	}
+	return &pb.FixityTask{
+		Id:      schemas.ID(stepUnknown, i.GetId(), ref),
+		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
+		Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH,
+		Cause: ref, Time: i.Steps[n].GetTime(),
+	}
 }
 
 // orderID is the id of the nth order of repair of an incident.

@@ -48,20 +48,20 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 
 // duplication takes a result of duplication: the end of a repair, or a copy that an
 // executor found missing.
-func (s *Steward) duplication(r *pb.DuplicationResult) ([]schemas.Message, error) {
+func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	if r.GetIncident() != "" {
-		return s.repaired(r), nil
+		return s.repaired(r)
 	}
 	place := schemas.Copy{Account: r.GetAccount(), Space: r.GetSpace(), Item: r.GetItem()}
 	switch r.GetResult() {
 	case "source-missing", "all-copies-missing":
 		place.Store = r.GetSourceStore()
-		return s.missing(place, r.GetResult(), r), nil
+		return s.missing(place, r.GetResult(), r)
 	case "was-lost":
 		place.Store = r.GetDestinationStore()
 		out := s.missing(place, kindMissing, r)
 		if out == nil {
-			return nil, nil
+			return nil
 		}
 		// The copy is there again by now; the check that says so closes the incident.
 		return append(out, schemas.Message{Topic: schemas.FixityHigh, Body: &pb.FixityTask{
@@ -69,9 +69,9 @@ func (s *Steward) duplication(r *pb.DuplicationResult) ([]schemas.Message, error
 			Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item,
 			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH,
 			Cause: r.GetId(), Time: r.GetFinished(),
-		}}), nil
+		}})
 	}
-	return nil, nil
+	return nil
 }
 
 // missing opens the incident of a copy that is not where it should be, or adds to it.

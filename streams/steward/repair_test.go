@@ -1,7 +1,7 @@
 package steward
 
 import (
-	"errors"
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -92,18 +92,23 @@ func TestNextGoodCopy(t *testing.T) {
 	}
 }
 
-// An error of the records is no absence of good copies: nothing is decided.
-func TestRecordsUnknown(t *testing.T) {
+// A good copy that an order did not repair from may be none: the next order tries another.
+func TestAnotherGoodCopyIsTried(t *testing.T) {
 	w := newWorld(t)
-	w.failure = errors.New("has not caught up")
-	r := w.result(2)
-	got, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: r})
-	if !errors.Is(err, w.failure) || got != nil {
-		t.Fatalf("got %v, %v", got, err)
+	w.do(w.result(2))
+	var got []string
+	for n := range 3 {
+		if len(w.orders) != n+1 {
+			t.Fatalf("round %d: ordered %v", n, w.orders)
+		}
+		got = append(got, w.orders[n].GetSourceStore())
+		w.do(w.ended(w.orders[n], "repair-moot"))
+		w.restart() // what was tried is in the steps
+		w.do(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
 	}
-	w.failure = nil
-	w.do(r)
-	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+	if want := []string{"1", "3", "1"}; !slices.Equal(got, want) {
+		t.Errorf("ordered from %v, want %v", got, want)
+	}
 }
 
 func TestThreeRepairsThenAPerson(t *testing.T) {

@@ -113,7 +113,7 @@ func (s *Steward) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	case *pb.FixityResult:
 		out, err = s.check(ctx, m)
 	case *pb.DuplicationResult:
-		out, err = s.duplication(m)
+		out = s.duplication(m)
 	case *pb.AdminAction:
 		out, err = s.action(ctx, m)
 	default:

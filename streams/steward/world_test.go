@@ -36,6 +36,7 @@ type world struct {
 	modes   map[string]Mode             // by store
 	records map[schemas.Copy]*pb.Record // manifests
 	failure error                       // of Fresh
+	silent  bool                        // Fresh does not answer
 	clock   int                         // minutes since base
 	topic   map[string]*pb.Incident     // what was published, by key
 	orders  []*pb.DuplicationCommand    // published
@@ -48,7 +49,11 @@ func (w *world) Others(_, _, store string) []string {
 	return slices.DeleteFunc([]string{"1", "2", "3"}, func(s string) bool { return s == store })
 }
 
-func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+func (w *world) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	if w.silent {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
 	var out []*pb.CopyRecord
 	for _, c := range copies {
 		r := w.records[c]

@@ -131,20 +131,6 @@ func (c FixityConfig) task(round string, started *timestamppb.Timestamp, k schem
 		Account: k.Account, Store: k.Store, Space: k.Space, Item: k.Item,
 		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: priority,
 		Cause: round, Round: round, Baseline: c.Baseline, Time: started,
-		Known: &pb.CopyRecord{
-			Manifest: content(k.Record.GetManifest()), Audit: content(k.Record.GetAudit()),
-			LastPass: k.Record.GetLastPass(), LastAttempt: k.Record.GetLastAttempt(),
-		},
+		Known: schemas.WithoutProperties(k.Record),
 	}}
-}
-
-// content is what a check needs of a record: all but the properties, which may be long.
-func content(r *pb.Record) *pb.Record {
-	if r == nil {
-		return nil
-	}
-	return &pb.Record{
-		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Size: r.GetSize(),
-		Version: r.GetVersion(), Etag: r.GetEtag(), Time: r.GetTime(), ChangeId: r.GetChangeId(), Origin: r.GetOrigin(),
-	}
 }
