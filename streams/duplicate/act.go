@@ -54,7 +54,7 @@ func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err er
 // prepare makes sure, before something is written where nothing was, that the store is
 // the one that it should be, and that the space exists.
 func (w *work) prepare(ctx context.Context, s Sight) error {
-	if err := w.looker.markers.confirm(ctx, w.Copy, w.Store, time.Now().Add(-markerAge)); err != nil {
+	if err := w.looker.confirm(ctx, w.Copy, w.Store, time.Now().Add(-markerAge)); err != nil {
 		return err
 	}
 	if !s.Destination.NoSpace {
@@ -176,7 +176,7 @@ func (w *work) space(ctx context.Context) error {
 		}
 		return fmt.Errorf("decide row %s of space %q: %w", d.Row, w.Copy.Space, err)
 	case actCreateSpace:
-		if err := w.looker.markers.confirm(ctx, w.Copy, w.Store, time.Now().Add(-markerAge)); err != nil {
+		if err := w.looker.confirm(ctx, w.Copy, w.Store, time.Now().Add(-markerAge)); err != nil {
 			return err
 		}
 		if err := w.createSpace(ctx, s.Source.Space); err != nil {
@@ -218,7 +218,7 @@ func (l *Looker) lookAtSpace(ctx context.Context, c schemas.Copy, store storage.
 	if !errors.Is(err, storage.ErrNoSpace) {
 		return spaceSide{Err: fmt.Errorf("stat space %q in store %s: %w", c.Space, c.Store, err)}
 	}
-	if err := l.markers.confirm(ctx, c, store, time.Now()); err != nil {
+	if err := l.confirm(ctx, c, store, time.Now()); err != nil {
 		return spaceSide{Err: fmt.Errorf("believe that space %q is absent: %w", c.Space, err)}
 	}
 	return spaceSide{Presence: Absent}

@@ -40,7 +40,7 @@ type Looker struct {
 	stores  Stores
 	rules   Rules
 	records Records
-	markers *markers
+	markers storage.Markers
 }
 
 // NewLooker returns a Looker.
@@ -48,7 +48,7 @@ func NewLooker(stores Stores, rules Rules, records Records) (*Looker, error) {
 	if stores == nil || rules == nil || records == nil {
 		return nil, errors.New("look: stores, rules or records are missing")
 	}
-	return &Looker{stores, rules, records, &markers{stores: map[string]*reading{}}}, nil
+	return &Looker{stores: stores, rules: rules, records: records}, nil
 }
 
 // A Scene is a command with the stores that it is about. The source can only be read.
@@ -108,7 +108,7 @@ func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) 
 	case !noSpace && !errors.Is(err, storage.ErrNotFound):
 		return Side{Err: fmt.Errorf("stat %s: %w", c, err)}
 	}
-	if err := l.markers.confirm(ctx, c, store, time.Now()); err != nil {
+	if err := l.confirm(ctx, c, store, time.Now()); err != nil {
 		return Side{Err: fmt.Errorf("believe that %s is absent: %w", c, err)}
 	}
 	return Side{Presence: Absent, NoSpace: noSpace}

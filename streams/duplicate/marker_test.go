@@ -30,7 +30,7 @@ func slowStore(t *testing.T) (*mem.Store, *storagetest.Faulty) {
 func TestMarkerIsReadAfterTheAbsence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := slowStore(t)
-		m := &markers{stores: map[string]*reading{}}
+		m := new(Looker)
 		at := schemas.Copy{Account: "acme", Store: "1"}
 		if err := m.confirm(t.Context(), at, f, time.Now()); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestMarkerIsReadAfterTheAbsence(t *testing.T) {
 func TestOneReadingServesAllWhoAskMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, f := slowStore(t)
-		m := &markers{stores: map[string]*reading{}}
+		m := new(Looker)
 		at := schemas.Copy{Account: "acme", Store: "1"}
 		ask := func(wg *sync.WaitGroup, ctx context.Context) {
 			wg.Go(func() {

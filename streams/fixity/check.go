@@ -289,7 +289,7 @@ func (k *check) believe(ctx context.Context) error {
 	if k.evidence.Content.State != absent && k.evidence.Stored.State != absent {
 		return nil
 	}
-	err := k.proofs.after(ctx, storeKey{k.place.Account, k.place.Store}, k.store.Marker)
+	err := k.markers.Confirm(ctx, schemas.Key(k.place.Account, k.place.Store), k.store, time.Now())
 	if err == nil {
 		return nil
 	}

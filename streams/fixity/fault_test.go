@@ -6,9 +6,7 @@ import (
 	"io"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -254,44 +252,4 @@ func TestCancelled(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestProofs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var p proofs
-		var mu sync.Mutex
-		readings := 0
-		failure := errors.New("not this store")
-		read := func(context.Context) error {
-			mu.Lock()
-			readings++
-			n := readings
-			mu.Unlock()
-			time.Sleep(time.Second)
-			if n == 2 {
-				return failure
-			}
-			return nil
-		}
-		key := storeKey{"acme", "2"}
-		var wg sync.WaitGroup
-		errs := make([]error, 5)
-		wg.Go(func() { errs[0] = p.after(t.Context(), key, read) })
-		synctest.Wait()
-		for n := 1; n < len(errs); n++ { // while the first reading runs
-			wg.Go(func() { errs[n] = p.after(t.Context(), key, read) })
-		}
-		wg.Wait()
-		if readings != 2 || errs[0] != nil {
-			t.Errorf("%d readings for five, first says %v", readings, errs[0])
-		}
-		for _, err := range errs[1:] {
-			if !errors.Is(err, failure) {
-				t.Errorf("got %v, want the answer of the second reading", err)
-			}
-		}
-		if err := p.after(t.Context(), key, read); err != nil || readings != 3 {
-			t.Errorf("a later absence: %v after %d readings, want a third", err, readings)
-		}
-	})
 }

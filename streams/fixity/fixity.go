@@ -59,7 +59,7 @@ type Checker struct {
 	config  Config
 	stores  Stores
 	records Records
-	proofs  proofs
+	markers storage.Markers
 	hashers hashers
 }
 

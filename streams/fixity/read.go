@@ -1,7 +1,6 @@
 package fixity
 
 import (
-	"context"
 	"io"
 	"slices"
 	"strings"
@@ -59,66 +58,4 @@ func (h *hashers) pool(algs []string) (*digest.Pool, error) {
 	}
 	h.pools[key] = p
 	return p, nil
-}
-
-type storeKey struct{ account, store string }
-
-// proofs shares readings of stores' markers: a reading serves all whose absence was
-// seen before it began. One reading of a store runs at a time, so those who come
-// meanwhile share the next one.
-type proofs struct {
-	mu     sync.Mutex
-	stores map[storeKey]*proof // guarded by mu
-}
-
-type proof struct {
-	turn chan struct{} // holds one token: the right to read, and to write what follows
-	mu   sync.Mutex
-	seen int   // readings begun so far; guarded by mu
-	err  error // of the newest reading; guarded by turn
-}
-
-// after returns the answer of a reading that began after the call.
-func (p *proofs) after(ctx context.Context, key storeKey, read func(context.Context) error) error {
-	s := p.of(key)
-	before := s.begun(0)
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case s.turn <- struct{}{}:
-	}
-	defer func() { <-s.turn }()
-	if s.begun(0) > before {
-		return s.err
-	}
-	s.begun(1)
-	err := read(ctx)
-	if ctx.Err() != nil { // says nothing to others
-		s.begun(-1)
-		return context.Cause(ctx)
-	}
-	s.err = err
-	return err
-}
-
-func (p *proofs) of(key storeKey) *proof {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.stores[key]
-	if s == nil {
-		s = &proof{turn: make(chan struct{}, 1)}
-		if p.stores == nil {
-			p.stores = map[storeKey]*proof{}
-		}
-		p.stores[key] = s
-	}
-	return s
-}
-
-// begun counts n more readings and returns how many began.
-func (s *proof) begun(n int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen += n
-	return s.seen
 }
