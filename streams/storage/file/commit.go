@@ -47,7 +47,9 @@ func (w *write) prepare() error {
 		return err
 	}
 	if err == nil {
-		w.was = w.aspectOf(&old)
+		if w.was, err = w.aspectOf(&old); err != nil {
+			return err
+		}
 	}
 	if w.st, err = w.t.date(w.s.now()); err != nil {
 		return err
@@ -70,13 +72,15 @@ func both(f, g func() error) error {
 	return errors.Join(fErr, gErr)
 }
 
-// aspectOf returns what the sidecar says of the file that is in the place. One that
-// cannot be read is replaced now.
-func (w *write) aspectOf(old *unix.Stat_t) *aspect {
-	sc, _ := w.sess.readSidecar(w.p)
+// aspectOf returns what the sidecar says of the file that is in the place.
+func (w *write) aspectOf(old *unix.Stat_t) (*aspect, error) {
+	sc, err := w.sess.oldSidecar(w.p)
+	if err != nil {
+		return nil, err
+	}
 	a, _ := sc.of(old.Mtim.Nano())
 	a.Modified, a.Size = old.Mtim.Nano(), old.Size
-	return &a
+	return &a, nil
 }
 
 // sidecar writes the sidecar anew; it is not synced.
@@ -126,7 +130,7 @@ func (w *write) try(ctx context.Context) (string, error) {
 	if err := w.o.Condition.Check(storage.Object{Version: versionOf(old.Mtim.Nano())}, present); err != nil {
 		return "", err
 	}
-	if err := w.refresh(&old, present); err != nil {
+	if err := w.refresh(ctx, &old, present); err != nil {
 		return "", err
 	}
 	if !present {
@@ -136,15 +140,22 @@ func (w *write) try(ctx context.Context) (string, error) {
 }
 
 // refresh has the sidecar tell of the file that is in the place now, and the new file
-// later than that: a version is never older than its predecessor.
-func (w *write) refresh(old *unix.Stat_t, present bool) (err error) {
+// later than that, in the milliseconds of changes: of two writers at the same time the
+// one that was last is the one that counts.
+func (w *write) refresh(ctx context.Context, old *unix.Stat_t, present bool) (err error) {
 	var was *aspect
 	if present {
-		was = w.aspectOf(old)
+		if was, err = w.aspectOf(old); err != nil {
+			return err
+		}
 	}
-	stale := present && w.st.Mtim.Nano() <= old.Mtim.Nano()
+	stale := present && milli(&w.st) <= milli(old)
 	if stale {
-		if w.st, err = w.t.dateAfter(old.Mtim.Nano()); err != nil {
+		at, err := w.s.after(ctx, time.Unix(0, old.Mtim.Nano()))
+		if err != nil {
+			return err
+		}
+		if w.st, err = w.t.dateLater(at, old); err != nil {
 			return err
 		}
 	}
@@ -258,17 +269,20 @@ func (t *temp) date(at time.Time) (unix.Stat_t, error) {
 	return st, named("stat", name, err)
 }
 
-// dateAfter dates the file later than ns, as a file system with coarse times can, and
-// has that on disk.
-func (t *temp) dateAfter(ns int64) (st unix.Stat_t, err error) {
-	for _, step := range []time.Duration{1, time.Microsecond, time.Millisecond, time.Second, 2 * time.Second} {
-		st, err = t.date(time.Unix(0, ns).Add(step))
+// dateLater dates the file at a time, or after it where a file system with coarse times
+// would not tell it from old's millisecond, and has that on disk.
+func (t *temp) dateLater(at time.Time, old *unix.Stat_t) (st unix.Stat_t, err error) {
+	for _, step := range []time.Duration{0, time.Millisecond, time.Second, 2 * time.Second} {
+		st, err = t.date(at.Add(step))
 		if err != nil {
 			return st, err
 		}
-		if st.Mtim.Nano() > ns {
+		if milli(&st) > milli(old) {
 			return st, fsync(t.fd, t.s.tmp+"/"+t.name)
 		}
 	}
-	return st, fmt.Errorf("date %s after %v: the file system keeps no such time", t.name, time.Unix(0, ns))
+	return st, fmt.Errorf("date %s at %v: the file system keeps no such time", t.name, at)
 }
+
+// milli is a file's modification time as changes tell it.
+func milli(st *unix.Stat_t) int64 { return time.Unix(0, st.Mtim.Nano()).UnixMilli() }

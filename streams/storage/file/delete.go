@@ -50,7 +50,10 @@ func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.De
 	if err := o.Condition.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, true); err != nil {
 		return "", storage.Deleted{}, err
 	}
-	sc, _ := sess.readSidecar(p) // one that cannot be read goes with its item
+	sc, err := sess.oldSidecar(p)
+	if err != nil {
+		return "", storage.Deleted{}, err
+	}
 	a, _ := sc.of(st.Mtim.Nano())
 	d := storage.Deleted{Object: object(p.item, &st, a)}
 	if d.Time, err = s.after(ctx, d.Object.Modified); err != nil {
@@ -70,8 +73,8 @@ func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.De
 	return at, d, sess.removeSidecar(p)
 }
 
-// after returns the time of a delete: now, but later than modified in milliseconds,
-// which is what the times of changes are told in.
+// after returns the time of what comes after modified: now, but later than that in
+// milliseconds, which is what the times of changes are told in.
 func (s *Store) after(ctx context.Context, modified time.Time) (time.Time, error) {
 	first := modified.Truncate(time.Millisecond).Add(time.Millisecond)
 	now := s.now()
@@ -200,12 +203,12 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, props sto
 	if err := c.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, true); err != nil {
 		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
 	}
-	var digests map[string]string
-	if sc, err := sess.readSidecar(p); err == nil { // else it is replaced now
-		a, _ := sc.of(st.Mtim.Nano())
-		digests = a.Digests
+	sc, err := sess.oldSidecar(p)
+	if err != nil {
+		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, err)
 	}
-	now := newAspect(&st, digests, props)
+	was, _ := sc.of(st.Mtim.Nano())
+	now := newAspect(&st, was.Digests, props)
 	if err := sess.setSidecar(p, sidecar{Item: item, Now: now}); err != nil {
 		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, refine(err))
 	}

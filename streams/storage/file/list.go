@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -66,6 +67,7 @@ type lister struct {
 	space string // its directory
 	after string
 	yield func(storage.Object, error) bool
+	named bool // the last file was where its entry said
 }
 
 // An entry is a name in a directory that leads to items.
@@ -74,6 +76,8 @@ type entry struct {
 	path string // below the directory; with several names where a segment is split
 	dir  bool
 }
+
+func (e entry) compare(key string) int { return strings.Compare(e.key, key) }
 
 // dir lists what is in a directory, whose items' ids begin with prefix, in the order of
 // their ids: a directory's items come where its name with a slash comes. It returns
@@ -92,7 +96,9 @@ func (l *lister) dir(ctx context.Context, path, prefix string) (bool, error) {
 		id := prefix + e.key
 		switch {
 		case i > 0 && e.key == entries[i-1].key:
-			l.s.skipped(path+"/"+e.path, "the item has another file, under its own name")
+			if l.named { // else this is the same file, after it moved beside a directory
+				l.s.skipped(path+"/"+e.path, "the item has another file, under its own name")
+			}
 		case e.dir && id < l.after && !strings.HasPrefix(l.after, id):
 		case e.dir:
 			l.shut(&at)
@@ -121,22 +127,8 @@ func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id stri
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
-	var st unix.Stat_t
-	var err error
-	if strings.Contains(e.path, "/") {
-		st, err = l.sess.stat(dir + "/" + e.path)
-	} else {
-		if *at < 0 {
-			if *at, err = l.sess.dir(dir); err != nil {
-				*at = -1
-			}
-		}
-		if err == nil {
-			err = named("stat", dir+"/"+e.path, retryEINTR(func() error {
-				return unix.Fstatat(*at, e.path, &st, unix.AT_SYMLINK_NOFOLLOW)
-			}))
-		}
-	}
+	st, err := l.stat(at, dir, e.path)
+	l.named = err == nil && isRegular(&st)
 	if isAbsent(err) || err == nil && !isRegular(&st) {
 		// It went, or moved beside a new directory of its name.
 		_, st, err = l.sess.locate(placeIn(l.space, id))
@@ -150,19 +142,44 @@ func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id stri
 	return l.yield(object(id, &st, aspect{}), nil), nil
 }
 
-// entries returns what is in a directory that can lead to items, sorted.
+// stat looks at dir/path. The directory stays open in at for the next one.
+func (l *lister) stat(at *int, dir, path string) (st unix.Stat_t, err error) {
+	if strings.Contains(path, "/") {
+		return l.sess.stat(dir + "/" + path)
+	}
+	if *at < 0 {
+		if *at, err = l.sess.dir(dir); err != nil {
+			*at = -1
+			return st, err
+		}
+	}
+	err = retryEINTR(func() error { return unix.Fstatat(*at, path, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	return st, named("stat", dir+"/"+path, err)
+}
+
+// maxReads bounds how often a directory is read that others keep changing. A file moves
+// beside a directory once, so what was not seen on its way is there for the next
+// reading; the third is for file systems where a file that is replaced changes its slot.
+const maxReads = 3
+
+// entries returns what is in a directory that can lead to items, sorted. What is there
+// all the time is in it, under whatever names.
 func (l *lister) entries(path, prefix string) ([]entry, error) {
 	r := &reading{l: l, dir: path, room: storage.MaxItemID - len(prefix)}
-	if err := r.read("", ""); err != nil {
+	for range maxReads {
+		r.moved = false
+		if err := r.read("", ""); err != nil {
+			return nil, err
+		}
+		r.sort()
+		if !r.moved {
+			break
+		}
+		r.again = true
+	}
+	if err := r.besides(); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(r.entries, func(a, b entry) int {
-		if c := strings.Compare(a.key, b.key); c != 0 {
-			return c
-		}
-		// Of two files of one item the one under its own name counts.
-		return cmp.Compare(btoi(strings.HasSuffix(a.path, tokenBeside)), btoi(strings.HasSuffix(b.path, tokenBeside)))
-	})
 	return r.entries, nil
 }
 
@@ -180,6 +197,60 @@ type reading struct {
 	dir     string
 	room    int // bytes that ids have left
 	entries []entry
+	moved   bool // names may have been changed under way
+	again   bool // all is read once more: what is skipped has been told
+}
+
+// sort sorts the entries, each once.
+func (r *reading) sort() {
+	slices.SortFunc(r.entries, func(a, b entry) int {
+		// Of two files of one item the one under its own name counts.
+		beside := btoi(strings.HasSuffix(a.path, tokenBeside)) - btoi(strings.HasSuffix(b.path, tokenBeside))
+		return cmp.Or(strings.Compare(a.key, b.key), beside, strings.Compare(a.path, b.path))
+	})
+	r.entries = slices.Compact(r.entries)
+}
+
+// besides adds the files beside directories that were not seen: a file goes there before
+// the directory takes its name, maybe into a slot that was read by then.
+func (r *reading) besides() error {
+	at := -1
+	defer func() { r.l.shut(&at) }()
+	var more []entry
+	for _, e := range r.entries {
+		if !e.dir {
+			continue
+		}
+		key := strings.TrimSuffix(e.key, "/")
+		if _, seen := slices.BinarySearchFunc(r.entries, key, entry.compare); seen {
+			continue
+		}
+		path := segment(key, true)
+		st, err := r.l.stat(&at, r.dir, path)
+		if err != nil && !isAbsent(err) {
+			return err
+		}
+		if err == nil && isRegular(&st) {
+			more = append(more, entry{key: key, path: path})
+		}
+	}
+	if len(more) > 0 {
+		r.entries = append(r.entries, more...)
+		r.sort()
+	}
+	return nil
+}
+
+// changed reports whether a directory may have been changed between two looks at it, the
+// first of them at a time: a change so shortly before that another one could bear the
+// same time counts too.
+func changed(before, after *unix.Stat_t, at time.Time) bool {
+	tick := 20 * time.Millisecond // of the kernel's clock for files, and more
+	if before.Ctim.Nsec == 0 {
+		tick = 2 * time.Second // of file systems with coarse times
+	}
+	return before.Mtim != after.Mtim || before.Ctim != after.Ctim ||
+		at.Sub(time.Unix(0, before.Ctim.Nano())).Abs() <= tick
 }
 
 // read reads dir/sub, whose names go on from text.
@@ -198,6 +269,11 @@ func (r *reading) read(sub, text string) error {
 	// By this name the standard library finds the kinds that a file system leaves out.
 	f := os.NewFile(uintptr(fd), fmt.Sprintf("/proc/self/fd/%d", fd))
 	defer f.Close()
+	var before unix.Stat_t
+	at := time.Now()
+	if err := unix.Fstat(fd, &before); err != nil {
+		return named("stat", path, err)
+	}
 	for {
 		list, err := f.ReadDir(1024)
 		for _, d := range list {
@@ -206,12 +282,20 @@ func (r *reading) read(sub, text string) error {
 			}
 		}
 		if err == io.EOF {
-			return nil
+			return named("stat", path, r.look(fd, &before, at))
 		}
 		if err != nil {
 			return fmt.Errorf("list %s: %w", path, err)
 		}
 	}
+}
+
+// look finds out whether the directory has changed since it was looked at before.
+func (r *reading) look(fd int, before *unix.Stat_t, at time.Time) error {
+	var after unix.Stat_t
+	err := unix.Fstat(fd, &after)
+	r.moved = r.moved || changed(before, &after, at)
+	return err
 }
 
 func (r *reading) add(sub, text string, d fs.DirEntry) error {
@@ -238,6 +322,8 @@ func (r *reading) add(sub, text string, d fs.DirEntry) error {
 		r.entries = append(r.entries, entry{key: full, path: path})
 		return nil
 	}
-	r.l.s.skipped(r.dir+"/"+path, reason)
+	if !r.again {
+		r.l.s.skipped(r.dir+"/"+path, reason)
+	}
 	return nil
 }

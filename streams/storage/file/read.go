@@ -41,11 +41,14 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 		return storage.Object{}, err
 	}
 	a, err := sess.about(p, &st)
-	return object(item, &st, a), err
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return object(item, &st, a), nil
 }
 
 // about returns what the sidecar says of the item's file. Where a writer is just
-// replacing both it looks again, and st is then of the file as it is now.
+// replacing or removing both it looks again, and st is then of the file as it is now.
 func (s *session) about(p place, st *unix.Stat_t) (aspect, error) {
 	for range maxTries {
 		sc, err := s.readSidecar(p)
@@ -53,7 +56,7 @@ func (s *session) about(p place, st *unix.Stat_t) (aspect, error) {
 			return aspect{}, fmt.Errorf("item %q: %w", p.item, err)
 		}
 		a, known := sc.of(st.Mtim.Nano())
-		if known || sc == nil {
+		if known {
 			return a, nil
 		}
 		_, now, err := s.locate(p)
@@ -61,7 +64,7 @@ func (s *session) about(p place, st *unix.Stat_t) (aspect, error) {
 			return aspect{}, err
 		}
 		if now.Mtim == st.Mtim && now.Ino == st.Ino {
-			return a, nil // the file was changed by others than us
+			return a, nil // the file is, or was changed, by others than us
 		}
 		*st = now
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"unicode/utf8"
@@ -70,6 +71,9 @@ func (s *session) makeShards(space string) error {
 	return fsync(fd, meta)
 }
 
+// errSpoilt is of a sidecar that was read and tells nothing of its item.
+var errSpoilt = errors.New("sidecar is spoilt")
+
 // readSidecar returns nil where there is none. One that cannot be read is an error:
 // properties that are there must not be taken for none.
 func (s *session) readSidecar(p place) (*sidecar, error) {
@@ -83,12 +87,22 @@ func (s *session) readSidecar(p place) (*sidecar, error) {
 	}
 	var sc sidecar
 	if err := json.Unmarshal(b, &sc); err != nil {
-		return nil, fmt.Errorf("read sidecar %s: %w", path, err)
+		return nil, fmt.Errorf("%w: %s: %w", errSpoilt, path, err)
 	}
 	if sc.Item != p.item {
-		return nil, fmt.Errorf("sidecar %s is of item %q", path, sc.Item)
+		return nil, fmt.Errorf("%w: %s is of item %q", errSpoilt, path, sc.Item)
 	}
 	return &sc, nil
+}
+
+// oldSidecar is readSidecar for who replaces or removes it: one that is spoilt is as
+// good as none. Of one that could not be read nothing is known, so it stays.
+func (s *session) oldSidecar(p place) (*sidecar, error) {
+	sc, err := s.readSidecar(p)
+	if errors.Is(err, errSpoilt) {
+		return nil, nil
+	}
+	return sc, err
 }
 
 // of returns what the sidecar, which may be nil, says of a file with this modification

@@ -1,0 +1,250 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Files that move beside directories while their directory is read are listed, once.
+func TestListWhileFilesMove(t *testing.T) {
+	const n = 3000
+	for name, made := range map[string]bool{"the directories are made": true, "the directories are not made yet": false} {
+		t.Run(name, func(t *testing.T) {
+			var do func()
+			told := map[string]int{}
+			s := store(t, Config{Skipped: func(path, _ string) {
+				if told[path]++; do != nil { // in the midst of the reading
+					do()
+					do = nil
+				}
+			}})
+			dir := filepath.Join(s.cfg.Root, sp)
+			var want []string
+			for i := range n {
+				want = append(want, fmt.Sprintf("f%04d", i))
+				must(t, os.WriteFile(filepath.Join(dir, want[i]), nil, 0o666))
+				if i%10 == 0 {
+					must(t, os.Symlink("x", filepath.Join(dir, fmt.Sprintf("link%04d", i))))
+				}
+			}
+			do = func() {
+				for _, item := range want {
+					path := filepath.Join(dir, item)
+					must(t, os.Rename(path, path+tokenBeside))
+					if made {
+						must(t, os.Mkdir(path, 0o777))
+					}
+				}
+			}
+			if got := list(t, s); !slices.Equal(got, want) {
+				t.Errorf("got %d items, want %d", len(got), n)
+			}
+			if do != nil {
+				t.Fatal("nothing moved")
+			}
+			for path, times := range told {
+				if times > 1 || !strings.HasPrefix(path, sp+"/link") {
+					t.Errorf("%q was told %d times", path, times)
+				}
+			}
+			if len(told) != n/10 {
+				t.Errorf("got %d told, want %d", len(told), n/10)
+			}
+		})
+	}
+}
+
+// A directory whose item was not seen leads to the file beside it.
+func TestBesides(t *testing.T) {
+	long := strings.Repeat("n", 255)
+	s := store(t, Config{})
+	for _, item := range []string{"a", "b", "c/x", long, ""} {
+		put(t, s, item+"/below", "x")
+	}
+	put(t, s, "a", "x")
+	put(t, s, "b", "x")
+	put(t, s, long, "x")
+	must(t, os.Symlink("a%=", filepath.Join(s.cfg.Root, sp, "c%=")))
+	seen := []entry{
+		{"/", "%-", true},
+		{"a/", "a", true},
+		{"b", "b%=", false},
+		{"b/", "b", true},
+		{"c/", "c", true},
+		{"gone/", "gone", true},
+		{long + "/", long, true},
+	}
+	want := slices.Insert(slices.Clone(seen), 1, entry{"a", "a%=", false})
+	want = slices.Insert(want, len(want)-1, entry{long, segment(long, true), false})
+	r := &reading{l: &lister{s: s, sess: s.sess, space: sp}, dir: sp, entries: seen}
+	must(t, r.besides())
+	if !reflect.DeepEqual(r.entries, want) {
+		t.Errorf("got %v, want %v", r.entries, want)
+	}
+}
+
+func TestChanged(t *testing.T) {
+	at := time.Date(2026, 5, 1, 12, 0, 0, 500e6, time.UTC)
+	st := func(changed time.Time) unix.Stat_t {
+		ts := unix.NsecToTimespec(changed.UnixNano())
+		return unix.Stat_t{Mtim: ts, Ctim: ts}
+	}
+	tests := map[string]struct {
+		before, after time.Time
+		want          bool
+	}{
+		"quiet":                      {at.Add(-time.Second), at.Add(-time.Second), false},
+		"changed under way":          {at.Add(-time.Second), at.Add(time.Millisecond), true},
+		"changed just before":        {at.Add(-5 * time.Millisecond), at.Add(-5 * time.Millisecond), true},
+		"coarse times, quiet":        {at.Truncate(time.Second).Add(-2 * time.Second), at.Truncate(time.Second).Add(-2 * time.Second), false},
+		"coarse times, just before":  {at.Truncate(time.Second), at.Truncate(time.Second), true},
+		"the other clock is fast":    {at.Add(time.Hour), at.Add(time.Hour), false},
+		"a little faster than ours":  {at.Add(time.Millisecond), at.Add(time.Millisecond), true},
+		"the other clock was turned": {at.Add(-time.Second), at.Add(-time.Hour), true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			before, after := st(tt.before), st(tt.after)
+			if got := changed(&before, &after, at); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Of writers in one millisecond each is later than the one before, as changes tell it.
+func TestVersionsGrowInMilliseconds(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 300, time.UTC)
+	clock := func() time.Time { return now }
+	s := store(t, Config{Now: clock})
+	other := open(t, Config{Root: s.cfg.Root, Now: clock})
+	tests := map[string]struct {
+		item   string
+		second *Store
+		touch  time.Duration // of the first file, from its own time
+	}{
+		"one process":         {"a", s, 0},
+		"another process":     {"b", other, 0},
+		"a file from ahead":   {"c", s, time.Hour},
+		"an older file":       {"d", s, -time.Hour},
+		"the millisecond's 0": {"e", s, -300},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			first := put(t, s, tt.item, "first")
+			path, err := s.Path(sp, tt.item)
+			must(t, err)
+			if tt.touch != 0 {
+				must(t, os.Chtimes(path, time.Time{}, first.Modified.Add(tt.touch)))
+				first = stat(t, s, tt.item)
+			}
+			second := put(t, tt.second, tt.item, "second")
+			if second.Modified.UnixMilli() <= first.Modified.UnixMilli() {
+				t.Errorf("got %v after %v, want a later millisecond", second.Modified, first.Modified)
+			}
+			if got := stat(t, s, tt.item); got.Version != second.Version || !reflect.DeepEqual(got.Digests, second.Digests) {
+				t.Errorf("Stat: got %+v, want %+v", got, second)
+			}
+		})
+	}
+}
+
+// While a sidecar cannot be read nothing is known of what it says, so nothing takes its place.
+func TestSidecarNotRead(t *testing.T) {
+	ctx := t.Context()
+	replace := func(s *Store, keep bool) error {
+		_, err := s.Put(ctx, sp, "a", strings.NewReader("new"), storage.PutOptions{Size: 3, KeepReplaced: keep})
+		return err
+	}
+	remove := func(s *Store, keep bool) error {
+		_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: keep})
+		return err
+	}
+	tests := map[string]func(s *Store) error{
+		"SetProperties": func(s *Store) error {
+			_, err := s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "new/type"}, storage.Condition{})
+			return err
+		},
+		"Put":             func(s *Store) error { return replace(s, false) },
+		"Put, keeping":    func(s *Store) error { return replace(s, true) },
+		"Delete":          func(s *Store) error { return remove(s, false) },
+		"Delete, keeping": func(s *Store) error { return remove(s, true) },
+	}
+	for name, call := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{})
+			put(t, s, "a", "old")
+			want := stat(t, s, "a")
+			p, err := newPlace(sp, "a")
+			must(t, err)
+			_, path := sidecarPath(p)
+			path = filepath.Join(s.cfg.Root, path)
+			// What stands for a broken disk: to open a socket is an error of its own.
+			must(t, os.Rename(path, path+".away"), unix.Mknod(path, unix.S_IFSOCK|0o666, 0))
+			if err := call(s); !errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("got %v, want the error of the sidecar", err)
+			}
+			must(t, os.Rename(path+".away", path))
+			if got := stat(t, s, "a"); !reflect.DeepEqual(got, want) || len(got.Digests) == 0 {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+// A sidecar that goes while it is looked for goes with its file.
+func TestStatWhileDeleted(t *testing.T) {
+	remove := func(t *testing.T, s *Store) {
+		_, err := s.Delete(t.Context(), sp, "a", storage.DeleteOptions{})
+		must(t, err)
+	}
+	tests := map[string]struct {
+		do      func(t *testing.T, s *Store)
+		absent  bool
+		digests bool
+		size    int64
+	}{
+		"deleted":         {do: remove, absent: true},
+		"deleted and put": {do: func(t *testing.T, s *Store) { remove(t, s); put(t, s, "a", "another") }, digests: true, size: 7},
+		"replaced":        {do: func(t *testing.T, s *Store) { put(t, s, "a", "another") }, digests: true, size: 3},
+		"nothing":         {do: func(*testing.T, *Store) {}, digests: true, size: 3},
+		"deleted, and another brought it back": {do: func(t *testing.T, s *Store) {
+			remove(t, s)
+			must(t, os.WriteFile(filepath.Join(s.cfg.Root, sp, "a"), []byte("by hand"), 0o666))
+		}, size: 7},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{})
+			put(t, s, "a", "old")
+			p, err := newPlace(sp, "a")
+			must(t, err)
+			_, st, err := s.sess.locate(p)
+			must(t, err)
+			tt.do(t, s)
+			a, err := s.sess.about(p, &st)
+			if tt.absent {
+				if !errors.Is(err, storage.ErrNotFound) {
+					t.Errorf("got %+v, %v, want ErrNotFound", a, err)
+				}
+				return
+			}
+			must(t, err)
+			if got := object("a", &st, a); len(got.Digests) > 0 != tt.digests || got.Size != tt.size {
+				t.Errorf("got %+v, want size %d and digests: %v", got, tt.size, tt.digests)
+			}
+		})
+	}
+}
