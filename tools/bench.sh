@@ -16,7 +16,7 @@ if [ "$pattern" = . ]; then
 	go_src=$(go env GOROOT)/src
 	echo "demo over the Go tree ..." >&2
 	./bin/millrace demo -o json "$go_src" | tail -n 1 |
-		sed -E 's/.*"items":([0-9]+).*"seconds":([0-9.]+).*"items_per_second":([0-9.]+).*"change_to_copy_seconds_median":([0-9.]+).*"change_to_copy_seconds_p99":([0-9.]+).*/Demo 1 \1 items \2 s \3 items\/s \4 s-median \5 s-p99/' >>"$out"
+		sed -E 's/"stores":.*"findings"/"findings"/; s/.*"items":([0-9]+).*"seconds":([0-9.]+).*"items_per_second":([0-9.]+).*"change_to_copy_seconds_median":([0-9.]+).*"change_to_copy_seconds_p99":([0-9.]+).*/Demo 1 \1 items \2 s \3 items\/s \4 s-median \5 s-p99/' >>"$out"
 fi
 
 awk '
