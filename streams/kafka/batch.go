@@ -179,7 +179,7 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 			if since := time.Since(last); since >= g.cfg.Commit || since >= g.cfg.Commit/10 && g.weight.n.Load() == 0 {
 				break
 			}
-			retry.Sleep(ctx, min(20*time.Millisecond, g.cfg.Commit/10))
+			_ = retry.Sleep(ctx, min(20*time.Millisecond, g.cfg.Commit/10))
 		}
 		last = time.Now()
 		if !g.commit(ctx, cl) {

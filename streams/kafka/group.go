@@ -195,7 +195,7 @@ func (g *Group) settle(p partition, n int) {
 // became and how many they were: at least one, unless Run ends. What fails while Run
 // ends is not counted, and delivered again.
 func (g *Group) partition(ctx context.Context, letters []letter, latest time.Time) (out []*kgo.Record, n int) {
-	stopped := func() bool { return ctx.Err() != nil && context.Cause(ctx) != errHeld }
+	stopped := func() bool { return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errHeld) }
 	for n < len(letters) && !stopped() && (n == 0 || !time.Now().After(latest)) {
 		l := &letters[n]
 		if g.router.gone(l.rec) {
@@ -219,7 +219,7 @@ func (g *Group) message(ctx context.Context, l *letter) (out []schemas.Message, 
 	if err != nil {
 		return nil, err
 	}
-	g.cfg.Retry.Do(ctx,
+	_, _ = g.cfg.Retry.Do(ctx, // err is the last call's, or nil
 		func() error { out, err = call(ctx, g.handle, d); return err },
 		func(attempt int, wait time.Duration, err error) {
 			g.router.log.Warn("will retry", "topic", string(d.Topic), "partition", d.Partition, "offset", d.Offset,

@@ -270,7 +270,7 @@ func TestDueOutputs(t *testing.T) {
 						if d.Topic != schemas.DuplicationHigh || d.Attempt != 1 || d.Waits != 0 {
 							t.Errorf("got %+v", d)
 						}
-						if early := start.Add(tt.in).Sub(time.Now()); early > 0 {
+						if early := time.Until(start.Add(tt.in)); early > 0 {
 							t.Errorf("%v early", early)
 						}
 						got = append(got, time.Since(start).Truncate(time.Minute))

@@ -62,18 +62,16 @@ func firstFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
 		return 0, fmt.Errorf("fetch: %w", err)
 	}
-	for i := range resp.Topics {
-		for j := range resp.Topics[i].Partitions {
-			o := kgo.ProcessFetchPartitionOpts{Offset: from, Topic: topic.Topic, Partition: id, KeepControlRecords: true}
-			fp, next := kgo.ProcessFetchPartition(o, &resp.Topics[i].Partitions[j], kgo.DefaultDecompressor(), nil)
-			if fp.Err != nil {
-				return 0, fmt.Errorf("fetch: %w", fp.Err)
-			}
-			if len(fp.Records) > 0 {
-				return fp.Records[0].Offset, nil
-			}
-			return max(next, from), nil
-		}
+	if len(resp.Topics) == 0 || len(resp.Topics[0].Partitions) == 0 {
+		return from, nil
 	}
-	return from, nil
+	o := kgo.ProcessFetchPartitionOpts{Offset: from, Topic: topic.Topic, Partition: id, KeepControlRecords: true}
+	fp, next := kgo.ProcessFetchPartition(o, &resp.Topics[0].Partitions[0], kgo.DefaultDecompressor(), nil)
+	switch {
+	case fp.Err != nil:
+		return 0, fmt.Errorf("fetch: %w", fp.Err)
+	case len(fp.Records) > 0:
+		return fp.Records[0].Offset, nil
+	}
+	return max(next, from), nil
 }

@@ -64,7 +64,7 @@ func (b *Broker) Fence(role schemas.Role) {
 	})
 }
 
-// Count counts the commits that a role's group makes from now on.
+// CountCommits counts the commits that a role's group makes from now on.
 func (b *Broker) CountCommits(role schemas.Role) (count func() int) {
 	return b.cluster.Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.OffsetCommit}, Group: b.cfg.Prefix + string(role), Observe: true, Count: -1,
