@@ -198,7 +198,7 @@ func TestRolesApart(t *testing.T) {
 // until waits until stores 2 and 3 hold n items of the space, all verified, and one tombstone.
 func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // a killed member is missed after 45 s
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -215,7 +215,7 @@ func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("after a minute: %+v, %v, want %d live and verified and 1 tombstone in stores 2 and 3", counts, err, n)
+			t.Fatalf("after three minutes: %+v, %v, want %d live and verified and 1 tombstone in stores 2 and 3", counts, err, n)
 		case <-tick.C:
 		}
 	}
