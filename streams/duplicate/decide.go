@@ -48,6 +48,9 @@ type Decision struct {
 	// Announce: the destination's Change goes out, since the manifest does not show it.
 	// AnnounceProperties: that of its properties does.
 	Announce, AnnounceProperties bool
+	// Unchecked: the manifest shows the content and no pass of it. An execution that died
+	// between its outputs may have sent the Change and not the task of its check.
+	Unchecked bool
 	// NeedsApproval is of a Delete.
 	NeedsApproval bool
 	// Deleted is when the source went, for a Delete.
@@ -208,6 +211,7 @@ func (s Sight) inSync(k knowledge) Decision {
 		d.Announce = true // tells the properties too
 	} else {
 		d.AnnounceProperties = row.GetMediaType() != at.Properties.MediaType || !sameNames(row.GetProperties(), at.Properties.User, s.FoldCase)
+		d.Unchecked = s.fresh == answered && s.Destination.Record.GetLastPass() == nil
 	}
 	return d
 }

@@ -74,6 +74,9 @@ func (s *Sight) records(source, destination *pb.Record) {
 	s.Destination.Record = &pb.CopyRecord{Manifest: destination, Audit: destination}
 }
 
+// checked has the destination's content have passed a check.
+func (s *Sight) checked() { s.Destination.Record.LastPass = s.Destination.Record.GetManifest().GetTime() }
+
 // told replaces what the command says of its cause.
 func (s *Sight) tell(op pb.Op, version, md5 string, h int) {
 	c := s.Command
@@ -173,7 +176,12 @@ func TestDecideCarries(t *testing.T) {
 		"C2: in sync, and on record": {func(s *Sight) {
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C2: in sync, on record, and never checked": {func(s *Sight) {
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C2", Result: "in-sync", Unchecked: true}},
 		"C2: in sync, the Change was never sent": {func(s *Sight) {
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
@@ -192,11 +200,13 @@ func TestDecideCarries(t *testing.T) {
 			s.Source.Object.Properties, s.Destination.Object.Properties, s.FoldCase = image, folded, true
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.Destination.Record.Manifest.MediaType, s.Destination.Record.Manifest.Properties = image.MediaType, image.User
+			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
 		"C2: the properties were never told": {func(s *Sight) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties = image, image
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync", AnnounceProperties: true}},
 		"C3: properties differ": {func(s *Sight) { s.copied("d1", a); s.Source.Object.Properties = image },
 			Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},

@@ -214,6 +214,9 @@ func (w *work) rest(s Sight, d Decision) {
 	case d.AnnounceProperties:
 		w.emit(schemas.Changes, w.propertiesSet(o))
 	}
+	if d.Unchecked && w.task == nil {
+		w.task = w.afterCopy(w.content(o, s.Source.Object))
+	}
 	w.finish(d, outcome)
 }
 

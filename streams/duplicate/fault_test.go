@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
@@ -78,6 +81,24 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 			w.untouched("1")
 		})
 	}
+}
+
+// A kill between the outputs of one execution: its Change was sent, the task of its check was not.
+func TestCrashBetweenOutputs(t *testing.T) {
+	w := newWorld(t)
+	c := command(w.added("1", "hello"))
+	first, err := w.crash(c, 0)
+	w.must(err)
+	w.journal.add(first.changes[0])
+	w.journal.unchecked = true
+	again := w.mustRun(c)
+	again.ends("C2", "in-sync", nothing, 0, 1)
+	lost, got := first.tasks[schemas.FixityHigh][0], again.tasks[schemas.FixityHigh][0]
+	if got.GetId() != lost.GetId() || !proto.Equal(got.GetKnown(), lost.GetKnown()) {
+		t.Errorf("the task is\n%v\nand was\n%v", got, lost)
+	}
+	w.journal.unchecked = false
+	w.mustRun(c).ends("C2", "in-sync", nothing, 0, 0)
 }
 
 func TestCrashBetweenWriteAndPublish(t *testing.T) {

@@ -48,6 +48,8 @@ type journal struct {
 	rows  map[schemas.Copy]*pb.Record
 	asked int
 	err   error
+	// unchecked: no check of what is live has passed yet.
+	unchecked bool
 }
 
 func (j *journal) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
@@ -60,7 +62,11 @@ func (j *journal) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 		if r == nil {
 			r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
 		}
-		records = append(records, &pb.CopyRecord{Manifest: r, Audit: r})
+		k := &pb.CopyRecord{Manifest: r, Audit: r}
+		if isLive(r) && !j.unchecked {
+			k.LastPass = r.GetTime()
+		}
+		records = append(records, k)
 	}
 	return records, j.err
 }
