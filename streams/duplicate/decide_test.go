@@ -75,7 +75,9 @@ func (s *Sight) records(source, destination *pb.Record) {
 }
 
 // checked has the destination's content have passed a check.
-func (s *Sight) checked() { s.Destination.Record.LastPass = s.Destination.Record.GetManifest().GetTime() }
+func (s *Sight) checked() {
+	s.Destination.Record.LastPass = s.Destination.Record.GetManifest().GetTime()
+}
 
 // told replaces what the command says of its cause.
 func (s *Sight) tell(op pb.Op, version, md5 string, h int) {
