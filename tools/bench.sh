@@ -10,7 +10,7 @@ trap 'rm -f "$out"' EXIT
 
 mapfile -t packages < <(git grep -l --untracked '^func Benchmark' -- '*_test.go' | xargs -r -n 1 dirname | sort -u | sed 's#^#./#')
 # One package at a time: benchmarks share no processor.
-go test -p 1 -run '^$' -bench "$pattern" -benchmem -benchtime 1s -timeout 10m "${packages[@]}" | tee "$out" >&2
+go test -p 1 -run '^$' -bench "$pattern" -benchmem -benchtime 3s -timeout 10m "${packages[@]}" | tee "$out" >&2
 
 if [ "$pattern" = . ]; then
 	go_src=$(go env GOROOT)/src
