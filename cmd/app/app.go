@@ -248,11 +248,6 @@ func (a *App) DB() *clickhouse.DB { return a.db }
 // CatchUp returns when all changes that are in Kafka now are in ClickHouse.
 func (a *App) CatchUp(ctx context.Context) error { return watermark{a.admin}.Wait(ctx) }
 
-// Lag returns how many records each role has still to read.
-func (a *App) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Role]int64, error) {
-	return a.admin.Lag(ctx, roles...)
-}
-
 // InitStore makes a store known: it writes the marker that carries the store's id.
 func (a *App) InitStore(ctx context.Context, account, id string) error {
 	return a.stores.init(ctx, StoreName{account, id})

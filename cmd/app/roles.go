@@ -170,7 +170,7 @@ func (a *App) steward() ([]part, error) {
 
 // sink feeds the logs and, in a group of their own, the state tables.
 func (a *App) sink() ([]part, error) {
-	logs, state := clickhouse.NewSink(a.db, clickhouse.SinkConfig{}), clickhouse.NewState(a.db)
+	logs, state := clickhouse.NewSink(a.db), clickhouse.NewState(a.db)
 	s := a.cfg.Sink
 	batch := func(role schemas.Role, topics []schemas.Topic) kafka.BatchConfig {
 		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, Drain: a.drain}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -190,7 +191,7 @@ func (a *App) sweepDue(ctx context.Context, account, store string) error {
 // ApproveRepair publishes a person's leave to repair what the incident of key is about.
 func (a *App) ApproveRepair(ctx context.Context, key string, by Approval) error {
 	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: schemas.NewID(), Time: now(), Who: by.Who, Action: "approve-repair", Target: key, Reason: by.Reason, From: by.From,
+		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: "approve-repair", Target: key, Reason: by.Reason, From: by.From,
 	}})
 }
 

@@ -1,10 +1,6 @@
 package app
 
-import (
-	"os"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
-)
+import "os"
 
 // Version is set by the linker.
 var Version = "dev"
@@ -17,6 +13,3 @@ func hostname() string {
 	}
 	return name
 }
-
-// now is the time of what happens here and has no other: a person's act.
-func now() *timestamppb.Timestamp { return timestamppb.Now() }

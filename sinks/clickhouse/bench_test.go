@@ -19,7 +19,7 @@ const benchRows = 50_000
 // clickhouse-go with the same rows and the same settings, and the state of the same copies.
 func BenchmarkSinkAudit(b *testing.B) {
 	db := clickhousetest.Open(b)
-	logs, state := clickhouse.NewSink(db, clickhouse.SinkConfig{}), clickhouse.NewState(db)
+	logs, state := clickhouse.NewSink(db), clickhouse.NewState(db)
 	batch := deliver(schemas.Changes, 0, benchChanges()...)
 	from := int64(0)
 	advance := func() {

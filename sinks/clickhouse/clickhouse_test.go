@@ -130,7 +130,7 @@ func TestColumns(t *testing.T) {
 func TestTopics(t *testing.T) {
 	db := clickhousetest.Open(t)
 	for role, topics := range map[schemas.Role][]schemas.Topic{
-		schemas.RoleSink:  clickhouse.NewSink(db, clickhouse.SinkConfig{}).Topics(),
+		schemas.RoleSink:  clickhouse.NewSink(db).Topics(),
 		schemas.RoleState: clickhouse.NewState(db).Topics(),
 	} {
 		var want []schemas.Topic

@@ -45,7 +45,7 @@ func TestEngineKilled(t *testing.T) {
 				return syscall.Kill(server.Pid(), syscall.SIGKILL)
 			})
 		}
-		logs, state := clickhouse.NewSink(db, clickhouse.SinkConfig{}), clickhouse.NewState(db)
+		logs, state := clickhouse.NewSink(db), clickhouse.NewState(db)
 		for ; next < batches; next++ {
 			batch := all[next*size : (next+1)*size]
 			err := logs.Store(t.Context(), batch)

@@ -23,7 +23,7 @@ import (
 func both(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodies ...schemas.Body) {
 	t.Helper()
 	batch := deliver(topic, from, bodies...)
-	if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch); err != nil {
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
 	if err := clickhouse.NewState(db).Store(t.Context(), batch); err != nil {
@@ -324,7 +324,7 @@ func TestOutcomes(t *testing.T) {
 	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // the first is no longer carried
 	both(t, db, schemas.Changes, 0, c)
 	both(t, db, schemas.FixityResults, 0, result(c, time.Hour), fail)
-	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	s := clickhouse.NewSink(db)
 	if err := s.Store(t.Context(), deliver(schemas.DuplicationResults, 0, copied)); err != nil {
 		t.Fatal(err)
 	}

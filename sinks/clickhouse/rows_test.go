@@ -118,7 +118,7 @@ func TestRows(t *testing.T) {
 		},
 	}
 	db := clickhousetest.Open(t)
-	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	s := clickhouse.NewSink(db)
 	for _, topic := range s.Topics() {
 		if topic == schemas.Dead {
 			continue // see TestDeadLetters
@@ -176,7 +176,7 @@ func TestDeadLetters(t *testing.T) {
 		letter(2, nil, nil),
 	}
 	for range 2 { // again, as after a restart
-		if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch); err != nil {
+		if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
 	}

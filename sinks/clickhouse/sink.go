@@ -14,9 +14,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// SinkConfig is how a Sink works. There is nothing to set yet.
-type SinkConfig struct{}
-
 // A Sink stores the log topics in their tables: each record in each table that its
 // topic feeds, once in the views however often it is stored.
 //
@@ -46,7 +43,7 @@ type progress struct {
 }
 
 // NewSink returns a Sink on db.
-func NewSink(db *DB, _ SinkConfig) *Sink {
+func NewSink(db *DB) *Sink {
 	return &Sink{db: db, log: db.log.With("part", "sink"), feeds: feeds(), parts: map[place]progress{}}
 }
 

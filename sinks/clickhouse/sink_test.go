@@ -25,14 +25,14 @@ func TestReplay(t *testing.T) {
 	db := clickhousetest.Open(t)
 	all := changes(500)
 	batch := deliver(schemas.Changes, 100, all...)
-	if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch); err != nil {
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
 	want := one(t, db, auditView)
 	if !strings.HasSuffix(want, " 500") {
 		t.Fatalf("the view has %s rows, want 500", want)
 	}
-	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	s := clickhouse.NewSink(db)
 	for range 2 {
 		cuts := [][]*schemas.Delivery{batch[:50], batch[50:51], batch[51:300], batch[200:500]}
 		rand.Shuffle(len(cuts), func(i, j int) { cuts[i], cuts[j] = cuts[j], cuts[i] })
@@ -54,14 +54,14 @@ func TestReplay(t *testing.T) {
 func TestReplayFillsHoles(t *testing.T) {
 	db := clickhousetest.Open(t)
 	batch := deliver(schemas.Changes, 0, changes(300)...)
-	if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch); err != nil {
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
 	want := one(t, db, auditView)
 	if err := db.Exec(t.Context(), "ALTER TABLE {db}.audit_log DELETE WHERE off < 50 SETTINGS mutations_sync = 2"); err != nil {
 		t.Fatal(err)
 	}
-	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	s := clickhouse.NewSink(db)
 	for _, b := range [][]*schemas.Delivery{batch[:100], batch[100:200], batch[200:]} {
 		if err := s.Store(t.Context(), b); err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestPublishedTwice(t *testing.T) {
 	for name, order := range map[string][]schemas.Body{"richer first": {rich, poor}, "richer last": {poor, rich}} {
 		t.Run(name, func(t *testing.T) {
 			db := clickhousetest.Open(t)
-			s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+			s := clickhouse.NewSink(db)
 			for i, b := range order {
 				if err := s.Store(t.Context(), deliver(schemas.Changes, int64(i), b)); err != nil {
 					t.Fatal(err)
@@ -103,7 +103,7 @@ func TestPublishedTwice(t *testing.T) {
 func TestReusedOffsetIsInserted(t *testing.T) {
 	db := clickhousetest.Open(t)
 	for _, item := range []string{"a", "b"} {
-		if err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), deliver(schemas.Changes, 5, change(item, 0))); err != nil {
+		if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 5, change(item, 0))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +121,7 @@ func TestFifteenYearsInOneBatch(t *testing.T) {
 		c.Id = schemas.ChangeID(c)
 		all = append(all, c)
 	}
-	s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+	s := clickhouse.NewSink(db)
 	if err := s.Store(t.Context(), deliver(schemas.Changes, 0, all...)); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestRowError(t *testing.T) {
 			bad := change("bad", 0)
 			tc.break_(bad)
 			batch := deliver(schemas.Changes, 40, change("good", 0), bad, change("fine", 0))
-			err := clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), batch)
+			err := clickhouse.NewSink(db).Store(t.Context(), batch)
 			var got *clickhouse.RowError
 			if !errors.As(err, &got) || !retry.IsPermanent(err) {
 				t.Fatalf("Store = %v, want a permanent RowError", err)
@@ -255,7 +255,7 @@ func TestStoreFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer db.Close()
-			s := clickhouse.NewSink(db, clickhouse.SinkConfig{})
+			s := clickhouse.NewSink(db)
 			all := changes(1000)
 			if err := s.Store(t.Context(), deliver(schemas.Changes, 0, all[:400]...)); err != nil {
 				t.Fatal(err)
@@ -292,7 +292,7 @@ func TestStoreWithoutServer(t *testing.T) {
 	defer db.Close()
 	for name, store := range map[string]func() error{
 		"sink": func() error {
-			return clickhouse.NewSink(db, clickhouse.SinkConfig{}).Store(t.Context(), deliver(schemas.Changes, 0, change("a", 0)))
+			return clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 0, change("a", 0)))
 		},
 		"state": func() error {
 			return clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, 0, change("a", 0)))

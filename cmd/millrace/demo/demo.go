@@ -147,7 +147,8 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := distinct(d.cfg.Dir, files); err != nil {
+	five, err := distinct(d.cfg.Dir, files)
+	if err != nil {
 		return nil, err
 	}
 	d.show = progress.New(d.out)
@@ -160,7 +161,7 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	if d.memo, err = recall(state.Path("demo.json")); err != nil {
 		return nil, err
 	}
-	if err := d.choose(files, skipped); err != nil {
+	if err := d.choose(files, skipped, five); err != nil {
 		return nil, err
 	}
 	cfg, err := d.configure(state)
@@ -210,7 +211,7 @@ func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
 }
 
 // choose notes in the memo, once, what this demo works on.
-func (d *demo) choose(files []file, skipped []skip) error {
+func (d *demo) choose(files []file, skipped []skip, five []string) error {
 	m := d.memo
 	if m.Step > 0 {
 		if m.Dir != d.cfg.Dir {
@@ -218,10 +219,6 @@ func (d *demo) choose(files []file, skipped []skip) error {
 				app.ErrPrecondition, d.cfg.State, m.Dir, d.cfg.Dir)
 		}
 		return nil
-	}
-	five, err := distinct(d.cfg.Dir, files)
-	if err != nil {
-		return err
 	}
 	m.Dir, m.Files, m.Skipped, m.Started = d.cfg.Dir, files, skipped, time.Now().UTC()
 	m.Picks = picks{Flip: five[0], Truncate: five[1], Remove: five[2], Replace: five[3], Delete: five[4]}

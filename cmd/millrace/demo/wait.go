@@ -2,9 +2,7 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/millrace/millrace/streams/retry"
@@ -50,5 +48,3 @@ func (d *demo) until(ctx context.Context, what string, look func(context.Context
 		}
 	}
 }
-
-func isEOF(err error) bool { return errors.Is(err, io.EOF) }
