@@ -31,6 +31,14 @@ type Config struct {
 	Roles Roles `key:"roles"`
 	// How rows are gathered for ClickHouse.
 	Sink Sink `key:"sink"`
+	// How topics are trimmed.
+	Trim Trim `key:"trim"`
+	// When the process calls itself unhealthy.
+	Health Health `key:"health"`
+	// Where the process tells how it is: /livez, /readyz, /startupz and /metrics.
+	HTTP HTTP `key:"http"`
+	// Where spans go.
+	Trace Trace `key:"trace"`
 	// Where standalone keeps what its embedded engines hold.
 	State State `key:"state"`
 	// What the process says, on standard error.
@@ -43,6 +51,19 @@ type Account struct {
 	ID string `key:"id"`
 	// Its storage providers.
 	Stores []Store `key:"stores"`
+	// What all its stores together may be asked for by one process.
+	Limits Limits `key:"limits"`
+}
+
+// Limits bound what the tasks of one process do at a time; nothing set is no limit. Of several
+// processes each has limits of its own: divide them.
+type Limits struct {
+	// Tasks at work at a time.
+	Tasks int `key:"tasks"`
+	// Tasks begun in a second.
+	TasksPerSecond int `key:"tasks_per_second"`
+	// Bytes, as far as they are known beforehand, of the tasks begun in a second.
+	BytesPerSecond Size `key:"bytes_per_second"`
 }
 
 // Store is one storage provider of an account.
@@ -61,6 +82,8 @@ type Store struct {
 	Repair string `key:"repair" oneof:"auto|approve|off"`
 	// Whether others than millrace may change this store.
 	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
+	// What it may be asked for by one process.
+	Limits Limits `key:"limits"`
 }
 
 // Policies says where policy documents come from.
@@ -86,6 +109,12 @@ type Kafka struct {
 	TLS TLS `key:"tls"`
 	// Login.
 	SASL SASL `key:"sasl"`
+	// Who shares out partitions: the members of a group (classic), or the brokers (consumer, KIP-848, which is for Kafka 4.3 and newer).
+	GroupProtocol string `key:"group_protocol" oneof:"classic|consumer"`
+	// A name of this process among those that run the same roles, such as its pod's. With it a restart within session_timeout moves no partitions.
+	Instance string `key:"instance"`
+	// How long a member may be silent before its partitions go to others.
+	SessionTimeout time.Duration `key:"session_timeout"`
 }
 
 // TLS says how a connection is encrypted.
@@ -176,12 +205,26 @@ type Roles struct {
 	Deleter Role `key:"deleter"`
 	// How often a message is tried before it is a dead letter. Waiting for a store that is away does not count.
 	Attempts int `key:"attempts"`
+	// How many messages of class high are begun for one of class low, while both have work.
+	HighWeight int `key:"high_weight"`
+	// How long a task may go on without progress before it is cancelled.
+	Stall time.Duration `key:"stall"`
+	// How long tasks at work may go on when the process stops or their partition moves; then they are cancelled, and done again.
+	Drain time.Duration `key:"drain"`
 }
 
 // Role says how one part runs.
 type Role struct {
 	// Items at a time, in one process.
 	Workers int `key:"workers"`
+	// Of the workers, those that are kept free of class low.
+	Reserved int `key:"reserved"`
+	// Large items at a time, besides.
+	Large int `key:"large"`
+	// Messages of one partition that are read and not done.
+	Window int `key:"window"`
+	// Bytes of messages of one class that are read and not done.
+	Bytes Size `key:"bytes"`
 }
 
 // Sink says how rows are gathered; what comes first ends a batch.
@@ -192,6 +235,34 @@ type Sink struct {
 	Bytes Size `key:"bytes"`
 	// How long the first row waits at most.
 	Age time.Duration `key:"age"`
+}
+
+// Trim says how topics are trimmed: records that every reader has handled are deleted, and no others.
+type Trim struct {
+	// Time between two looks; 0 turns it off.
+	Every time.Duration `key:"every"`
+	// How long records are kept although they are handled.
+	Keep time.Duration `key:"keep"`
+}
+
+// Health says when the process calls itself unhealthy.
+type Health struct {
+	// There is work that is due and not paused, and nothing of it has been done for this long.
+	StallAfter time.Duration `key:"stall_after"`
+}
+
+// HTTP says where the process tells how it is.
+type HTTP struct {
+	// Address to listen on, host:port; empty: none.
+	Listen string `key:"listen"`
+}
+
+// Trace says where spans go, by OTLP over HTTP.
+type Trace struct {
+	// URL such as http://localhost:4318; empty: there are no spans, and trace contexts are passed on.
+	Endpoint string `key:"endpoint"`
+	// Of traces that begin here, the share that is recorded, in percent.
+	Percent int `key:"percent"`
 }
 
 // State says where standalone keeps its state.
@@ -211,7 +282,7 @@ func Default() Config {
 	return Config{
 		Kafka: Kafka{
 			Brokers: []string{"localhost:9092"}, TopicPrefix: "millrace.",
-			Partitions: 12, Replication: 3, MinInSync: 2,
+			Partitions: 12, Replication: 3, MinInSync: 2, GroupProtocol: "classic", SessionTimeout: 45 * time.Second,
 		},
 		ClickHouse: ClickHouse{Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default"},
 		Delay: Delay{Lanes: []Lane{
@@ -226,9 +297,17 @@ func Default() Config {
 			Recheck:   []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour},
 			FreshWait: 30 * time.Second, AfterCopy: true,
 		},
-		Roles: Roles{Copier: Role{16}, Checker: Role{8}, Deleter: Role{4}, Attempts: 5},
-		Sink:  Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second},
-		Log:   Log{Level: "info", Format: "text"},
+		Roles: Roles{
+			Copier:   Role{Workers: 16, Reserved: 2, Large: 2, Window: 8192, Bytes: 64 << 20},
+			Checker:  Role{Workers: 8, Reserved: 1, Large: 2, Window: 8192, Bytes: 64 << 20},
+			Deleter:  Role{Workers: 4, Window: 8192, Bytes: 64 << 20},
+			Attempts: 5, HighWeight: 8, Stall: 10 * time.Minute, Drain: time.Minute,
+		},
+		Sink:   Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second},
+		Trim:   Trim{Every: time.Hour, Keep: 14 * day},
+		Health: Health{StallAfter: 5 * time.Minute},
+		Trace:  Trace{Percent: 100},
+		Log:    Log{Level: "info", Format: "text"},
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -43,15 +44,68 @@ func validate(c *Config, fault report) {
 	ladder("fixity.recheck", f.Recheck, fault)
 	positive("fixity.fresh_wait", f.FreshWait, fault)
 	notNegative("deletes.delay", c.Deletes.Delay, fault)
-	between("roles.copier.workers", c.Roles.Copier.Workers, 4096, fault)
-	between("roles.checker.workers", c.Roles.Checker.Workers, 4096, fault)
-	between("roles.deleter.workers", c.Roles.Deleter.Workers, 4096, fault)
-	between("roles.attempts", c.Roles.Attempts, 1000, fault)
+	validateRoles(&c.Roles, fault)
+	notNegative("trim.every", c.Trim.Every, fault)
+	notNegative("trim.keep", c.Trim.Keep, fault)
+	positive("health.stall_after", c.Health.StallAfter, fault)
+	if c.HTTP.Listen != "" {
+		addresses("http.listen", []string{c.HTTP.Listen}, func(_ string, value any, reason string) { fault("http.listen", value, reason) })
+	}
+	validateTrace(c.Trace, fault)
 	between("sink.rows", c.Sink.Rows, 10_000_000, fault)
 	if c.Sink.Bytes < 1<<20 || c.Sink.Bytes > 4<<30 {
 		fault("sink.bytes", c.Sink.Bytes, "want 1MiB to 4GiB")
 	}
 	positive("sink.age", c.Sink.Age, fault)
+}
+
+func validateRoles(r *Roles, fault report) {
+	for name, role := range map[string]Role{"copier": r.Copier, "checker": r.Checker, "deleter": r.Deleter} {
+		at := "roles." + name
+		between(at+".workers", role.Workers, 4096, fault)
+		between(at+".window", role.Window, 1<<20, fault)
+		if role.Bytes < 1<<20 {
+			fault(at+".bytes", role.Bytes, "want 1MiB or more")
+		}
+		if role.Reserved < 0 || role.Reserved >= max(role.Workers, 1) {
+			fault(at+".reserved", role.Reserved, "want 0 or more, and fewer than workers: class low must have one")
+		}
+		if name == "deleter" { // has one class
+			if role.Large != 0 {
+				fault(at+".large", role.Large, "deletes have no large class")
+			}
+		} else {
+			between(at+".large", role.Large, 4096, fault)
+		}
+	}
+	between("roles.attempts", r.Attempts, 1000, fault)
+	between("roles.high_weight", r.HighWeight, 1000, fault)
+	positive("roles.stall", r.Stall, fault)
+	positive("roles.drain", r.Drain, fault)
+	if r.Drain > 4*time.Minute {
+		fault("roles.drain", formatDuration(r.Drain), "want 4m at most: the brokers give a member five minutes to let go of its partitions")
+	}
+}
+
+func validateLimits(at string, l Limits, fault report) {
+	if l.Tasks < 0 {
+		fault(at+".tasks", l.Tasks, "want 0, for no limit, or more")
+	}
+	if l.TasksPerSecond < 0 {
+		fault(at+".tasks_per_second", l.TasksPerSecond, "want 0, for no limit, or more")
+	}
+}
+
+func validateTrace(t Trace, fault report) {
+	if t.Endpoint != "" {
+		u, err := url.Parse(t.Endpoint)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			fault("trace.endpoint", t.Endpoint, "want a URL such as http://localhost:4318")
+		}
+	}
+	if t.Percent < 0 || t.Percent > 100 {
+		fault("trace.percent", t.Percent, "want 0 to 100")
+	}
 }
 
 // validateWords checks the settings that are one of a few words, wherever they are.
@@ -86,11 +140,13 @@ func validateAccounts(accounts []Account, fault report) {
 		if len(a.Stores) == 0 {
 			fault(at+".stores", nil, "is empty: an account has one store at least")
 		}
+		validateLimits(at+".limits", a.Limits, fault)
 		stores, primary := map[string]string{}, ""
 		for j, s := range a.Stores {
 			at := fmt.Sprintf("%s.stores[%d]", at, j)
 			identifier(at+".id", s.ID, stores, fault)
 			validateRoot(at+".root", s.Root, roots, fault)
+			validateLimits(at+".limits", s.Limits, fault)
 			if !s.Primary {
 				continue
 			}
@@ -153,6 +209,10 @@ func validateKafka(k *Kafka, fault report) {
 	if k.MinInSync > k.Replication && k.Replication > 0 {
 		fault("kafka.min_insync", k.MinInSync, fmt.Sprintf("is more than kafka.replication, which is %d: nothing could be written", k.Replication))
 	}
+	if k.Instance != "" && !idForm.MatchString(k.Instance) {
+		fault("kafka.instance", k.Instance, "want letters, digits, dots, dashes and underscores, a letter or digit first")
+	}
+	positive("kafka.session_timeout", k.SessionTimeout, fault)
 	validateTLS("kafka.tls", k.TLS, fault)
 	switch s := k.SASL; {
 	case s.Mechanism == "":
