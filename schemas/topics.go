@@ -56,6 +56,17 @@ func Again(role Role) Topic { return "again." + Topic(role) }
 // Delay is the topic of the delay lane called name.
 func Delay(name string) Topic { return "delay." + Topic(name) }
 
+// A Class says how urgent a topic's messages are for the role that handles them. Each class of a
+// role is read by a consumer group of its own, so that no class waits behind another.
+type Class string
+
+// The classes.
+const (
+	High  Class = "high" // also of topics that have but one
+	Low   Class = "low"
+	Large Class = "large" // few and long: they have workers of their own
+)
+
 // A Cleanup says how records leave a topic.
 type Cleanup string
 
@@ -70,6 +81,8 @@ const (
 type Entry struct {
 	Topic   Topic
 	Cleanup Cleanup
+	// Class is that of its messages, for the first of its readers.
+	Class Class
 	// Readers are the groups that must have read a record before it may be trimmed.
 	// The first one is the handler of the messages: what waited comes back to it.
 	Readers []Role
@@ -97,14 +110,14 @@ var waitingRoles = []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, Ro
 //nolint:revive // its arguments are the columns of the table below
 func entry[B Body](topic Topic, cleanup Cleanup, newBody func() B, keyDoc string, key func(B) string, writers, readers []Role) Entry {
 	return Entry{
-		Topic: topic, Cleanup: cleanup, Readers: readers, Writers: writers,
+		Topic: topic, Cleanup: cleanup, Class: High, Readers: readers, Writers: writers,
 		New: func() Body { return newBody() }, KeyDoc: keyDoc,
 		Key: func(b Body) string { return key(b.(B)) },
 	}
 }
 
 func raw(topic Topic, cleanup Cleanup, writers, readers []Role) Entry {
-	return Entry{Topic: topic, Cleanup: cleanup, Raw: true, KeyDoc: "as the original", Writers: writers, Readers: readers}
+	return Entry{Topic: topic, Cleanup: cleanup, Class: High, Raw: true, KeyDoc: "as the original", Writers: writers, Readers: readers}
 }
 
 type itemBody interface {
@@ -124,13 +137,14 @@ func Catalogue(lanes ...string) []Entry {
 	task := func() *pb.FixityTask { return new(pb.FixityTask) }
 	const item = "account/space/item"
 	fixed := func(e Entry) Entry { e.FixedPartitions = true; return e }
+	of := func(c Class, e Entry) Entry { e.Class = c; return e }
 	entries := []Entry{
 		entry(Changes, Keep, change, item, itemKey[*pb.Change],
 			roles(RoleIngester, RoleCopier, RoleDeleter, RoleChecker, RoleSweeper, RoleAPI), roles(RolePlanner, RoleSink, RoleState)),
 		entry(DuplicationHigh, Trim, command, item, itemKey[*pb.DuplicationCommand],
 			roles(RolePlanner, RoleSteward, RoleAPI), roles(RoleCopier)),
-		entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RoleSweeper), roles(RoleCopier)),
-		entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RolePlanner, RoleSweeper), roles(RoleCopier)),
+		of(Low, entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RoleSweeper), roles(RoleCopier))),
+		of(Large, entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RolePlanner, RoleSweeper), roles(RoleCopier))),
 		entry(Deletions, Trim, func() *pb.DeletionCommand { return new(pb.DeletionCommand) }, "account/destination",
 			func(c *pb.DeletionCommand) string { return Key(c.GetAccount(), c.GetDestinationStore()) },
 			roles(RoleCopier), roles(RoleDeleter)),
@@ -138,8 +152,8 @@ func Catalogue(lanes ...string) []Entry {
 			itemKey[*pb.DuplicationResult], roles(RoleCopier, RoleDeleter), roles(RoleSteward, RoleSink)),
 		entry(FixityHigh, Trim, task, item, itemKey[*pb.FixityTask],
 			roles(RoleCopier, RoleChecker, RoleSteward, RoleAPI), roles(RoleChecker)),
-		entry(FixityLow, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker)),
-		entry(FixityLarge, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker)),
+		of(Low, entry(FixityLow, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
+		of(Large, entry(FixityLarge, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
 		entry(FixityResults, Trim, func() *pb.FixityResult { return new(pb.FixityResult) }, item,
 			itemKey[*pb.FixityResult], roles(RoleChecker), roles(RoleSteward, RoleSink, RoleState)),
 		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) }, "account/store/space/item/kind",
@@ -161,7 +175,11 @@ func Catalogue(lanes ...string) []Entry {
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
 	for _, role := range waitingRoles {
-		entries = append(entries, raw(Again(role), Trim, roles(RoleDelayer, RoleAPI), roles(role)))
+		e := raw(Again(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))
+		if role == RoleCopier || role == RoleChecker {
+			e.Class = Low // what comes back must not wait in front of what is urgent
+		}
+		entries = append(entries, e)
 	}
 	for _, lane := range lanes {
 		e := raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))

@@ -79,34 +79,50 @@ func bounds(ctx context.Context, adm *kadm.Client, topics ...string) (starts, en
 	return starts, ends, nil
 }
 
-// committed returns what a role's group has committed of topics. A group that is not
+// committed returns what a role's groups have committed of topics. A group that is not
 // there has committed nothing.
 func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (offsets, error) {
-	resp, err := a.adm.FetchOffsetsForTopics(ctx, a.cfg.group(role), topics...)
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return offsets{}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("fetch offsets of group %s: %w", role, err)
-	}
 	out := offsets{}
-	for topic, ps := range resp {
-		for id, r := range ps {
-			if errors.Is(r.Err, kerr.UnknownTopicOrPartition) {
-				continue
-			}
-			if r.Err != nil {
-				return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", role, partition{topic, id}, r.Err)
-			}
-			if r.At >= 0 {
-				if out[topic] == nil {
-					out[topic] = map[int32]int64{}
+	for group, topics := range a.groups(role, topics) {
+		resp, err := a.adm.FetchOffsetsForTopics(ctx, group, topics...)
+		if errors.Is(err, kerr.GroupIDNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("fetch offsets of group %s: %w", group, err)
+		}
+		for topic, ps := range resp {
+			for id, r := range ps {
+				if errors.Is(r.Err, kerr.UnknownTopicOrPartition) {
+					continue
 				}
-				out[topic][id] = r.At
+				if r.Err != nil {
+					return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, partition{topic, id}, r.Err)
+				}
+				if r.At >= 0 {
+					if out[topic] == nil {
+						out[topic] = map[int32]int64{}
+					}
+					out[topic][id] = r.At
+				}
 			}
 		}
 	}
 	return out, nil
+}
+
+// groups returns in which group a role reads which of topics.
+func (a *Admin) groups(role schemas.Role, topics []string) map[string][]string {
+	groups := map[string][]string{}
+	for _, topic := range topics {
+		class := schemas.High
+		if e, ok := schemas.Lookup(a.cfg.bare(topic)); ok {
+			class = classOf(e, role)
+		}
+		group := a.cfg.group(role, class)
+		groups[group] = append(groups[group], topic)
+	}
+	return groups
 }
 
 // EndOffsets returns, for each partition of topic, the offset that its next record will

@@ -80,7 +80,7 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 		slots: make(chan struct{}, bc.Parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
 	}
 	g.opts, err = cfg.options(string(bc.Role), append(
-		append(cfg.consume(bc.Role, topics, kgo.CooperativeStickyBalancer()), cfg.produce(runtimeLimit, runtimeLinger)...),
+		append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.OnPartitionsAssigned(g.assigned), kgo.OnPartitionsRevoked(g.revoked), kgo.OnPartitionsLost(g.lost))...)
 	return g, err
 }

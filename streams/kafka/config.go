@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/schemas"
 )
@@ -34,7 +35,18 @@ type Config struct {
 	// Heartbeat is the time between two heartbeats of a group's member; how fast
 	// partitions move depends on it [3 s].
 	Heartbeat time.Duration
-	Log       *slog.Logger
+	// SessionTimeout is how long a member may be silent before its partitions move [45 s].
+	SessionTimeout time.Duration
+	// Instance, where set, makes members static: who comes back under the same name within
+	// SessionTimeout keeps its partitions. It is unique among the processes that run a role.
+	Instance string
+	// ServerSide has the brokers share out partitions (KIP-848); they must be of Kafka 4.3 or newer.
+	ServerSide bool
+	// Metrics, Tracer and Controls may be nil: nothing is counted, traced, or ever paused.
+	Metrics  *Metrics
+	Tracer   trace.Tracer
+	Controls *Controls
+	Log      *slog.Logger
 }
 
 // SASL is how to log in. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
@@ -104,7 +116,22 @@ func (c Config) bare(name string) schemas.Topic {
 	return schemas.Topic(strings.TrimPrefix(name, c.Prefix))
 }
 
-func (c Config) group(role schemas.Role) string { return c.Prefix + string(role) }
+// group names the consumer group in which role reads topics of a class. A role that is not
+// the first reader of a topic reads all topics in one.
+func (c Config) group(role schemas.Role, class schemas.Class) string {
+	if class == schemas.High || class == "" {
+		return c.Prefix + string(role)
+	}
+	return c.Prefix + string(role) + "." + string(class)
+}
+
+// classOf is the class in which role reads a topic.
+func classOf(e schemas.Entry, role schemas.Role) schemas.Class {
+	if len(e.Readers) > 0 && e.Readers[0] == role {
+		return e.Class
+	}
+	return schemas.High
+}
 
 // lanes returns the lanes, shortest first.
 func (c Config) lanes() []Lane {
@@ -198,17 +225,26 @@ func batchBytes(raw bool) int32 {
 	return 4 * schemas.MaxBytes
 }
 
-// consume returns the options of a member of role's group.
-func (c Config) consume(role schemas.Role, topics []string, balancer kgo.GroupBalancer) []kgo.Opt {
+// A member is one client in one of a role's groups.
+type member struct {
+	role   schemas.Role
+	class  schemas.Class
+	topics []string
+	// together has one member own the same partitions of all topics.
+	together bool
+}
+
+// consume returns the options of m.
+func (c Config) consume(m member) []kgo.Opt {
 	heartbeat := 3 * time.Second
 	if c.Heartbeat > 0 {
 		heartbeat = c.Heartbeat
 	}
-	return []kgo.Opt{
-		kgo.ConsumerGroup(c.group(role)),
+	opts := []kgo.Opt{
+		kgo.ConsumerGroup(c.group(m.role, m.class)),
 		kgo.HeartbeatInterval(heartbeat),
-		kgo.ConsumeTopics(topics...),
-		kgo.Balancers(balancer),
+		kgo.ConsumeTopics(m.topics...),
+		c.balancer(m.together),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(), // we only ever commit what we still own
 		kgo.RebalanceTimeout(rebalanceTimeout),
@@ -218,6 +254,28 @@ func (c Config) consume(role schemas.Role, topics []string, balancer kgo.GroupBa
 		kgo.FetchMaxBytes(16 << 20),
 		kgo.FetchMaxPartitionBytes(1 << 20),
 	}
+	if c.ServerSide {
+		opts = append(opts, kgo.ServerSideBalancer())
+	}
+	if c.SessionTimeout > 0 {
+		opts = append(opts, kgo.SessionTimeout(c.SessionTimeout))
+	}
+	if c.Instance != "" {
+		opts = append(opts, kgo.InstanceID(c.Instance+"/"+string(m.role)+"/"+string(m.class)))
+	}
+	return opts
+}
+
+// balancer moves as few partitions as can be. The brokers know no cooperative one, but move
+// partitions one by one whatever they are asked for.
+func (c Config) balancer(together bool) kgo.Opt {
+	switch {
+	case together:
+		return kgo.Balancers(kgo.RangeBalancer())
+	case c.ServerSide:
+		return kgo.Balancers(kgo.StickyBalancer())
+	}
+	return kgo.Balancers(kgo.CooperativeStickyBalancer())
 }
 
 // topics returns the names of a role's topics: those given, and the one through which

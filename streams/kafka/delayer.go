@@ -46,7 +46,7 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
 	var err error
 	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
-		append(cfg.consume(schemas.RoleDelayer, topics, kgo.CooperativeStickyBalancer()), cfg.produce(runtimeLimit, runtimeLinger)...),
+		append(cfg.consume(member{role: schemas.RoleDelayer, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.ConsumeRegex(),
 		kgo.FetchMaxPartitionBytes(256<<10), // a poll's worth of a partition is held while it waits
 		kgo.OnPartitionsRevoked(d.drop), kgo.OnPartitionsLost(d.drop))...)

@@ -64,13 +64,9 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 		return nil, err
 	}
 	g := &Group{cfg: gc, handle: h, router: newRouter(cfg, gc.Role, gc.MaxAttempts), queued: map[partition][]letter{}, commits: newCommits()}
-	balancer := kgo.CooperativeStickyBalancer()
-	if gc.CoPartitioned {
-		balancer = kgo.RangeBalancer()
-	}
 	drop := func(_ context.Context, _ *kgo.Client, parts map[string][]int32) { g.drop(parts) }
 	g.opts, err = cfg.options(string(gc.Role), append(
-		append(cfg.consume(gc.Role, topics, balancer), cfg.produce(runtimeLimit, runtimeLinger)...),
+		append(cfg.consume(member{role: gc.Role, topics: topics, together: gc.CoPartitioned}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.OnPartitionsRevoked(drop), kgo.OnPartitionsLost(drop))...)
 	return g, err
 }

@@ -97,12 +97,8 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 		window: len(newTracker(pc.Window).ring), shares: map[partition]*share{},
 	}
 	p.sched = newScheduler(func(t *task) { p.weight.add(-t.bytes()) })
-	balancer := kgo.CooperativeStickyBalancer()
-	if pc.CoPartitioned {
-		balancer = kgo.RangeBalancer()
-	}
 	p.opts, err = cfg.options(string(pc.Role), append(
-		append(cfg.consume(pc.Role, topics, balancer), cfg.produce(runtimeLimit, runtimeLinger)...),
+		append(cfg.consume(member{role: pc.Role, topics: topics, together: pc.CoPartitioned}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.OnPartitionsAssigned(p.assigned), kgo.OnPartitionsRevoked(p.revoked), kgo.OnPartitionsLost(p.lost))...)
 	return p, err
 }

@@ -227,7 +227,7 @@ func (b *Broker) Committed(role schemas.Role, topic schemas.Topic) map[int32]int
 	cl := b.client()
 	defer cl.Close()
 	name := b.cfg.Prefix + string(topic)
-	got, err := kadm.NewClient(cl).FetchOffsetsForTopics(b.t.Context(), b.cfg.Prefix+string(role), name)
+	got, err := kadm.NewClient(cl).FetchOffsetsForTopics(b.t.Context(), b.group(role, topic), name)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -241,6 +241,15 @@ func (b *Broker) Committed(role schemas.Role, topic schemas.Topic) map[int32]int
 		}
 	})
 	return at
+}
+
+// group is the consumer group in which role reads topic.
+func (b *Broker) group(role schemas.Role, topic schemas.Topic) string {
+	group := b.cfg.Prefix + string(role)
+	if e, ok := schemas.Lookup(topic); ok && len(e.Readers) > 0 && e.Readers[0] == role && e.Class != schemas.High {
+		group += "." + string(e.Class)
+	}
+	return group
 }
 
 // errCut is what dialing says while the wire is cut.

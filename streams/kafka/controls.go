@@ -1,0 +1,4 @@
+package kafka
+
+// Controls says what is paused.
+type Controls struct{}
