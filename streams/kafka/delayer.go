@@ -172,9 +172,9 @@ func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
 	}
 	again := schemas.Again(role)
 	if _, ok := schemas.Lookup(again); !ok {
-		l := letter{rec: rec, trail: t}
-		if l.trail.topic == "" {
-			l.trail.topic, l.trail.partition, l.trail.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
+		l := letter{rec: rec, past: &t}
+		if t.topic == "" {
+			t.topic, t.partition, t.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
 		}
 		return d.router.after(&l, retry.Permanent(errors.New("its headers name no role that it could come back to")), now)
 	}

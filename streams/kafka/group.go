@@ -131,7 +131,7 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 			t.EachPartition(func(p kgo.FetchPartition) {
 				at := partition{t.Topic, p.Partition}
 				for _, rec := range p.Records {
-					g.queued[at] = append(g.queued[at], g.router.letter(rec, inc))
+					g.queued[at] = append(g.queued[at], letter{rec: rec, incarnation: inc})
 				}
 			})
 		}

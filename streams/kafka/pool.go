@@ -180,7 +180,7 @@ func (p *Pool) dispatch(fetches kgo.Fetches) error {
 				}
 				for i, rec := range fp.Records {
 					task := &slab[len(tasks)]
-					task.letter, task.share, task.slot = p.router.letter(rec, inc), sh, slots+uint64(i)
+					task.letter, task.share, task.slot = letter{rec: rec, incarnation: inc}, sh, slots+uint64(i)
 					tasks, keys = append(tasks, task), append(keys, p.key(task))
 				}
 			}
@@ -283,7 +283,7 @@ func (p *Pool) again(t *task) (wait time.Duration, ok bool) {
 	if r.Attempts > 0 && t.tries >= r.Attempts || r.Elapsed > 0 && time.Since(t.began)+wait > r.Elapsed {
 		return 0, false
 	}
-	p.router.log.Warn("will retry", "topic", string(t.trail.topic), "partition", t.rec.Partition, "offset", t.rec.Offset,
+	p.router.log.Warn("will retry", "topic", string(p.router.origin(&t.letter)), "partition", t.rec.Partition, "offset", t.rec.Offset,
 		"attempt", t.tries, "wait", wait, "err", t.err)
 	t.err = nil
 	return wait, true

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"time"
+	"unsafe"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -48,40 +49,69 @@ func newRouter(cfg Config, role schemas.Role, attempts int) *router {
 type letter struct {
 	rec         *kgo.Record
 	incarnation uint32
-	trail       trail
+	past        *trail // nil: not read yet
 }
 
-func (r *router) letter(rec *kgo.Record, incarnation uint32) letter {
-	l := letter{rec: rec, incarnation: incarnation, trail: readTrail(rec.Headers)}
-	if from := r.cfg.bare(rec.Topic); !isAgain(from) {
-		l.trail = trail{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: l.trail.history}
+// trail returns what l's headers say of its way so far. Those of a record that is where it
+// was first sent to say nothing but its history.
+func (r *router) trail(l *letter) *trail {
+	if l.past == nil {
+		t, rec := readTrail(l.rec.Headers), l.rec
+		if from := r.cfg.bare(rec.Topic); !isAgain(from) {
+			t = trail{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: t.history}
+		}
+		l.past = &t
 	}
-	return l
+	return l.past
+}
+
+// origin is the topic that l was first sent to; empty where no header says so.
+func (r *router) origin(l *letter) schemas.Topic {
+	if from := r.cfg.bare(l.rec.Topic); !isAgain(from) {
+		return from
+	}
+	return r.trail(l).topic
+}
+
+// bare fills in what is known of l without decoding it.
+func (r *router) bare(l *letter, d *schemas.Delivery) {
+	rec := l.rec
+	*d = schemas.Delivery{
+		Topic: r.cfg.bare(rec.Topic), Incarnation: l.incarnation, Partition: rec.Partition, Offset: rec.Offset,
+		Timestamp: rec.Timestamp, Key: rec.Key, Headers: headersOf(rec), Attempt: 1,
+	}
+	d.From = d.Topic
+	if isAgain(d.From) {
+		t := r.trail(l)
+		d.Topic, d.Attempt, d.Waits = t.topic, t.attempts+1, t.waits
+		if !t.timestamp.IsZero() {
+			d.Timestamp = t.timestamp
+		}
+	}
+	d.Last = d.Attempt >= r.attempts
+}
+
+// headersOf returns a record's headers, without copying: the two types are one.
+func headersOf(rec *kgo.Record) []schemas.Header {
+	if len(rec.Headers) == 0 {
+		return nil
+	}
+	_ = schemas.Header(kgo.RecordHeader{}) // does not compile where they differ
+	return unsafe.Slice((*schemas.Header)(unsafe.Pointer(unsafe.SliceData(rec.Headers))), len(rec.Headers))
 }
 
 // delivery decodes l. Its error is permanent.
 func (r *router) delivery(l *letter) (*schemas.Delivery, error) {
-	rec, t := l.rec, &l.trail
-	d := &schemas.Delivery{
-		Topic: t.topic, From: r.cfg.bare(rec.Topic), Incarnation: l.incarnation,
-		Partition: rec.Partition, Offset: rec.Offset, Timestamp: rec.Timestamp, Key: rec.Key,
-		Headers: make([]schemas.Header, len(rec.Headers)),
-		Attempt: t.attempts + 1, Waits: t.waits, Last: t.attempts+1 >= r.attempts,
-	}
-	for i, h := range rec.Headers {
-		d.Headers[i] = schemas.Header{Key: h.Key, Value: h.Value}
-	}
-	if isAgain(d.From) && !t.timestamp.IsZero() {
-		d.Timestamp = t.timestamp
-	}
+	d := new(schemas.Delivery)
+	r.bare(l, d)
 	if d.Topic == schemas.Dead {
-		d.Value = rec.Value
+		d.Value = l.rec.Value
 		return d, nil
 	}
 	if d.Topic == "" {
 		return nil, retry.Permanent(fmt.Errorf("record of %s without header %s: %w", d.From, schemas.TrailTopic, schemas.ErrMalformed))
 	}
-	body, err := schemas.Decode(d.Topic, d.Headers, rec.Value)
+	body, err := schemas.Decode(d.Topic, d.Headers, l.rec.Value)
 	if err != nil {
 		return nil, retry.Permanent(err)
 	}
@@ -113,7 +143,7 @@ func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Rec
 		}
 		recs = append(recs, rec)
 	}
-	if err != nil && l.trail.topic == schemas.Dead {
+	if err != nil && r.origin(l) == schemas.Dead {
 		r.log.Error("a dead letter cannot be handled, and stays one", "partition", l.rec.Partition, "offset", l.rec.Offset, "err", err)
 		return nil
 	}
@@ -161,7 +191,7 @@ func returnsTo(t schemas.Topic) (schemas.Role, bool) {
 
 // after returns the record that a failed delivery becomes: one in a lane or a dead letter.
 func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
-	t, class := l.trail, retry.ClassOf(err)
+	t, class := *r.trail(l), retry.ClassOf(err)
 	attempt := t.attempts + 1
 	t.role, t.class, t.err = r.role, class.String(), err.Error()
 	t.failed(failure{Attempt: attempt, Class: t.class, Error: t.err, By: r.by(), First: now.UTC(), Last: now.UTC(), Times: 1})

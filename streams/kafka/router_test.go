@@ -88,7 +88,7 @@ func TestAfter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
 			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailDue, Value: []byte("stale")}}}
-			out := r.after(&letter{rec: rec, trail: tt.trail}, tt.err, now)
+			out := r.after(&letter{rec: rec, past: &tt.trail}, tt.err, now)
 			tr := readTrail(out.Headers)
 			got := result{topic: out.Topic, attempts: tr.attempts, waits: tr.waits, unavailable: tr.unavailable}
 			if !tr.due.IsZero() {

@@ -53,7 +53,7 @@ func (s *stream) add(recs []*kgo.Record, inc uint32) (weight int64) {
 		s.read = time.Now()
 	}
 	for _, rec := range recs {
-		s.letters = append(s.letters, s.g.router.letter(rec, inc))
+		s.letters = append(s.letters, letter{rec: rec, incarnation: inc})
 		weight += weigh(rec)
 	}
 	s.bytes += weight

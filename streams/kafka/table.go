@@ -147,7 +147,7 @@ func (t *Table) take(fetches kgo.Fetches) error {
 }
 
 func (t *Table) record(rec *kgo.Record, inc uint32) error {
-	l := t.router.letter(rec, inc)
+	l := letter{rec: rec, incarnation: inc}
 	d := &schemas.Delivery{
 		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Attempt: 1,
