@@ -15,6 +15,8 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -49,8 +51,11 @@ type App struct {
 	kafka    kafka.Config
 	db       *clickhouse.DB
 	stores   *Stores
+	slots    *kafka.Slots
 	book     *policy.Book
 	reader   *clickhouse.Reader
+	registry *prometheus.Registry // nil: nobody can ask for it
+	tracing  *tracing             // nil: no spans
 	producer *kafka.Producer
 	admin    *kafka.Admin
 	policies *kafka.Table
@@ -70,9 +75,13 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.kafka, err = kafkaConfig(ctx, cfg, log); err != nil {
 		return nil, err
 	}
+	a.measure()
+	a.tracing = newTracing(cfg.Trace, log)
+	a.kafka.Tracer = a.tracing.tracer()
 	if a.stores, err = openStores(cfg, log); err != nil {
 		return nil, err
 	}
+	a.slots = kafka.NewSlots(a.stores.limit)
 	a.book = policy.NewBook(a.stores.IDs)
 	a.stores.book = a.book
 	ch, err := clickhouseConfig(ctx, cfg)
@@ -143,6 +152,17 @@ func (a *App) ensureTopics(ctx context.Context) error {
 
 // Run runs the roles until ctx is done, and then returns nil within the grace time.
 func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
+	l, err := a.listen(ctx)
+	if err != nil {
+		return err
+	}
+	if l != nil {
+		defer l.Close()
+	}
+	if err := a.tracing.start(ctx); err != nil {
+		return err
+	}
+	defer a.tracing.stop(ctx)
 	if err := a.db.Check(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrPrecondition, err)
 	}
@@ -168,6 +188,7 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 		}
 		parts = append(parts, made...)
 	}
+	parts = append(parts, a.observed(l)...)
 	a.log.Info("run", "roles", roles)
 	return supervise(ctx, a.log, a.drain+overDrain, parts...)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -93,19 +94,31 @@ func (a *App) planner() ([]part, error) {
 	return []part{served("planner", run, a.policies)}, nil
 }
 
+// pool fills in what all pools share, and what the settings of a role say.
+func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
+	pc.Workers, pc.Reserved, pc.Large, pc.HighWeight = r.Workers, r.Reserved, r.Large, a.cfg.Roles.HighWeight
+	pc.Window, pc.Bytes = r.Window, int64(r.Bytes)
+	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, a.cfg.Roles.Stall, inPool, a.cfg.Roles.Attempts
+	pc.Slots, pc.Admit = a.slots, a.stores.Admit
+	return pc
+}
+
 func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
 		WaitLadder: a.cfg.Duplication.Wait, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, a.reader)
 	if err != nil {
 		return nil, err
 	}
-	p, err := kafka.NewPool(a.kafka, kafka.PoolConfig{Role: schemas.RoleCopier,
-		Topics:  []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge},
-		Workers: a.cfg.Roles.Copier.Workers, Drain: a.drain, Retry: inPool, MaxAttempts: a.cfg.Roles.Attempts,
-		Key: func(b schemas.Body) string {
+	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Copier, kafka.PoolConfig{Role: schemas.RoleCopier,
+		Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge},
+		Describe: func(b schemas.Body) kafka.Work {
 			c := b.(*pb.DuplicationCommand)
-			return schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem())
-		}}, e.Handle)
+			return kafka.Work{
+				Key:     schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
+				Account: c.GetAccount(), Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()},
+				Bytes: c.GetSize(),
+			}
+		}}), e.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +131,12 @@ func (a *App) deleter() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := kafka.NewPool(a.kafka, kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true,
-		Workers: a.cfg.Roles.Deleter.Workers, Drain: a.drain, Retry: inPool, MaxAttempts: a.cfg.Roles.Attempts}, d.Handle)
+	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Deleter, kafka.PoolConfig{Role: schemas.RoleDeleter,
+		Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true,
+		Describe: func(b schemas.Body) kafka.Work { // its key is the record's: one owner of a destination does one delete at a time
+			c := b.(*pb.DeletionCommand)
+			return kafka.Work{Account: c.GetAccount(), Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()}}
+		}}), d.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -133,13 +150,16 @@ func (a *App) checker() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := kafka.NewPool(a.kafka, kafka.PoolConfig{Role: schemas.RoleChecker,
-		Topics:  []schemas.Topic{schemas.FixityHigh, schemas.FixityLow, schemas.FixityLarge},
-		Workers: a.cfg.Roles.Checker.Workers, Drain: a.drain, Retry: inPool, MaxAttempts: a.cfg.Roles.Attempts,
-		Key: func(b schemas.Body) string {
+	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Checker, kafka.PoolConfig{Role: schemas.RoleChecker,
+		Topics: []schemas.Topic{schemas.FixityHigh, schemas.FixityLow, schemas.FixityLarge},
+		Describe: func(b schemas.Body) kafka.Work {
 			t := b.(*pb.FixityTask)
-			return schemas.Key(t.GetAccount(), t.GetStore(), t.GetSpace(), t.GetItem())
-		}}, c.Handle)
+			return kafka.Work{
+				Key:     schemas.Key(t.GetAccount(), t.GetStore(), t.GetSpace(), t.GetItem()),
+				Account: t.GetAccount(), Stores: [2]string{t.GetStore()},
+				Bytes: t.GetKnown().GetManifest().GetSize(),
+			}
+		}}), c.Handle)
 	if err != nil {
 		return nil, err
 	}

@@ -54,6 +54,7 @@ type StateConfig struct {
 	Log           *slog.Logger
 	Progress      io.Writer // told of what takes long, such as fetching the engine once
 	WithoutBroker bool      // for those who read ClickHouse only
+	WithoutEngine bool      // for those who need Kafka only
 }
 
 // OpenState locks the directory, which is made where it is missing, and starts the engines.
@@ -79,6 +80,9 @@ func OpenState(ctx context.Context, c StateConfig) (_ *State, err error) {
 		return nil
 	})
 	g.Go(func() (err error) {
+		if c.WithoutEngine {
+			return nil
+		}
 		s.engine, err = clickhouse.Start(ctx, clickhouse.Config{Dir: filepath.Join(c.Dir, "clickhouse"), Log: c.Log, Progress: c.Progress})
 		if err != nil {
 			return fmt.Errorf("start the embedded ClickHouse: %w", err)
@@ -178,7 +182,9 @@ func (s *State) Configure(cfg *config.Config) {
 	}
 	cfg.Kafka.Replication, cfg.Kafka.MinInSync, cfg.Kafka.Partitions = 1, 1, partitions
 	cfg.Kafka.TLS, cfg.Kafka.SASL = config.TLS{}, config.SASL{}
-	cfg.ClickHouse = config.ClickHouse{Addresses: []string{s.engine.Addr()}, Database: "millrace", User: "default"}
+	if s.engine != nil {
+		cfg.ClickHouse = config.ClickHouse{Addresses: []string{s.engine.Addr()}, Database: "millrace", User: "default"}
+	}
 }
 
 // IsState reports whether dir is a state directory.

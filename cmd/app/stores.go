@@ -6,15 +6,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/limit"
 )
 
 // Stores are the stores of the configuration, opened. Its methods are what the
@@ -22,26 +26,31 @@ import (
 type Stores struct {
 	byKey    map[string]store // by schemas.Key(account, id)
 	accounts map[string][]string
+	limits   map[string]config.Limits // by account
 	book     *policy.Book
 }
 
 type store struct {
-	storage.Store
-	cfg config.Store
+	storage.Store // the driver's, behind the breaker
+	driver        storage.Store
+	breaker       *limit.Breaker
+	cfg           config.Store
 }
 
 // openStores opens every store of cfg. It touches the roots of file stores, no network.
 func openStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
-	s := &Stores{byKey: map[string]store{}, accounts: map[string][]string{}}
+	s := &Stores{byKey: map[string]store{}, accounts: map[string][]string{}, limits: map[string]config.Limits{}}
 	var errs []error
 	for _, a := range cfg.Accounts {
+		s.limits[a.ID] = a.Limits
 		for _, c := range a.Stores {
 			opened, err := openStore(a.ID, c, log)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("open store %s/%s: %w: make or mount its root, or mend accounts in the configuration", a.ID, c.ID, err))
 				continue
 			}
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{opened, c}
+			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log})
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(opened, b), opened, b, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// Primary first: the order in which good copies are looked for.
@@ -94,7 +103,7 @@ func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 func (s *Stores) close() error {
 	var errs []error
 	for _, st := range s.byKey {
-		if c, ok := st.Store.(io.Closer); ok {
+		if c, ok := st.driver.(io.Closer); ok {
 			errs = append(errs, c.Close())
 		}
 	}
@@ -107,17 +116,56 @@ func (s *Stores) Store(account, id string) (storage.Store, bool) {
 	return st.Store, ok
 }
 
+// Admit returns nil where a task may use a store now, or the error, of class
+// unavailable, that its first look would get. It admits to a store that nobody knows:
+// whoever handles the task knows what to say of that.
+func (s *Stores) Admit(account, id string) error {
+	if st, ok := s.byKey[schemas.Key(account, id)]; ok {
+		return st.breaker.Admit()
+	}
+	return nil
+}
+
+// limit is what the configuration says of a store, or of an account as a whole.
+func (s *Stores) limit(account, id string) kafka.Limit {
+	l := s.limits[account]
+	if id != "" {
+		l = s.byKey[schemas.Key(account, id)].cfg.Limits
+	}
+	return kafka.Limit{Tasks: l.Tasks, TasksPerSecond: float64(l.TasksPerSecond), BytesPerSecond: float64(l.BytesPerSecond)}
+}
+
+// A BreakerState says whether a store is away.
+type BreakerState struct {
+	Account, Store string
+	State          limit.State
+	Since          time.Time // it is away, or is not
+	Cause          error     // the first failure; nil where it is not away
+}
+
+// Breakers returns the state of every store, by account and in the order of IDs.
+func (s *Stores) Breakers() []BreakerState {
+	var all []BreakerState
+	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
+		for _, id := range s.accounts[account] {
+			state, since, cause := s.byKey[schemas.Key(account, id)].breaker.State()
+			all = append(all, BreakerState{account, id, state, since, cause})
+		}
+	}
+	return all
+}
+
 // IDs returns the ids of an account's stores, the primary first.
 func (s *Stores) IDs(account string) []string { return s.accounts[account] }
 
 // checkMarkers refuses stores whose marker cannot be read: a root that is not mounted
-// must not look like a store that lost everything.
+// must not look like a store that lost everything. It asks the drivers: what a person
+// mends before anything runs is no failure of a store that is in use.
 func (s *Stores) checkMarkers(ctx context.Context) error {
 	var errs []error
 	for account, ids := range s.accounts {
 		for _, id := range ids {
-			st, _ := s.Store(account, id)
-			err := st.Marker(ctx)
+			err := s.byKey[schemas.Key(account, id)].driver.Marker(ctx)
 			switch {
 			case errors.Is(err, storage.ErrNoMarker):
 				errs = append(errs, fmt.Errorf("%w: if it is mounted and new to millrace, run: millrace store init %s/%s", err, account, id))
@@ -133,13 +181,13 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 
 // init writes a store's marker where it has none.
 func (s *Stores) init(ctx context.Context, name StoreName) error {
-	st, ok := s.Store(name.Account, name.Store)
+	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
 	if !ok {
 		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
 	}
-	err := st.Marker(ctx)
+	err := st.driver.Marker(ctx)
 	if errors.Is(err, storage.ErrNoMarker) {
-		err = st.WriteMarker(ctx)
+		err = st.driver.WriteMarker(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)

@@ -155,7 +155,8 @@ func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, er
 	return copies, err
 }
 
-// sweeper asks, every hour, for checks of the copies that have become due.
+// sweeper asks, every hour, for checks of the copies that have become due. Topics are trimmed
+// beside it.
 func (a *App) sweeper() ([]part, error) {
 	run := func(ctx context.Context) error {
 		for ctx.Err() == nil {
@@ -171,7 +172,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return []part{served("sweeper", run, a.policies)}, nil
+	return append([]part{served("sweeper", run, a.policies)}, a.trimmer()...), nil
 }
 
 // sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.

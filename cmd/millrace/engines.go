@@ -32,9 +32,9 @@ type engines struct {
 	state *app.State // nil where --config was given
 }
 
-// open reads the configuration, from the state directory where one is named. A command
-// that reads only ClickHouse does without the broker.
-func (f *engineFlags) open(ctx context.Context, stderr io.Writer, withoutBroker bool) (*engines, error) {
+// open reads the configuration, from the state directory where one is named. without says
+// which engine of a state is not needed.
+func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.StateConfig) (*engines, error) {
 	switch {
 	case f.config == "" && f.state == "":
 		return nil, fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR", errUsage)
@@ -51,7 +51,8 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, withoutBroker 
 		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", app.ErrPrecondition, f.state)
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	state, err := app.OpenState(ctx, app.StateConfig{Dir: f.state, Log: log, Progress: stderr, WithoutBroker: withoutBroker})
+	without.Dir, without.Log, without.Progress = f.state, log, stderr
+	state, err := app.OpenState(ctx, without)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func (e *engines) Close(ctx context.Context) error {
 // withApp runs do with an opened app.
 func (f *engineFlags) withApp(c *cobra.Command, do func(ctx context.Context, a *app.App, e *engines) error) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), false)
+	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{})
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func (f *engineFlags) withApp(c *cobra.Command, do func(ctx context.Context, a *
 // withDB runs do with the read model alone.
 func (f *engineFlags) withDB(c *cobra.Command, do func(ctx context.Context, db *clickhouse.DB) error) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), true)
+	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutBroker: true})
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupte
 		return fmt.Errorf("%w: %w; see '%s --help'", errUsage, err, c.CommandPath())
 	})
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
-		newIncident(), newSweep(), newStore(), newVersion())
+		newIncident(), newDead(), newSweep(), newStore(), newBench(), newVersion())
 	return root
 }
 
@@ -115,6 +115,7 @@ func exactly(n int) cobra.PositionalArgs {
 // noun is a command that only holds others.
 func noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c.SuggestionsMinimumDistance = 2
 	c.AddCommand(verbs...)
 	return c
 }

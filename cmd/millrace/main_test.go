@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the command lines in testdata/script. "exits N CMD ..." runs a command
-// and wants its exit code; "fifo" and "notutf8" make files that an archive cannot hold.
+// and wants its exit code; "deadstate" makes a state with dead letters; "fifo" and "notutf8" make files that an
+// archive cannot hold.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -41,6 +42,7 @@ func TestScripts(t *testing.T) {
 					ts.Fatalf("exit code %d, want %d", got, want)
 				}
 			},
+			"deadstate": deadState,
 			"fifo": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(syscall.Mkfifo(ts.MkAbs(args[0]), 0o644))
 			},

@@ -23,6 +23,8 @@ type Admin struct {
 	cfg Config
 	cl  *kgo.Client
 	adm *kadm.Client
+
+	pace pace
 }
 
 // NewAdmin returns an Admin. Nothing reaches the network before its methods are

@@ -54,7 +54,9 @@ type BatchGroup struct {
 	opts   []kgo.Opt
 	sink   BatchSink
 	router *router
+	tap    tap
 
+	metrics *roleMetrics
 	weight  *scale        // bytes read and not stored
 	slots   chan struct{} // one for each Store
 	stored  chan struct{} // something wants to be committed
@@ -78,7 +80,11 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
 		slots: make(chan struct{}, bc.Parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
+		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
+	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
+	g.commits.metrics = g.metrics
+	g.metrics.look(g.oldest)
 	g.opts, err = cfg.options(string(bc.Role), append(
 		append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.OnPartitionsAssigned(g.assigned), kgo.OnPartitionsRevoked(g.revoked), kgo.OnPartitionsLost(g.lost))...)
@@ -140,12 +146,14 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 }
 
 // poll fills the streams until ctx is done. While memory is full it does not poll, and
-// partitions may move.
+// partitions may move. While the role is paused nothing comes, and the streams rest.
 func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
 		g.weight.wait(ctx, g.cfg.Memory)
-		fetches := cl.PollRecords(ctx, 10_000)
-		if err := pollError(fetches, g.router.log); err != nil {
+		g.tap.turn(cl)
+		fetches := g.tap.poll(ctx, cl, 10_000)
+		again, err := g.reread(ctx, cl, fetches)
+		if err != nil {
 			return err
 		}
 		g.mu.Lock()
@@ -153,8 +161,11 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 			for _, t := range f.Topics {
 				inc := incarnation(t.TopicID)
 				for _, p := range t.Partitions {
-					if s := g.streams[partition{t.Topic, p.Partition}]; s != nil && len(p.Records) > 0 {
-						g.weight.add(s.add(p.Records, inc))
+					at := partition{t.Topic, p.Partition}
+					if s := g.streams[at]; s != nil && len(p.Records) > 0 && !again[at] {
+						weight := s.add(p.Records, inc)
+						g.weight.add(weight)
+						g.metrics.inFlight(len(p.Records), weight)
 					}
 				}
 			}
@@ -212,20 +223,26 @@ func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client) (ok bool) {
 }
 
 func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+	defer g.metrics.rebalanced(moveAssigned, parts, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	each(parts, func(at partition) {
-		s := newStream(g, cl, at)
-		g.streams[at] = s
-		go s.run()
-	})
+	each(parts, func(at partition) { g.begin(cl, at) })
+}
+
+// begin starts the stream of a partition. g.mu is held.
+func (g *BatchGroup) begin(cl *kgo.Client, at partition) {
+	s := newStream(g, cl, at)
+	g.streams[at] = s
+	go s.run()
 }
 
 func (g *BatchGroup) revoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+	defer g.metrics.rebalanced(moveRevoked, parts, time.Now())
 	g.release(cl, g.owned(parts), true)
 }
 
 func (g *BatchGroup) lost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+	defer g.metrics.rebalanced(moveLost, parts, time.Now())
 	g.release(cl, g.owned(parts), false)
 }
 
@@ -295,8 +312,25 @@ func (g *BatchGroup) await(streams []*stream) (stuck int) {
 		case <-s.done:
 		default:
 			stuck++
+			g.metrics.ignoring(1)
 			g.router.log.Error("a batch ignores that it was cancelled", "topic", s.topic, "partition", s.id)
 		}
 	}
 	return stuck
+}
+
+func (g *BatchGroup) oldest() (o oldest) {
+	for _, s := range g.owned(nil) {
+		s.mu.Lock()
+		if !s.storing.IsZero() && (o.task.IsZero() || s.storing.Before(o.task)) {
+			o.task = s.storing
+		}
+		if len(s.letters) > 0 {
+			if t := s.letters[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
+				o.message = t
+			}
+		}
+		s.mu.Unlock()
+	}
+	return o
 }

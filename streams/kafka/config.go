@@ -184,7 +184,7 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 		}
 		opts = append(opts, kgo.SASL(m))
 	}
-	opts = append(opts, more...)
+	opts = append(append(opts, c.Metrics.hooks(name)...), more...)
 	if err := kgo.ValidateOpts(opts...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ func each(parts map[string][]int32, f func(partition)) {
 // pollError returns the first error of a poll that ends the loop, and logs the others:
 // those the client gets over by itself.
 func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
+	var out outOfRange
 	fetches.EachError(func(topic string, id int32, err error) {
 		var (
 			loss *kgo.ErrDataLoss
@@ -46,6 +48,8 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
 		case errors.As(err, &loss):
 			log.Error("the broker lost records", "topic", topic, "partition", id, "err", err)
 			return
+		case errors.Is(err, kerr.OffsetOutOfRange):
+			out.parts = append(out.parts, partition{topic, id})
 		case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !membership(code):
 			if fatal == nil {
 				fatal = fmt.Errorf("poll %s: %w", partition{topic, id}, err)
@@ -54,6 +58,9 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
 			log.Warn("poll", "topic", topic, "partition", id, "err", err)
 		}
 	})
+	if fatal == nil && len(out.parts) > 0 {
+		fatal = &out
+	}
 	return fatal
 }
 
@@ -82,21 +89,31 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 // commitTimeout bounds one commit, during which no partition can leave us.
 const commitTimeout = 10 * time.Second
 
+// A position is what is committed for a partition.
+type position struct {
+	kgo.EpochOffset
+	metadata string
+}
+
 // commits holds the positions that are done but not yet committed. It is safe for
 // concurrent use.
 type commits struct {
 	mu   sync.Mutex
-	todo map[partition]kgo.EpochOffset
+	todo map[partition]position
 
+	metrics *roleMetrics  // nil: nobody counts
 	sending chan struct{} // holds one from taking positions until their commit is answered
 }
 
 func newCommits() *commits {
-	return &commits{todo: map[partition]kgo.EpochOffset{}, sending: make(chan struct{}, 1)}
+	return &commits{todo: map[partition]position{}, sending: make(chan struct{}, 1)}
 }
 
 // done says that all records of p below at are settled.
-func (c *commits) done(p partition, at kgo.EpochOffset) {
+func (c *commits) done(p partition, at kgo.EpochOffset) { c.set(p, position{EpochOffset: at}) }
+
+// set has at committed for p.
+func (c *commits) set(p partition, at position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.todo[p] = at
@@ -123,18 +140,28 @@ func (c *commits) send(ctx context.Context, cl *kgo.Client) error {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
 	c.mu.Lock()
-	offsets := map[string]map[int32]kgo.EpochOffset{}
-	for p, at := range c.todo {
+	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, maps.Clone(c.todo)
+	for p, at := range sent {
 		if offsets[p.topic] == nil {
 			offsets[p.topic] = map[int32]kgo.EpochOffset{}
 		}
-		offsets[p.topic][p.id] = at
+		offsets[p.topic][p.id] = at.EpochOffset
 	}
 	c.mu.Unlock()
 	if len(offsets) == 0 {
 		return nil
 	}
 	var first error
+	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
+		for _, t := range req.Topics {
+			for i := range t.Partitions {
+				if m := sent[partition{t.Topic, t.Partitions[i].Partition}].metadata; m != "" {
+					t.Partitions[i].Metadata = &m
+				}
+			}
+		}
+		return nil
+	})
 	cl.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
 		if err != nil {
 			first = fmt.Errorf("commit: %w", err)
@@ -149,12 +176,15 @@ func (c *commits) send(ctx context.Context, cl *kgo.Client) error {
 					if first == nil {
 						first = fmt.Errorf("commit %s: %w", at, err)
 					}
-				} else if c.todo[at] == offsets[t.Topic][p.Partition] {
+				} else if c.todo[at] == sent[at] {
 					delete(c.todo, at)
 				}
 			}
 		}
 	})
+	if !errors.Is(first, context.Canceled) { // given up, as the process stops
+		c.metrics.committed(first)
+	}
 	return first
 }
 

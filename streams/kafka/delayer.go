@@ -29,7 +29,9 @@ type Delayer struct {
 	opts   []kgo.Opt
 	router *router
 	delays map[string]time.Duration // by topic
+	tap    tap
 
+	metrics *roleMetrics
 	commits *commits
 	mu      sync.Mutex // guards held
 	held    map[partition][]*kgo.Record
@@ -37,19 +39,31 @@ type Delayer struct {
 
 // NewDelayer returns a Delayer for cfg's lanes.
 func NewDelayer(cfg Config) (*Delayer, error) {
-	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]*kgo.Record{}, commits: newCommits()}
+	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]*kgo.Record{}, commits: newCommits(),
+		tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer}}
 	for _, l := range cfg.lanes() {
 		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
 	}
 	// Lanes that the settings no longer name are read too: what waits there goes on at once,
 	// into a lane that is left if it is not due.
 	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
+	d.metrics = cfg.Metrics.role(schemas.RoleDelayer, schemas.High)
+	d.commits.metrics = d.metrics
+	d.metrics.look(d.oldest)
+	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
+		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+			defer d.metrics.rebalanced(k, parts, time.Now())
+			if k != moveAssigned {
+				d.drop(cl, parts)
+			}
+		}
+	}
 	var err error
 	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
 		append(cfg.consume(member{role: schemas.RoleDelayer, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.ConsumeRegex(),
 		kgo.FetchMaxPartitionBytes(256<<10), // a poll's worth of a partition is held while it waits
-		kgo.OnPartitionsRevoked(d.drop), kgo.OnPartitionsLost(d.drop))...)
+		kgo.OnPartitionsAssigned(moved(moveAssigned)), kgo.OnPartitionsRevoked(moved(moveRevoked)), kgo.OnPartitionsLost(moved(moveLost)))...)
 	return d, err
 }
 
@@ -75,19 +89,21 @@ func (d *Delayer) Run(ctx context.Context) error {
 
 // turn waits for records or until one that is held may go on, and moves those that may.
 func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
+	d.tap.turn(cl)
 	pctx, cancel := ctx, context.CancelFunc(func() {})
 	if wait, ok := d.wait(); ok {
 		pctx, cancel = context.WithTimeout(ctx, wait)
 	}
-	fetches := cl.PollRecords(pctx, delayerPoll)
+	fetches := d.tap.poll(pctx, cl, delayerPoll)
 	cancel()
 	if err := pollError(fetches, d.router.log); err != nil {
-		return err
+		return d.router.below(ctx, cl, err)
 	}
 	d.mu.Lock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if at := (partition{p.Topic, p.Partition}); len(p.Records) > 0 {
 			d.held[at] = append(d.held[at], p.Records...)
+			d.flying(1, p.Records)
 			cl.PauseFetchPartitions(at.one())
 		}
 	})
@@ -108,14 +124,17 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// wait returns for how long no record that is held may go on; without any, and nothing
-// to commit, it is for ever.
+// wait returns for how long no record that is held may go on; without any, or paused, and
+// with nothing to commit, it is for ever.
 func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	if d.commits.pending() {
 		wait, ok = time.Second, true
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.tap.closed {
+		return wait, ok
+	}
 	for _, recs := range d.held {
 		if w := time.Until(d.ready(recs[0])); !ok || w < wait {
 			wait, ok = w, true
@@ -133,8 +152,12 @@ func (d *Delayer) ready(rec *kgo.Record) time.Time {
 	return at
 }
 
-// move moves all records that may go on. No rebalance happens meanwhile.
+// move moves all records that may go on: none while the role is paused. No rebalance happens
+// meanwhile.
 func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
+	if d.tap.controls.Role(schemas.RoleDelayer) {
+		return nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -150,9 +173,12 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 		}
 	}
 	if err := publish(ctx, cl, out); err != nil {
+		d.metrics.unpublished(1)
 		return err
 	}
+	d.counted(out)
 	for at, n := range moved {
+		d.flying(-1, d.held[at][:n])
 		last := d.held[at][n-1]
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
 		if d.held[at] = d.held[at][n:]; len(d.held[at]) == 0 {
@@ -186,12 +212,49 @@ func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
 }
 
 // drop forgets partitions that are no longer ours. No poll is held while it runs.
-func (d *Delayer) drop(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 	each(parts, func(at partition) {
 		d.commits.forget(at)
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		d.flying(-1, d.held[at])
 		delete(d.held, at)
 		cl.ResumeFetchPartitions(at.one()) // a pause would outlive the assignment
 	})
+}
+
+// flying adds records to what is in flight, or with -1 takes them out.
+func (d *Delayer) flying(sign int, recs []*kgo.Record) {
+	var bytes int64
+	for _, rec := range recs {
+		bytes += weigh(rec)
+	}
+	d.metrics.inFlight(sign*len(recs), int64(sign)*bytes)
+}
+
+// counted says what became of records that were moved.
+func (d *Delayer) counted(out []*kgo.Record) {
+	var n [fates]int
+	for _, rec := range out {
+		if d.router.cfg.bare(rec.Topic) == schemas.Dead {
+			n[fateDead]++
+		} else {
+			n[fateDone]++
+		}
+	}
+	d.metrics.handled(fateDone, n[fateDone], -1)
+	d.metrics.handled(fateDead, n[fateDead], -1)
+}
+
+// oldest counts from when a record might have gone on.
+func (d *Delayer) oldest() (o oldest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for _, recs := range d.held {
+		if t := d.ready(recs[0]); t.Before(now) && (o.message.IsZero() || t.Before(o.message)) {
+			o.message = t
+		}
+	}
+	return o
 }

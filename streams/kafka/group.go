@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -40,7 +41,10 @@ type Group struct {
 	opts   []kgo.Opt
 	handle Handler
 	router *router
+	tap    tap
 
+	metrics *roleMetrics
+	began   atomic.Int64 // when the batch at hand was begun, in Unix nanoseconds; 0: none is
 	commits *commits
 	mu      sync.Mutex // guards queued
 	queued  map[partition][]letter
@@ -63,11 +67,22 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{cfg: gc, handle: h, router: newRouter(cfg, gc.Role, gc.MaxAttempts), queued: map[partition][]letter{}, commits: newCommits()}
-	drop := func(_ context.Context, _ *kgo.Client, parts map[string][]int32) { g.drop(parts) }
+	g := &Group{cfg: gc, handle: h, router: newRouter(cfg, gc.Role, gc.MaxAttempts), queued: map[partition][]letter{}, commits: newCommits(),
+		tap: tap{controls: cfg.Controls, role: gc.Role, topics: topics}}
+	g.metrics = cfg.Metrics.role(gc.Role, schemas.High)
+	g.commits.metrics = g.metrics
+	g.metrics.look(g.oldest)
+	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
+		return func(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+			defer g.metrics.rebalanced(k, parts, time.Now())
+			if k != moveAssigned {
+				g.drop(parts)
+			}
+		}
+	}
 	g.opts, err = cfg.options(string(gc.Role), append(
 		append(cfg.consume(member{role: gc.Role, topics: topics, together: gc.CoPartitioned}), cfg.produce(runtimeLimit, runtimeLinger)...),
-		kgo.OnPartitionsRevoked(drop), kgo.OnPartitionsLost(drop))...)
+		kgo.OnPartitionsAssigned(moved(moveAssigned)), kgo.OnPartitionsRevoked(moved(moveRevoked)), kgo.OnPartitionsLost(moved(moveLost)))...)
 	return g, err
 }
 
@@ -93,11 +108,14 @@ func (g *Group) Run(ctx context.Context) error {
 
 // turn is one poll and what follows from it.
 func (g *Group) turn(ctx context.Context, cl *kgo.Client) error {
+	paused := g.tap.turn(cl)
 	if err := pollError(g.poll(ctx, cl), g.router.log); err != nil {
-		return err
+		return g.router.below(ctx, cl, err)
 	}
-	if err := g.batch(ctx, cl); err != nil {
-		return err
+	if !paused {
+		if err := g.batch(ctx, cl); err != nil {
+			return err
+		}
 	}
 	cctx, cancel := outlive(ctx, stopGrace)
 	defer cancel()
@@ -110,19 +128,19 @@ func (g *Group) turn(ctx context.Context, cl *kgo.Client) error {
 }
 
 // poll queues what it gets. With work left over from the last turn, or a commit to be
-// made again, it does not wait for more.
+// made again, it does not wait for more; while the role is paused, none comes.
 func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 	pctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g.mu.Lock()
 	left := len(g.queued) > 0
 	g.mu.Unlock()
-	if left {
+	if left && !g.tap.closed {
 		cancel() // still holds off rebalances, as any poll
 	} else if g.commits.pending() {
 		time.AfterFunc(time.Second, cancel)
 	}
-	fetches := cl.PollRecords(pctx, g.cfg.MaxPoll)
+	fetches := g.tap.poll(pctx, cl, g.cfg.MaxPoll)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, f := range fetches {
@@ -132,6 +150,7 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 				at := partition{t.Topic, p.Partition}
 				for _, rec := range p.Records {
 					g.queued[at] = append(g.queued[at], letter{rec: rec, incarnation: inc})
+					g.metrics.inFlight(1, weigh(rec))
 				}
 			})
 		}
@@ -144,6 +163,8 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
 	hctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Hold, errHeld)
 	defer cancel()
+	g.began.Store(time.Now().UnixNano())
+	defer g.began.Store(0)
 	var (
 		wg   sync.WaitGroup
 		mu   sync.Mutex // guards out and done
@@ -163,6 +184,7 @@ func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
 	pctx, pcancel := outlive(ctx, stopGrace)
 	defer pcancel()
 	if err := publish(pctx, cl, out); err != nil {
+		g.metrics.unpublished(1)
 		return err
 	}
 	g.mu.Lock()
@@ -176,6 +198,8 @@ func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
 // settle takes the first n letters of p, which are done, off the queue.
 func (g *Group) settle(p partition, n int) {
 	letters := g.queued[p]
+	g.metrics.settled(letters[:n])
+	g.leave(letters[:n])
 	if n > 0 {
 		last := letters[n-1].rec
 		g.commits.done(p, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
@@ -188,8 +212,8 @@ func (g *Group) settle(p partition, n int) {
 }
 
 // partition handles letters in order, begins none after latest, and returns what they
-// became and how many they were: at least one, unless Run ends. What fails while Run
-// ends is not counted, and delivered again.
+// became and how many they were: at least one, unless Run ends or the role is paused. What
+// fails while Run ends is not counted, and delivered again.
 func (g *Group) partition(ctx context.Context, letters []letter, latest time.Time) (out []*kgo.Record, n int) {
 	stopped := func() bool { return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errHeld) }
 	for n < len(letters) && !stopped() && (n == 0 || !time.Now().After(latest)) {
@@ -199,25 +223,38 @@ func (g *Group) partition(ctx context.Context, letters []letter, latest time.Tim
 			continue
 		}
 		msgs, err := g.message(ctx, l)
-		if err != nil && stopped() {
-			break
+		switch {
+		case errors.Is(err, errRolePaused), err != nil && stopped():
+			return out, n
+		case errors.Is(err, errPartPaused):
+			out = append(out, g.router.aside(l, time.Now()))
+		default:
+			out = append(out, g.router.outcome(l, msgs, err)...)
 		}
-		out = append(out, g.router.outcome(l, msgs, err)...)
 		n++
 	}
 	return out, n
 }
 
-// message calls the handler until it succeeds, fails for good, or the poll has been
-// held long enough.
+// message calls the handler until it succeeds, fails for good, what it is about is paused,
+// or the poll has been held long enough.
 func (g *Group) message(ctx context.Context, l *letter) (out []schemas.Message, err error) {
+	if err := g.router.paused(nil); err != nil {
+		return nil, err
+	}
 	d, err := g.router.delivery(l)
 	if err != nil {
 		return nil, err
 	}
 	_, _ = g.cfg.Retry.Do(ctx, // err is the last call's, or nil
-		func() error { out, err = call(ctx, g.handle, d); return err },
+		func() error {
+			if err = g.router.paused(d.Body); err == nil {
+				out, err = g.call(ctx, l, d)
+			}
+			return err
+		},
 		func(attempt int, wait time.Duration, err error) {
+			g.metrics.handled(fateRetried, 1, -1)
 			g.router.log.Warn("will retry", "topic", string(d.Topic), "partition", d.Partition, "offset", d.Offset,
 				"attempt", attempt, "wait", wait, "err", err)
 		})
@@ -230,6 +267,46 @@ func (g *Group) drop(parts map[string][]int32) {
 		g.commits.forget(p)
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		g.leave(g.queued[p])
 		delete(g.queued, p)
 	})
+}
+
+// call calls the handler, seen by whoever looks on.
+func (g *Group) call(ctx context.Context, l *letter, d *schemas.Delivery) (out []schemas.Message, err error) {
+	ctx, end := g.router.span(ctx, l)
+	if g.metrics != nil {
+		g.metrics.working(1)
+		defer func(began time.Time) {
+			g.metrics.called(time.Since(began))
+			g.metrics.working(-1)
+		}(time.Now())
+	}
+	out, err = call(ctx, g.handle, d)
+	end(err)
+	return out, err
+}
+
+// leave takes letters out of what is in flight.
+func (g *Group) leave(letters []letter) {
+	if g.metrics == nil {
+		return
+	}
+	for _, l := range letters {
+		g.metrics.inFlight(-1, -weigh(l.rec))
+	}
+}
+
+func (g *Group) oldest() (o oldest) {
+	if began := g.began.Load(); began != 0 {
+		o.task = time.Unix(0, began)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, letters := range g.queued {
+		if t := letters[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
+			o.message = t
+		}
+	}
+	return o
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,93 +16,159 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
+// Work says what a task is to the scheduler.
+type Work struct {
+	// Key: messages of one key are handled one after the other. Empty: those with the same record key.
+	Key string
+	// Account: whose it is. Accounts take turns.
+	Account string
+	// Stores are those of the account that it touches; empty ones do not count.
+	Stores [2]string
+	// Bytes are about how many it will move.
+	Bytes int64
+}
+
 // PoolConfig says what a Pool reads and how it works. Zero values take the defaults in
 // brackets.
 type PoolConfig struct {
 	Role schemas.Role
 	// Topics are what the role reads; its again topic is added.
-	Topics  []schemas.Topic
-	Workers int // tasks at work at a time [16]
-	// Key says which messages are handled one after the other; nil: those with the same
-	// record key.
-	Key func(schemas.Body) string
+	Topics []schemas.Topic
+	// Workers run tasks of class high and low, one each at a time [16]. Reserved of them are kept free
+	// of class low. Large run those of class large [1, if it reads a topic of that class].
+	Workers, Reserved, Large int
+	// HighWeight is how many tasks of class high are begun for one of class low while both
+	// have work [8].
+	HighWeight int
+	// Describe says what the task of a message is; nil: nothing but its record key is known.
+	Describe func(schemas.Body) Work
+	// Raw has the handler get deliveries undecoded, with Value in place of Body. They are valid until it
+	// returns, Describe is not asked, and failures are not classed by what they say.
+	Raw bool
+	// Slots are the limits of stores and accounts; nil: none.
+	Slots *Slots
+	// Admit, where set, is asked before a task begins, for each store that it touches. An error
+	// becomes that of the message, and the handler is not called.
+	Admit func(account, store string) error
 	// Window bounds the records in flight of one partition; it is rounded up to a power
 	// of two [8192].
 	Window int
-	// Bytes bounds the records in flight of all partitions, give or take one poll [64 MiB].
+	// Bytes bounds the records in flight of one class, give or take one poll [64 MiB].
 	Bytes int64
 	// Drain is how long tasks at work may go on when their partition moves or the Pool
 	// stops; then they are cancelled [60 s].
 	Drain time.Duration
+	// Stall is how long a task may go on without retry.Alive before it is cancelled [10 min]. Deadline is
+	// how long it may go on in any case [1 h], beside a second for each SlowBytes of its work [1 MiB].
+	Stall, Deadline time.Duration
+	SlowBytes       int64
 	// Retry is how a transient error is tried again in place, with its key parked
 	// [5 calls within 60 s, from 500 ms].
 	Retry retry.Policy
 	// MaxAttempts is how often a message is delivered before it is a dead letter [5].
 	MaxAttempts int
 	// CoPartitioned has one member own the same partitions of all topics, which must
-	// have equally many.
+	// have equally many, and be of one class.
 	CoPartitioned bool
 }
 
+func (pc *PoolConfig) defaults() {
+	whole := func(n *int, to int) {
+		if *n <= 0 {
+			*n = to
+		}
+	}
+	long := func(d *time.Duration, to time.Duration) {
+		if *d <= 0 {
+			*d = to
+		}
+	}
+	if pc.Retry == (retry.Policy{}) {
+		pc.Retry = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 20 * time.Second, Elapsed: time.Minute}
+	}
+	whole(&pc.Workers, 16)
+	whole(&pc.HighWeight, 8)
+	whole(&pc.Window, 1<<13)
+	pc.Reserved = max(0, min(pc.Reserved, pc.Workers-1))
+	if pc.Bytes <= 0 {
+		pc.Bytes = 64 << 20
+	}
+	if pc.SlowBytes <= 0 {
+		pc.SlowBytes = 1 << 20
+	}
+	long(&pc.Drain, time.Minute)
+	long(&pc.Stall, 10*time.Minute)
+	long(&pc.Deadline, time.Hour)
+}
+
 const (
-	poolCommit = time.Second     // between two commits
-	poolGrace  = 5 * time.Second // for cancelled tasks to end
+	poolCommit = time.Second            // between two commits
+	poolGrace  = 5 * time.Second        // for cancelled tasks to end
+	poolClock  = 100 * time.Millisecond // a step of the Pool's time
 )
 
 var errRevoked = errors.New("the partition is no longer ours")
 
 // A Pool runs long tasks: those of one key in order, those of different keys side by
 // side, whatever the partition. A partition is committed up to its first task that is
-// not done; a task is done when its outputs are acknowledged.
+// not done; a task is done when its outputs are acknowledged. Each class of its topics is read by a
+// client of its own; one scheduler takes from all of them.
 type Pool struct {
-	cfg    PoolConfig
-	opts   []kgo.Opt
-	handle Handler
-	router *router
-	sched  *scheduler
-	weight *scale
-	window int
+	cfg     PoolConfig
+	kafka   Config
+	handle  Handler
+	router  *router
+	sched   *scheduler
+	intakes []*intake // the first one publishes
+	window  int
+	seed    maphash.Seed
 
-	commits *commits
-	cl      *kgo.Client
-	ctx     context.Context         // outlives Run's: of commits, and of tasks but for their share's
+	out     *kgo.Client
+	ctx     context.Context         // outlives Run's: of commits, and of tasks
 	sending context.Context         // of outputs
+	ending  <-chan struct{}         // closed when Run is to end
 	fail    context.CancelCauseFunc // ends Run with an error
-
-	mu     sync.Mutex // guards shares
-	shares map[partition]*share
+	clock   atomic.Int64            // nanoseconds since Run began, in steps
+	workers sync.WaitGroup
+	alone   sync.Mutex // held by a task that may have killed a process
 }
 
 // NewPool returns a Pool that feeds h.
 func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
-	if pc.Retry == (retry.Policy{}) {
-		pc.Retry = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 20 * time.Second, Elapsed: time.Minute}
-	}
-	if pc.Workers <= 0 {
-		pc.Workers = 16
-	}
-	if pc.Window <= 0 {
-		pc.Window = 1 << 13
-	}
-	if pc.Bytes <= 0 {
-		pc.Bytes = 64 << 20
-	}
-	if pc.Drain <= 0 {
-		pc.Drain = time.Minute
-	}
+	pc.defaults()
 	topics, err := cfg.topics(pc.Role, pc.Topics)
 	if err != nil {
 		return nil, err
 	}
 	p := &Pool{
-		cfg: pc, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts), weight: newScale(), commits: newCommits(),
-		window: len(newTracker(pc.Window).ring), shares: map[partition]*share{},
+		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
+		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
 	}
-	p.sched = newScheduler(func(t *task) { p.weight.add(-t.bytes()) })
-	p.opts, err = cfg.options(string(pc.Role), append(
-		append(cfg.consume(member{role: pc.Role, topics: topics, together: pc.CoPartitioned}), cfg.produce(runtimeLimit, runtimeLinger)...),
-		kgo.OnPartitionsAssigned(p.assigned), kgo.OnPartitionsRevoked(p.revoked), kgo.OnPartitionsLost(p.lost))...)
-	return p, err
+	p.sched = newScheduler(pc.Slots, p.forget)
+	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved
+	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
+		m := member{role: pc.Role, class: class, together: pc.CoPartitioned}
+		for _, name := range topics {
+			if e, _ := schemas.Lookup(cfg.bare(name)); classOf(e, pc.Role) == class {
+				m.topics = append(m.topics, name)
+			}
+		}
+		if len(m.topics) == 0 {
+			continue
+		}
+		if class == schemas.Large && pc.Large <= 0 {
+			p.cfg.Large = 1
+		}
+		in, err := newIntake(p, m)
+		if err != nil {
+			return nil, err
+		}
+		p.intakes = append(p.intakes, in)
+	}
+	if pc.CoPartitioned && len(p.intakes) > 1 {
+		return nil, fmt.Errorf("kafka: role %s: its topics are of several classes, so no one member can own the same partitions of all", pc.Role)
+	}
+	return p, nil
 }
 
 // Run handles messages until ctx is done, then lets tasks at work end within Drain, and
@@ -109,189 +177,153 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 func (p *Pool) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	p.ctx, p.fail = context.WithoutCancel(ctx), fail
+	p.ctx, p.fail, p.ending = context.WithoutCancel(ctx), fail, run.Done()
 	sending, giveUp := context.WithCancel(p.ctx)
 	defer giveUp()
 	p.sending = sending
-	cl, err := kgo.NewClient(p.opts...)
-	if err != nil {
-		return fmt.Errorf("pool %s: new client: %w", p.cfg.Role, err)
+	for i, in := range p.intakes {
+		cl, err := kgo.NewClient(in.opts...)
+		if err != nil {
+			p.close(p.intakes[:i])
+			return fmt.Errorf("pool %s: new client: %w", p.cfg.Role, err)
+		}
+		in.cl = cl
 	}
-	p.cl = cl
-	var workers, ticker sync.WaitGroup
-	for range p.cfg.Workers {
-		workers.Go(p.work)
+	p.out = p.intakes[0].cl
+	p.spawn(p.cfg.Workers, 0)
+	p.spawn(p.cfg.Large, 1)
+	var loops sync.WaitGroup
+	for _, in := range p.intakes {
+		in.meter.look(func() oldest { return p.oldest(in) })
 	}
-	ticker.Go(func() { p.tick(run) })
-	if err := p.poll(run); err != nil {
-		fail(err)
+	loops.Go(func() { p.watch(run) })
+	loops.Go(func() { p.obey(run) })
+	for _, in := range p.intakes {
+		loops.Go(func() { in.tick(run) })
+		loops.Go(func() {
+			if err := in.poll(run); err != nil {
+				fail(err)
+			}
+			in.cl.AllowRebalance()
+		})
 	}
-	cl.AllowRebalance()
+	<-run.Done()
 	stuck := p.stop(ctx, giveUp)
-	ticker.Wait()
-	cl.CloseAllowingRebalance()
+	loops.Wait()
+	p.close(p.intakes)
 	p.sched.close()
 	if stuck > 0 {
-		return fmt.Errorf("pool %s: %d tasks are still at work %v after they were cancelled", p.cfg.Role, stuck, poolGrace)
+		return fmt.Errorf("pool %s: %w", p.cfg.Role, errors.Join(p.failure(ctx, run), fmt.Errorf("%d tasks are still at work %v after they were cancelled", stuck, poolGrace)))
 	}
-	workers.Wait()
-	if err := context.Cause(run); ctx.Err() == nil && err != nil {
+	p.workers.Wait()
+	if err := p.failure(ctx, run); err != nil {
 		return fmt.Errorf("pool %s: %w", p.cfg.Role, err)
 	}
 	return nil
 }
 
-// poll hands out records until ctx is done. It never waits for a task, but for memory.
-func (p *Pool) poll(ctx context.Context) error {
-	for ctx.Err() == nil {
-		p.weight.wait(ctx, p.cfg.Bytes)
-		fetches := p.cl.PollRecords(ctx, p.window/4)
-		if err := pollError(fetches, p.router.log); err != nil {
-			return err
-		}
-		if err := p.dispatch(fetches); err != nil {
-			return err
-		}
-		p.cl.AllowRebalance()
-	}
-	return nil
-}
-
-func (p *Pool) dispatch(fetches kgo.Fetches) error {
-	n := fetches.NumRecords()
-	if n == 0 {
+// failure is what ended Run, if it was not ctx.
+func (p *Pool) failure(ctx, run context.Context) error {
+	if ctx.Err() != nil {
 		return nil
 	}
-	slab := make([]task, n)
-	tasks, keys := make([]*task, 0, n), make([]string, 0, n)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, f := range fetches {
-		for _, t := range f.Topics {
-			inc := incarnation(t.TopicID)
-			for _, fp := range t.Partitions {
-				sh := p.shares[partition{t.Topic, fp.Partition}]
-				if sh == nil || len(fp.Records) == 0 {
-					continue // not ours: no poll is held while partitions move
-				}
-				slots, err := p.admit(sh, fp.Records)
-				if err != nil {
-					return err
-				}
-				for i, rec := range fp.Records {
-					task := &slab[len(tasks)]
-					task.letter, task.share, task.slot = letter{rec: rec, incarnation: inc}, sh, slots+uint64(i)
-					tasks, keys = append(tasks, task), append(keys, p.key(task))
-				}
+	return context.Cause(run)
+}
+
+// close closes clients, the one that publishes last.
+func (p *Pool) close(intakes []*intake) {
+	for _, in := range slices.Backward(intakes) {
+		in.cl.CloseAllowingRebalance()
+	}
+}
+
+// spawn starts n workers of a kind.
+func (p *Pool) spawn(n, kind int) {
+	p.sched.mu.Lock()
+	defer p.sched.mu.Unlock()
+	for range n {
+		w := newWorker(p, kind)
+		p.sched.workers = append(p.sched.workers, w)
+		p.workers.Go(w.loop)
+	}
+}
+
+// enqueue gives tasks of an intake to the scheduler.
+func (p *Pool) enqueue(in *intake, tasks []*task) {
+	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
+	for i, t := range tasks {
+		keys[i] = p.describe(t, &work[i])
+	}
+	p.sched.mu.Lock()
+	for i, t := range tasks {
+		class := rank(in.class)
+		if t.past != nil { // it comes back, and keeps the class of its origin
+			if e, ok := schemas.Lookup(t.past.topic); ok {
+				class = rank(e.Class)
 			}
 		}
+		t.flow, t.cost = p.sched.flowOf(class, work[i], p.paused), work[i].Bytes+turnBytes
 	}
-	var weight int64
-	for _, t := range tasks {
-		weight += t.bytes()
-	}
-	p.weight.add(weight)
+	p.sched.mu.Unlock()
 	p.sched.add(tasks, keys)
-	return nil
 }
 
-// admit notes records in the share's tracker, and returns the first one's slot. The
-// partition is paused when three quarters of the window are in flight: the last quarter
-// is room for one more poll.
-func (p *Pool) admit(sh *share, recs []*kgo.Record) (first uint64, err error) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	for i, rec := range recs {
-		slot, ok := sh.tracker.add(rec.Offset, rec.LeaderEpoch)
-		if !ok {
-			return 0, fmt.Errorf("%s: more than %d records in flight", sh.partition, p.window)
+// describe says what t is to the scheduler, and returns a hash of its key: two keys with one hash
+// take turns, which harms nobody.
+func (p *Pool) describe(t *task, w *Work) (key uint64) {
+	if p.cfg.Describe != nil && !p.cfg.Raw {
+		if d, ok := p.decode(nil, t); ok && d.Body != nil {
+			*w = p.cfg.Describe(d.Body)
 		}
-		if i == 0 {
-			first = slot
+		if w.Key != "" {
+			return maphash.String(p.seed, w.Key)
 		}
 	}
-	if !sh.paused && sh.tracker.inFlight() >= p.window/4*3 {
-		sh.paused = true
-		p.cl.PauseFetchPartitions(sh.one())
+	if isAgain(p.router.cfg.bare(t.rec.Topic)) {
+		p.router.trail(&t.letter)
 	}
-	return first, nil
+	return maphash.Bytes(p.seed, t.rec.Key)
 }
 
-func (p *Pool) key(t *task) string {
-	if p.cfg.Key != nil && p.decode(t) && t.delivery.Body != nil {
-		return p.cfg.Key(t.delivery.Body)
+// decode returns what the handler gets of t; not ok: t.err says why it cannot.
+func (p *Pool) decode(w *worker, t *task) (d *schemas.Delivery, ok bool) {
+	if p.cfg.Raw {
+		p.router.bare(&t.letter, &w.raw)
+		w.raw.Value = t.rec.Value
+		return &w.raw, true
 	}
-	return string(t.rec.Key)
-}
-
-func (p *Pool) decode(t *task) bool {
 	if !t.decoded {
 		t.decoded = true
 		t.delivery, t.err = p.router.delivery(&t.letter)
 	}
-	return t.err == nil
-}
-
-// work runs tasks until the scheduler is closed.
-func (p *Pool) work() {
-	var done *queue
-	for {
-		t, q := p.sched.take(done)
-		if t == nil {
-			return
-		}
-		done = nil
-		if p.run(t, q) {
-			done = q
-		}
-	}
-}
-
-// run calls the handler once, and reports whether t is at its end; if not, it is parked.
-func (p *Pool) run(t *task, q *queue) bool {
-	if p.router.gone(t.rec) {
-		p.finish(t)
-		return true
-	}
-	var out []schemas.Message
-	if p.decode(t) {
-		if t.tries == 0 {
-			t.began = time.Now()
-		}
-		t.tries++
-		out, t.err = call(t.share.ctx, p.handle, t.delivery)
-		if t.err != nil && t.share.ctx.Err() != nil {
-			p.abandon(t)
-			return true
-		}
-		if wait, ok := p.again(t); ok {
-			p.sched.park(q, wait)
-			return false
-		}
-	}
-	p.publish(t, p.router.outcome(&t.letter, out, t.err))
-	return true
+	return t.delivery, t.delivery != nil
 }
 
 // again says whether t failed in a way that is tried again in place, and when.
 func (p *Pool) again(t *task) (wait time.Duration, ok bool) {
-	if t.err == nil || retry.ClassOf(t.err) != retry.Transient {
+	if retry.ClassOf(t.err) != retry.Transient {
 		return 0, false
 	}
 	r := p.cfg.Retry
 	wait = r.Backoff(t.tries)
+	if t.began.IsZero() {
+		t.began = time.Now()
+	}
 	if r.Attempts > 0 && t.tries >= r.Attempts || r.Elapsed > 0 && time.Since(t.began)+wait > r.Elapsed {
 		return 0, false
 	}
 	p.router.log.Warn("will retry", "topic", string(p.router.origin(&t.letter)), "partition", t.rec.Partition, "offset", t.rec.Offset,
 		"attempt", t.tries, "wait", wait, "err", t.err)
-	t.err = nil
 	return wait, true
 }
 
+// refuse sends t where err takes it, without the handler.
+func (p *Pool) refuse(t *task, err error) { p.publish(t, p.router.outcome(&t.letter, nil, err), -1) }
+
 // publish sends what t became. t is done when all of it is acknowledged. If the client
 // gives one up, Run ends: it has tried for a minute.
-func (p *Pool) publish(t *task, recs []*kgo.Record) {
+func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
+	p.meter(t).handled(t.fate, 1, took)
 	if len(recs) == 0 {
 		p.finish(t)
 		return
@@ -299,15 +331,16 @@ func (p *Pool) publish(t *task, recs []*kgo.Record) {
 	var left, failed atomic.Int32
 	left.Store(int32(len(recs)))
 	for _, rec := range recs {
-		p.cl.Produce(p.sending, rec, func(rec *kgo.Record, err error) {
+		p.out.Produce(p.sending, rec, func(rec *kgo.Record, err error) {
 			if err != nil {
-				failed.Store(1)
+				failed.Add(1)
 				p.fail(publishError(rec, err))
 			}
 			if left.Add(-1) > 0 {
 				return
 			}
-			if failed.Load() > 0 {
+			if n := failed.Load(); n > 0 {
+				p.meter(t).unpublished(int(n))
 				p.abandon(t)
 			} else {
 				p.finish(t)
@@ -316,15 +349,25 @@ func (p *Pool) publish(t *task, recs []*kgo.Record) {
 	}
 }
 
+// finish takes note that t is done.
 func (p *Pool) finish(t *task) {
-	if t.share.finish(t.slot, p.window) {
-		p.cl.ResumeFetchPartitions(t.share.one())
+	if t.share.finish(t.slot) {
+		t.share.in.cl.ResumeFetchPartitions(t.share.one())
 	}
 	p.abandon(t)
 }
 
-// abandon lets go of t: unless it is finished it will be delivered again.
+// abandon lets go of t, which was begun: unless it is finished it will be delivered again.
 func (p *Pool) abandon(t *task) {
-	p.weight.add(-t.bytes())
-	p.sched.settle(t)
+	p.forget(t)
+	t.share.leave()
 }
+
+// forget lets go of t's bytes.
+func (p *Pool) forget(t *task) {
+	n := t.bytes()
+	t.share.in.weight.add(-n)
+	t.share.in.meter.inFlight(-1, -n)
+}
+
+func (p *Pool) meter(t *task) *roleMetrics { return t.share.in.meter }

@@ -2,78 +2,28 @@ package kafka
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/millrace/millrace/schemas"
 )
-
-// assigned makes partitions ours. No poll is held while it runs, as for its siblings.
-func (p *Pool) assigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	each(parts, func(at partition) {
-		ctx, cancel := context.WithCancelCause(p.ctx)
-		p.shares[at] = &share{
-			partition: at, ctx: ctx, cancel: cancel,
-			tracker: newTracker(p.cfg.Window), idle: make(chan struct{}),
-		}
-	})
-}
-
-// revoked lets tasks at work end within Drain, cancels the rest, and commits.
-func (p *Pool) revoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	shares := p.owned(parts)
-	if len(shares) == 0 {
-		return
-	}
-	p.drain(shares, p.cfg.Drain)
-	p.commit(p.ctx, cl)
-	p.drop(shares, cl)
-}
-
-// lost cancels tasks at work and commits nothing.
-func (p *Pool) lost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	p.drop(p.owned(parts), cl)
-}
-
-// owned returns the shares of parts, or all with nil.
-func (p *Pool) owned(parts map[string][]int32) (shares []*share) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if parts == nil {
-		for _, sh := range p.shares {
-			shares = append(shares, sh)
-		}
-	}
-	each(parts, func(at partition) {
-		if sh := p.shares[at]; sh != nil {
-			shares = append(shares, sh)
-		}
-	})
-	return shares
-}
 
 // drain has no more tasks of shares begun, waits for those at work, and cancels them
 // after d. It returns how many are still at work after another poolGrace.
 func (p *Pool) drain(shares []*share, d time.Duration) (stuck int) {
 	for _, sh := range shares {
-		p.sched.stop(sh)
+		sh.stop()
 	}
 	for _, d := range []time.Duration{d, poolGrace} {
 		if awaitIdle(shares, d) {
 			return 0
 		}
-		for _, sh := range shares {
-			sh.cancel(errRevoked)
-		}
+		p.interrupt(shares, errRevoked)
 	}
-	p.sched.mu.Lock()
-	defer p.sched.mu.Unlock()
 	for _, sh := range shares {
-		if sh.busy > 0 {
-			stuck += sh.busy
-			p.router.log.Error("tasks ignore that they were cancelled", "topic", sh.topic, "partition", sh.id, "tasks", sh.busy)
+		if n := int(sh.busy.Load()); n > 0 {
+			stuck += n
+			p.router.log.Error("tasks ignore that they were cancelled", "topic", sh.topic, "partition", sh.id, "tasks", n)
 		}
 	}
 	return stuck
@@ -92,57 +42,30 @@ func awaitIdle(shares []*share, d time.Duration) bool {
 	return true
 }
 
-// drop kills shares: whatever of them ends later counts for nothing.
-func (p *Pool) drop(shares []*share, cl *kgo.Client) {
-	for _, sh := range shares {
-		p.sched.stop(sh)
-		sh.cancel(errRevoked)
-		sh.mu.Lock()
-		sh.tracker.kill()
-		sh.mu.Unlock()
-		p.mu.Lock()
-		if p.shares[sh.partition] == sh {
-			delete(p.shares, sh.partition)
-		}
-		p.mu.Unlock()
-		p.commits.forget(sh.partition)
-		cl.ResumeFetchPartitions(sh.one()) // a pause would outlive the assignment
+// interrupt cancels the tasks of shares that are at work.
+func (p *Pool) interrupt(shares []*share, cause error) {
+	for _, w := range p.staff() {
+		w.interrupt(func(t *task) bool { return slices.Contains(shares, t.share) }, cause)
 	}
 }
 
-// tick commits every second.
-func (p *Pool) tick(ctx context.Context) {
-	t := time.NewTicker(poolCommit)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			p.commit(ctx, p.cl)
-		}
-	}
+func (p *Pool) staff() []*worker {
+	p.sched.mu.Lock()
+	defer p.sched.mu.Unlock()
+	return slices.Clone(p.sched.workers)
 }
 
-// commit commits what is done. What fails is committed the next time.
-func (p *Pool) commit(ctx context.Context, cl *kgo.Client) {
-	p.mu.Lock()
-	for at, sh := range p.shares {
-		if pos, ok := sh.take(); ok {
-			p.commits.done(at, pos)
+// atWork returns the offsets of in's tasks that handlers have, by share.
+func (p *Pool) atWork(in *intake) map[*share][]int64 {
+	at := map[*share][]int64{}
+	for _, w := range p.staff() {
+		w.mu.Lock()
+		if t := w.task; t != nil && t.share.in == in {
+			at[t.share] = append(at[t.share], t.rec.Offset)
 		}
+		w.mu.Unlock()
 	}
-	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
-	defer cancel()
-	err := p.commits.send(ctx, cl)
-	switch {
-	case err == nil || errors.Is(err, context.Canceled):
-	case commitFatal(err):
-		p.fail(err)
-	default:
-		p.router.log.Warn("will commit again", "err", err)
-	}
+	return at
 }
 
 // stop ends all tasks, and the sending of outputs, for at most Drain if ctx is what
@@ -154,9 +77,144 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) (stuck int) {
 	}
 	timer := time.AfterFunc(d, giveUp)
 	defer timer.Stop()
-	shares := p.owned(nil)
-	stuck = p.drain(shares, d)
-	p.commit(p.ctx, p.cl)
-	p.drop(shares, p.cl)
+	var all []*share
+	for _, in := range p.intakes {
+		all = append(all, in.owned(nil)...)
+	}
+	stuck = p.drain(all, d)
+	for _, in := range p.intakes {
+		_ = in.commit(p.ctx) // has said what is wrong; what is not committed is done again
+		in.drop(in.owned(nil))
+	}
 	return stuck
+}
+
+// watch keeps the Pool's time, and looks after the tasks at work until ctx is done.
+func (p *Pool) watch(ctx context.Context) {
+	began := time.Now()
+	tick := time.NewTicker(poolClock)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Since(began)
+		p.clock.Store(int64(now))
+		if n%10 != 0 {
+			continue
+		}
+		for _, w := range p.staff() {
+			if err := w.check(int64(now)); err != nil {
+				p.intakes[0].meter.ignoring(1)
+				p.fail(err)
+				return
+			}
+		}
+		p.balance()
+	}
+}
+
+// balance takes what is paused out of the way where it keeps the rest from being read.
+func (p *Pool) balance() {
+	held := p.sched.held()
+	for _, in := range p.intakes {
+		in.meter.holding(held[in] - in.held)
+		in.held = held[in]
+	}
+	if _, waits := schemas.Lookup(schemas.Again(p.cfg.Role)); !waits || !p.kafka.Controls.Any() {
+		return
+	}
+	if slices.ContainsFunc(p.intakes, (*intake).pressed) {
+		p.sched.relieve()
+	} else {
+		p.sched.relieved()
+	}
+}
+
+// deadline is how long a task may be at work.
+func (p *Pool) deadline(t *task) time.Duration {
+	return p.cfg.Deadline + time.Duration((t.cost-turnBytes)/p.cfg.SlowBytes)*time.Second
+}
+
+// grace is how long a task that was cancelled may take to end before Run does.
+func (p *Pool) grace() time.Duration { return max(p.cfg.Drain, time.Minute) }
+
+// obey follows the controls until ctx is done.
+func (p *Pool) obey(ctx context.Context) {
+	changed, cancel := p.kafka.Controls.Watch()
+	defer cancel()
+	for {
+		paused := p.kafka.Controls.Role(p.cfg.Role)
+		allowed := p.cfg.Workers
+		if n, ok := p.kafka.Controls.Workers(p.cfg.Role); ok {
+			allowed = n
+		}
+		p.sched.mu.Lock()
+		missing := allowed + p.cfg.Large - len(p.sched.workers)
+		p.sched.mu.Unlock()
+		p.spawn(max(missing, 0), 0)
+		p.sched.control(paused, allowed, p.paused)
+		for _, in := range p.intakes {
+			in.turn(paused)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// paused says whether work is paused, though its role is not.
+func (p *Pool) paused(w Work) bool {
+	c := p.kafka.Controls
+	if !c.Any() {
+		return false
+	}
+	for _, store := range w.Stores {
+		if c.Paused(p.cfg.Role, w.Account, store) {
+			return true
+		}
+	}
+	return false
+}
+
+// gate returns why t must not be handled now.
+func (p *Pool) gate(t *task) error {
+	w := &t.flow.work
+	if p.kafka.Controls.Any() && p.paused(*w) {
+		return errPartPaused
+	}
+	if p.cfg.Admit == nil {
+		return nil
+	}
+	for _, store := range w.Stores {
+		if store == "" {
+			continue
+		}
+		if err := p.cfg.Admit(w.Account, store); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oldest says since when the oldest task of in is at work, and from when its message is.
+func (p *Pool) oldest(in *intake) (o oldest) {
+	now := p.clock.Load()
+	for _, w := range p.staff() {
+		w.mu.Lock()
+		if t := w.task; t != nil && t.share.in == in {
+			if since := time.Now().Add(-time.Duration(now - w.since)); o.task.IsZero() || since.Before(o.task) {
+				o.task = since
+			}
+			if at := t.rec.Timestamp; o.message.IsZero() || at.Before(o.message) {
+				o.message = at
+			}
+		}
+		w.mu.Unlock()
+	}
+	return o
 }

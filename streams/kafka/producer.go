@@ -46,20 +46,25 @@ func NewProducer(cfg Config, source string) (*Producer, error) {
 }
 
 // Publish returns when all of msgs are acknowledged by the brokers, those with a due
-// time in the delay lanes. An error means that some may not be: all of them should be
+// time in the delay lanes. They carry the context of ctx's span. An error means that some may not be: all of them should be
 // published again, unless it is permanent. A message that cannot be encoded fails the
 // call before anything is sent.
 func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
-	now := time.Now()
+	now, traced := time.Now(), traceOf(ctx)
 	recs := make([]*kgo.Record, len(msgs))
 	for i, m := range msgs {
 		rec, err := p.router.record(m, now)
 		if err != nil {
 			return retry.Permanent(fmt.Errorf("publish to %s: %w", m.Topic, err))
 		}
+		rec.Headers = append(rec.Headers, traced...)
 		recs[i] = rec
 	}
-	return publish(ctx, p.cl, recs)
+	if err := publish(ctx, p.cl, recs); err != nil {
+		p.router.cfg.Metrics.unpublished()
+		return err
+	}
+	return nil
 }
 
 // Close gives up what is not yet acknowledged.

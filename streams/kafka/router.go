@@ -49,7 +49,9 @@ func newRouter(cfg Config, role schemas.Role, attempts int) *router {
 type letter struct {
 	rec         *kgo.Record
 	incarnation uint32
-	past        *trail // nil: not read yet
+	past        *trail  // nil: not read yet
+	trace       *traced // the headers that name its span; nil without one
+	fate        fate    // what became of it, as outcome decided
 }
 
 // trail returns what l's headers say of its way so far. Those of a record that is where it
@@ -133,6 +135,10 @@ func (r *router) gone(rec *kgo.Record) bool {
 func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Record {
 	now := time.Now()
 	recs := make([]*kgo.Record, 0, len(out))
+	var traced []kgo.RecordHeader
+	if len(out) > 0 {
+		traced = l.traced()
+	}
 	for _, m := range out {
 		if err != nil {
 			break
@@ -140,9 +146,12 @@ func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Rec
 		var rec *kgo.Record
 		if rec, err = r.record(m, now); err != nil {
 			err = retry.Permanent(fmt.Errorf("encode output: %w", err))
+		} else {
+			rec.Headers = append(rec.Headers, traced...)
 		}
 		recs = append(recs, rec)
 	}
+	l.fate = fateDone
 	if err != nil && r.origin(l) == schemas.Dead {
 		r.log.Error("a dead letter cannot be handled, and stays one", "partition", l.rec.Partition, "offset", l.rec.Offset, "err", err)
 		return nil
@@ -214,7 +223,9 @@ func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
 		}
 	}
 	topic, log := schemas.Dead, r.log.Error
+	l.fate = fateDead
 	if !t.due.IsZero() {
+		l.fate = fateOf(class)
 		topic, log = schemas.Delay(pick(r.lanes, t.due.Sub(now)).Name), r.log.Warn
 	} else if class == retry.ClassPermanent {
 		t.attempts = attempt

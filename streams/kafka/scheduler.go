@@ -1,100 +1,213 @@
 package kafka
 
 import (
-	"context"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
 )
 
+// The classes, as the scheduler counts them.
+const (
+	classHigh = iota
+	classLow
+	classLarge
+	classes
+)
+
+func rank(c schemas.Class) int {
+	switch c {
+	case schemas.Low:
+		return classLow
+	case schemas.Large:
+		return classLarge
+	}
+	return classHigh
+}
+
 // A task is one record in a Pool.
 type task struct {
 	letter
+	share    *share
+	slot     uint64 // of the share's tracker
+	flow     *flow
+	next     *task // of the same key
 	delivery *schemas.Delivery
-	err      error // of decoding
+	err      error // of decoding, then of the last call
+	began    time.Time
+	cost     int64
+	tries    int // calls in this delivery so far
 	decoded  bool
-
-	share *share
-	slot  uint64
-	tries int       // calls in this delivery so far
-	began time.Time // of the first
-	next  *task     // of the same key
+	slots    bool // it holds those of its flow
 }
 
-func (t *task) bytes() int64 { return int64(len(t.rec.Key)+len(t.rec.Value)) + 512 }
+func (t *task) bytes() int64 { return weigh(t.rec) }
 
-// A share is one partition that a Pool owns.
-type share struct {
-	partition
-	ctx    context.Context // of its tasks
-	cancel context.CancelCauseFunc
-
-	mu      sync.Mutex // guards the next two
-	tracker *tracker
-	paused  bool
-
-	// Guarded by scheduler.mu.
-	stopping bool          // no task is begun any more
-	busy     int           // tasks that were begun and are not settled
-	idle     chan struct{} // closed when stopping and not busy
-}
-
-// finish takes note that the record in slot is done, and reports whether the partition
-// may be resumed.
-func (s *share) finish(slot uint64, window int) (resume bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tracker.finish(slot)
-	if s.paused && !s.tracker.dead && s.tracker.inFlight() <= window/4 {
-		s.paused = false
-		return true
-	}
-	return false
-}
-
-// take returns where to commit the partition, if that is news.
-func (s *share) take() (kgo.EpochOffset, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tracker.take()
-}
-
-// A scheduler gives out tasks: those of one key one after the other and in order, those
-// of different keys side by side. A key is in ready, or at work, or parked; never two
-// of these.
-type scheduler struct {
-	mu      sync.Mutex
-	work    sync.Cond   // ready has grown, or closed
-	dropped func(*task) // is told of tasks that are not begun, with mu held
-	keys    map[string]*queue
-	ready   []*queue
-	first   int // of ready
-	closed  bool
-	free    *queue // for reuse
-}
-
-// A queue holds the tasks of one key; the head is the one at work.
+// A queue holds the tasks of one key, in order. Its head is in its flow, or at work, or
+// parked; never two of these.
 type queue struct {
-	key        string
+	key        uint64
 	head, tail *task
 	next       *queue // of the free ones
 }
 
-func newScheduler(dropped func(*task)) *scheduler {
-	s := &scheduler{keys: map[string]*queue{}, dropped: dropped}
-	s.work.L = &s.mu
+// A flow is what the scheduler tells apart: the work of one class, for one account, on the
+// same stores. It holds the keys whose heads are of that kind and wait to be run.
+type flow struct {
+	sched  *scheduler
+	class  int
+	work   Work // but for its key and bytes
+	turn   *turn
+	heads  fifo[*queue]
+	listed bool // is in turn.flows
+	paused bool // by a Control
+	spill  bool // although paused it is run, into the delay lanes
+
+	slots []*slot // that each of its tasks needs
+	held  int     // of slots, for the next task; guarded by Slots.mu while waits
+	cost  int64   // of the next task
+	waits bool    // for slots
+}
+
+// A turn is one account within a class.
+type turn struct {
+	class   *class
+	flows   fifo[*flow] // that have a task which may run
+	credit  int64       // bytes that it may begin before the next has its turn
+	listed  bool        // is in class.turns
+	account string
+	known   int // flows of it that are known
+}
+
+// turnBytes is what a task costs beyond its bytes, and what an account may begin before the next
+// has its turn: small tasks of several accounts alternate.
+const turnBytes = 64 << 10
+
+// A class holds the accounts that have work of it. They take turns by deficit round robin.
+type class struct {
+	turns  fifo[*turn]
+	byName map[string]*turn
+	atWork int // tasks that workers have
+}
+
+// next returns whose turn it is, or nil. Who began more than his turn allows sits out until
+// he has made up for it.
+func (c *class) next() *turn {
+	for passed := 0; c.turns.len() > 0; {
+		t := c.turns.peek()
+		switch {
+		case t.flows.len() == 0:
+			c.turns.pop()
+			t.listed = false
+			continue
+		case c.turns.len() == 1:
+			t.credit = max(t.credit, 1)
+			return t
+		case t.credit > 0:
+			return t
+		}
+		if passed++; passed > c.turns.len() {
+			c.advance()
+			passed = 0
+			continue
+		}
+		t.credit += turnBytes
+		c.turns.push(c.turns.pop())
+	}
+	return nil
+}
+
+// advance is as many rounds at once as the first account needs to have its turn.
+func (c *class) advance() {
+	least := int64(0)
+	for i := range c.turns.len() {
+		debt := -c.turns.peek().credit
+		if i == 0 || debt < least {
+			least = debt
+		}
+		c.turns.push(c.turns.pop())
+	}
+	for range c.turns.len() {
+		t := c.turns.pop()
+		t.credit += least/turnBytes*turnBytes + turnBytes
+		c.turns.push(t)
+	}
+}
+
+// A scheduler gives out tasks: those of one key one after the other and in order, those of
+// different keys side by side; by class, and within a class by account. A task that is
+// given out has its slots.
+type scheduler struct {
+	dropped func(*task) // is told of tasks that are not begun, with mu held
+	slots   *Slots
+	weight  int // tasks of class high for one of class low
+
+	mu      sync.Mutex
+	work    [2]sync.Cond // there is work: for workers of high and low, and of large
+	idle    [2]int       // who waits for it
+	workers []*worker
+	many    int // workers that were given several tasks
+	allowed int // tasks of high and low at work at a time
+	kept    int // of allowed, those that low must leave
+	classes [classes]class
+	streak  int // of class high, while low had work
+	keys    map[uint64]*queue
+	flows   map[Work]*flow
+	last    [classes]*flow // looked up last
+	free    *queue
+	ready   int // heads in flows that are not paused; an estimate of what may be given out
+	halted  bool
+	pausing bool // anything is paused
+	closed  bool
+	pending []*flow // to be announced when mu is free
+}
+
+func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
+	s := &scheduler{keys: map[uint64]*queue{}, flows: map[Work]*flow{}, dropped: dropped, slots: slots, weight: 8, allowed: 1}
+	for i := range s.work {
+		s.work[i].L = &s.mu
+	}
+	for i := range s.classes {
+		s.classes[i].byName = map[string]*turn{}
+	}
 	return s
 }
 
-// add queues tasks under keys.
-func (s *scheduler) add(tasks []*task, keys []string) {
+// flowOf returns the flow of work of a class. w's key and bytes do not count.
+func (s *scheduler) flowOf(class int, w Work, paused func(Work) bool) *flow {
+	w.Key, w.Bytes = "", 0
+	if f := s.last[class]; f != nil && f.work == w {
+		return f
+	}
+	w.Bytes = int64(class) // of the map's key alone
+	f := s.flows[w]
+	if f == nil {
+		of := w
+		of.Bytes = 0
+		c := &s.classes[class]
+		tn := c.byName[w.Account]
+		if tn == nil {
+			tn = &turn{class: c, account: w.Account}
+			c.byName[w.Account] = tn
+		}
+		tn.known++
+		f = &flow{sched: s, class: class, work: of, turn: tn, slots: s.slots.of(w.Account, w.Stores), paused: paused(of)}
+		s.pausing = s.pausing || f.paused
+		s.flows[w] = f
+	}
+	s.last[class] = f
+	return f
+}
+
+// An item is a task that is handed out, with the queue whose head it is.
+type item struct {
+	task *task
+	q    *queue
+}
+
+// add queues tasks, keys[i] being that of tasks[i].
+func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	grown := 0
 	for i, t := range tasks {
 		if q := s.keys[keys[i]]; q != nil {
 			q.tail.next = t
@@ -110,62 +223,276 @@ func (s *scheduler) add(tasks []*task, keys []string) {
 		*q = queue{key: keys[i], head: t, tail: t}
 		s.keys[keys[i]] = q
 		s.push(q)
-		grown++
 	}
-	s.wake(grown)
+	s.wake()
+	s.unlock()
 }
 
-func (s *scheduler) wake(n int) {
-	if n > 8 {
-		s.work.Broadcast()
+// unlock lets go of mu, and tells others of the slots that became theirs meanwhile.
+func (s *scheduler) unlock() {
+	pending := s.pending
+	s.pending = nil
+	s.mu.Unlock()
+	announce(pending)
+}
+
+// push has the head of q wait to be run.
+func (s *scheduler) push(q *queue) {
+	f := q.head.flow
+	f.heads.push(q)
+	s.ready++
+	s.list(f)
+}
+
+// list puts f up for running, if anything of it may run.
+func (s *scheduler) list(f *flow) {
+	if f.listed || f.waits || f.heads.len() == 0 || f.paused && !f.spill {
 		return
 	}
-	for range n {
-		s.work.Signal()
+	if len(f.slots) > 0 && !f.spill {
+		f.cost = f.heads.peek().head.cost
+		if !s.slots.acquire(f) {
+			f.waits = true
+			return
+		}
+	}
+	f.listed = true
+	t := f.turn
+	t.flows.push(f)
+	if !t.listed {
+		t.listed, t.credit = true, turnBytes
+		t.class.turns.push(t)
 	}
 }
 
-func (s *scheduler) push(q *queue) {
-	if s.first > 1024 && s.first > len(s.ready)/2 {
-		n := copy(s.ready, s.ready[s.first:])
-		clear(s.ready[n:])
-		s.ready, s.first = s.ready[:n], 0
-	}
-	s.ready = append(s.ready, q)
-}
-
-// take returns the next task, once there is one; ok is false when the scheduler is
-// closed. If done is not nil, it is a queue whose head is at its end.
-func (s *scheduler) take(done *queue) (t *task, q *queue) {
+// granted is told that f has all its slots.
+func (s *scheduler) granted(f *flow) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if done != nil {
-		s.shift(done)
+	f.waits = false
+	switch {
+	case f.heads.len() == 0 || f.paused && !f.spill || f.spill:
+		s.letGo(f)
+		s.list(f)
+	default:
+		f.listed = true
+		t := f.turn
+		t.flows.push(f)
+		if !t.listed {
+			t.listed, t.credit = true, turnBytes
+			t.class.turns.push(t)
+		}
+	}
+	s.wake()
+	s.unlock()
+}
+
+// letGo gives back the slots that f holds for its next task.
+func (s *scheduler) letGo(f *flow) {
+	if f.held > 0 {
+		held := f.slots[:f.held]
+		f.held = 0
+		s.pending = append(s.pending, s.slots.release(held)...)
+	}
+}
+
+// kindOf says which workers run tasks of a class.
+func kindOf(class int) int {
+	if class == classLarge {
+		return 1
+	}
+	return 0
+}
+
+// wake has somebody look for work; who finds some wakes the next.
+func (s *scheduler) wake() {
+	for kind := range s.work {
+		if s.idle[kind] > 0 {
+			s.work[kind].Signal()
+		}
+	}
+}
+
+// pick returns the next task for workers of a kind, or none.
+func (s *scheduler) pick(kind int) (item, bool) {
+	for !s.halted {
+		c := s.choose(kind)
+		if c == nil {
+			break
+		}
+		t := c.next()
+		f := t.flows.pop()
+		f.listed = false
+		q := f.heads.pop()
+		s.ready--
+		head := q.head
+		if !head.share.begin() {
+			s.dropped(head) // it is delivered again, to whoever owns the partition then
+			s.shift(q)
+			if f.heads.len() == 0 {
+				s.letGo(f)
+			}
+			s.relist(f)
+			continue
+		}
+		if f.held > 0 {
+			head.slots, f.held = true, 0
+		}
+		t.credit -= head.cost
+		c.atWork++
+		s.list(f)
+		return item{head, q}, true
+	}
+	return item{}, false
+}
+
+// relist is list for a flow that may still hold slots.
+func (s *scheduler) relist(f *flow) {
+	if f.held == 0 {
+		s.list(f)
+		return
+	}
+	if !f.listed && f.heads.len() > 0 {
+		f.listed = true
+		f.turn.flows.push(f)
+		if !f.turn.listed {
+			f.turn.listed, f.turn.credit = true, turnBytes
+			f.turn.class.turns.push(f.turn)
+		}
+	}
+}
+
+// choose returns the class whose turn it is, or nil if none has work.
+func (s *scheduler) choose(kind int) *class {
+	if kind == 1 {
+		if c := &s.classes[classLarge]; c.next() != nil {
+			return c
+		}
+		return nil
+	}
+	high, low := &s.classes[classHigh], &s.classes[classLow]
+	if high.atWork+low.atWork >= s.allowed {
+		return nil
+	}
+	hasHigh := high.next() != nil
+	hasLow := low.atWork < max(1, s.allowed-s.kept) && low.next() != nil
+	switch {
+	case hasHigh && hasLow && s.streak >= s.weight:
+		s.streak = 0
+		return low
+	case hasHigh:
+		if hasLow {
+			s.streak++
+		}
+		return high
+	case hasLow:
+		s.streak = 0
+		return low
+	}
+	return nil
+}
+
+// most is how many short tasks a worker takes at once.
+const most = 32
+
+// take gives back what w has done and fills w's hand with the next tasks, once there are any; false means that
+// the scheduler is closed. A worker whose tasks were short gets several: what it has not
+// begun, others may take from it.
+func (s *scheduler) take(w *worker) bool {
+	s.mu.Lock()
+	defer s.unlock()
+	for _, it := range w.done {
+		s.ended(it.task)
+		s.shift(it.q)
+	}
+	w.done = w.done[:0]
+	if w.many {
+		w.many = false
+		s.many--
 	}
 	for {
-		for s.first == len(s.ready) {
-			if s.closed {
-				return nil, nil
+		n := 1
+		if w.quick() {
+			n = min(most, s.ready/(len(s.workers)+1)+1)
+		}
+		if s.deal(w, n) || s.many > 0 && s.steal(w) {
+			if s.idle[w.kind] > 0 {
+				s.work[w.kind].Signal()
 			}
-			s.work.Wait()
+			return true
 		}
-		q := s.ready[s.first]
-		s.ready[s.first] = nil
-		s.first++
-		if t := q.head; !t.share.stopping {
-			t.share.busy++
-			return t, q
+		if s.closed {
+			return false
 		}
-		s.dropped(q.head) // it is delivered again, to whoever owns the partition then
-		s.shift(q)
+		s.idle[w.kind]++
+		s.waitFree(w.kind)
+		s.idle[w.kind]--
 	}
 }
 
-// shift takes the head off q, and readies what follows.
+// waitFree waits for work, after telling others of the slots that became theirs.
+func (s *scheduler) waitFree(kind int) {
+	if len(s.pending) > 0 {
+		s.unlock()
+		s.mu.Lock()
+		return // look again: some of it may be ours
+	}
+	s.work[kind].Wait()
+}
+
+// deal puts up to n tasks into w's hand.
+func (s *scheduler) deal(w *worker, n int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for range n {
+		it, ok := s.pick(w.kind)
+		if !ok {
+			break
+		}
+		w.hand.push(it)
+	}
+	if w.hand.len() > 1 {
+		w.many = true
+		s.many++
+	}
+	return w.hand.len() > 0
+}
+
+// steal takes one task that another worker has in its hand and has not begun.
+func (s *scheduler) steal(w *worker) bool {
+	for _, other := range s.workers {
+		if other == w || other.kind != w.kind {
+			continue
+		}
+		other.mu.Lock()
+		var it item
+		ok := other.hand.len() > 0
+		if ok {
+			it = other.hand.pop()
+		}
+		other.mu.Unlock()
+		if ok {
+			w.mu.Lock()
+			w.hand.push(it)
+			w.mu.Unlock()
+			return true
+		}
+	}
+	return false
+}
+
+// ended takes note that a worker is done with t.
+func (s *scheduler) ended(t *task) {
+	s.classes[t.flow.class].atWork--
+	if t.slots {
+		t.slots = false
+		s.pending = append(s.pending, s.slots.release(t.flow.slots)...)
+	}
+}
+
+// shift takes the head off q, and has what follows wait to be run.
 func (s *scheduler) shift(q *queue) {
 	if q.head = q.head.next; q.head != nil {
 		s.push(q)
-		s.work.Signal()
 		return
 	}
 	delete(s.keys, q.key)
@@ -173,79 +500,26 @@ func (s *scheduler) shift(q *queue) {
 	s.free = q
 }
 
-// settle says that t, which was taken, is at its end: its outputs are acknowledged, or
-// it was given up.
-func (s *scheduler) settle(t *task) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leave(t.share)
-}
-
-func (s *scheduler) leave(sh *share) {
-	sh.busy--
-	if sh.stopping && sh.busy == 0 {
-		close(sh.idle)
-	}
-}
-
-// park keeps q, whose head failed, from being taken for d.
+// park keeps q, whose head failed, from being run for d.
 func (s *scheduler) park(q *queue, d time.Duration) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leave(q.head.share)
+	s.ended(q.head)
+	q.head.share.leave()
+	s.unlock()
 	time.AfterFunc(d, func() {
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		s.push(q)
-		s.work.Signal()
+		s.wake()
+		s.unlock()
 	})
-}
-
-// stop has no more tasks of sh begun. Its idle is closed once those at work are settled.
-func (s *scheduler) stop(sh *share) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if sh.stopping {
-		return
-	}
-	sh.stopping = true
-	if sh.busy == 0 {
-		close(sh.idle)
-	}
 }
 
 // close ends all waiting.
 func (s *scheduler) close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.closed = true
-	s.work.Broadcast()
-}
-
-// A scale weighs what is in memory. Any number may add; one may wait.
-type scale struct {
-	n     atomic.Int64
-	moved chan struct{}
-}
-
-func newScale() *scale { return &scale{moved: make(chan struct{}, 1)} }
-
-func (s *scale) add(n int64) {
-	s.n.Add(n)
-	if n < 0 {
-		select {
-		case s.moved <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// wait returns when there is less than limit on the scale, or ctx is done.
-func (s *scale) wait(ctx context.Context, limit int64) {
-	for s.n.Load() >= limit && ctx.Err() == nil {
-		select {
-		case <-s.moved:
-		case <-ctx.Done():
-		}
+	for i := range s.work {
+		s.work[i].Broadcast()
 	}
 }

@@ -29,7 +29,8 @@ type stream struct {
 	bytes   int64      // of them
 	read    time.Time  // when the first of them was read
 	paused  bool
-	halted  bool // halt is closed
+	halted  bool      // halt is closed
+	storing time.Time // since when Store is at it; zero: it is not
 	// discarded: the partition is no longer this stream's.
 	discarded bool
 }
@@ -105,6 +106,8 @@ func (s *stream) settle(batch []letter, bytes int64) {
 	resume := s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < int64(s.g.cfg.MaxBytes)
 	s.paused = s.paused && !resume
 	s.mu.Unlock()
+	s.g.metrics.settled(batch)
+	s.g.metrics.inFlight(-len(batch), -bytes)
 	if resume {
 		s.cl.ResumeFetchPartitions(s.one())
 	}
@@ -118,6 +121,7 @@ func (s *stream) discard() {
 	defer s.mu.Unlock()
 	s.discarded = true
 	s.g.weight.add(-s.bytes)
+	s.g.metrics.inFlight(-len(s.letters), -s.bytes)
 	s.letters, s.bytes = nil, 0
 }
 
@@ -142,9 +146,14 @@ func (s *stream) run() {
 			}
 			continue
 		}
+		if !s.mayGo() {
+			return
+		}
 		dead, err := s.batch(batch)
 		if err == nil {
-			err = publish(s.ctx, s.cl, dead)
+			if err = publish(s.ctx, s.cl, dead); err != nil {
+				s.g.metrics.unpublished(1)
+			}
 		}
 		select {
 		case <-s.halt:
@@ -160,6 +169,9 @@ func (s *stream) run() {
 		s.settle(batch, bytes)
 	}
 }
+
+// mayGo waits until the role is not paused. It reports false when the stream is stopped.
+func (s *stream) mayGo() bool { return s.g.tap.controls.wait(s.g.cfg.Role, s.halt) }
 
 // sleep waits for letters, or for d if it is not 0. It reports false when the stream is stopped.
 func (s *stream) sleep(d time.Duration) bool {
@@ -193,7 +205,9 @@ func (s *stream) batch(letters []letter) (dead []*kgo.Record, err error) {
 		}
 		ds, from = append(ds, d), append(from, l)
 	}
+	end := s.g.router.spans(s.ctx, from)
 	bad, err := s.store(ds, from)
+	end(err)
 	return append(dead, bad...), err
 }
 
@@ -222,6 +236,9 @@ func (s *stream) store(ds []*schemas.Delivery, from []*letter) (dead []*kgo.Reco
 // patiently calls Store until it succeeds, fails for good, or the stream is stopped.
 func (s *stream) patiently(ds []*schemas.Delivery) error {
 	for n := 1; ; n++ {
+		if !s.mayGo() {
+			return errStopped
+		}
 		select {
 		case <-s.halt:
 			return errStopped
@@ -232,6 +249,7 @@ func (s *stream) patiently(ds []*schemas.Delivery) error {
 		if err == nil || retry.IsPermanent(err) && s.ctx.Err() == nil {
 			return err
 		}
+		s.g.metrics.handled(fateRetried, len(ds), -1)
 		wait := s.g.cfg.Retry.Backoff(n)
 		s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", ds[0].Offset,
 			"rows", len(ds), "attempt", n, "wait", wait, "err", err)
@@ -251,5 +269,19 @@ func (s *stream) call(ds []*schemas.Delivery) (err error) {
 			err = retry.Permanent(fmt.Errorf("sink panicked: %v\n%s", v, debug.Stack()))
 		}
 	}()
+	s.at(time.Now())
+	s.g.metrics.working(1)
+	defer func(began time.Time) {
+		s.g.metrics.called(time.Since(began))
+		s.g.metrics.working(-1)
+		s.at(time.Time{})
+	}(time.Now())
 	return s.g.sink.Store(s.ctx, ds)
+}
+
+// at notes since when Store is at work.
+func (s *stream) at(t time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.storing = t
 }

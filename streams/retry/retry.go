@@ -149,3 +149,19 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+type watchKey struct{}
+
+// Watched returns a context whose Alive calls f.
+func Watched(ctx context.Context, f func()) context.Context {
+	return context.WithValue(ctx, watchKey{}, f)
+}
+
+// Alive tells whoever watches the task behind ctx that it gets on. Tasks that may be long call
+// it now and then, such as after each piece of a file: one that does not, and is not done either, is
+// taken for one that hangs.
+func Alive(ctx context.Context) {
+	if f, ok := ctx.Value(watchKey{}).(func()); ok {
+		f()
+	}
+}

@@ -1,0 +1,18 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// OpenDead opens the dead letters alone: they need no more than Kafka. The caller closes them.
+func OpenDead(ctx context.Context, cfg *config.Config, log *slog.Logger) (*kafka.DeadLetters, error) {
+	k, err := kafkaConfig(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return kafka.NewDeadLetters(k)
+}

@@ -1,0 +1,288 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+const (
+	lookEvery = 15 * time.Second // or four times in the time after which a stall is one
+	lookLimit = 10 * time.Second // of one look
+)
+
+// The engines, as reports name them.
+const (
+	engineKafka      = "kafka"
+	engineClickHouse = "clickhouse"
+)
+
+// stores says whether a role does nothing but write to ClickHouse: it waits while that is away.
+func stores(role schemas.Role) bool { return role == schemas.RoleSink || role == schemas.RoleState }
+
+// A duty is what one role has to do in this process, and how it does.
+type duty struct {
+	Role schemas.Role `json:"role"`
+	// Member says that it is in all its groups, with partitions or waiting for some.
+	Member     bool `json:"member"`
+	Partitions int  `json:"partitions"`
+	// Due messages of these could be handled now; what is paused, or waits in a lane, is none.
+	Due int64 `json:"due"`
+	// Able says that some of them can be: no pause keeps back all that a class has in flight, and the
+	// engine that the role needs is there.
+	Able     bool  `json:"able"`
+	InFlight int64 `json:"in_flight"`
+	Busy     int64 `json:"working"`
+	Stuck    int64 `json:"stuck"` // tasks that ignore that they were cancelled
+	// Behind is since when it has been able to do something that is due; zero: it is not.
+	Behind time.Time `json:"behind,omitzero"`
+	Active time.Time `json:"active,omitzero"` // when something was last done, or got on
+}
+
+// A sight is what is known at one time, and all that a verdict depends on.
+type sight struct {
+	now    time.Time
+	looked time.Time     // zero: not yet
+	fresh  time.Duration // for how long that counts
+	stall  time.Duration
+	faults map[string]error // what is wrong with each engine; nil: nothing
+	duties []duty           // as of looked, but for what the process itself knows
+}
+
+// A verdict says how the process is, and why it is not better.
+type verdict struct {
+	Live    bool     `json:"live"`    // or: end it, and start another
+	Ready   bool     `json:"ready"`   // or: it cannot do all of its work now
+	Started bool     `json:"started"` // or: it is still starting
+	Reasons []string `json:"reasons"`
+}
+
+// judge turns what is known into a verdict. What a new process would find the same, such as an
+// engine that is away, is no reason to end this one.
+func judge(s sight) verdict {
+	v := verdict{Live: true, Ready: true, Reasons: []string{}}
+	no := func(what *bool, format string, args ...any) {
+		*what = false
+		v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
+	}
+	known := !s.looked.IsZero() && s.now.Sub(s.looked) < s.fresh
+	if !known {
+		no(&v.Ready, "nothing is known of Kafka and ClickHouse yet, or any more")
+	}
+	for _, engine := range []string{engineKafka, engineClickHouse} {
+		if err := s.faults[engine]; known && err != nil {
+			no(&v.Ready, "%s is away: %v", engine, err)
+		}
+	}
+	joined := true
+	for _, d := range s.duties {
+		if d.Stuck > 0 {
+			no(&v.Live, "role %s: %d tasks ignore that they were cancelled", d.Role, d.Stuck)
+		}
+		if !d.Member {
+			joined = false
+			no(&v.Ready, "role %s is not in its group", d.Role)
+		}
+		if d.Behind.IsZero() || !d.Able || !known {
+			continue
+		}
+		since := d.Behind
+		if d.Active.After(since) {
+			since = d.Active
+		}
+		if idle := s.now.Sub(since); idle >= s.stall {
+			no(&v.Live, "role %s: %d messages are due, and nothing was done for %v", d.Role, d.Due, idle.Round(time.Second))
+		}
+	}
+	v.Ready, v.Started = v.Ready && v.Live, known && joined
+	return v
+}
+
+// health looks at how the process does.
+type health struct {
+	log    *slog.Logger
+	stall  time.Duration
+	prefix string // of topics
+	// What it looks at.
+	states   func() []kafka.RoleState
+	lags     func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
+	ping     func(context.Context) error // ClickHouse
+	breakers func() []BreakerState
+	publish  func([]kafka.Lag) // of metrics
+
+	mu      sync.Mutex // guards the rest
+	looked  time.Time
+	faults  map[string]error
+	due     map[group]int64
+	behind  map[schemas.Role]time.Time
+	started bool
+}
+
+// A group is one class of a role.
+type group struct {
+	role  schemas.Role
+	class schemas.Class
+}
+
+func (a *App) newHealth() *health {
+	m := a.kafka.Metrics
+	return &health{
+		log: a.log, stall: a.cfg.Health.StallAfter, prefix: a.cfg.Kafka.TopicPrefix,
+		states: m.State, lags: a.admin.Lags, ping: a.db.Ping, breakers: a.stores.Breakers, publish: m.SetLags,
+	}
+}
+
+// run looks now and then, until ctx is done.
+func (h *health) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		h.look(ctx)
+		_ = retry.Sleep(ctx, h.every()) // only ctx ends it early
+	}
+	return nil
+}
+
+func (h *health) every() time.Duration { return min(lookEvery, h.stall/4) }
+
+// look asks the engines, and notes what they say. What they do not say is not known: it is
+// neither lag nor none.
+func (h *health) look(run context.Context) {
+	ctx, cancel := context.WithTimeout(run, lookLimit)
+	defer cancel()
+	states := h.states()
+	var roles []schemas.Role
+	for _, s := range states {
+		if !slices.Contains(roles, s.Role) {
+			roles = append(roles, s.Role)
+		}
+	}
+	var (
+		wg        sync.WaitGroup
+		lags      []kafka.Lag
+		lagErr    error
+		engineErr error
+	)
+	wg.Go(func() { lags, lagErr = h.lags(ctx, roles...) })
+	wg.Go(func() { engineErr = h.ping(ctx) })
+	wg.Wait()
+	if run.Err() != nil {
+		return
+	}
+	if lagErr != nil {
+		h.log.Warn("the lag is not known", "err", lagErr)
+	} else {
+		h.publish(lags)
+	}
+	if engineErr != nil {
+		h.log.Warn("ClickHouse does not answer", "err", engineErr)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.looked, h.faults = time.Now(), map[string]error{engineKafka: lagErr, engineClickHouse: engineErr}
+	h.due = map[group]int64{}
+	for _, s := range states {
+		h.due[group{s.Role, s.Class}] = owned(s, lags, h.prefix)
+	}
+	before := h.behind
+	h.behind = map[schemas.Role]time.Time{}
+	for _, d := range h.duties(states) {
+		if d.Able {
+			h.behind[d.Role] = h.looked
+			if since, ok := before[d.Role]; ok {
+				h.behind[d.Role] = since
+			}
+		}
+	}
+}
+
+// owned is how much of what is due is the business of this process.
+func owned(s kafka.RoleState, lags []kafka.Lag, prefix string) (due int64) {
+	for _, l := range lags {
+		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
+			continue
+		}
+		for id, n := range l.Partitions {
+			if s.Owned[prefix+string(l.Topic)][id] {
+				due += n
+			}
+		}
+	}
+	return due
+}
+
+// duties puts together what the classes of each role do. h.mu is held.
+func (h *health) duties(states []kafka.RoleState) (all []duty) {
+	for _, s := range states {
+		i := slices.IndexFunc(all, func(d duty) bool { return d.Role == s.Role })
+		if i < 0 {
+			i = len(all)
+			all = append(all, duty{Role: s.Role, Member: true, Behind: h.behind[s.Role]})
+		}
+		d := &all[i]
+		d.Member = d.Member && s.Member
+		for _, ids := range s.Owned {
+			d.Partitions += len(ids)
+		}
+		d.InFlight += s.InFlight
+		d.Busy += s.Busy
+		d.Stuck += s.Stuck
+		due := h.due[group{s.Role, s.Class}]
+		d.Due += due
+		held := s.InFlight > 0 && s.Held >= s.InFlight && s.Busy == 0
+		away := stores(s.Role) && h.faults[engineClickHouse] != nil
+		d.Able = d.Able || due > 0 && !held && !away
+		if s.Active.After(d.Active) {
+			d.Active = s.Active
+		}
+	}
+	slices.SortFunc(all, func(a, b duty) int { return cmp.Compare(a.Role, b.Role) })
+	return all
+}
+
+// A report is what the process says of itself.
+type report struct {
+	verdict
+	Engines  map[string]string `json:"engines"` // "ok", or what is wrong
+	Roles    []duty            `json:"roles"`
+	Breakers []breakerReport   `json:"breakers"` // of all stores
+}
+
+type breakerReport struct {
+	Store string    `json:"store"`
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	Cause string    `json:"cause,omitempty"`
+}
+
+// report judges what is known now.
+func (h *health) report() report {
+	states, breakers := h.states(), h.breakers()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	duties := h.duties(states)
+	r := report{Engines: map[string]string{}, Roles: duties, Breakers: []breakerReport{},
+		verdict: judge(sight{now: time.Now(), looked: h.looked, fresh: 4 * h.every(), stall: h.stall, faults: h.faults, duties: duties})}
+	h.started = h.started || r.Started
+	r.Started = h.started
+	for engine, err := range h.faults {
+		r.Engines[engine] = "ok"
+		if err != nil {
+			r.Engines[engine] = err.Error()
+		}
+	}
+	for _, b := range breakers {
+		one := breakerReport{Store: b.Account + "/" + b.Store, State: b.State.String(), Since: b.Since}
+		if b.Cause != nil {
+			one.Cause = b.Cause.Error()
+		}
+		r.Breakers = append(r.Breakers, one)
+	}
+	return r
+}

@@ -1,0 +1,121 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// Bounds of the server that tells how the process is.
+const (
+	serveHeader = 5 * time.Second
+	serveRead   = 10 * time.Second
+	serveWrite  = 20 * time.Second
+	serveIdle   = time.Minute
+	serveStop   = 3 * time.Second
+	scrapes     = 4 // at a time
+)
+
+// newRegistry returns a registry that has what every Go program tells of itself.
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// measure has what the process does counted, if anybody can ask.
+func (a *App) measure() {
+	if a.cfg.HTTP.Listen != "" {
+		a.registry = newRegistry()
+		a.kafka.Metrics = kafka.NewMetrics(a.registry)
+	}
+}
+
+// listen takes the port on which the process tells how it is: at once, so that a process that
+// cannot have it does not begin. Without one it returns nil. The caller closes it.
+func (a *App) listen(ctx context.Context) (net.Listener, error) {
+	if a.cfg.HTTP.Listen == "" {
+		return nil, nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.HTTP.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("%w: http.listen: %w", ErrPrecondition, err)
+	}
+	a.log.Info("listen", "address", l.Addr().String())
+	return l, nil
+}
+
+// observed are the parts that tell on l how the process is; none without l.
+func (a *App) observed(l net.Listener) []part {
+	if l == nil {
+		return nil
+	}
+	h := a.newHealth()
+	return []part{{"health", h.run}, {"http", func(ctx context.Context) error {
+		return serve(ctx, l, handler(h, a.registry, a.log), a.log)
+	}}}
+}
+
+// handler answers /livez, /readyz, /startupz and /metrics.
+func handler(h *health, reg *prometheus.Registry, log *slog.Logger) http.Handler {
+	mux := http.NewServeMux()
+	tell := func(path string, fine func(verdict) bool) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			r := h.report()
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Cache-Control", "no-store")
+			if !fine(r.verdict) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			e := json.NewEncoder(w)
+			e.SetIndent("", "  ")
+			if err := e.Encode(r); err != nil {
+				log.Debug("answer", "path", path, "err", err) // who asked has gone
+			}
+		})
+	}
+	tell("/livez", func(v verdict) bool { return v.Live })
+	tell("/readyz", func(v verdict) bool { return v.Ready })
+	tell("/startupz", func(v verdict) bool { return v.Started })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), MaxRequestsInFlight: scrapes, Timeout: serveRead, Registry: reg,
+	}))
+	return mux
+}
+
+// serve answers on l until ctx is done, and then closes it. A request has serveStop to end.
+func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	s := &http.Server{
+		Handler: h, ReadHeaderTimeout: serveHeader, ReadTimeout: serveRead, WriteTimeout: serveWrite, IdleTimeout: serveIdle,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveStop)
+		defer cancel()
+		if s.Shutdown(stop) != nil {
+			s.Close()
+		}
+		return nil
+	})
+	return g.Wait()
+}

@@ -1,0 +1,125 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/cmd/config"
+)
+
+const (
+	traceFlush  = 5 * time.Second // at the end, for the spans that are left
+	traceExport = 10 * time.Second
+	traceLog    = time.Minute // between two complaints about the collector
+)
+
+// A tracing sends spans to a collector. Nothing waits for it: spans that the collector does
+// not take in time are dropped.
+type tracing struct {
+	url      string
+	log      *slog.Logger
+	provider *sdktrace.TracerProvider
+}
+
+// newTracing returns nil where spans are off. Nothing is sent before start, nor made.
+func newTracing(c config.Trace, log *slog.Logger) *tracing {
+	if c.Endpoint == "" {
+		return nil
+	}
+	return &tracing{
+		url: spansURL(c.Endpoint), log: log,
+		provider: sdktrace.NewTracerProvider(
+			sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(float64(c.Percent)/100))),
+			sdktrace.WithResource(resource.NewSchemaless(
+				attribute.String("service.name", "millrace"), attribute.String("service.version", Version),
+				attribute.String("host.name", hostname()))),
+		),
+	}
+}
+
+// spansURL is where a collector takes spans: its URL has no path, or the whole one.
+func spansURL(endpoint string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil || strings.Trim(u.Path, "/") != "" {
+		return endpoint // config.Validate has refused what is no URL
+	}
+	return u.JoinPath("v1", "traces").String()
+}
+
+// tracer returns what makes spans; nil where they are off.
+func (t *tracing) tracer() trace.Tracer {
+	if t == nil {
+		return nil
+	}
+	return t.provider.Tracer("github.com/millrace/millrace")
+}
+
+// start begins to send. The caller calls stop.
+func (t *tracing) start(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.url), otlptracehttp.WithTimeout(traceExport),
+		otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second, MaxInterval: 5 * time.Second, MaxElapsedTime: traceExport}))
+	if err != nil {
+		return fmt.Errorf("send spans to %s: %w", t.url, err)
+	}
+	t.provider.RegisterSpanProcessor(sdktrace.NewBatchSpanProcessor(&patient{SpanExporter: to, url: t.url, log: t.log},
+		sdktrace.WithExportTimeout(traceExport)))
+	return nil
+}
+
+// stop sends the spans that are left, for at most traceFlush, though ctx be done.
+func (t *tracing) stop(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceFlush)
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil {
+		t.log.Warn("not all spans were sent", "url", t.url, "err", err)
+	}
+}
+
+// A patient exporter makes light of a collector that does not answer: it says so once in a
+// while, and drops the spans.
+type patient struct {
+	sdktrace.SpanExporter
+	url string
+	log *slog.Logger
+
+	mu   sync.Mutex // guards the rest
+	said time.Time
+	lost int // spans since
+}
+
+// ExportSpans implements sdktrace.SpanExporter. It never fails.
+func (p *patient) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := p.SpanExporter.ExportSpans(ctx, spans)
+	if err == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost += len(spans)
+	if now := time.Now(); p.said.IsZero() || now.Sub(p.said) >= traceLog {
+		p.log.Warn("spans are lost", "url", p.url, "spans", p.lost, "err", err)
+		p.said, p.lost = now, 0
+	}
+	return nil
+}
+
+// Shutdown implements sdktrace.SpanExporter.
+func (p *patient) Shutdown(ctx context.Context) error { return p.SpanExporter.Shutdown(ctx) }

@@ -1,0 +1,100 @@
+// Package bench takes the figures of the stream runtime and holds them against their
+// targets: one table, made in one run, on a broker in memory on loopback.
+//
+// It promises that a figure is measured or the run fails: what a peer that is not there
+// would have shown is absent from the table, its row is not. A figure that was taken in
+// rounds is their median; all of them go to the progress writer, so that the noise of the
+// machine is seen.
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"runtime"
+	"time"
+)
+
+// Config says which figures are taken, and where the programs are that they need.
+type Config struct {
+	Quick    bool           // amounts so small that the figures say nothing: for tests
+	Rows     *regexp.Regexp // takes only rows whose names match; nil: all
+	Peers    string         // the folder of the peers' programs
+	Self     string         // this program: its side of a comparison runs in a process too
+	Progress io.Writer
+}
+
+// Run takes the figures, in the order of the table.
+func Run(ctx context.Context, cfg Config) ([]Row, error) {
+	r := &runner{cfg: cfg, amounts: full()}
+	if cfg.Quick {
+		r.amounts = quick()
+	}
+	var rows []Row
+	for _, f := range r.figures() {
+		if cfg.Rows != nil && !cfg.Rows.MatchString(f.name) {
+			continue
+		}
+		fmt.Fprintf(cfg.Progress, "%s ...\n", f.name)
+		start := time.Now()
+		runtime.GC() // what the figure before left behind
+		m, err := f.measure(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("bench: %w", ctx.Err())
+			}
+			return nil, fmt.Errorf("bench: %s: %w", f.name, err)
+		}
+		row := f.row(m)
+		rows = append(rows, row)
+		fmt.Fprintf(cfg.Progress, "    %s: %s%s, %.0f s\n", row.Unit, spread(m.ours), besides(row.Peer, m.peers), time.Since(start).Seconds())
+	}
+	return rows, nil
+}
+
+func besides(peer string, values []float64) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s: %s", peer, spread(values))
+}
+
+// A runner takes figures.
+type runner struct {
+	cfg     Config
+	amounts amounts
+}
+
+// amounts is how much of everything a figure is taken over.
+type amounts struct {
+	rounds   int
+	raw      int // records of the no-op figures
+	whole    int
+	tasks    int
+	skewed   int
+	behind   int // records that wait
+	versus   int // records of the comparison with another runtime
+	flood    int // messages of the low class
+	bursts   int // of the bookkeeping
+	probes   int // messages whose latency is taken
+	urgent   int // the same, under a flood
+	standing int // messages that a tenant keeps in front of the others'
+}
+
+func full() amounts {
+	return amounts{
+		rounds: 5, raw: 4_000_000, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
+		flood: 1_000_000, bursts: 5_000, probes: 10_000, urgent: 2_000, standing: 30_000,
+	}
+}
+
+// long is how many rounds those figures take that take long.
+func (a amounts) long() int { return min(a.rounds, 3) }
+
+func quick() amounts {
+	return amounts{
+		rounds: 1, raw: 50_000, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
+		flood: 20_000, bursts: 100, probes: 200, urgent: 50, standing: 3_000,
+	}
+}

@@ -1,0 +1,51 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+)
+
+// A figure is a row before it is measured.
+type figure struct {
+	name    string
+	unit    string
+	peer    string
+	target  target
+	measure func(ctx context.Context) (measurement, error)
+}
+
+const perSecond = "records/s"
+
+// figures is the table.
+func (r *runner) figures() []figure {
+	a := r.amounts
+	atLeast := func(bound float64) target { return target{op: ">=", bound: bound} }
+	atMost := func(bound float64) target { return target{op: "<=", bound: bound} }
+	ratio := func(t target) target { t.ratio = true; return t }
+	return []figure{
+		{fmt.Sprintf("pool: no-op over %s raw records", count(a.raw)), perSecond, "", atLeast(1.2e6), r.noop},
+		{fmt.Sprintf("pool: no-op over %s messages, decoded", count(a.whole)), perSecond, "", target{}, r.decoded},
+		{fmt.Sprintf("pool: %s tasks of 1 ms over %s keys, 256 workers", count(a.tasks), count(keys)), "tasks/s", "", atLeast(1e5), r.tasks},
+		{"tracking: time per record", "ns", "", atMost(25), r.tracking},
+		{"tracking: allocations per record", "allocs", "", atMost(0), r.trackingAllocs},
+		{fmt.Sprintf("pool: %s tasks of 1 ms, zipf keys, %d workers", count(a.skewed), partitions), "tasks/s",
+			"goroutine per partition", ratio(atLeast(1.7)), r.skewed},
+		{"pool: p99 from publish to handler at 1,000/s", "ms", "", atMost(5), r.added},
+		{fmt.Sprintf("pool: heap growth with %s records behind stuck handlers", count(a.behind)), "MiB", "", atMost(256), r.behind},
+		{fmt.Sprintf("pool: no-op over %s messages, a process a side", count(a.versus)), perSecond,
+			watermill, ratio(atLeast(2.5)), r.versus},
+		{fmt.Sprintf("pool: p99 of class high, tasks of 1 ms, %s of class low behind", count(a.flood)), "ms",
+			"the same, idle", ratio(atMost(2)), r.classes},
+		{fmt.Sprintf("pool: p99 of a tenant, tasks of 1 ms, %s of another's in front", count(a.standing)), "ms",
+			"the same, idle", ratio(atMost(3)), r.tenants},
+	}
+}
+
+// count writes a number for people.
+func count(n int) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

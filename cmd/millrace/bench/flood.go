@@ -1,0 +1,158 @@
+package bench
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// added is the p99 of the time from before a message is published until its handler is
+// called, at 1,000 messages a second.
+func (r *runner) added(ctx context.Context) (m measurement, err error) {
+	for range r.amounts.long() {
+		err := r.latency(ctx, copier(schemas.DuplicationHigh),
+			func(_ context.Context, p *prober, d *schemas.Delivery) { p.note(d) },
+			func(ctx context.Context, _ *rig, p *prober) error {
+				ms, err := p.p99(ctx, probes{n: r.amounts.probes, every: time.Millisecond, account: us})
+				m.ours = append(m.ours, ms)
+				return err
+			})
+		if err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// urgentEvery is the time between two messages whose latency under a flood is taken.
+const urgentEvery = 4 * time.Millisecond
+
+// classes is the p99 of the time from before a message of the class high is published until
+// a task of 1 ms is done, with the low class's flood behind; the peer is the same without.
+func (r *runner) classes(ctx context.Context) (m measurement, err error) {
+	record, err := flood(schemas.DuplicationLow, us)
+	if err != nil {
+		return m, err
+	}
+	urgent := probes{n: r.amounts.urgent, every: urgentEvery, account: us}
+	pc := copier(schemas.DuplicationHigh, schemas.DuplicationLow)
+	for range r.amounts.long() {
+		err := r.latency(ctx, pc, restAndNote, func(ctx context.Context, g *rig, p *prober) error {
+			idle, err := p.p99(ctx, urgent)
+			if err != nil {
+				return err
+			}
+			if err := g.Fill(ctx, prefix, r.amounts.flood, record); err != nil {
+				return err
+			}
+			flooded, err := p.p99(ctx, urgent)
+			m.ours, m.peers = append(m.ours, flooded), append(m.peers, idle)
+			return err
+		})
+		if err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// copier is the copier's Pool, as it is where nobody set anything.
+func copier(topics ...schemas.Topic) kafka.PoolConfig {
+	return kafka.PoolConfig{
+		Role: schemas.RoleCopier, Topics: topics, Workers: 16, Reserved: 2,
+		Describe: func(b schemas.Body) kafka.Work {
+			c := b.(*pb.DuplicationCommand)
+			return kafka.Work{
+				Key: schemas.Key(c.GetAccount(), c.GetSpace(), c.GetItem(), c.GetDestinationStore()), Account: c.GetAccount(),
+				Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()}, Bytes: c.GetSize(),
+			}
+		},
+	}
+}
+
+func restAndNote(ctx context.Context, p *prober, d *schemas.Delivery) {
+	rest(ctx)
+	p.note(d)
+}
+
+// tenants is the same for a message of one account, while another keeps a number of its own
+// in front: what stands in a partition beyond the Pool's window no scheduler sees.
+func (r *runner) tenants(ctx context.Context) (m measurement, err error) {
+	record, err := flood(schemas.DuplicationHigh, them)
+	if err != nil {
+		return m, err
+	}
+	ours := probes{n: r.amounts.urgent, every: urgentEvery, account: us}
+	pc := copier(schemas.DuplicationHigh)
+	for range r.amounts.long() {
+		var handled atomic.Int64 // with the probes, which are few
+		h := func(ctx context.Context, p *prober, d *schemas.Delivery) {
+			restAndNote(ctx, p, d)
+			handled.Add(1)
+		}
+		err := r.latency(ctx, pc, h, func(ctx context.Context, g *rig, p *prober) error {
+			idle, err := p.p99(ctx, ours)
+			if err != nil {
+				return err
+			}
+			stand := &standing{g: g, record: record, handled: &handled, n: r.amounts.standing}
+			if err := stand.top(ctx); err != nil {
+				return err
+			}
+			var flooded float64
+			err = while(ctx, stand, func(ctx context.Context) (err error) {
+				flooded, err = p.p99(ctx, ours)
+				return err
+			})
+			m.ours, m.peers = append(m.ours, flooded), append(m.peers, idle)
+			return err
+		})
+		if err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// A standing flood keeps n records in front of everybody else's.
+type standing struct {
+	g       *rig
+	record  func(i int) schemas.Record
+	handled *atomic.Int64
+	n       int
+	sent    int
+}
+
+// topEvery is the time between two looks at how much of a flood is left.
+const topEvery = 20 * time.Millisecond
+
+// Run tops up until ctx is done.
+func (s *standing) Run(ctx context.Context) error {
+	tick := time.NewTicker(topEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := s.top(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// top publishes what is missing.
+func (s *standing) top(ctx context.Context) error {
+	missing := s.n - (s.sent - int(s.handled.Load()))
+	if missing <= 0 {
+		return nil
+	}
+	first := s.sent
+	s.sent += missing
+	return s.g.Fill(ctx, prefix, missing, func(i int) schemas.Record { return s.record(first + i) })
+}

@@ -1,0 +1,99 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// A Side is what a process of its own does for a comparison: consume a topic of a broker
+// with a handler that does nothing, and say how long it took.
+type Side struct {
+	Broker  string
+	Group   string
+	Records int
+}
+
+// A sideResult is the line in which a side says so, ours and the peers' alike.
+type sideResult struct {
+	Records int64   `json:"records"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Consume is our side. It returns the line that it is to print.
+func (s Side) Consume(ctx context.Context) (line []byte, err error) {
+	rate, err := consume(ctx, s.Broker, kafka.PoolConfig{
+		Role: schemas.Role(s.Group), Topics: []schemas.Topic{schemas.Changes}, Raw: true,
+	}, s.Records, nothing)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(sideResult{Records: int64(s.Records), Seconds: float64(s.Records) / rate})
+}
+
+// watermill is the peer's program, as make peers calls it.
+const watermill = "watermill-kafka"
+
+// versus runs us and watermill's router in turns, each in a process of its own, on whole
+// messages that neither decodes.
+func (r *runner) versus(ctx context.Context) (m measurement, err error) {
+	record, err := whole()
+	if err != nil {
+		return m, err
+	}
+	n := r.amounts.versus
+	peer := filepath.Join(r.cfg.Peers, watermill)
+	c := contest{n: n, record: record, ours: func(ctx context.Context, g *rig, round int) (float64, error) {
+		return side(ctx, r.cfg.Self, "bench", "side", "--broker", g.Addr(), "--group", string(bench(round)), "--records", strconv.Itoa(n))
+	}}
+	_, err = os.Stat(peer)
+	switch {
+	case err == nil:
+		c.theirs = func(ctx context.Context, g *rig, round int) (float64, error) {
+			return side(ctx, peer, "--broker", g.Addr(), "--topic", prefix+string(schemas.Changes),
+				"--group", prefix+"peer."+string(bench(round)), "--records", strconv.Itoa(n))
+		}
+	case errors.Is(err, os.ErrNotExist):
+	default:
+		return m, fmt.Errorf("look for the peer: %w", err)
+	}
+	if m, err = c.run(ctx, r.amounts.long()); err == nil && c.theirs == nil {
+		m.absent = "make peers"
+	}
+	return m, err
+}
+
+// sideStop is how long a side may take to stop.
+const sideStop = 10 * time.Second
+
+// side runs one side, and returns its records per second.
+func side(ctx context.Context, program string, args ...string) (rate float64, err error) {
+	name := filepath.Base(program)
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = sideStop
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("run %s: %w: %s", name, err, strings.TrimSpace(complaint.String()))
+	}
+	var res sideResult
+	if err := json.Unmarshal(out.Bytes(), &res); err != nil {
+		return 0, fmt.Errorf("read what %s says: %w", name, err)
+	}
+	if res.Records <= 0 || res.Seconds <= 0 {
+		return 0, fmt.Errorf("%s says that it took %g s over %d records", name, res.Seconds, res.Records)
+	}
+	return float64(res.Records) / res.Seconds, nil
+}

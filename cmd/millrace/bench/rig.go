@@ -1,0 +1,132 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkabench"
+)
+
+// prefix is that of all topics and groups.
+const prefix = "bench."
+
+// partitions of each topic: those of an installation where nobody chose.
+const partitions = 12
+
+// A rig is a broker of its own, with the catalogue's topics.
+type rig struct {
+	*kafkabench.Broker
+}
+
+func newRig(ctx context.Context) (*rig, error) {
+	b, err := kafkabench.StartBroker()
+	if err != nil {
+		return nil, err
+	}
+	g := &rig{b}
+	if err := kafka.EnsureTopics(ctx, config(b.Addr()), kafka.TopicOptions{Partitions: partitions}); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// config is what the parts of one process share.
+func config(broker string) kafka.Config {
+	return kafka.Config{Brokers: []string{broker}, ClientID: "bench", Prefix: prefix, Log: slog.New(slog.DiscardHandler)}
+}
+
+// bench is the role of the nth round: each has a group of its own, and reads from the start.
+func bench(n int) schemas.Role { return schemas.Role(fmt.Sprintf("bench%d", n)) }
+
+// A part runs until its context is done; it ends earlier only with an error.
+type part interface {
+	Run(ctx context.Context) error
+}
+
+// while runs p for as long as f takes, and returns the error of the first that fails.
+func while(ctx context.Context, p part, f func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.Run(ctx) })
+	group.Go(func() error {
+		defer stop()
+		return f(ctx)
+	})
+	return group.Wait()
+}
+
+// A lap is the time from the begin of the first of n calls to the end of the last.
+type lap struct {
+	n           int64
+	begun, done atomic.Int64
+	first       time.Time
+	took        chan time.Duration
+}
+
+func newLap(n int) *lap { return &lap{n: int64(n), took: make(chan time.Duration, 1)} }
+
+func (l *lap) begin() {
+	if l.begun.Add(1) == 1 {
+		l.first = time.Now()
+	}
+}
+
+// end is called as often as begin. Whoever ends the nth call knows of the first: it has
+// seen n calls end.
+func (l *lap) end() {
+	if l.done.Add(1) == l.n {
+		l.took <- time.Since(l.first)
+	}
+}
+
+// rate waits for the last call, and returns calls per second.
+func (l *lap) rate(ctx context.Context) (float64, error) {
+	select {
+	case took := <-l.took:
+		return float64(l.n) / took.Seconds(), nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// consume runs a Pool over n records that are there, with work in the handler, and returns
+// records per second.
+func consume(ctx context.Context, broker string, pc kafka.PoolConfig, n int, work func(context.Context)) (rate float64, err error) {
+	l := newLap(n)
+	p, err := kafka.NewPool(config(broker), pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+		l.begin()
+		work(ctx)
+		l.end()
+		return nil, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	err = while(ctx, p, func(ctx context.Context) error {
+		rate, err = l.rate(ctx)
+		return err
+	})
+	return rate, err
+}
+
+// nothing is what a handler does whose runtime is measured.
+func nothing(context.Context) {}
+
+// rest is what a handler does that waits for a store, for a millisecond.
+func rest(ctx context.Context) {
+	t := time.NewTimer(time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+)
+
+// A Row is one figure of the table. PeerValue and Ratio, value by the peer's, are nil where
+// there is no peer or it is absent, and Met where that leaves nothing to judge by.
+type Row struct {
+	Name      string   `json:"name"`
+	Value     float64  `json:"value"`
+	Unit      string   `json:"unit"`
+	Peer      string   `json:"peer"`
+	PeerValue *float64 `json:"peer_value"`
+	Ratio     *float64 `json:"ratio"`
+	Target    string   `json:"target"`
+	Met       *bool    `json:"met"`
+}
+
+// A target is a bound on a figure, or on its ratio to the peer's. The zero value is none.
+type target struct {
+	op    string // ">=" or "<="
+	bound float64
+	ratio bool
+}
+
+func (t target) String() string {
+	switch {
+	case t.op == "":
+		return ""
+	case t.ratio:
+		return "ratio " + t.op + " " + number(t.bound)
+	}
+	return t.op + " " + number(t.bound)
+}
+
+// met judges, or returns nil where there is nothing to judge or to judge by.
+func (t target) met(value float64, ratio *float64) *bool {
+	if t.op == "" || t.ratio && ratio == nil {
+		return nil
+	}
+	if t.ratio {
+		value = *ratio
+	}
+	yes := value <= t.bound
+	if t.op == ">=" {
+		yes = value >= t.bound
+	}
+	return &yes
+}
+
+// A measurement is what the rounds of a figure gave, ours and the peer's.
+type measurement struct {
+	ours, peers []float64
+	absent      string // why the peer is: empty where it is not, or there is none
+}
+
+func (f figure) row(m measurement) Row {
+	r := Row{Name: f.name, Value: significant(median(m.ours)), Unit: f.unit, Peer: f.peer, Target: f.target.String()}
+	if m.absent != "" {
+		r.Peer += " (absent: " + m.absent + ")"
+	}
+	if len(m.peers) > 0 {
+		peer := significant(median(m.peers))
+		r.PeerValue = &peer
+		if median(m.peers) > 0 {
+			ratio := median(m.ours) / median(m.peers)
+			shown := significant(ratio)
+			r.Ratio = &shown
+			r.Met = f.target.met(median(m.ours), &ratio)
+			return r
+		}
+	}
+	r.Met = f.target.met(median(m.ours), nil)
+	return r
+}
+
+// WriteJSON writes rows as one object: {"rows": [...]}.
+func WriteJSON(w io.Writer, rows []Row) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // targets are bounds
+	enc.SetIndent("", "  ")
+	return enc.Encode(struct {
+		Rows []Row `json:"rows"`
+	}{rows})
+}
+
+// WriteTable writes rows for people.
+func WriteTable(w io.Writer, rows []Row) error {
+	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "FIGURE\tVALUE\tUNIT\tPEER\tITS VALUE\tRATIO\tTARGET\tMET\t")
+	for _, r := range rows {
+		met := ""
+		if r.Met != nil {
+			met = map[bool]string{true: "yes", false: "no"}[*r.Met]
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
+			r.Name, number(r.Value), r.Unit, r.Peer, optional(r.PeerValue), optional(r.Ratio), r.Target, met)
+	}
+	return tw.Flush()
+}
+
+func optional(f *float64) string {
+	if f == nil {
+		return ""
+	}
+	return number(*f)
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+
+// significant rounds to four digits; nothing here is known better than that.
+func significant(f float64) float64 {
+	if r, err := strconv.ParseFloat(strconv.FormatFloat(f, 'g', 4, 64), 64); err == nil {
+		return r
+	}
+	return f
+}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+func newDead() *cobra.Command {
+	return noun("dead", "Look at what could not be handled, and decide", newDeadList(), newDeadShow(), newDeadRedrive(), newDeadDiscard())
+}
+
+// deadFlags choose dead letters.
+type deadFlags struct {
+	engineFlags
+	role, topic, class, cause, since string
+}
+
+func (f *deadFlags) register(c *cobra.Command) {
+	f.engineFlags.register(c)
+	c.Flags().StringVar(&f.role, "role", "", "only what this `ROLE` could not handle")
+	c.Flags().StringVar(&f.topic, "topic", "", "only what was first sent to this `TOPIC`")
+	c.Flags().StringVar(&f.class, "class", "", "only failures of this `CLASS`: transient, wait, unavailable or permanent")
+	c.Flags().StringVar(&f.cause, "cause", "", "only errors that hold this `TEXT`")
+	c.Flags().StringVar(&f.since, "since", "", "only what died since this `TIME`, or not longer ago: 2006-01-02T15:04:05Z, 90m, 7d")
+}
+
+// query turns the flags into what is asked for.
+func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
+	q := kafka.DeadQuery{IDs: ids, Role: schemas.Role(f.role), Topic: schemas.Topic(f.topic), Class: f.class, Cause: f.cause}
+	var roles, topics, classes []string
+	for _, e := range schemas.Catalogue() {
+		if !e.Raw {
+			topics = append(topics, string(e.Topic))
+		}
+		for _, r := range e.Readers {
+			if !slices.Contains(roles, string(r)) {
+				roles = append(roles, string(r))
+			}
+		}
+	}
+	roles = append(roles, string(schemas.RoleDelayer))
+	for _, c := range []retry.Class{retry.Transient, retry.ClassWait, retry.ClassUnavailable, retry.ClassPermanent} {
+		classes = append(classes, c.String())
+	}
+	for _, w := range []struct {
+		flag, value string
+		known       []string
+	}{{"role", f.role, roles}, {"topic", f.topic, topics}, {"class", f.class, classes}} {
+		if w.value != "" && !slices.Contains(w.known, w.value) {
+			return q, fmt.Errorf("%w: there is no %s %q: there are %s", errUsage, w.flag, w.value, strings.Join(w.known, ", "))
+		}
+	}
+	if f.since != "" {
+		at, err := sinceTime(f.since, time.Now())
+		if err != nil {
+			return q, err
+		}
+		q.Since = at
+	}
+	return q, nil
+}
+
+// sinceTime reads a time, or how long ago it was.
+func sinceTime(text string, now time.Time) (time.Time, error) {
+	for _, form := range []string{time.RFC3339, time.DateOnly} {
+		if at, err := time.Parse(form, text); err == nil {
+			return at, nil
+		}
+	}
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return now.AddDate(0, 0, -int(n)), nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	return time.Time{}, fmt.Errorf("%w: --since is a time such as 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d; not %q", errUsage, text)
+}
+
+// withDead runs do with the dead letters.
+func (f *engineFlags) withDead(c *cobra.Command, do func(ctx context.Context, d *kafka.DeadLetters) error) (err error) {
+	ctx := c.Context()
+	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	d, err := app.OpenDead(ctx, e.cfg, e.log)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return do(ctx, d)
+}
+
+// oneOf refuses a form of output that a command does not have.
+func oneOf(output string, forms ...string) error {
+	if !slices.Contains(forms, output) {
+		last := len(forms) - 1
+		return fmt.Errorf("%w: --output is %s or %s, not %q", errUsage, strings.Join(forms[:last], ", "), forms[last], output)
+	}
+	return nil
+}
+
+func newDeadList() *cobra.Command {
+	var (
+		f         deadFlags
+		all, each bool
+		output    string
+	)
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List dead letters by their causes, the most frequent first",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := oneOf(output, "table", "json", "ndjson"); err != nil {
+				return err
+			}
+			q, err := f.query(nil)
+			if err != nil {
+				return err
+			}
+			q.Closed = all
+			return f.withDead(c, func(ctx context.Context, d *kafka.DeadLetters) error {
+				if each {
+					return listLetters(ctx, c.OutOrStdout(), d, q, output)
+				}
+				causes, err := causesOf(ctx, d, q)
+				if err != nil {
+					return err
+				}
+				return printCauses(c.OutOrStdout(), causes, output)
+			})
+		},
+	}
+	f.register(c)
+	c.Flags().BoolVar(&all, "all", false, "those too that were redriven or discarded")
+	c.Flags().BoolVar(&each, "each", false, "every letter for itself")
+	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM`: table, json or ndjson (one object a line)")
+	return c
+}
+
+func newDeadShow() *cobra.Command {
+	var (
+		f      engineFlags
+		output string
+	)
+	c := &cobra.Command{
+		Use:   "show ID",
+		Short: "Print all that is known of a dead letter: headers, history and message",
+		Args:  exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := oneOf(output, "text", "json"); err != nil {
+				return err
+			}
+			return f.withDead(c, func(ctx context.Context, d *kafka.DeadLetters) error {
+				return d.Each(ctx, kafka.DeadQuery{IDs: args}, func(l *kafka.DeadLetter) error {
+					if output == "json" {
+						return writeJSON(c.OutOrStdout(), fullLetter(l))
+					}
+					return showLetter(c.OutOrStdout(), l)
+				})
+			})
+		},
+	}
+	f.register(c)
+	c.Flags().StringVarP(&output, "output", "o", "text", "`FORM`: text or json")
+	return c
+}
+
+// deadOrder is what redrive and discard have in common.
+type deadOrder struct {
+	deadFlags
+	reason, rate string
+	dryRun       bool
+	force        bool
+}
+
+func (o *deadOrder) register(c *cobra.Command) {
+	o.deadFlags.register(c)
+	c.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say how many that are, by cause")
+	c.Flags().BoolVar(&o.force, "force", false, "also letters that are named and were decided about before")
+}
+
+// order checks the flags.
+func (o *deadOrder) order(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error) {
+	order := kafka.DeadOrder{Who: person(), Reason: o.reason, From: "cli", Force: o.force}
+	q, err := o.query(ids)
+	switch {
+	case err != nil:
+	case !q.Narrow():
+		err = fmt.Errorf("%w: name dead letters by their ids, or choose them with --role, --topic, --class, --cause or --since", errUsage)
+	case o.force && len(ids) == 0:
+		err = fmt.Errorf("%w: --force is for dead letters that are named by their ids", errUsage)
+	case o.rate != "":
+		order.Rate, err = strconv.ParseFloat(strings.TrimSuffix(o.rate, "/s"), 64)
+		if err != nil || order.Rate <= 0 {
+			err = fmt.Errorf("%w: --rate is a number of letters a second, such as 50/s, not %q", errUsage, o.rate)
+		}
+	}
+	return q, order, err
+}
+
+func newDeadRedrive() *cobra.Command {
+	var (
+		o    deadOrder
+		file string
+	)
+	c := &cobra.Command{
+		Use:   "redrive [ID...]",
+		Short: "Have dead letters handled once more, by the role that could not",
+		Long: `Sends dead letters, named or chosen, to the role that could not handle them, with all attempts before
+them and their history kept. What the sinks could not store goes to the topic where it came from, and so
+does a letter whose value was edited. Nothing is removed: the letters stay, and it is put on record that
+they were redriven, so that the same command goes on with the rest where it was stopped.`,
+		RunE: func(c *cobra.Command, ids []string) error {
+			q, order, err := o.order(ids)
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				if len(ids) != 1 || o.reason == "" {
+					return fmt.Errorf("%w: --value is for one dead letter, named by its id, and wants a --reason", errUsage)
+				}
+				if order.Value, err = os.ReadFile(file); err != nil {
+					return fmt.Errorf("read the edited value: %w", err)
+				}
+				if len(order.Value) == 0 {
+					return fmt.Errorf("%w: %s is empty", errUsage, file)
+				}
+			}
+			return o.carryOut(c, "redrive", "redriven", q, order, (*kafka.DeadLetters).Redrive)
+		},
+	}
+	o.register(c)
+	c.Flags().StringVar(&o.rate, "rate", "", "at most `N/s` letters a second")
+	c.Flags().StringVar(&file, "value", "", "send the message in this `FILE` (JSON, as show -o json has it, or Protobuf) in place of the letter's")
+	return c
+}
+
+func newDeadDiscard() *cobra.Command {
+	var o deadOrder
+	c := &cobra.Command{
+		Use:   "discard [ID...] --reason TEXT",
+		Short: "Put on record that dead letters are not to be handled any more; they stay where they are",
+		RunE: func(c *cobra.Command, ids []string) error {
+			q, order, err := o.order(ids)
+			if err != nil {
+				return err
+			}
+			if o.reason == "" && !o.dryRun {
+				return fmt.Errorf("%w: say with --reason why nothing more is to come of them", errUsage)
+			}
+			return o.carryOut(c, "discard", "discarded", q, order, (*kafka.DeadLetters).Discard)
+		},
+	}
+	o.register(c)
+	return c
+}
+
+type decider func(*kafka.DeadLetters, context.Context, kafka.DeadQuery, kafka.DeadOrder) (kafka.DeadReport, error)
+
+// longWork is from how many letters on it is shown how far they are.
+const longWork = 200
+
+//nolint:revive // the words differ, and nothing else
+func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQuery, order kafka.DeadOrder, decide decider) error {
+	return o.withDead(c, func(ctx context.Context, d *kafka.DeadLetters) error {
+		causes, err := causesOf(ctx, d, q)
+		if err != nil {
+			return err
+		}
+		total := 0
+		for _, cause := range causes {
+			total += cause.Open
+			if o.force {
+				total += cause.Redriven + cause.Discarded
+			}
+		}
+		out, stderr := c.OutOrStdout(), c.ErrOrStderr()
+		if o.dryRun {
+			fmt.Fprintf(stderr, "would %s %d dead letters\n", verb, total)
+			return printCauses(out, causes, "table")
+		}
+		if total >= longWork || order.Rate > 0 {
+			p := progress.New(stderr)
+			defer p.Close()
+			step := p.Step(verb, int64(total))
+			order.Told = func(n int) { step.Set(int64(n)) }
+			defer func() { step.End(err == nil) }()
+		}
+		r, err := decide(d, ctx, q, order)
+		if ctx.Err() != nil {
+			fmt.Fprintf(stderr, "stopped: %d of %d dead letters are %s; the same command goes on with the rest\n", r.Done, total, done)
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("%d of %d dead letters are %s; the same command goes on with the rest: %w", r.Done, total, done, err)
+		}
+		fmt.Fprintf(out, "%s %d dead letters\n", done, r.Done)
+		if o.state != "" && verb == "redrive" && r.Done > 0 {
+			fmt.Fprintf(out, "they are handled when 'millrace standalone --state %s' runs\n", o.state)
+		}
+		if r.Refused > 0 {
+			return fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.Why)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// A deadCause is what dead letters have in common.
+type deadCause struct {
+	Role  schemas.Role  `json:"role"`
+	Topic schemas.Topic `json:"topic"`
+	Class string        `json:"class"`
+	Error string        `json:"error"` // its first line
+}
+
+// A causeRow is one cause with its letters.
+type causeRow struct {
+	deadCause
+	Open      int       `json:"open"`
+	Redriven  int       `json:"redriven"`
+	Discarded int       `json:"discarded"`
+	First     time.Time `json:"first"`
+	Last      time.Time `json:"last"`
+	Example   string    `json:"example"` // id of the newest letter
+}
+
+// causesOf groups the letters that q chooses, the largest group first.
+func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*causeRow, error) {
+	byCause := map[deadCause]*causeRow{}
+	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
+		line, _, _ := strings.Cut(l.Error, "\n")
+		key := deadCause{l.Role, l.Topic, l.Class, line}
+		r := byCause[key]
+		if r == nil {
+			r = &causeRow{deadCause: key, First: l.Time}
+			byCause[key] = r
+		}
+		switch l.State {
+		case kafka.DeadRedriven:
+			r.Redriven++
+		case kafka.DeadDiscarded:
+			r.Discarded++
+		default:
+			r.Open++
+		}
+		if l.Time.Before(r.First) {
+			r.First = l.Time
+		}
+		if !l.Time.Before(r.Last) {
+			r.Last, r.Example = l.Time, l.ID
+		}
+		return nil
+	})
+	rows := make([]*causeRow, 0, len(byCause))
+	for _, r := range byCause {
+		r.First, r.Last = r.First.UTC(), r.Last.UTC()
+		rows = append(rows, r)
+	}
+	slices.SortFunc(rows, func(a, b *causeRow) int {
+		return cmp.Or(cmp.Compare(b.Open, a.Open), b.Last.Compare(a.Last), cmp.Compare(a.Example, b.Example))
+	})
+	return rows, err
+}
+
+func printCauses(out io.Writer, rows []*causeRow, form string) error {
+	switch form {
+	case "json":
+		return writeJSON(out, rows)
+	case "ndjson":
+		enc := json.NewEncoder(out)
+		for _, r := range rows {
+			if err := enc.Encode(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tw := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "OPEN\tCLOSED\tROLE\tTOPIC\tCLASS\tFIRST\tLAST\tFOR EXAMPLE\tERROR")
+	for _, r := range rows {
+		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Open, r.Redriven+r.Discarded, word(string(r.Role)), word(string(r.Topic)), word(r.Class),
+			r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339), r.Example, short(r.Error))
+	}
+	return tw.Flush()
+}
+
+// A letterRow is what a list says of one letter.
+type letterRow struct {
+	ID        string          `json:"id"`
+	State     kafka.DeadState `json:"state"`
+	Time      time.Time       `json:"time"`
+	Role      schemas.Role    `json:"role"`
+	Topic     schemas.Topic   `json:"topic"`
+	Partition int32           `json:"partition"`
+	Offset    int64           `json:"offset"`
+	Class     string          `json:"class"`
+	Error     string          `json:"error"`
+	Attempts  int             `json:"attempts"`
+	Key       string          `json:"key"`
+	Decided   *time.Time      `json:"decided,omitempty"`
+	By        string          `json:"by,omitempty"`
+	Reason    string          `json:"reason,omitempty"`
+}
+
+func rowOf(l *kafka.DeadLetter) letterRow {
+	r := letterRow{l.ID, l.State, l.Time.UTC(), l.Role, l.Topic, l.Partition, l.Offset, l.Class, l.Error, l.Attempts,
+		strings.ToValidUTF8(string(l.Key), "\uFFFD"), nil, l.By, l.Reason}
+	if !l.Decided.IsZero() {
+		at := l.Decided.UTC()
+		r.Decided = &at
+	}
+	return r
+}
+
+// listLetters prints every letter; but for a table's, none is held in memory for long.
+func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kafka.DeadQuery, form string) error {
+	if form == "ndjson" {
+		enc := json.NewEncoder(out)
+		return d.Each(ctx, q, func(l *kafka.DeadLetter) error { return enc.Encode(rowOf(l)) })
+	}
+	rows := []letterRow{}
+	if err := d.Each(ctx, q, func(l *kafka.DeadLetter) error { rows = append(rows, rowOf(l)); return nil }); err != nil {
+		return err
+	}
+	slices.SortFunc(rows, func(a, b letterRow) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.ID, b.ID)) })
+	if form == "json" {
+		return writeJSON(out, rows)
+	}
+	tw := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "ID\tSTATE\tTIME\tROLE\tTOPIC\tCLASS\tATTEMPTS\tKEY\tERROR")
+	for _, r := range rows {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, r.State, r.Time.Format(time.RFC3339), word(string(r.Role)),
+			word(string(r.Topic)), word(r.Class), r.Attempts, short(r.Key), short(r.Error))
+	}
+	return tw.Flush()
+}
+
+// A header is one header, its value as text where it is text.
+type header struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Base64 bool   `json:"base64,omitempty"`
+}
+
+// A letterView is all that is known of a letter. It has a message, or the value that is none.
+type letterView struct {
+	letterRow
+	Waits   int             `json:"waits"`
+	History []kafka.Failure `json:"history"`
+	Headers []header        `json:"headers"`
+	Size    int             `json:"size"`
+	Type    string          `json:"type,omitempty"`
+	Message json.RawMessage `json:"message,omitempty"`
+	Broken  string          `json:"broken,omitempty"` // why there is no message
+	Value   []byte          `json:"value,omitempty"`
+}
+
+func fullLetter(l *kafka.DeadLetter) letterView {
+	v := letterView{letterRow: rowOf(l), Waits: l.Waits, History: l.History, Headers: []header{}, Size: len(l.Value)}
+	for _, h := range l.Headers {
+		text, isText := string(h.Value), utf8.Valid(h.Value)
+		if !isText {
+			text = base64.StdEncoding.EncodeToString(h.Value)
+		}
+		v.Headers = append(v.Headers, header{h.Key, text, !isText})
+	}
+	body, err := l.Decode()
+	if err == nil {
+		v.Type = string(body.ProtoReflect().Descriptor().FullName())
+		v.Message, err = protojson.Marshal(body)
+	}
+	if err != nil {
+		v.Broken, v.Value = err.Error(), l.Value
+	}
+	return v
+}
+
+// mostHex is how much of a value that is no message is shown.
+const mostHex = 2048
+
+func showLetter(out io.Writer, l *kafka.DeadLetter) error {
+	v := fullLetter(l)
+	fmt.Fprintf(out, "dead letter %s: %s", l.ID, l.State)
+	if v.Decided != nil {
+		fmt.Fprintf(out, " by %s on %s", clean(l.By), v.Decided.Format(time.RFC3339))
+		if l.Reason != "" {
+			fmt.Fprintf(out, ": %s", clean(l.Reason))
+		}
+	}
+	fmt.Fprintf(out, "\n\ndied   %s, after %d attempts and %d waits\nrole   %s\nfrom   %s, partition %d, offset %d\nkey    %s\nclass  %s\nerror  %s\n",
+		v.Time.Format(time.RFC3339Nano), l.Attempts, l.Waits, word(string(l.Role)), word(string(l.Topic)), l.Partition, l.Offset,
+		clean(v.Key), word(l.Class), strings.ReplaceAll(clean(l.Error), "\n", "\n       "))
+	tw := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
+	if len(l.History) > 0 {
+		fmt.Fprintln(out, "\nhistory")
+		for _, f := range l.History {
+			fmt.Fprintf(tw, "  %s\t%s\t%d times\t%s\t%s\t%s\n", f.First.UTC().Format(time.RFC3339), f.Last.UTC().Format(time.RFC3339), f.Times,
+				word(f.Class), word(f.By), short(f.Error))
+		}
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(out, "\nheaders")
+	for _, h := range v.Headers {
+		fmt.Fprintf(tw, "  %s\t%s\n", clean(h.Name), short(h.Value))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if v.Broken == "" {
+		text, err := json.MarshalIndent(v.Message, "", "  ")
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "\nmessage, a %s of %d bytes\n%s\n", v.Type, v.Size, text)
+		return err
+	}
+	fmt.Fprintf(out, "\nvalue of %d bytes, which is no message: %s\n%s", v.Size, clean(v.Broken), hex.Dump(l.Value[:min(v.Size, mostHex)]))
+	if v.Size > mostHex {
+		fmt.Fprintf(out, "and %d bytes more: show -o json has them all\n", v.Size-mostHex)
+	}
+	return nil
+}
+
+func writeJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// clean keeps what others wrote from steering a terminal.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return '\uFFFD'
+	}, s)
+}
+
+// word is s, or a dash where there is nothing.
+func word(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return clean(s)
+}
+
+// short is the first line of s, or as much as fits a line.
+func short(s string) string {
+	const most = 120
+	line, rest, _ := strings.Cut(clean(s), "\n")
+	if runes := []rune(line); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	if rest != "" {
+		return line + " …"
+	}
+	return line
+}

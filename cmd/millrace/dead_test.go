@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/embedded"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// deadState is "deadstate DIR N": it makes a state directory whose broker holds N dead letters of changes that a
+// planner refused, the first one for a reason of its own.
+func deadState(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: deadstate DIR N")
+	}
+	n, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	ts.Check(makeDeadState(context.Background(), ts.MkAbs(args[0]), n))
+}
+
+func makeDeadState(ctx context.Context, dir string, n int) (err error) {
+	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(dir, "kafka")})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+	if err := kafka.EnsureTopics(ctx, cfg, kafka.TopicOptions{Partitions: 2, Replication: 1}); err != nil {
+		return err
+	}
+	if err := refuse(ctx, cfg, n); err != nil {
+		return err
+	}
+	err = os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("log: {level: warn}\n"), 0o644)
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 1}`), 0o644))
+}
+
+// refuse has a planner make dead letters of n changes.
+func refuse(ctx context.Context, cfg kafka.Config, n int) error {
+	p, err := kafka.NewProducer(cfg, "test")
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	for i := range n {
+		c := &pb.Change{
+			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: fmt.Sprintf("item-%d", i), Version: "v",
+			Time: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
+		}
+		c.Id = schemas.ChangeID(c)
+		if err := p.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
+			return err
+		}
+	}
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Body.(*pb.Change).GetItem() == "item-0" {
+				return nil, retry.Permanent(errors.New("unknown store \"9\"\x1b[31m\nand more"))
+			}
+			return nil, retry.Permanent(errors.New("no policy"))
+		})
+	if err != nil {
+		return err
+	}
+	adm, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		return err
+	}
+	defer adm.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	err = adm.Wait(ctx, schemas.Changes, schemas.RolePlanner)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// A stopper ends a context when it is told of progress.
+type stopper struct {
+	bytes.Buffer
+	stop context.CancelFunc
+}
+
+func (s *stopper) Write(p []byte) (int, error) {
+	var l struct{ Done int }
+	if json.Unmarshal(p, &l) == nil && l.Done > 0 {
+		s.stop()
+	}
+	return s.Buffer.Write(p)
+}
+
+// Ctrl-C stops a redrive, which says how far it came; the same command does the rest.
+func TestRedriveIsStopped(t *testing.T) {
+	dir := t.TempDir()
+	if err := makeDeadState(t.Context(), dir, 20); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var out bytes.Buffer
+	stderr := &stopper{stop: stop}
+	if code := run(ctx, []string{"dead", "redrive", "--state", dir, "--role", "planner", "--rate", "4/s"}, &out, stderr); code != exitInterrupted {
+		t.Errorf("exit code %d, want %d", code, exitInterrupted)
+	}
+	var done, total int
+	said := stderr.String()[strings.LastIndex(stderr.String(), "stopped: "):]
+	if _, err := fmt.Sscanf(said, "stopped: %d of %d dead letters", &done, &total); err != nil || done < 1 || done > 19 || total != 20 {
+		t.Fatalf("said %q", stderr.String())
+	}
+	code := run(t.Context(), []string{"dead", "redrive", "--state", dir, "--role", "planner", "--rate", "1000"}, &out, &stderr.Buffer)
+	if want := fmt.Sprintf("redriven %d dead letters\n", total-done); code != exitFine || !strings.Contains(out.String(), want) {
+		t.Errorf("exit code %d, %q, want %q", code, out.String(), want)
+	}
+}
+
+// A letter that is no message is shown as what it is, and steers no terminal.
+func TestShowLetter(t *testing.T) {
+	long := bytes.Repeat([]byte{0xff}, mostHex+10)
+	l := &kafka.DeadLetter{
+		ID: "1-7", State: kafka.DeadDiscarded, By: "ann", Reason: "test\x1b[2J", Decided: time.Unix(1_800_000_000, 0), Time: time.Unix(1_700_000_000, 0),
+		Role: schemas.RolePlanner, Topic: schemas.Changes, Partition: 3, Offset: 5, Class: "permanent", Error: "malformed\x1b[31m\nstack", Attempts: 1,
+		Key: []byte("k\xff"), Value: long, Headers: []schemas.Header{{Key: "a", Value: []byte{0xff}}, {Key: "b", Value: []byte("text")}},
+		History: []kafka.Failure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
+	}
+	var out bytes.Buffer
+	if err := showLetter(&out, l); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"dead letter 1-7: discarded by ann on 2027-01-15", "from   changes, partition 3, offset 5", "       stack", "/w==", "text",
+		fmt.Sprintf("value of %d bytes, which is no message: malformed message", mostHex+10), "00000000  ff ff", "and 10 bytes more", "1 times"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%.400q does not say %q", out.String(), want)
+		}
+	}
+	if !utf8.Valid(out.Bytes()) || strings.Contains(out.String(), "\x1b") {
+		t.Error("what is shown holds what is no text")
+	}
+	v := fullLetter(l)
+	if v.Message != nil || len(v.Value) != mostHex+10 || v.Broken == "" || !v.Headers[0].Base64 || v.Headers[1].Base64 {
+		t.Errorf("got %+v", v)
+	}
+}
+
+func TestSinceTime(t *testing.T) {
+	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]string{
+		"2026-03-01T10:00:00Z": "2026-03-01T10:00:00Z", "2026-03-01": "2026-03-01T00:00:00Z", "90m": "2026-03-10T10:30:00Z", "7d": "2026-03-03T12:00:00Z",
+		"yesterday": "", "-3h": "", "d": "", "": "",
+	} {
+		at, err := sinceTime(text, now)
+		if got := at.Format(time.RFC3339); (err == nil) != (want != "") || err == nil && got != want {
+			t.Errorf("%q: %s, %v, want %q", text, got, err, want)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// change is version n of an item.
+func change(item string, n int) schemas.Message {
+	c := &pb.Change{
+		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: item, Version: fmt.Sprintf("v%06d", n),
+		Time: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
+	}
+	c.Id = schemas.ChangeID(c)
+	return schemas.Message{Topic: schemas.Changes, Body: c}
+}
+
+// changes are n of them, the items in turn.
+func changes(n, items int) (msgs []schemas.Message) {
+	for i := range n {
+		msgs = append(msgs, change(fmt.Sprint("item-", i%items), i/items))
+	}
+	return msgs
+}
+
+// plan is the handler of these tests: one command for each change.
+func plan(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	c := d.Body.(*pb.Change)
+	return []schemas.Message{{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
+		Id: schemas.ID("command", c.GetId()), Cause: c.GetId(), ChangeVersion: c.GetVersion(),
+		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(), SourceStore: "1", DestinationStore: "2",
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+	}}}, nil
+}
+
+// An origin is where a message was first written.
+type origin struct {
+	partition int32
+	offset    int64
+}
+
+// A ledger holds what the brokers have of the changes that the planner's handler, plan, was
+// given and of what became of them. It is built of what is on the brokers alone, so that
+// nothing of what is tested can tell it tales.
+type ledger struct {
+	c      *harness.Cluster
+	cfg    kafka.Config
+	group  string
+	reader *harness.Reader
+
+	inputs  map[origin]string   // id of the change; poison has none
+	asked   map[string][]string // by item: ids in the order in which they were written first
+	seen    map[string]bool     // ids in asked
+	outputs map[string][]string // by item: the ids that caused the outputs, in order
+	done    map[string]int      // by id: its outputs
+	dead    map[origin]harness.Record
+	retried map[origin]bool // was in a lane, or came back from one
+}
+
+// newLedger opens the books of a planner.
+func newLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config) *ledger {
+	t.Helper()
+	return &ledger{
+		c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner), reader: c.Reader(t, cfg, ledgerTopics(cfg)...),
+		inputs: map[origin]string{}, asked: map[string][]string{}, seen: map[string]bool{}, outputs: map[string][]string{},
+		done: map[string]int{}, dead: map[origin]harness.Record{}, retried: map[origin]bool{},
+	}
+}
+
+// ledgerTopics are all that a planner's messages can be in.
+func ledgerTopics(cfg kafka.Config) []schemas.Topic {
+	topics := []schemas.Topic{schemas.Changes, schemas.DuplicationHigh, schemas.Dead, schemas.Again(schemas.RolePlanner)}
+	for _, l := range cfg.Lanes {
+		topics = append(topics, schemas.Delay(l.Name))
+	}
+	return topics
+}
+
+// catchUp reads what is new.
+func (l *ledger) catchUp(ctx context.Context) error {
+	recs, err := l.reader.CatchUp(ctx)
+	for _, r := range recs {
+		err = errors.Join(err, l.enter(r))
+	}
+	return err
+}
+
+func (l *ledger) enter(r harness.Record) error {
+	at := origin{r.Partition, r.Offset}
+	if r.Topic != schemas.Changes && r.Topic != schemas.DuplicationHigh {
+		if r.Header(schemas.TrailTopic) != string(schemas.Changes) {
+			return nil // another role's
+		}
+		partition, err := strconv.ParseInt(r.Header(schemas.TrailPartition), 10, 32)
+		offset, offsetErr := strconv.ParseInt(r.Header(schemas.TrailOffset), 10, 64)
+		if err = errors.Join(err, offsetErr); err != nil {
+			return fmt.Errorf("%s/%d@%d does not say where it is from: %w", r.Topic, r.Partition, r.Offset, err)
+		}
+		at = origin{int32(partition), offset}
+		if r.Topic == schemas.Dead {
+			l.dead[at] = r
+		} else {
+			l.retried[at] = true
+		}
+		return nil
+	}
+	body, err := schemas.Decode(r.Topic, r.Headers, r.Value)
+	if r.Topic == schemas.Changes {
+		l.inputs[at] = ""
+		if c, ok := body.(*pb.Change); err == nil && ok {
+			l.inputs[at] = c.GetId()
+			if !l.seen[c.GetId()] {
+				l.seen[c.GetId()] = true
+				l.asked[c.GetItem()] = append(l.asked[c.GetItem()], c.GetId())
+			}
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("output %d@%d: %w", r.Partition, r.Offset, err)
+	}
+	out := body.(*pb.DuplicationCommand)
+	l.done[out.GetCause()]++
+	l.outputs[out.GetItem()] = append(l.outputs[out.GetItem()], out.GetCause())
+	return nil
+}
+
+// settled says whether an input has become an output or a dead letter, or waits to be tried again.
+func (l *ledger) settled(at origin) bool {
+	_, dead := l.dead[at]
+	return dead || l.retried[at] || l.done[l.inputs[at]] > 0
+}
+
+// audit compares what the group has committed with what has come of it: nothing that is not
+// settled may lie below. It can be called at any time.
+func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err error) {
+	// First the commits: what is settled later is not what they were made for.
+	committed, err = l.c.Committed(ctx, l.group, l.cfg.Prefix+string(schemas.Changes))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	for at := range l.inputs {
+		if at.offset < committed[at.partition] && !l.settled(at) {
+			return nil, &lostError{at, committed[at.partition]}
+		}
+	}
+	return committed, nil
+}
+
+// A lostError is a message that nobody will handle any more.
+type lostError struct {
+	at        origin
+	committed int64
+}
+
+func (e *lostError) Error() string {
+	return fmt.Sprintf("changes/%d@%d has come to no end, and the group has committed %d", e.at.partition, e.at.offset, e.committed)
+}
+
+// order checks the outputs of each item: an output may be there again, but none may come
+// before an earlier change has had its own. Items of which a message was tried again later
+// are left out.
+func (l *ledger) order() error {
+	free := map[string]bool{}
+	for at, id := range l.inputs {
+		_, dead := l.dead[at]
+		free[id] = free[id] || dead || l.retried[at]
+	}
+	var errs []error
+	for item, outputs := range l.outputs {
+		asked := l.asked[item]
+		if slices.ContainsFunc(asked, func(id string) bool { return free[id] }) {
+			continue
+		}
+		rank := map[string]int{}
+		for i, id := range asked {
+			rank[id] = i
+		}
+		next := 0
+		for i, id := range outputs {
+			n, ok := rank[id]
+			if !ok || n > next {
+				errs = append(errs, fmt.Errorf("%s: output %d is of change %d, want %d or an earlier one (known: %t)", item, i, n, next, ok))
+				break
+			}
+			next = max(next, n+1)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// close waits until the group has committed everything, and checks the whole of the books.
+func (l *ledger) close(t *testing.T, limit time.Duration) {
+	t.Helper()
+	harness.Eventually(t, limit, "handle every change", func(ctx context.Context) error {
+		committed, err := l.audit(ctx)
+		var lost *lostError
+		if errors.As(err, &lost) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			return err
+		}
+		for at := range l.inputs {
+			if at.offset >= committed[at.partition] {
+				return fmt.Errorf("changes/%d@%d is not committed", at.partition, at.offset)
+			}
+		}
+		return nil
+	})
+	if err := l.order(); err != nil {
+		t.Error(err)
+	}
+	if len(l.inputs) == 0 || len(l.done) == 0 {
+		t.Errorf("nothing was tested: %d inputs, %d of them have outputs", len(l.inputs), len(l.done))
+	}
+	var all int
+	for n := range maps.Values(l.done) {
+		all += n
+	}
+	t.Logf("%d inputs: %d have outputs (%d more are repeats), %d dead letters, %d tried again later",
+		len(l.inputs), len(l.done), all-len(l.done), len(l.dead), len(l.retried))
+}

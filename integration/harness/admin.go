@@ -1,0 +1,302 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// pollEvery is the time between two looks at something that is waited for.
+const pollEvery = 100 * time.Millisecond
+
+// Eventually returns when check finds nothing wrong. After limit it fails t with what
+// check found last.
+func Eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if err := eventually(ctx, check); err != nil {
+		t.Fatalf("%s: not within %v: %v", what, limit, err)
+	}
+}
+
+func eventually(ctx context.Context, check func(context.Context) error) error {
+	var last error
+	for {
+		try, cancel := context.WithTimeout(ctx, callLimit)
+		err := check(try)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err // the last one that is not of the time that is up
+		}
+		if retry.Sleep(ctx, pollEvery) != nil {
+			return last
+		}
+	}
+}
+
+// client is one that neither joins a group nor waits long for a broker that is away.
+func (c *Cluster) client(more ...kgo.Opt) (*kgo.Client, error) {
+	opts := append([]kgo.Opt{
+		kgo.SeedBrokers(c.addrs...), kgo.DisableClientMetrics(), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		kgo.DialTimeout(2 * time.Second), kgo.RequestTimeoutOverhead(3 * time.Second), kgo.RetryTimeout(callLimit),
+		kgo.MetadataMinAge(100 * time.Millisecond),
+	}, more...)
+	if c.base.TLS != nil {
+		opts = append(opts, kgo.DialTLSConfig(c.base.TLS), kgo.SASL(plain.Auth{User: User, Pass: Password}.AsMechanism()))
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("new client: %w", err)
+	}
+	return cl, nil
+}
+
+// admin calls f with a client for administration.
+func (c *Cluster) admin(f func(*kadm.Client) error) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	return f(kadm.NewClient(cl))
+}
+
+// awaitBrokers waits until exactly n brokers are registered and there is a controller. It
+// asks the brokers each time; kadm would answer from what it remembers.
+func (c *Cluster) awaitBrokers(ctx context.Context, n int) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	return eventually(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		req := kmsg.NewPtrMetadataRequest()
+		req.Topics = []kmsg.MetadataRequestTopic{}
+		m, err := req.RequestWith(ctx, cl)
+		if err != nil {
+			return err
+		}
+		if len(m.Brokers) != n || m.ControllerID <= 0 {
+			return fmt.Errorf("%d brokers are registered, want %d; the controller is %d", len(m.Brokers), n, m.ControllerID)
+		}
+		return nil
+	})
+}
+
+// WaitBrokers waits until exactly n brokers are registered: one that is killed or frozen
+// is not any more once its session has ended.
+func (c *Cluster) WaitBrokers(t testing.TB, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	if err := c.awaitBrokers(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// topics are those of cfg's prefix.
+func topics(ctx context.Context, adm *kadm.Client, cfg kafka.Config) (kadm.TopicDetails, error) {
+	all, err := adm.ListTopics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := all.Error(); err != nil {
+		return nil, err
+	}
+	for name := range all {
+		if !strings.HasPrefix(name, cfg.Prefix) {
+			delete(all, name)
+		}
+	}
+	return all, nil
+}
+
+// WaitInSync waits until each partition of every topic has all its replicas in sync.
+func (c *Cluster) WaitInSync(t testing.TB) {
+	t.Helper()
+	err := c.admin(func(adm *kadm.Client) error {
+		Eventually(t, startLimit, "wait for replicas", func(ctx context.Context) error {
+			all, err := adm.ListTopicsWithInternal(ctx)
+			if err != nil {
+				return err
+			}
+			var out []string
+			all.EachPartition(func(p kadm.PartitionDetail) {
+				if p.Err != nil || len(p.ISR) < len(p.Replicas) {
+					out = append(out, fmt.Sprintf("%s/%d", p.Topic, p.Partition))
+				}
+			})
+			if len(out) > 0 {
+				return fmt.Errorf("%d partitions are out of sync, %s first", len(out), out[0])
+			}
+			return nil
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// MoveLeaders has every partition of cfg's topics led by the next of its replicas.
+func (c *Cluster) MoveLeaders(t testing.TB, cfg kafka.Config) {
+	t.Helper()
+	err := c.admin(func(adm *kadm.Client) error {
+		ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+		defer cancel()
+		all, err := topics(ctx, adm, cfg)
+		if err != nil {
+			return err
+		}
+		want := kadm.AlterPartitionAssignmentsReq{}
+		all.EachPartition(func(p kadm.PartitionDetail) {
+			i := slices.Index(p.Replicas, p.Leader) + 1
+			want.Assign(p.Topic, p.Partition, slices.Concat(p.Replicas[i:], p.Replicas[:i]))
+		})
+		altered, err := adm.AlterPartitionAssignments(ctx, want)
+		if err != nil {
+			return err
+		}
+		if err := altered.Error(); err != nil {
+			return err
+		}
+		elected, err := adm.ElectLeaders(ctx, kadm.ElectPreferredReplica, all.TopicsSet())
+		if err != nil {
+			return err
+		}
+		for topic, ps := range elected {
+			for id, p := range ps {
+				if p.Err != nil && !errors.Is(p.Err, kerr.ElectionNotNeeded) {
+					return fmt.Errorf("%s/%d: %w", topic, id, p.Err)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("move leaders: %v", err)
+	}
+}
+
+// Leader is the number of the broker that leads most partitions of cfg's topics.
+func (c *Cluster) Leader(t testing.TB, cfg kafka.Config) int {
+	t.Helper()
+	leads := make([]int, len(c.addrs)+1) // by the brokers' ids, which begin with 1
+	err := c.admin(func(adm *kadm.Client) error {
+		all, err := topics(t.Context(), adm, cfg)
+		all.EachPartition(func(p kadm.PartitionDetail) {
+			if int(p.Leader) < len(leads) {
+				leads[max(p.Leader, 0)]++
+			}
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatalf("look for leaders: %v", err)
+	}
+	return slices.Index(leads[1:], slices.Max(leads[1:]))
+}
+
+// Set changes one setting of a topic, whose name begins with its prefix.
+func (c *Cluster) Set(t testing.TB, topic, key, value string) {
+	t.Helper()
+	err := c.admin(func(adm *kadm.Client) error {
+		set, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, topic)
+		if err != nil {
+			return err
+		}
+		for _, r := range set {
+			err = errors.Join(err, r.Err)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("set %s of %s: %v", key, topic, err)
+	}
+}
+
+// addUser makes the SCRAM user of a cluster that one logs in to.
+func (c *Cluster) addUser(ctx context.Context) error {
+	return c.admin(func(adm *kadm.Client) error {
+		made, err := adm.AlterUserSCRAMs(ctx, nil, []kadm.UpsertSCRAM{
+			{User: User, Mechanism: kadm.ScramSha256, Iterations: 4096, Password: Password},
+		})
+		if err != nil {
+			return err
+		}
+		return made[User].Err
+	})
+}
+
+// tidy removes what tests made on servers that others use too.
+func (c *Cluster) tidy(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callLimit)
+	defer cancel()
+	err := c.admin(func(adm *kadm.Client) error {
+		all, err := topics(ctx, adm, kafka.Config{Prefix: c.run})
+		if err != nil {
+			return err
+		}
+		groups, err := adm.ListGroups(ctx)
+		if err != nil {
+			return err
+		}
+		ours := slices.DeleteFunc(groups.Groups(), func(g string) bool { return !strings.HasPrefix(g, c.run) })
+		_, err = adm.DeleteGroups(ctx, ours...)
+		_, topicsErr := adm.DeleteTopics(ctx, all.Names()...)
+		return errors.Join(err, topicsErr)
+	})
+	if err != nil {
+		t.Errorf("remove what the test made: %v", err)
+	}
+}
+
+// MakeTopics makes only the topics given, as the catalogue has them, with partitions of
+// each: a broker that starts again looks at every one that there is.
+func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, topics ...schemas.Topic) {
+	t.Helper()
+	lanes := make([]string, len(cfg.Lanes))
+	for i, l := range cfg.Lanes {
+		lanes[i] = l.Name
+	}
+	err := c.admin(func(adm *kadm.Client) error {
+		for _, e := range schemas.Catalogue(lanes...) {
+			if !slices.Contains(topics, e.Topic) {
+				continue
+			}
+			settings := map[string]*string{"max.message.bytes": kadm.StringPtr(strconv.Itoa(8 * schemas.MaxBytes))}
+			if e.LogAppendTime {
+				settings["message.timestamp.type"] = kadm.StringPtr("LogAppendTime")
+			}
+			if _, err := adm.CreateTopic(t.Context(), partitions, -1, settings, cfg.Prefix+string(e.Topic)); err != nil {
+				return fmt.Errorf("make topic %s: %w", e.Topic, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,103 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+)
+
+// A Group is what the brokers say of a consumer group.
+type Group struct {
+	Kind    string // classic or consumer (KIP-848)
+	State   string // Stable, Empty, PreparingRebalance, ...
+	Members []Member
+}
+
+// A Member is one of a group. Members are in the order of Instance and ID.
+type Member struct {
+	ID, Instance string
+	Partitions   []string // topic/partition, sorted
+}
+
+// Assigned is how many partitions the group's members own.
+func (g Group) Assigned() (n int) {
+	for _, m := range g.Members {
+		n += len(m.Partitions)
+	}
+	return n
+}
+
+// Describe returns a group, whose name begins with its prefix.
+func (c *Cluster) Describe(ctx context.Context, group string) (g Group, err error) {
+	err = c.admin(func(adm *kadm.Client) error {
+		described, err := adm.DescribeConsumerGroups(ctx, group)
+		if err != nil {
+			return fmt.Errorf("describe group %s: %w", group, err)
+		}
+		if d := described[group]; d.Err == nil {
+			g = Group{Kind: "consumer", State: d.State}
+			for _, m := range d.Members {
+				g.add(m.MemberID, m.InstanceID, m.Assignment)
+			}
+			return nil
+		}
+		classic, err := adm.DescribeGroups(ctx, group)
+		if err != nil {
+			return fmt.Errorf("describe group %s: %w", group, err)
+		}
+		d := classic[group]
+		g = Group{Kind: "classic", State: d.State}
+		for _, m := range d.Members {
+			set := kadm.TopicsSet{}
+			if a, ok := m.Assigned.AsConsumer(); ok {
+				for _, t := range a.Topics {
+					set.Add(t.Topic, t.Partitions...)
+				}
+			}
+			g.add(m.MemberID, m.InstanceID, set)
+		}
+		return d.Err
+	})
+	return g, err
+}
+
+func (g *Group) add(id string, instance *string, owns kadm.TopicsSet) {
+	m := Member{ID: id}
+	if instance != nil {
+		m.Instance = *instance
+	}
+	owns.EachPartitions(func(topic string, ids []int32) {
+		for _, id := range ids {
+			m.Partitions = append(m.Partitions, fmt.Sprintf("%s/%d", topic, id))
+		}
+	})
+	slices.Sort(m.Partitions)
+	g.Members = append(g.Members, m)
+	slices.SortFunc(g.Members, func(a, b Member) int { return strings.Compare(a.Instance+" "+a.ID, b.Instance+" "+b.ID) })
+}
+
+// Committed returns what a group has committed of a topic, by partition; those without a
+// commit are left out.
+func (c *Cluster) Committed(ctx context.Context, group, topic string) (map[int32]int64, error) {
+	at := map[int32]int64{}
+	err := c.admin(func(adm *kadm.Client) error {
+		got, err := adm.FetchOffsetsForTopics(ctx, group, topic)
+		if err != nil {
+			return fmt.Errorf("fetch offsets of group %s: %w", group, err)
+		}
+		var first error
+		got.Each(func(o kadm.OffsetResponse) {
+			if o.Err != nil && first == nil {
+				first = fmt.Errorf("fetch offsets of group %s: %s/%d: %w", group, o.Topic, o.Partition, o.Err)
+			}
+			if o.At >= 0 {
+				at[o.Partition] = o.At
+			}
+		})
+		return first
+	})
+	return at, err
+}

@@ -1,0 +1,118 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// kafkaVersion is that of pom.xml.
+const kafkaVersion = "4.3.1"
+
+// copyJars is the Maven goal that fetches what a POM depends on.
+const copyJars = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+//go:embed pom.xml
+var pom []byte
+
+//go:embed jars.sha256
+var sums string
+
+// kafkaJars returns a folder with the brokers' jars: from the cache, or through Maven. Each
+// one is what jars.sha256 says, every time.
+func kafkaJars(ctx context.Context) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", absent("%w", err)
+	}
+	dir := filepath.Join(cache, "millrace", "kafka-"+kafkaVersion)
+	cached := checkJars(dir, sums)
+	if cached == nil {
+		return dir, nil
+	}
+	maven, err := exec.LookPath("mvn")
+	if err != nil {
+		return "", absent("no jars in the cache (%w), and no Maven to fetch them", cached)
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", err
+	}
+	// Into a folder of its own: two tests may be at it, and either may be killed.
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "fetch-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.WriteFile(filepath.Join(tmp, "pom.xml"), pom, 0o600); err != nil {
+		return "", err
+	}
+	fetched := filepath.Join(tmp, "jars")
+	cmd := exec.CommandContext(ctx, maven, "-q", "-B", "-ntp", "--strict-checksums", copyJars, "-DincludeScope=runtime", "-DoutputDirectory="+fetched)
+	cmd.Dir = tmp
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", absent("fetch jars with Maven: %w\n%s", err, out)
+	}
+	if err := checkJars(fetched, sums); err != nil {
+		return "", fmt.Errorf("what Maven fetched: %w", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	if err := os.Rename(fetched, dir); err != nil && checkJars(dir, sums) != nil {
+		return "", err
+	}
+	return dir, nil
+}
+
+// checkJars compares a folder with sums, lines as sha256sum writes them: neither may hold
+// what the other does not.
+func checkJars(dir, sums string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	want, lines := map[string]string{}, bufio.NewScanner(strings.NewReader(sums))
+	for lines.Scan() {
+		if f := strings.Fields(lines.Text()); len(f) == 2 {
+			want[f[1]] = f[0]
+		}
+	}
+	var errs []error
+	for _, e := range entries {
+		sum, ok := want[e.Name()]
+		delete(want, e.Name())
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s is not in jars.sha256", e.Name()))
+			continue
+		}
+		if got, err := fileSum(filepath.Join(dir, e.Name())); err != nil || got != sum {
+			errs = append(errs, fmt.Errorf("%s: sha256 %s, want %s (%w)", e.Name(), got, sum, err))
+		}
+	}
+	for name := range want {
+		errs = append(errs, fmt.Errorf("%s is missing", name))
+	}
+	return errors.Join(errs...)
+}
+
+func fileSum(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

@@ -1,0 +1,60 @@
+package harness
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+// leastJava is the oldest Java that runs the brokers.
+const leastJava = 17
+
+var javaVersion = regexp.MustCompile(`version "((\d+)[^"]*)"`)
+
+// findJava returns the path and version of a java that is new enough.
+func findJava(ctx context.Context) (java, version string, err error) {
+	var candidates []string
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		candidates = append(candidates, filepath.Join(home, "bin", "java"))
+	}
+	if onPath, err := exec.LookPath("java"); err == nil {
+		candidates = append(candidates, onPath)
+	}
+	for _, usual := range []string{"/usr/lib/jvm/*/bin/java", "/opt/java/*/bin/java", "/opt/jdk*/bin/java", "/Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java"} {
+		found, err := filepath.Glob(usual)
+		if err != nil {
+			return "", "", err
+		}
+		candidates = append(candidates, found...)
+	}
+	last := absent("no java by JAVA_HOME, on PATH, or in the usual places")
+	for _, java := range candidates {
+		out, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
+		if err != nil {
+			last = absent("ask %s for its version: %w", java, err)
+			continue
+		}
+		if version, major := parseJava(string(out)); major >= leastJava {
+			return java, version, nil
+		} else {
+			last = absent("%s is Java %q, and the brokers need %d", java, version, leastJava)
+		}
+	}
+	return "", "", last
+}
+
+// parseJava finds the version in what java -version says; zero where it is not there.
+func parseJava(said string) (version string, major int) {
+	m := javaVersion.FindStringSubmatch(said)
+	if m == nil {
+		return "", 0
+	}
+	major, err := strconv.Atoi(m[2])
+	if err != nil {
+		return m[1], 0
+	}
+	return m[1], major
+}

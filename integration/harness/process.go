@@ -1,0 +1,228 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// processes starts brokers as processes of this machine. They end with this one.
+func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, error) {
+	java, version, err := findJava(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	jars, err := kafkaJars(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	dir := t.TempDir()
+	ports, err := freePorts(3 * o.Brokers)
+	if err != nil {
+		return nil, "", err
+	}
+	var places []place
+	for i := range o.Brokers {
+		p := place{id: i + 1, data: filepath.Join(dir, fmt.Sprint("broker-", i+1))}
+		for j, e := range []*endpoint{&p.client, &p.peer, &p.controller} {
+			e.bind, e.advertised = ports[3*i+j], ports[3*i+j]
+		}
+		places = append(places, p)
+	}
+	c := &Cluster{}
+	more := []map[string]string{o.Properties}
+	if o.Secure {
+		s, err := newSecurity()
+		if err != nil {
+			return nil, "", err
+		}
+		if err := s.write(dir); err != nil {
+			return nil, "", err
+		}
+		more = append(more, s.properties(dir))
+		c.base.TLS, c.base.SASL = s.client, &kafka.SASL{Mechanism: "PLAIN", User: User, Password: Password}
+	}
+	var starting errgroup.Group
+	for _, p := range places {
+		b := &process{config: p.data + ".properties", log: p.data + ".log", java: []string{
+			java, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(jars, "*"),
+		}}
+		c.addrs, c.nodes = append(c.addrs, p.client.advertised), append(c.nodes, b)
+		t.Cleanup(func() {
+			if err := b.kill(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+			if t.Failed() {
+				t.Logf("the end of what broker %d said:\n%s", p.id, b.said())
+			}
+		})
+		starting.Go(func() error {
+			if err := b.format(ctx, properties(settings(p, places, more...))); err != nil {
+				return err
+			}
+			return b.start(ctx)
+		})
+	}
+	c.base.Brokers = c.addrs
+	return c, fmt.Sprintf("Kafka %s, Java %s", kafkaVersion, version), starting.Wait()
+}
+
+// A process is a broker in a process of its own.
+type process struct {
+	config, log string
+	java        []string
+
+	mu     sync.Mutex // guards the rest
+	cmd    *exec.Cmd
+	exited <-chan struct{} // closed when cmd has ended
+	ended  string          // how, where we did not end it
+}
+
+// format writes the broker's settings and makes its data folder.
+func (p *process) format(ctx context.Context, text string) error {
+	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	args := append(slices.Clone(p.java[1:]), "kafka.tools.StorageTool", "format", "--cluster-id", clusterID, "--config", p.config)
+	if out, err := exec.CommandContext(ctx, p.java[0], args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("format data folder: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func (p *process) start(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running() {
+		return errors.New("it is running")
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.java[0], append(slices.Clone(p.java[1:]), "kafka.Kafka", p.config)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	exited, err := Spawn(cmd)
+	if err != nil {
+		return err
+	}
+	p.cmd, p.exited = cmd, exited
+	return nil
+}
+
+// Spawn starts a child process that ends when this one does, however that ends, where the
+// system can do that. The channel is closed when it has ended and was waited for; how is
+// then in cmd.ProcessState.
+func Spawn(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
+	cmd.SysProcAttr = withParent()
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		// To Linux the parent is a thread: this one lives as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(ended)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // it says no more than ProcessState
+		}
+	}()
+	return ended, <-started
+}
+
+// running is called with mu held.
+func (p *process) running() bool {
+	if p.cmd == nil {
+		return false
+	}
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// end sends a signal and waits until the process has ended.
+func (p *process) end(ctx context.Context, s os.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running() {
+		if p.cmd != nil {
+			p.ended = p.cmd.ProcessState.String() + ", by itself"
+		}
+		return nil
+	}
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.exited:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *process) kill(ctx context.Context) error { return p.end(ctx, syscall.SIGKILL) }
+
+func (p *process) stop(ctx context.Context) error { return p.end(ctx, syscall.SIGTERM) }
+
+func (p *process) signal(s os.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running() {
+		return os.ErrProcessDone
+	}
+	return p.cmd.Process.Signal(s)
+}
+
+func (p *process) freeze(context.Context) error { return p.signal(syscall.SIGSTOP) }
+
+func (p *process) thaw(context.Context) error { return p.signal(syscall.SIGCONT) }
+
+// said is the end of the log of a broker that has ended, and how it did.
+func (p *process) said() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return fmt.Sprintf("%s%v", text[max(0, len(text)-4000):], p.ended)
+}
+
+// freePorts finds n loopback addresses on which nothing listens, below those that
+// connections take: a broker that is away for a while must find its port free.
+func freePorts(n int) (addrs []string, err error) {
+	for tries := 0; len(addrs) < n; tries++ {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
+		l, err := net.Listen("tcp", addr)
+		if err != nil && tries < 100*n {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find free ports: %w", err)
+		}
+		defer l.Close() // all are held until the last is found, so that none comes twice
+		addrs = append(addrs, addr)
+	}
+	return addrs, nil
+}

@@ -1,0 +1,150 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// A Record is one record as the brokers hold it.
+type Record struct {
+	schemas.Record       // its Topic is without prefix
+	Partition      int32 // -1, to write: by the key
+	Offset         int64
+}
+
+// Header returns the value of a header, empty without one.
+func (r Record) Header(key string) string {
+	for _, h := range r.Headers {
+		if h.Key == key {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// Write writes records as they are, in order. Encode makes them of messages.
+func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
+	t.Helper()
+	byKey := kgo.StickyKeyPartitioner(nil)
+	cl, err := c.client(kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
+		p := byKey.ForTopic(topic)
+		return func(r *kgo.Record, n int) int {
+			if r.Partition >= 0 {
+				return int(r.Partition)
+			}
+			return p.Partition(r, n)
+		}
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	out := make([]*kgo.Record, len(recs))
+	for i, r := range recs {
+		out[i] = &kgo.Record{Topic: cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
+		for _, h := range r.Headers {
+			out[i].Headers = append(out[i].Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	if err := cl.ProduceSync(ctx, out...).FirstErr(); err != nil {
+		t.Fatalf("write records: %v", err)
+	}
+}
+
+// Encode makes a record of a message, in the partition of its key.
+func Encode(t testing.TB, m schemas.Message) Record {
+	t.Helper()
+	r, err := schemas.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Record{Record: r, Partition: -1}
+}
+
+// A Reader reads topics from their starts, in no group.
+type Reader struct {
+	cfg   kafka.Config
+	names []string
+	cl    *kgo.Client
+	at    map[string]map[int32]int64 // the next offset
+}
+
+// Reader returns a Reader that ends with t.
+func (c *Cluster) Reader(t testing.TB, cfg kafka.Config, topics ...schemas.Topic) *Reader {
+	t.Helper()
+	r := &Reader{cfg: cfg, at: map[string]map[int32]int64{}}
+	for _, topic := range topics {
+		name := cfg.Prefix + string(topic)
+		r.names, r.at[name] = append(r.names, name), map[int32]int64{}
+	}
+	cl, err := c.client(kgo.ConsumeTopics(r.names...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	r.cl = cl
+	return r
+}
+
+// CatchUp returns what has come since the last call, up to where the topics end now: those
+// of one partition in order. With an error it returns what it has read so far.
+func (r *Reader) CatchUp(ctx context.Context) (recs []Record, err error) {
+	ends, err := kadm.NewClient(r.cl).ListEndOffsets(ctx, r.names...)
+	if err != nil {
+		return nil, fmt.Errorf("list end offsets: %w", err)
+	}
+	if err := ends.Error(); err != nil {
+		return nil, fmt.Errorf("list end offsets: %w", err)
+	}
+	for !r.reached(ends) {
+		fetches := r.cl.PollFetches(ctx)
+		fetches.EachRecord(func(rec *kgo.Record) {
+			r.at[rec.Topic][rec.Partition] = rec.Offset + 1
+			recs = append(recs, r.record(rec))
+		})
+		if err := ctx.Err(); err != nil {
+			return recs, fmt.Errorf("read %v: %w", r.names, err)
+		}
+	}
+	return recs, nil
+}
+
+func (r *Reader) reached(ends kadm.ListedOffsets) bool {
+	reached := true
+	ends.Each(func(o kadm.ListedOffset) {
+		reached = reached && r.at[o.Topic][o.Partition] >= o.Offset
+	})
+	return reached
+}
+
+func (r *Reader) record(rec *kgo.Record) Record {
+	out := Record{
+		Record:    schemas.Record{Topic: schemas.Topic(rec.Topic[len(r.cfg.Prefix):]), Key: rec.Key, Value: rec.Value},
+		Partition: rec.Partition, Offset: rec.Offset,
+	}
+	for _, h := range rec.Headers {
+		out.Headers = append(out.Headers, schemas.Header{Key: h.Key, Value: h.Value})
+	}
+	return out
+}
+
+// Read returns all records of a topic.
+func (c *Cluster) Read(t testing.TB, cfg kafka.Config, topic schemas.Topic) []Record {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
+	defer cancel()
+	recs, err := c.Reader(t, cfg, topic).CatchUp(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return recs
+}

@@ -1,0 +1,351 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// soon are lanes for tests in real time.
+func soon() []kafka.Lane {
+	return []kafka.Lane{{Name: "300ms", Delay: 300 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
+}
+
+// runner is any part that runs until it is told to stop.
+type runner interface{ Run(context.Context) error }
+
+// running runs a part until the test ends or stop is called, which returns what Run did.
+func running(t *testing.T, part runner, err error) (stop func() error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- part.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return stop
+}
+
+// publish sends messages through a Producer.
+func publish(t *testing.T, cfg kafka.Config, msgs ...schemas.Message) {
+	t.Helper()
+	p, err := kafka.NewProducer(cfg, "integration")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Publish(t.Context(), msgs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKafka(t *testing.T) {
+	for name, brokers := range map[string]int{"one broker": 1, "three brokers": 3} {
+		t.Run(name, func(t *testing.T) {
+			c := harness.Kafka(t, harness.Options{Brokers: brokers})
+			t.Run("classic groups", func(t *testing.T) { chain(t, c, c.Config("classic.")) })
+			t.Run("server-side groups", func(t *testing.T) {
+				cfg := c.Config("serverside.")
+				cfg.ServerSide = true
+				chain(t, c, cfg)
+				g, err := c.Describe(t.Context(), cfg.Prefix+string(schemas.RolePlanner))
+				if err != nil || g.Kind != "consumer" {
+					t.Errorf("the planner's group is %+v (%v), want one of kind consumer", g, err)
+				}
+			})
+			t.Run("static members", func(t *testing.T) { static(t, c, c.Config("static.")) })
+			t.Run("a slow network, and none", func(t *testing.T) { wire(t, c) })
+		})
+	}
+}
+
+// chain is what the parts are for, in one line: a producer, the planner's Group, the
+// copier's Pool of which some tasks wait and some are refused, the lanes, a sink, a table.
+func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
+	cfg.Lanes = soon()
+	o := kafka.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
+	for range 2 { // the second time they are there
+		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const n, items = 300, 20
+	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	running(t, g, err)
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, copying)
+	running(t, p, err)
+	d, err := kafka.NewDelayer(cfg)
+	running(t, d, err)
+	rows := &rows{ids: map[string]int{}}
+	b, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.DuplicationResults}, MaxAge: 100 * time.Millisecond}, rows)
+	running(t, b, err)
+
+	l := newLedger(t, c, cfg)
+	publish(t, cfg, changes(n, items)...)
+	l.close(t, time.Minute)
+	if len(l.done) != n || len(l.inputs) != n {
+		t.Errorf("%d inputs, %d with outputs, want %d of each", len(l.inputs), len(l.done), n)
+	}
+	// Items 3 and 13 wait once, and come back; item 7 is refused.
+	const refused = n / items
+	harness.Eventually(t, time.Minute, "store every result", func(context.Context) error {
+		if got := rows.distinct(); got != n-refused {
+			return fmt.Errorf("%d results, want %d", got, n-refused)
+		}
+		return nil
+	})
+	dead := c.Read(t, cfg, schemas.Dead)
+	for _, r := range dead {
+		if got, want := string(r.Key), schemas.ItemKey("acme", "maps", "item-7"); got != want {
+			t.Errorf("dead letter of %q, want those of %q", got, want)
+		}
+	}
+	if len(dead) != refused {
+		t.Errorf("%d dead letters, want %d", len(dead), refused)
+	}
+	drained(t, cfg)
+	table(t, cfg)
+}
+
+// copying is the copier of chain.
+func copying(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	c := d.Body.(*pb.DuplicationCommand)
+	switch {
+	case c.GetItem() == "item-7":
+		return nil, retry.Permanent(errors.New("refused"))
+	case strings.HasSuffix(c.GetItem(), "3") && d.Waits == 0:
+		return nil, retry.Wait(errors.New("not yet"), time.Now().Add(300*time.Millisecond))
+	}
+	return []schemas.Message{{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
+		Id: schemas.ID("result", c.GetId()), Command: c.GetId(), Cause: c.GetCause(), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		SourceStore: "1", DestinationStore: "2", Reason: c.GetReason(), Result: "copied", Decision: "C1",
+		Outcome: pb.Outcome_OUTCOME_DONE, Finished: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
+	}}}, nil
+}
+
+// rows is a sink that counts.
+type rows struct {
+	mu  sync.Mutex
+	ids map[string]int
+}
+
+func (r *rows) Store(_ context.Context, batch []*schemas.Delivery) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range batch {
+		r.ids[d.Body.(*pb.DuplicationResult).GetId()]++
+	}
+	return nil
+}
+
+func (r *rows) Forget(schemas.Topic, int32) {}
+
+func (r *rows) distinct() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.ids)
+}
+
+// drained waits until the groups of all parts have committed everything.
+func drained(t *testing.T, cfg kafka.Config) {
+	t.Helper()
+	a, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	harness.Eventually(t, 30*time.Second, "commit all there is", func(ctx context.Context) error {
+		for _, role := range []schemas.Role{schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDelayer} {
+			lag, err := a.Lag(ctx, role)
+			if err != nil || lag[role] != 0 {
+				return fmt.Errorf("lag %v: %w", lag, err)
+			}
+		}
+		return nil
+	})
+}
+
+// table follows a compacted topic.
+func table(t *testing.T, cfg kafka.Config) {
+	t.Helper()
+	var msgs []schemas.Message
+	for i := range 50 {
+		msgs = append(msgs, schemas.Message{Topic: schemas.Controls, Body: &pb.Control{
+			Id: schemas.ID("control", fmt.Sprint(i)), Store: fmt.Sprint(i % 5), Paused: true, By: "test", Reason: "test",
+		}})
+	}
+	publish(t, cfg, msgs...)
+	newest := map[string]string{}
+	tb, err := kafka.NewTable(cfg, schemas.Controls, func(_ []byte, d *schemas.Delivery) error {
+		c := d.Body.(*pb.Control)
+		newest[c.GetStore()] = c.GetId()
+		return nil
+	})
+	stop := running(t, tb, err)
+	select {
+	case <-tb.Ready():
+	case <-time.After(30 * time.Second):
+		t.Fatal("the table is not ready")
+	}
+	if err := stop(); err != nil { // and with it, calls of the function above
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		if got, want := newest[fmt.Sprint(i)], schemas.ID("control", fmt.Sprint(45+i)); got != want {
+			t.Errorf("newest of store %d: %q, want %q", i, got, want)
+		}
+	}
+	if tb.Malformed() > 0 {
+		t.Errorf("%d records could not be read", tb.Malformed())
+	}
+}
+
+// static has a member of a group come back under its name: nothing moves.
+func static(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
+	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)...)
+	member := func(instance string) func() error {
+		cfg := cfg
+		cfg.Instance = instance
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		return running(t, p, err)
+	}
+	members := func(ctx context.Context) (map[string]string, error) {
+		g, err := c.Describe(ctx, cfg.Prefix+string(schemas.RolePlanner))
+		if err != nil {
+			return nil, err
+		}
+		if g.State != "Stable" || g.Assigned() != 8 || len(g.Members) != 2 { // again.planner has 4 too
+			return nil, fmt.Errorf("the group is %+v", g)
+		}
+		owns := map[string]string{}
+		for _, m := range g.Members {
+			owns[m.Instance] = strings.Join(m.Partitions, " ")
+		}
+		return owns, nil
+	}
+	var before, after map[string]string
+	look := func(what string, into *map[string]string) {
+		t.Helper()
+		harness.Eventually(t, 30*time.Second, what, func(ctx context.Context) (err error) {
+			*into, err = members(ctx)
+			return err
+		})
+	}
+	member("a")
+	stop := member("b")
+	look("share out the partitions", &before)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	// Who is away for less than a session keeps what is its own, and nothing waits for it to come back.
+	if after, err := members(t.Context()); err != nil || !maps.Equal(before, after) {
+		t.Errorf("while a member is away: %v (%v), want %v", after, err, before)
+	}
+	stop = member("b")
+	l := newLedger(t, c, cfg)
+	publish(t, cfg, changes(80, 20)...)
+	l.close(t, 30*time.Second) // which takes both members
+	look("look again", &after)
+	if !maps.Equal(before, after) {
+		t.Errorf("after a member came back: %v, want %v", after, before)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wire has the network between us and the brokers be slow, and then away for a while.
+func wire(t *testing.T, c *harness.Cluster) {
+	cfg := c.Config("wire.")
+	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)...)
+	proxies := c.Proxies(t)
+	cfg.Dialer = proxies.Dial
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	running(t, p, err)
+	for _, p := range proxies {
+		defer p.Add(t, `{"name":"slow","type":"latency","stream":"downstream","attributes":{"latency":50,"jitter":20}}`)()
+	}
+	l := newLedger(t, c, cfg)
+	msgs := changes(400, 20)
+	publish(t, cfg, msgs[:200]...)
+	for _, p := range proxies {
+		p.Cut()
+	}
+	away, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	pr, err := kafka.NewProducer(cfg, "integration")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pr.Close()
+	if err := pr.Publish(away, msgs[200:]...); err == nil {
+		t.Error("messages are acknowledged through a network that is away")
+	}
+	for _, p := range proxies {
+		p.Mend(t)
+	}
+	publish(t, cfg, msgs[200:]...)
+	l.close(t, time.Minute)
+}
+
+// Logging in, over TLS: with either mechanism, and not without.
+func TestKafkaSecure(t *testing.T) {
+	c := harness.Kafka(t, harness.Options{Brokers: 1, Secure: true})
+	good := c.Config("secure.")
+	good.Lanes = soon()
+	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256"} {
+		t.Run(mechanism, func(t *testing.T) {
+			cfg := good
+			cfg.Prefix += mechanism + "."
+			cfg.SASL = &kafka.SASL{Mechanism: mechanism, User: harness.User, Password: harness.Password}
+			chain(t, c, cfg)
+		})
+	}
+	for name, cfg := range map[string]kafka.Config{
+		"a wrong password": with(good, func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "PLAIN", User: harness.User, Password: "wrong"} }),
+		"a wrong SCRAM password": with(good, func(c *kafka.Config) {
+			c.SASL = &kafka.SASL{Mechanism: "SCRAM-SHA-256", User: harness.User, Password: "wrong"}
+		}),
+		"no login":               with(good, func(c *kafka.Config) { c.SASL = nil }),
+		"no TLS":                 with(good, func(c *kafka.Config) { c.TLS = nil }),
+		"an unknown certificate": with(good, func(c *kafka.Config) { c.TLS = new(tls.Config) }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := kafka.EnsureTopics(ctx, cfg, kafka.TopicOptions{Partitions: 1})
+			if err == nil {
+				t.Error("the brokers let it in")
+			}
+			t.Log(err)
+		})
+	}
+}
+
+func with(cfg kafka.Config, change func(*kafka.Config)) kafka.Config {
+	change(&cfg)
+	return cfg
+}

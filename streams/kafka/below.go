@@ -1,0 +1,257 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// kindRemoved is the kind of the incident of records that were removed before a group read them.
+const kindRemoved = "records-removed"
+
+// belowLimit bounds how long it is looked what became of a group's records, and told.
+const belowLimit = 30 * time.Second
+
+// errRemoved is wrapped by what Run returns when records were removed before they were read.
+var errRemoved = errors.New("records were removed before they were read")
+
+// An outOfRange is the error of a poll for offsets that the logs of some partitions do not hold.
+type outOfRange struct{ parts []partition }
+
+func (e *outOfRange) Error() string {
+	var names []string
+	for _, p := range e.parts {
+		names = append(names, p.String())
+	}
+	return fmt.Sprintf("poll %s: %v", strings.Join(names, ", "), kerr.OffsetOutOfRange)
+}
+
+// Unwrap returns what the broker said.
+func (e *outOfRange) Unwrap() error { return kerr.OffsetOutOfRange }
+
+// A standing is where a group is in a partition, and what the log holds.
+type standing struct {
+	at         partition
+	group      string
+	position   int64 // of the next record that this member would read; -1: not known
+	committed  int64 // by the group; -1: nothing
+	start, end int64 // of the log
+}
+
+// A breach is what is wrong with a standing.
+type breach uint8
+
+const (
+	removed   breach = iota // what the group has not read is gone from the log's start
+	truncated               // the log has lost its end, or what follows it is not what was read
+	outrun                  // the group has read on without this member, and others have trimmed
+)
+
+// breach judges a standing for which the broker said that it is out of range.
+func (s standing) breach() breach {
+	at := s.position
+	if at < 0 {
+		at = max(s.committed, 0)
+	}
+	switch {
+	case at >= s.start:
+		return truncated
+	case s.committed >= s.start:
+		return outrun
+	}
+	return removed
+}
+
+// gone is how many records the group has not read and never will.
+func (s standing) gone() int64 { return s.start - max(s.position, s.committed, 0) }
+
+// error says what is wrong, and what to do.
+func (s standing) error(brokers []string) error {
+	where := fmt.Sprintf("group %s has committed offset %d of topic %s, partition %d", s.group, s.committed, s.at.topic, s.at.id)
+	if s.committed < 0 {
+		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
+	}
+	reset := func(to string) string {
+		return fmt.Sprintf("stop the role in every process and run: kafka-consumer-groups.sh --bootstrap-server %s --group %s --topic %s:%d --reset-offsets %s --execute",
+			strings.Join(brokers, ","), s.group, s.at.topic, s.at.id, to)
+	}
+	switch s.breach() {
+	case removed:
+		return fmt.Errorf("%s, but the log starts at %d: %w, %d of them. Find out what removed them (retention, DeleteRecords, a topic made again); to go on without them, %s",
+			where, s.start, errRemoved, s.gone(), reset("--to-earliest"))
+	case outrun:
+		return fmt.Errorf("%s, and this process had come no further than %d: it was away, others have gone on. Start it again", where, s.position)
+	}
+	return fmt.Errorf("%s, and was to read on at %d, but the log is from %d to %d: the broker lost records at its end. To go on from there, %s",
+		where, s.position, s.start, s.end, reset("--to-latest"))
+}
+
+// incident is the message that tells of removed records. Its id is a function of the standing.
+func (s standing) incident(role schemas.Role, detail string) *pb.Incident {
+	now := timestamppb.Now()
+	i := &pb.Incident{
+		Item: fmt.Sprintf("%s %s %d", s.group, s.at.topic, s.at.id), Kind: kindRemoved,
+		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: 1,
+		Steps: []*pb.IncidentStep{{Time: now, Action: "opened", By: string(role), Detail: detail}},
+	}
+	i.Id = schemas.ID("incident", schemas.IncidentKey(i), strconv.FormatInt(s.committed, 10), strconv.FormatInt(s.start, 10))
+	return i
+}
+
+// below returns err or, where it says that offsets are out of range, one that says why and what
+// to do. Of records that were removed it opens an incident. cl is the member whose poll failed.
+func (r *router) below(ctx context.Context, cl *kgo.Client, err error) error {
+	var out *outOfRange
+	if !errors.As(err, &out) {
+		return err
+	}
+	cut, err := r.examine(ctx, cl, out)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range cut {
+		errs = append(errs, s.error(r.cfg.Brokers))
+	}
+	return errors.Join(errs...)
+}
+
+// examine looks why offsets are out of range. It returns where logs have lost their ends, if that is
+// all there is; else an error.
+func (r *router) examine(ctx context.Context, cl *kgo.Client, out *outOfRange) (cut []standing, err error) {
+	ctx, cancel := context.WithTimeout(ctx, belowLimit)
+	defer cancel()
+	all, err := r.standings(ctx, cl, out.parts)
+	if err != nil {
+		return nil, errors.Join(out, fmt.Errorf("look why: %w", err))
+	}
+	var (
+		errs []error
+		open []*pb.Incident
+	)
+	for _, s := range all {
+		switch s.breach() {
+		case truncated:
+			cut = append(cut, s)
+			continue
+		case removed:
+			open = append(open, s.incident(r.role, s.error(r.cfg.Brokers).Error()))
+		}
+		errs = append(errs, s.error(r.cfg.Brokers))
+	}
+	if len(open) > 0 {
+		if err := r.open(ctx, open); err != nil {
+			errs = append(errs, fmt.Errorf("open an incident: %w", err))
+		}
+	}
+	return cut, errors.Join(errs...)
+}
+
+// standings returns where the group of cl is in parts.
+func (r *router) standings(ctx context.Context, cl *kgo.Client, parts []partition) ([]standing, error) {
+	var topics []string
+	for _, p := range parts {
+		if !slices.Contains(topics, p.topic) {
+			topics = append(topics, p.topic)
+		}
+	}
+	group, _ := cl.OptValue(kgo.ConsumerGroup).(string)
+	adm := kadm.NewClient(cl)
+	commits, err := adm.FetchOffsetsForTopics(ctx, group, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("fetch offsets of group %s: %w", group, err)
+	}
+	starts, ends, err := bounds(ctx, adm, topics...)
+	if err != nil {
+		return nil, err
+	}
+	read, known := cl.UncommittedOffsets(), cl.CommittedOffsets()
+	var all []standing
+	for _, p := range parts {
+		s := standing{at: p, group: group, position: -1, committed: -1, start: starts[p.topic][p.id], end: ends[p.topic][p.id]}
+		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err != nil {
+			return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, p, c.Err)
+		} else if ok {
+			s.committed = c.At
+		}
+		if at, ok := known[p.topic][p.id]; ok {
+			s.position = at.Offset
+		}
+		if at, ok := read[p.topic][p.id]; ok {
+			s.position = at.Offset
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// open publishes incidents, but for those that are on record: a process that is started again and
+// again tells once. If it cannot be seen what is on record, they are told once more.
+func (r *router) open(ctx context.Context, incidents []*pb.Incident) error {
+	known := map[string]bool{}
+	if err := r.opened(ctx, known); err != nil {
+		r.log.Warn("incidents may be told twice", "err", err)
+	}
+	opts, err := r.cfg.options("incidents", r.cfg.produce(producerLimit, producerLinger)...)
+	if err != nil {
+		return err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	var recs []*kgo.Record
+	for _, i := range incidents {
+		if known[i.GetId()] {
+			continue
+		}
+		rec, err := r.record(schemas.Message{Topic: schemas.Incidents, Body: i}, time.Now())
+		if err != nil {
+			return err
+		}
+		recs = append(recs, rec)
+	}
+	return publish(ctx, cl, recs)
+}
+
+// opened adds to known the ids of all incidents of removed records. It takes a third of belowLimit at most.
+func (r *router) opened(ctx context.Context, known map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, belowLimit/3)
+	defer cancel()
+	name := r.cfg.topic(schemas.Incidents)
+	opts, err := r.cfg.options("incidents")
+	if err != nil {
+		return err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	parts, err := spans(ctx, kadm.NewClient(cl), name)
+	if err != nil {
+		return err
+	}
+	return scan(ctx, r.cfg, name, parts, func(rec *kgo.Record, _ uint32) error {
+		if !strings.HasSuffix(string(rec.Key), "/"+kindRemoved) {
+			return nil
+		}
+		if body, err := schemas.Decode(schemas.Incidents, headersOf(rec), rec.Value); err == nil {
+			known[body.GetId()] = true
+		}
+		return nil
+	})
+}

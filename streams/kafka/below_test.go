@@ -1,0 +1,154 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// admin returns a client with which tests do what an operator does.
+func admin(t *testing.T, cfg kafka.Config) *kadm.Client {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return kadm.NewClient(cl)
+}
+
+// commit sets what a group has committed of partition 0 of a topic.
+func commit(t *testing.T, cfg kafka.Config, group string, topic schemas.Topic, at int64) {
+	t.Helper()
+	commitOf(t, cfg, group, kadm.Offset{Topic: string(topic), At: at, LeaderEpoch: -1})
+}
+
+// commitOf is commit for any partition.
+func commitOf(t *testing.T, cfg kafka.Config, group string, o kadm.Offset) {
+	t.Helper()
+	var os kadm.Offsets
+	o.Topic = cfg.Prefix + o.Topic
+	os.Add(o)
+	if err := admin(t, cfg).CommitAllOffsets(t.Context(), group, os); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever finds that records were removed before they were read says so and stops, opens one incident
+// however often it is started, and goes on when an operator has moved the group.
+func TestRecordsRemoved(t *testing.T) {
+	const n, at, start = 20, 5, 12
+	type part = interface{ Run(context.Context) error }
+	for name, tt := range map[string]struct {
+		role  schemas.Role
+		topic schemas.Topic
+		make  func(*testing.T, *kafkatest.Broker, *table) part
+	}{
+		"group": {schemas.RolePlanner, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, _ *table) part { return planner(t, b, plan) }},
+		"batch group": {schemas.RoleSink, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, tb *table) part {
+			return sink(t, b, kafka.BatchConfig{}, tb)
+		}},
+		"delayer": {schemas.RoleDelayer, schemas.Delay("30s"), func(t *testing.T, b *kafkatest.Broker, _ *table) part { return delayer(t, b) }},
+	} {
+		for _, f := range []struct {
+			name  string
+			fault kafkatest.Fault
+			times int
+			told  int
+		}{{name: "told", told: 1}, {"telling failed", kafkatest.Refused, -1, 0}, {"told but reported lost", kafkatest.DoneButLost, 1, 1}} {
+			t.Run(name+", "+f.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+					for range n {
+						rec, err := schemas.Encode(change("a"))
+						if err != nil {
+							t.Fatal(err)
+						}
+						rec.Topic = tt.topic
+						b.Write(kafkatest.Record{Record: rec})
+					}
+					group := "millrace." + string(tt.role)
+					commit(t, b.Config(), group, tt.topic, at)
+					b.Trim(tt.topic, 0, start)
+					if f.times != 0 {
+						defer b.FailProduce(schemas.Incidents, f.fault, f.times)()
+					}
+					tb := &table{}
+					for range 3 {
+						checkRemoved(t, run(t, time.Minute, tt.make(t, b, tb)), group, f.told == 0)
+					}
+					checkIncidents(t, b, group+" millrace."+string(tt.topic)+" 0", f.told)
+					if got := b.Committed(tt.role, tt.topic)[0]; got != at || len(tb.rows) != 0 {
+						t.Errorf("committed %d, stored %v", got, tb.rows)
+					}
+					commit(t, b.Config(), group, tt.topic, start) // what the error says to do
+					if err := run(t, 30*time.Second, tt.make(t, b, tb)); err != nil {
+						t.Error(err)
+					}
+					if got := b.Committed(tt.role, tt.topic)[0]; got != n && tt.role != schemas.RoleDelayer {
+						t.Errorf("committed %d in the end, want %d", got, n)
+					}
+				})
+			})
+		}
+	}
+}
+
+func checkRemoved(t *testing.T, err error, group string, untold bool) {
+	t.Helper()
+	for _, want := range []string{group, "offset 5", "partition 0", "starts at 12", "7 of them", "--group " + group + " ", ":0 --reset-offsets --to-earliest"} {
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("error %v, want it to say %q", err, want)
+		}
+	}
+	if got := strings.Contains(fmt.Sprint(err), "open an incident"); got != untold {
+		t.Errorf("error %v", err)
+	}
+}
+
+func checkIncidents(t *testing.T, b *kafkatest.Broker, item string, want int) {
+	t.Helper()
+	told := b.Bodies(schemas.Incidents)
+	if len(told) != want {
+		t.Fatalf("%d incidents, want %d", len(told), want)
+	}
+	for _, body := range told {
+		i := body.(*pb.Incident)
+		if i.GetKind() != "records-removed" || i.GetItem() != item || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN ||
+			len(i.GetSteps()) != 1 || !strings.Contains(i.GetSteps()[0].GetDetail(), "7 of them") {
+			t.Errorf("incident %v", i)
+		}
+	}
+}
+
+// Records that were removed while they had not been read yet, though nothing was committed, do not go unnoticed;
+// a group that begins after they were removed begins at the log's start.
+func TestRecordsRemovedBeforeACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(numbered(20, 20)...)
+		b.Trim(schemas.Changes, 0, 12)
+		if err := run(t, 10*time.Second, planner(t, b, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(b.Read(schemas.DuplicationHigh)); n != 8 || len(b.Read(schemas.Incidents)) != 0 {
+			t.Errorf("%d outputs, want 8", n)
+		}
+		commit(t, b.Config(), "millrace.planner", schemas.Changes, 50) // the log ends at 20
+		err := run(t, 10*time.Second, planner(t, b, plan))
+		if err == nil || !strings.Contains(err.Error(), "lost records at its end") || len(b.Read(schemas.Incidents)) != 0 {
+			t.Errorf("beyond the end: %v", err)
+		}
+	})
+}

@@ -1,0 +1,250 @@
+package kafka
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/plugin/kprom"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// lagFresh is for how long a look at the lag counts: what nobody looks at any more is
+// absent, and not what it last was.
+const lagFresh = time.Minute
+
+// A RoleState is how one class of one role does in this process.
+type RoleState struct {
+	Role  schemas.Role
+	Class schemas.Class
+	// Member says that it is in its group, with partitions or waiting for some.
+	Member bool
+	// Owned are the partitions that it reads, by the topics' names with their prefix.
+	Owned map[string]map[int32]bool
+	// InFlight messages are read and not settled; Held of them are kept back by a pause.
+	// Busy calls of the handler are under way; Stuck tasks ignore that they were cancelled.
+	InFlight, Held, Busy, Stuck int64
+	// Active is when a message was last settled, whatever became of it, or a task said
+	// that it gets on; Success is when one was last done. Zero: never.
+	Active, Success time.Time
+}
+
+// State returns how each class of each role does that was made in this process.
+func (m *Metrics) State() (states []RoleState) {
+	for _, r := range m.all() {
+		s := RoleState{
+			Role: r.at.role, Class: r.at.class, Owned: map[string]map[int32]bool{},
+			InFlight: r.records.Load(), Held: r.held.Load(), Busy: r.busy.Load(), Stuck: r.stuck.Load(),
+			Active: r.when(r.active.Load()), Success: r.when(r.success.Load()),
+		}
+		r.mu.Lock()
+		s.Member = r.member
+		for at := range r.owned {
+			if s.Owned[at.topic] == nil {
+				s.Owned[at.topic] = map[int32]bool{}
+			}
+			s.Owned[at.topic][at.id] = true
+		}
+		r.mu.Unlock()
+		states = append(states, s)
+	}
+	return states
+}
+
+// when is the inverse of time.Since(r.base).
+func (r *roleMetrics) when(since int64) time.Time {
+	if since == 0 {
+		return time.Time{}
+	}
+	return r.base.Add(time.Duration(since))
+}
+
+func (m *Metrics) all() (roles []*roleMetrics) {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.roles {
+		roles = append(roles, r)
+	}
+	slices.SortFunc(roles, func(a, b *roleMetrics) int {
+		return cmp.Or(cmp.Compare(a.at.role, b.at.role), cmp.Compare(a.at.class, b.at.class))
+	})
+	return roles
+}
+
+// SetLags sets the gauges of lag, until the next look or for lagFresh.
+func (m *Metrics) SetLags(lags []Lag) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lags, m.looked = slices.Clone(lags), time.Now()
+}
+
+type descriptions struct {
+	records, bytes, busy, held, stuck, partitions, task, message, success *prometheus.Desc
+	lagRecords, lagDue, lagBytes, lagSeconds                              *prometheus.Desc
+}
+
+func describe() descriptions {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("millrace_kafka_"+name, help, append([]string{"role", "class"}, labels...), nil)
+	}
+	return descriptions{
+		records:    desc("in_flight_messages", "Messages read and not settled."),
+		bytes:      desc("in_flight_bytes", "Bytes of messages read and not settled."),
+		busy:       desc("working_tasks", "Calls of the handler that are under way."),
+		held:       desc("paused_messages", "Messages in flight that a pause keeps from being handled."),
+		stuck:      desc("stuck_tasks", "Tasks that ignore that they were cancelled."),
+		partitions: desc("assigned_partitions", "Partitions that this process owns."),
+		task:       desc("oldest_task_seconds", "How long the oldest task has been at work; 0 without one."),
+		message:    desc("oldest_message_seconds", "Age of the oldest message in flight; 0 without one."),
+		success:    desc("last_success_timestamp_seconds", "When a message was last done; absent before the first."),
+		lagRecords: desc("lag_records", "Records that the role's group has not handled; of delay lanes, those that are due.", "topic"),
+		lagDue:     desc("lag_due_records", "The same, without what is paused.", "topic"),
+		lagBytes:   desc("lag_bytes", "Bytes of the records of lag_records; absent where they cannot be known.", "topic"),
+		lagSeconds: desc("lag_seconds", "Until lag_records are handled, at the rate of late; absent while nothing moves.", "topic"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	d := m.descs
+	for _, one := range []*prometheus.Desc{d.records, d.bytes, d.busy, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
+		d.lagRecords, d.lagDue, d.lagBytes, d.lagSeconds} {
+		ch <- one
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	d, now := m.descs, time.Now()
+	for _, r := range m.all() {
+		gauge := func(desc *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, string(r.at.role), string(r.at.class))
+		}
+		age := func(desc *prometheus.Desc, t time.Time) {
+			if t.IsZero() {
+				t = now
+			}
+			gauge(desc, max(now.Sub(t).Seconds(), 0))
+		}
+		gauge(d.records, float64(r.records.Load()))
+		gauge(d.bytes, float64(r.bytes.Load()))
+		gauge(d.busy, float64(r.busy.Load()))
+		gauge(d.held, float64(r.held.Load()))
+		gauge(d.stuck, float64(r.stuck.Load()))
+		r.mu.Lock()
+		owned := len(r.owned)
+		r.mu.Unlock()
+		gauge(d.partitions, float64(owned))
+		o := r.oldest()
+		age(d.task, o.task)
+		age(d.message, o.message)
+		if t := r.when(r.success.Load()); !t.IsZero() {
+			gauge(d.success, float64(t.UnixMilli())/1e3)
+		}
+	}
+	m.collectLags(ch, now)
+}
+
+func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
+	m.mu.Lock()
+	lags, looked := m.lags, m.looked
+	m.mu.Unlock()
+	if now.Sub(looked) > lagFresh {
+		return
+	}
+	for _, l := range lags {
+		gauge := func(desc *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, string(l.Role), string(l.Class), string(l.Topic))
+		}
+		gauge(m.descs.lagRecords, float64(l.Records))
+		gauge(m.descs.lagDue, float64(l.Due()))
+		if l.Bytes != nil {
+			gauge(m.descs.lagBytes, float64(*l.Bytes))
+		}
+		if l.Seconds != nil {
+			gauge(m.descs.lagSeconds, *l.Seconds)
+		}
+	}
+}
+
+// A size is what records of a topic weigh, as they lie in its log.
+type size struct{ records, bytes int64 }
+
+// mean returns the bytes of a record of a topic, prefix and all, as far as any was read.
+func (m *Metrics) mean(topic string) (bytes float64, ok bool) {
+	if m == nil {
+		return 0, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.sizes[topic]
+	if s.records == 0 {
+		return 0, false
+	}
+	return float64(s.bytes) / float64(s.records), true
+}
+
+// clientMetrics counts for one client, under a value of label client that no other living
+// client of the process has: kprom cannot tell two apart.
+type clientMetrics struct {
+	*kprom.Metrics
+	m          *Metrics
+	name, held string
+}
+
+var (
+	_ kgo.HookNewClient      = (*clientMetrics)(nil)
+	_ kgo.HookClientClosed   = (*clientMetrics)(nil)
+	_ kgo.HookFetchBatchRead = (*clientMetrics)(nil)
+)
+
+// hooks are the options by which the client called name is counted.
+func (m *Metrics) hooks(name string) []kgo.Opt {
+	if m == nil {
+		return nil
+	}
+	return []kgo.Opt{kgo.WithHooks(&clientMetrics{m: m, name: name})}
+}
+
+// OnNewClient implements kgo.HookNewClient. The client calls it before it does anything.
+func (c *clientMetrics) OnNewClient(cl *kgo.Client) {
+	c.m.mu.Lock()
+	c.held = c.name
+	for n := 2; c.m.clients[c.held]; n++ {
+		c.held = fmt.Sprintf("%s#%d", c.name, n)
+	}
+	c.m.clients[c.held] = true
+	c.m.mu.Unlock()
+	c.Metrics = kprom.NewMetrics("millrace_kafka_client", kprom.Registry(nil), kprom.NativeBucketFactor(1),
+		kprom.WithStaticLabel(prometheus.Labels{"client": c.held}),
+		kprom.FetchAndProduceDetail(kprom.ByTopic, kprom.Batches, kprom.Records, kprom.CompressedBytes, kprom.UncompressedBytes))
+	c.Metrics.OnNewClient(cl)
+	c.m.reg.MustRegister(c.Metrics)
+}
+
+// OnClientClosed implements kgo.HookClientClosed.
+func (c *clientMetrics) OnClientClosed(*kgo.Client) {
+	c.m.reg.Unregister(c.Metrics)
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	delete(c.m.clients, c.held)
+}
+
+// OnFetchBatchRead implements kgo.HookFetchBatchRead.
+func (c *clientMetrics) OnFetchBatchRead(meta kgo.BrokerMetadata, topic string, id int32, b kgo.FetchBatchMetrics) {
+	c.Metrics.OnFetchBatchRead(meta, topic, id, b)
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	s := c.m.sizes[topic]
+	c.m.sizes[topic] = size{s.records + int64(b.NumRecords), s.bytes + int64(b.CompressedBytes)}
+}

@@ -1,0 +1,337 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// An intake is one client of a Pool, a member of the group of one class. It has a budget of bytes
+// of its own, so no class keeps another from being read.
+type intake struct {
+	p      *Pool
+	class  schemas.Class
+	topics []string
+	opts   []kgo.Opt
+	cl     *kgo.Client
+	weight *scale
+	meter  *roleMetrics
+
+	commits *commits
+	asks    chan chan error // of those who wait for a commit
+	tap     bool            // closed: the role is paused
+	held    int             // tasks that a pause keeps back, as last counted
+
+	mu     sync.Mutex // guards shares
+	shares map[partition]*share
+}
+
+// asks that are answered by one commit.
+const maxAsks = 1024
+
+func newIntake(p *Pool, m member) (*intake, error) {
+	in := &intake{
+		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
+		commits: newCommits(), asks: make(chan chan error, maxAsks), shares: map[partition]*share{},
+	}
+	opts := append(p.kafka.consume(m),
+		kgo.OnPartitionsAssigned(in.assigned), kgo.OnOffsetsFetched(in.fetched),
+		kgo.OnPartitionsRevoked(in.revoked), kgo.OnPartitionsLost(in.lost))
+	if len(p.intakes) == 0 { // the first one publishes for all: one client keeps the order of outputs
+		opts = append(opts, p.kafka.produce(runtimeLimit, runtimeLinger)...)
+	}
+	var err error
+	in.opts, err = p.kafka.options(string(m.role)+"."+string(m.class), opts...)
+	return in, err
+}
+
+// poll hands out records until ctx is done. It never waits for a task, but for memory.
+func (in *intake) poll(ctx context.Context) error {
+	for ctx.Err() == nil {
+		in.weight.wait(ctx, in.p.cfg.Bytes)
+		fetches := in.cl.PollRecords(ctx, in.p.window/4)
+		if err := pollError(fetches, in.p.router.log); err != nil {
+			return err
+		}
+		if err := in.dispatch(fetches); err != nil {
+			return err
+		}
+		in.cl.AllowRebalance()
+	}
+	return nil
+}
+
+// dispatch gives what was polled to the scheduler.
+func (in *intake) dispatch(fetches kgo.Fetches) error {
+	tasks, fresh, err := in.admit(fetches)
+	if err != nil || len(tasks) == 0 {
+		return err
+	}
+	var weight int64
+	for _, t := range tasks {
+		weight += t.bytes()
+	}
+	in.weight.add(weight)
+	in.meter.inFlight(len(tasks), weight)
+	if fresh {
+		in.announceOpen()
+	}
+	in.p.enqueue(in, tasks)
+	return nil
+}
+
+// admit makes tasks of what was polled. fresh says that there are some of a partition that was at
+// rest.
+func (in *intake) admit(fetches kgo.Fetches) (tasks []*task, fresh bool, err error) {
+	n := fetches.NumRecords()
+	if n == 0 {
+		return nil, false, nil
+	}
+	slab := make([]task, n)
+	tasks = make([]*task, 0, n)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, f := range fetches {
+		for _, t := range f.Topics {
+			inc := incarnation(t.TopicID)
+			for _, fp := range t.Partitions {
+				sh := in.shares[partition{t.Topic, fp.Partition}]
+				if sh == nil || len(fp.Records) == 0 {
+					continue // not ours: no poll is held while partitions move
+				}
+				first, pause, ok := sh.admit(fp.Records)
+				if !ok {
+					return nil, false, fmt.Errorf("%s: more than %d records in flight", sh.partition, sh.window())
+				}
+				if pause {
+					in.cl.PauseFetchPartitions(sh.one())
+				}
+				fresh = sh.open() || fresh
+				for i, rec := range fp.Records {
+					t := &slab[len(tasks)]
+					t.rec, t.incarnation, t.share, t.slot = rec, inc, sh, first+uint64(i)
+					tasks = append(tasks, t)
+				}
+			}
+		}
+	}
+	return tasks, fresh, nil
+}
+
+// announceOpen tells the brokers that tasks of partitions may be at work, so that whoever gets them
+// after an unclean death knows. Work goes on without, should it not be possible.
+func (in *intake) announceOpen() {
+	in.mu.Lock()
+	in.note()
+	in.mu.Unlock()
+	ctx, cancel := context.WithTimeout(in.p.ctx, openTimeout)
+	defer cancel()
+	if err := in.commits.send(ctx, in.cl); err != nil {
+		in.p.router.log.Warn("what is at work is not on record yet", "class", string(in.class), "err", err)
+	}
+}
+
+// openTimeout bounds the commit before the first task of a partition.
+const openTimeout = 3 * time.Second
+
+// note notes what is to be committed now. in.mu is held.
+func (in *intake) note() {
+	atWork := in.p.atWork(in)
+	for at, sh := range in.shares {
+		if pos, ok := sh.position(atWork[sh]); ok {
+			in.commits.set(at, pos)
+		}
+	}
+}
+
+// commit commits what is done, and what is at work. What fails is committed the next time.
+func (in *intake) commit(ctx context.Context) error {
+	in.mu.Lock()
+	in.note()
+	in.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	if !in.commits.pending() {
+		return nil
+	}
+	err := in.commits.send(ctx, in.cl)
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	in.meter.committed(err)
+	switch {
+	case err == nil:
+	case commitFatal(err):
+		in.p.fail(err)
+	default:
+		in.p.router.log.Warn("will commit again", "class", string(in.class), "err", err)
+	}
+	return err
+}
+
+// tick commits every second, and whenever somebody asks for it.
+func (in *intake) tick(ctx context.Context) {
+	t := time.NewTicker(poolCommit)
+	defer t.Stop()
+	for {
+		var waiting []chan error
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			in.mu.Lock()
+			for _, sh := range in.shares {
+				sh.rest()
+			}
+			in.mu.Unlock()
+		case ask := <-in.asks:
+			waiting = append(waiting, ask)
+			for len(in.asks) > 0 {
+				waiting = append(waiting, <-in.asks)
+			}
+		}
+		err := in.commit(ctx)
+		for _, ask := range waiting {
+			ask <- err
+		}
+	}
+}
+
+// record returns when what is at work is on record with the brokers.
+func (in *intake) record(ctx context.Context) error {
+	ask := make(chan error, 1)
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-in.p.ending:
+		return errStopped
+	case in.asks <- ask:
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-in.p.ending:
+		return errStopped
+	case err := <-ask:
+		return err
+	}
+}
+
+// assigned makes partitions ours. No poll is held while it runs, as for its siblings.
+func (in *intake) assigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer in.meter.rebalanced(moveAssigned, parts, time.Now())
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	each(parts, func(at partition) { in.shares[at] = newShare(in, at, in.p.cfg.Window) })
+}
+
+// fetched learns from the commits of our partitions what was at work when a process died.
+func (in *intake) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	learn := func(topic string, id int32, offset int64, metadata *string) {
+		if sh := in.shares[partition{topic, id}]; sh != nil && offset >= 0 && metadata != nil {
+			sh.learn(*metadata, offset, in.p.router.log)
+		}
+	}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			learn(t.Topic, p.Partition, p.Offset, p.Metadata)
+		}
+	}
+	for _, g := range resp.Groups {
+		for _, t := range g.Topics {
+			for _, p := range t.Partitions {
+				learn(t.Topic, p.Partition, p.Offset, p.Metadata)
+			}
+		}
+	}
+	return nil
+}
+
+// revoked lets tasks at work end within Drain, cancels the rest, and commits.
+func (in *intake) revoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer in.meter.rebalanced(moveRevoked, parts, time.Now())
+	shares := in.owned(parts)
+	if len(shares) == 0 {
+		return
+	}
+	in.p.drain(shares, in.p.cfg.Drain)
+	_ = in.commit(in.p.ctx) // has said what is wrong; what is not committed is done again
+	in.drop(shares)
+}
+
+// lost cancels tasks at work and commits nothing.
+func (in *intake) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer in.meter.rebalanced(moveLost, parts, time.Now())
+	in.drop(in.owned(parts))
+}
+
+// owned returns the shares of parts, or all with nil.
+func (in *intake) owned(parts map[string][]int32) (shares []*share) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if parts == nil {
+		for _, sh := range in.shares {
+			shares = append(shares, sh)
+		}
+	}
+	each(parts, func(at partition) {
+		if sh := in.shares[at]; sh != nil {
+			shares = append(shares, sh)
+		}
+	})
+	return shares
+}
+
+// drop kills shares: whatever of them ends later counts for nothing.
+func (in *intake) drop(shares []*share) {
+	for _, sh := range shares {
+		sh.stop()
+		sh.kill()
+	}
+	in.p.interrupt(shares, errRevoked)
+	in.p.sched.purge()
+	for _, sh := range shares {
+		in.mu.Lock()
+		if in.shares[sh.partition] == sh {
+			delete(in.shares, sh.partition)
+		}
+		in.mu.Unlock()
+		in.commits.forget(sh.partition)
+		in.cl.ResumeFetchPartitions(sh.one()) // a pause would outlive the assignment
+	}
+}
+
+// turn stops reading while the role is paused, and goes on after.
+func (in *intake) turn(paused bool) {
+	switch {
+	case paused && !in.tap:
+		in.cl.PauseFetchTopics(in.topics...)
+	case !paused && in.tap:
+		in.cl.ResumeFetchTopics(in.topics...)
+	}
+	in.tap = paused
+}
+
+// pressed says whether what is read keeps more from being read.
+func (in *intake) pressed() bool {
+	if in.weight.n.Load() >= in.p.cfg.Bytes {
+		return true
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, sh := range in.shares {
+		if sh.full() {
+			return true
+		}
+	}
+	return false
+}

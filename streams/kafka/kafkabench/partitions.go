@@ -1,0 +1,94 @@
+package kafkabench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A PartitionConsumer is what most programs do: the records of each partition are handled
+// one after the other by a goroutine of their own, and what is done is committed every
+// second. No partition waits for another: what is read is queued without bound, which is
+// more than such programs can afford, and in their favour here.
+type PartitionConsumer struct {
+	Broker, Topic, Group string
+	Handle               func(ctx context.Context, key, value []byte)
+}
+
+// Run handles records until ctx is done.
+func (c PartitionConsumer) Run(ctx context.Context) error {
+	w := &partitionWorkers{ctx: ctx, handle: c.Handle, queues: map[int32]chan []*kgo.Record{}}
+	cl, err := kgo.NewClient(
+		kgo.SeedBrokers(c.Broker), kgo.DisableClientMetrics(),
+		kgo.ConsumerGroup(c.Group), kgo.ConsumeTopics(c.Topic),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
+		kgo.AutoCommitMarks(), kgo.AutoCommitInterval(time.Second), kgo.BlockRebalanceOnPoll(),
+		kgo.OnPartitionsAssigned(w.assigned), kgo.OnPartitionsRevoked(w.revoked), kgo.OnPartitionsLost(w.revoked),
+	)
+	if err != nil {
+		return fmt.Errorf("consume by partition: %w", err)
+	}
+	defer w.wait()
+	defer cl.CloseAllowingRebalance()
+	for {
+		fetches := cl.PollRecords(ctx, 10_000)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := fetches.Err(); err != nil && !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("consume by partition: %w", err)
+		}
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			w.queues[p.Partition] <- p.Records // the callbacks wait while a poll is held
+		})
+		cl.AllowRebalance()
+	}
+}
+
+// queued polls of one partition never fill: the records of a figure fit in fewer.
+const queued = 1 << 14
+
+type partitionWorkers struct {
+	ctx    context.Context // Run's: its end ends the workers
+	handle func(ctx context.Context, key, value []byte)
+	queues map[int32]chan []*kgo.Record // of the partitions at work; no poll is held while it changes
+	wg     sync.WaitGroup
+}
+
+func (w *partitionWorkers) assigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+	for _, ids := range parts {
+		for _, id := range ids {
+			queue := make(chan []*kgo.Record, queued)
+			w.queues[id] = queue
+			w.wg.Go(func() { w.work(cl, queue) })
+		}
+	}
+}
+
+func (w *partitionWorkers) work(cl *kgo.Client, queue <-chan []*kgo.Record) {
+	for recs := range queue {
+		for _, rec := range recs {
+			if w.ctx.Err() != nil {
+				return
+			}
+			w.handle(w.ctx, rec.Key, rec.Value)
+			cl.MarkCommitRecords(rec)
+		}
+	}
+}
+
+// revoked lets go of partitions. Only closing does this here: the figures have one member.
+func (w *partitionWorkers) revoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	for _, ids := range parts {
+		for _, id := range ids {
+			close(w.queues[id])
+			delete(w.queues, id)
+		}
+	}
+}
+
+func (w *partitionWorkers) wait() { w.wg.Wait() }

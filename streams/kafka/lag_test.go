@@ -1,0 +1,263 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+func lagAdmin(t *testing.T, cfg kafka.Config) *kafka.Admin {
+	t.Helper()
+	a, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	return a
+}
+
+// told is a lag in one line, without what a test cannot know exactly.
+func told(l kafka.Lag) string {
+	s := fmt.Sprintf("%s %s %s %s: %d of %d due", l.Role, l.Class, l.Group, l.Topic, l.Due(), l.Records)
+	if l.Bytes == nil {
+		s += ", bytes unknown"
+	} else if (*l.Bytes > 0) != (l.Records > 0) {
+		s += fmt.Sprintf(", %d bytes", *l.Bytes)
+	}
+	if l.Seconds != nil {
+		s += fmt.Sprintf(", %.0f s", *l.Seconds)
+	}
+	return s
+}
+
+func lags(t *testing.T, a *kafka.Admin, roles ...schemas.Role) (all []string) {
+	t.Helper()
+	got, err := a.Lags(t.Context(), roles...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range got {
+		all = append(all, told(l))
+	}
+	return all
+}
+
+func sameLines(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s:\ngot  %q\nwant %q", what, got, want)
+	}
+}
+
+// The planner takes a second for each of its messages: 60 are behind at first, 45 fifteen
+// seconds later.
+func TestLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg := b.Config()
+		cfg.Controls = &kafka.Controls{}
+		a := lagAdmin(t, cfg)
+		for i := range 60 {
+			b.Send(change(fmt.Sprint(i)))
+		}
+		const planner, again = "planner high millrace.planner changes: ", "planner high millrace.planner again.planner: 0 of 0 due, 0 s"
+		sameLines(t, "at first", lags(t, a, schemas.RolePlanner), planner+"60 of 60 due", again)
+		time.Sleep(15 * time.Second)
+		sameLines(t, "nothing moved", lags(t, a, schemas.RolePlanner), planner+"60 of 60 due", again)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxPoll: 1},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				time.Sleep(time.Second)
+				return plan(ctx, d)
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { done <- g.Run(ctx) }()
+		time.Sleep(5500 * time.Millisecond) // time to join
+		first, err := a.Lags(t.Context(), schemas.RolePlanner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(15 * time.Second)
+		second, err := a.Lags(t.Context(), schemas.RolePlanner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left, moved := second[0].Records, first[0].Records-second[0].Records
+		if moved < 13 || moved > 15 {
+			t.Fatalf("%d messages in 15 s, one a second", moved)
+		}
+		if want := float64(left) * 15 / float64(moved); second[0].Seconds == nil || *second[0].Seconds < want-1 || *second[0].Seconds > want+1 {
+			t.Errorf("%s to go, want about %v", told(second[0]), want)
+		}
+		if *second[0].Bytes >= *first[0].Bytes {
+			t.Errorf("%d bytes are left, and %d were before", *second[0].Bytes, *first[0].Bytes)
+		}
+		ctl := &pb.Control{Id: "1", Role: string(schemas.RolePlanner), Paused: true}
+		if err := cfg.Controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		paused, err := a.Lags(t.Context(), schemas.RolePlanner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if paused[0].Records == 0 || paused[0].Due() != 0 {
+			t.Errorf("%s while the role is paused, want none due of some", told(paused[0]))
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// What waits in a lane is nobody's lag before its time has come, and then the delayer's.
+func TestLagsOfLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "5m", Delay: 5 * time.Minute}}})
+		a := lagAdmin(t, b.Config())
+		lags(t, a, schemas.RoleDelayer) // the first look takes its time, to find the group
+		start := time.Now()
+		at := func(d time.Duration) { time.Sleep(time.Until(start.Add(d))) }
+		for i, lane := range []string{"30s", "5m", "30s"} {
+			at(time.Duration(i+1) * 10 * time.Second)
+			b.Write(kafkatest.Record{Partition: int32(i % 2), Record: schemas.Record{Topic: schemas.Delay(lane), Key: []byte("k"), Value: []byte("waits"),
+				Headers: []schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)}, {Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)}}}})
+		}
+		const d = "delayer high millrace.delayer delay."
+		none := []string{d + "30s: 0 of 0 due, 0 s", d + "5m: 0 of 0 due, 0 s"}
+		sameLines(t, "before", lags(t, a, schemas.RoleDelayer), none...)
+		at(40*time.Second - time.Millisecond)
+		sameLines(t, "a moment before the first", lags(t, a, schemas.RoleDelayer), none...)
+		at(40 * time.Second)
+		sameLines(t, "the first", lags(t, a, schemas.RoleDelayer), d+"30s: 1 of 1 due", none[1])
+		at(60 * time.Second)
+		sameLines(t, "both of a lane", lags(t, a, schemas.RoleDelayer), d+"30s: 2 of 2 due", none[1])
+		background(t, delayer(t, b))
+		time.Sleep(time.Minute)
+		sameLines(t, "moved", lags(t, a, schemas.RoleDelayer, schemas.RolePlanner), append(none,
+			"planner high millrace.planner changes: 0 of 0 due, 0 s", "planner high millrace.planner again.planner: 2 of 2 due")...)
+	})
+}
+
+// Each class has its group, and its own lag; roles that read the same topic have each theirs.
+func TestLagsByClass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		c := command(change("a").Body.(*pb.Change))
+		low := c
+		low.Topic = schemas.DuplicationLow
+		b.Send(c, low, low)
+		a := lagAdmin(t, b.Config())
+		sameLines(t, "copier", lags(t, a, schemas.RoleCopier),
+			"copier high millrace.copier duplication.high: 1 of 1 due",
+			"copier low millrace.copier.low duplication.low: 2 of 2 due",
+			"copier large millrace.copier.large duplication.large: 0 of 0 due, 0 s",
+			"copier low millrace.copier.low again.copier: 0 of 0 due, 0 s")
+		sameLines(t, "no role", lags(t, a))
+	})
+}
+
+// Where the brokers do not tell how large logs are, the records that were read do; where none
+// were, nobody does.
+func TestLagsWithoutSizes(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	reg := prometheus.NewRegistry()
+	cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Prefix: "p.", Heartbeat: 100 * time.Millisecond, Metrics: kafka.NewMetrics(reg)}
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 3}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := kafka.NewProducer(cfg, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	send := func() {
+		t.Helper()
+		var msgs []schemas.Message
+		for i := range 100 {
+			msgs = append(msgs, change(fmt.Sprint(i)))
+		}
+		if err := p.Publish(t.Context(), msgs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send()
+	a := lagAdmin(t, cfg)
+	look := func() kafka.Lag {
+		t.Helper()
+		got, err := a.Lags(t.Context(), schemas.RolePlanner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got[0]
+	}
+	size := look()
+	if size.Bytes == nil || *size.Bytes < 100*10 || *size.Bytes > 100*1000 {
+		t.Fatalf("%s: not the bytes that 100 messages take with three leaders", told(size))
+	}
+	cluster.ControlKey(int16(kmsg.DescribeLogDirs), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		resp := req.ResponseKind().(*kmsg.DescribeLogDirsResponse)
+		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
+		return resp, nil, true
+	})
+	if got := told(look()); got != "planner high p.planner changes: 100 of 100 due, bytes unknown" {
+		t.Errorf("got %q, want no bytes: nobody knows them", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { done <- g.Run(ctx) }()
+	if err := a.Wait(t.Context(), schemas.Changes, schemas.RolePlanner); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	send()
+	read := look()
+	if read.Records != 100 || read.Bytes == nil || *read.Bytes < *size.Bytes/2 || *read.Bytes > *size.Bytes*2 {
+		t.Errorf("got %s (%v bytes) by what was read, want about the %d that the brokers told of as many", told(read), read.Bytes, *size.Bytes)
+	}
+}
+
+// A look that fails tells nothing.
+func TestLagsOfBrokersThatAreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		a := lagAdmin(t, b.Config())
+		mend := b.Cut()
+		defer mend()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if got, err := a.Lags(ctx, schemas.RolePlanner); err == nil {
+			t.Errorf("got %v, want an error", got)
+		}
+	})
+}

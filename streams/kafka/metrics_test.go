@@ -1,0 +1,327 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// Gathered are the values of a registry whose name and labels hold all of like, by both;
+// of histograms their counts. The prefix that all names have is cut off.
+func Gathered(t *testing.T, reg *prometheus.Registry, like ...string) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			name := strings.TrimPrefix(f.GetName(), "millrace_kafka_") + "{" + strings.Join(labels, ",") + "}"
+			all[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	maps.DeleteFunc(all, func(name string, _ float64) bool {
+		return slices.ContainsFunc(like, func(s string) bool { return !strings.Contains(name, s) })
+	})
+	return all
+}
+
+// SameValues tells how what was gathered differs from what should have been.
+func SameValues(t *testing.T, got, want map[string]float64) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if v, ok := got[name]; !ok {
+			t.Errorf("%s: absent, want %v", name, want[name])
+		} else if v != want[name] {
+			t.Errorf("%s: got %v, want %v", name, v, want[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s: got %v, want it absent", name, got[name])
+		}
+	}
+}
+
+// What a role may ever count is there at 0 from the start, so that a rate of it is one.
+func TestMetricsOfNewRole(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	NewMetrics(reg).role(schemas.RoleCopier, schemas.Large)
+	want := map[string]float64{"publish_failures_total{class=,role=producer}": 0}
+	for _, name := range []string{
+		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}", "working_tasks{%s}", "paused_messages{%s}", "stuck_tasks{%s}",
+		"assigned_partitions{%s}", "oldest_task_seconds{%s}", "oldest_message_seconds{%s}", "publish_failures_total{%s}",
+		"commits_total{class=large,result=ok,role=copier}", "commits_total{class=large,result=failed,role=copier}",
+		"messages_total{class=large,outcome=done,role=copier}", "messages_total{class=large,outcome=retried,role=copier}",
+		"messages_total{class=large,outcome=transient,role=copier}", "messages_total{class=large,outcome=unavailable,role=copier}",
+		"messages_total{class=large,outcome=wait,role=copier}", "messages_total{class=large,outcome=paused,role=copier}",
+		"messages_total{class=large,outcome=dead,role=copier}",
+		"rebalances_total{class=large,kind=assigned,role=copier}", "rebalance_seconds_total{class=large,kind=assigned,role=copier}",
+		"rebalances_total{class=large,kind=revoked,role=copier}", "rebalance_seconds_total{class=large,kind=revoked,role=copier}",
+		"rebalances_total{class=large,kind=lost,role=copier}", "rebalance_seconds_total{class=large,kind=lost,role=copier}",
+	} {
+		if strings.Contains(name, "%s") {
+			name = fmt.Sprintf(name, "class=large,role=copier")
+		}
+		want[name] = 0
+	}
+	SameValues(t, Gathered(t, reg), want)
+}
+
+func TestMetricsNames(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := NewMetrics(reg)
+	m.role(schemas.RoleCopier, schemas.High)
+	bytes, seconds := int64(1), 1.0
+	m.SetLags([]Lag{{Role: schemas.RoleCopier, Class: schemas.High, Topic: schemas.DuplicationHigh, Bytes: &bytes, Seconds: &seconds}})
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "millrace_kafka_") {
+			t.Errorf("%s: want the prefix millrace_kafka_", f.GetName())
+		}
+	}
+}
+
+func TestMetricsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		m := NewMetrics(reg)
+		r := m.role(schemas.RoleCopier, "")
+		if m.role(schemas.RoleCopier, schemas.High) != r {
+			t.Error("a class has two handles, and high is not the class of those that have but one")
+		}
+		start := time.Now()
+		parts := map[string][]int32{"a": {0, 1}, "b": {0}}
+		time.Sleep(2 * time.Second)
+		r.rebalanced(moveAssigned, parts, start)
+		r.rebalanced(moveRevoked, map[string][]int32{"a": {1}}, time.Now())
+		r.inFlight(10, 1000)
+		r.working(3)
+		r.holding(1)
+		r.ignoring(1)
+		r.handled(fateDone, 4, time.Second)
+		r.inFlight(-4, -400)
+		r.settled([]letter{{fate: fateDone}, {fate: fateDead}, {fate: fateDead}})
+		r.committed(nil)
+		r.committed(errors.New("no"))
+		r.unpublished(2)
+		m.unpublished()
+		done := time.Now()
+		time.Sleep(time.Minute)
+		r.handled(fateRetried, 1, time.Second)
+		r.look(func() oldest { return oldest{task: time.Now().Add(-3 * time.Second)} })
+		r.look(func() oldest {
+			return oldest{task: time.Now().Add(-2 * time.Second), message: time.Now().Add(-time.Hour)}
+		})
+		got := Gathered(t, reg)
+		maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
+		const l = "class=high,role=copier"
+		SameValues(t, got, map[string]float64{
+			"messages_total{class=high,outcome=done,role=copier}": 5, "messages_total{class=high,outcome=dead,role=copier}": 2,
+			"messages_total{class=high,outcome=retried,role=copier}": 1, "handler_seconds{" + l + "}": 2,
+			"in_flight_messages{" + l + "}": 6, "in_flight_bytes{" + l + "}": 600, "working_tasks{" + l + "}": 3,
+			"paused_messages{" + l + "}": 1, "stuck_tasks{" + l + "}": 1, "assigned_partitions{" + l + "}": 2,
+			"oldest_task_seconds{" + l + "}": 3, "oldest_message_seconds{" + l + "}": 3600,
+			"last_success_timestamp_seconds{" + l + "}":                     float64(done.UnixMilli()) / 1e3,
+			"rebalances_total{class=high,kind=assigned,role=copier}":        1,
+			"rebalances_total{class=high,kind=revoked,role=copier}":         1,
+			"rebalance_seconds_total{class=high,kind=assigned,role=copier}": 2,
+			"commits_total{class=high,result=ok,role=copier}":               1, "commits_total{class=high,result=failed,role=copier}": 1,
+			"publish_failures_total{" + l + "}": 2, "publish_failures_total{class=,role=producer}": 1,
+		})
+		r.progressed()
+		state := m.State()
+		want := RoleState{
+			Role: schemas.RoleCopier, Class: schemas.High, Member: true, Owned: map[string]map[int32]bool{"a": {0: true}, "b": {0: true}},
+			InFlight: 6, Held: 1, Busy: 3, Stuck: 1, Active: time.Now(), Success: done,
+		}
+		if len(state) != 1 || fmt.Sprint(state[0]) != fmt.Sprint(want) {
+			t.Errorf("got %v, want %v", state, want)
+		}
+		r.rebalanced(moveLost, map[string][]int32{"a": {0}, "b": {0}}, time.Now())
+		if s := m.State()[0]; s.Member || s.Owned["a"][0] || s.Owned["b"][0] {
+			t.Errorf("got %+v, want no member, which owns nothing", s)
+		}
+	})
+}
+
+// Lag that nobody looks at any more is absent; so is what is not known of it.
+func TestMetricsLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		m := NewMetrics(reg)
+		bytes, seconds := int64(70), 3.5
+		m.SetLags([]Lag{
+			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7, Bytes: &bytes, Seconds: &seconds},
+			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Paused: true},
+		})
+		time.Sleep(lagFresh)
+		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{
+			"lag_records{class=low,role=copier,topic=duplication.low}": 7, "lag_due_records{class=low,role=copier,topic=duplication.low}": 7,
+			"lag_bytes{class=low,role=copier,topic=duplication.low}": 70, "lag_seconds{class=low,role=copier,topic=duplication.low}": 3.5,
+			"lag_records{class=high,role=sink,topic=changes}": 9, "lag_due_records{class=high,role=sink,topic=changes}": 0,
+		})
+		time.Sleep(1)
+		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{})
+	})
+}
+
+// Several clients of one name live side by side, and leave nothing behind.
+func TestMetricsOfClients(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	cfg := Config{Brokers: []string{"127.0.0.1:1"}, Metrics: NewMetrics(reg)}
+	clients := func() (names []string) {
+		for name := range Gathered(t, reg, "client_buffered_fetch_bytes") {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	check := func(want ...string) {
+		t.Helper()
+		for i, name := range want {
+			want[i] = "client_buffered_fetch_bytes{client=" + name + "}"
+		}
+		if got := clients(); !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	open := func(name string) *kgo.Client {
+		t.Helper()
+		opts, err := cfg.options(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cl, err := kgo.NewClient(opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cl.Close)
+		return cl
+	}
+	a, b, c := open("admin"), open("admin"), open("copier")
+	check("admin#2", "admin", "copier")
+	a.Close()
+	check("admin#2", "copier")
+	open("admin")
+	check("admin#2", "admin", "copier")
+	b.Close()
+	c.Close()
+	check("admin")
+}
+
+// Without metrics nothing is counted, at no cost.
+func TestMetricsNil(t *testing.T) {
+	var m *Metrics
+	r := m.role(schemas.RoleCopier, schemas.High)
+	if r != nil {
+		t.Fatal("a handle out of nothing")
+	}
+	allocs := testing.AllocsPerRun(100, func() {
+		r.handled(fateDone, 1, time.Second)
+		r.settled(nil)
+		r.called(time.Second)
+		r.progressed()
+		r.inFlight(1, 100)
+		r.working(1)
+		r.holding(1)
+		r.ignoring(1)
+		r.rebalanced(moveLost, nil, time.Time{})
+		r.committed(nil)
+		r.unpublished(1)
+		r.look(nil)
+		m.unpublished()
+		m.SetLags(nil)
+		if _, ok := m.mean(""); ok || m.State() != nil || m.hooks("") != nil {
+			t.Error("nothing knows something")
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations, want none", allocs)
+	}
+}
+
+func TestMetricsAllocateNothing(t *testing.T) {
+	r := NewMetrics(prometheus.NewRegistry()).role(schemas.RoleCopier, schemas.High)
+	allocs := testing.AllocsPerRun(100, func() {
+		r.inFlight(1, 100)
+		r.working(1)
+		r.handled(fateDone, 1, time.Millisecond)
+		r.working(-1)
+		r.inFlight(-1, -100)
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations per message, want none", allocs)
+	}
+}
+
+func BenchmarkMetrics(b *testing.B) {
+	for name, m := range map[string]*Metrics{"off": nil, "on": NewMetrics(prometheus.NewRegistry())} {
+		b.Run(name, func(b *testing.B) {
+			r := m.role(schemas.RoleCopier, schemas.High)
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					r.inFlight(1, 100)
+					r.working(1)
+					r.handled(fateDone, 1, time.Millisecond)
+					r.working(-1)
+					r.inFlight(-1, -100)
+				}
+			})
+		})
+	}
+}
+
+// Without a tracer and without a trace nothing is made.
+func TestSpanNil(t *testing.T) {
+	r := newRouter(Config{}, schemas.RolePlanner, 0)
+	l := &letter{rec: &kgo.Record{Topic: "changes", Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}}}
+	ctx := t.Context()
+	allocs := testing.AllocsPerRun(100, func() {
+		in, end := r.span(ctx, l)
+		end(nil)
+		if in != ctx || l.traced() != nil || traceOf(in) != nil {
+			t.Error("a span out of nothing")
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations, want none", allocs)
+	}
+}
+
+func BenchmarkSpanNil(b *testing.B) {
+	r := newRouter(Config{}, schemas.RolePlanner, 0)
+	l := &letter{rec: &kgo.Record{Topic: "changes"}}
+	ctx := b.Context()
+	for b.Loop() {
+		_, end := r.span(ctx, l)
+		end(nil)
+	}
+}

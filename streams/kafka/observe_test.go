@@ -1,0 +1,260 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// measured is a broker's configuration with metrics, and what they are registered with.
+func measured(b *kafkatest.Broker) (kafka.Config, *prometheus.Registry) {
+	cfg, reg := b.Config(), prometheus.NewRegistry()
+	cfg.Metrics = kafka.NewMetrics(reg)
+	return cfg, reg
+}
+
+// counted are the values that are not 0.
+func counted(t *testing.T, reg *prometheus.Registry, like ...string) map[string]float64 {
+	t.Helper()
+	got := kafka.Gathered(t, reg, like...)
+	maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
+	return got
+}
+
+// outcomes are what messages became, by role; 0 is left out.
+func outcomes(t *testing.T, reg *prometheus.Registry, role schemas.Role) map[string]float64 {
+	t.Helper()
+	out := map[string]float64{}
+	for name, v := range counted(t, reg, "messages_total{", "role="+string(role)+"}") {
+		_, name, _ = strings.Cut(name, "outcome=")
+		name, _, _ = strings.Cut(name, ",")
+		out[name] = v
+	}
+	return out
+}
+
+func TestGroupIsMeasured(t *testing.T) {
+	errNet := errors.New("connection reset")
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg, reg := measured(b)
+		for _, item := range []string{"good", "flaky", "bad", "later", "away", "broken"} {
+			b.Send(change(item))
+		}
+		sent := time.Now()
+		calls := map[string]int{}
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxAttempts: 2,
+			Retry: retry.Policy{Attempts: 2, Wait: time.Millisecond}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			item := d.Body.(*pb.Change).GetItem()
+			calls[item]++
+			switch {
+			case item == "slow":
+				time.Sleep(4 * time.Second)
+			case item == "broken", item == "flaky" && calls[item] == 1:
+				return nil, errNet
+			case item == "bad":
+				return nil, retry.Permanent(errNet)
+			case item == "later":
+				return nil, retry.Wait(errNet, time.Time{})
+			case item == "away":
+				return nil, retry.Unavailable(errNet)
+			}
+			return plan(ctx, d)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, g)
+		time.Sleep(10 * time.Second)
+		const l = "class=high,role=planner}"
+		got := counted(t, reg, "role=planner")
+		seconds := float64(sent.Add(10*time.Second).UnixMilli()) / 1e3
+		if at := got["last_success_timestamp_seconds{"+l]; at < seconds-11 || at > seconds {
+			t.Errorf("last success at %v, want in the ten seconds before %v", at, seconds)
+		}
+		delete(got, "last_success_timestamp_seconds{"+l)
+		delete(got, "rebalance_seconds_total{class=high,kind=assigned,role=planner}")
+		if got["commits_total{class=high,result=ok,role=planner}"] < 1 {
+			t.Error("no commit is counted")
+		}
+		delete(got, "commits_total{class=high,result=ok,role=planner}")
+		kafka.SameValues(t, got, map[string]float64{
+			"messages_total{class=high,outcome=done,role=planner}": 2, "messages_total{class=high,outcome=retried,role=planner}": 2,
+			"messages_total{class=high,outcome=dead,role=planner}": 1, "messages_total{class=high,outcome=wait,role=planner}": 1,
+			"messages_total{class=high,outcome=unavailable,role=planner}": 1, "messages_total{class=high,outcome=transient,role=planner}": 1,
+			"handler_seconds{" + l: 8, "assigned_partitions{" + l: 2,
+			"rebalances_total{class=high,kind=assigned,role=planner}": 1,
+		})
+		b.Send(change("slow"))
+		time.Sleep(3 * time.Second)
+		got = counted(t, reg, "role=planner")
+		for name, want := range map[string][2]float64{
+			"working_tasks": {1, 1}, "in_flight_messages": {1, 1}, "in_flight_bytes": {300, 2000},
+			"oldest_task_seconds": {2, 3}, "oldest_message_seconds": {3, 3.1},
+		} {
+			if v := got[name+"{"+l]; v < want[0] || v > want[1] {
+				t.Errorf("%s is %v while a task is at work, want %v to %v", name, v, want[0], want[1])
+			}
+		}
+		time.Sleep(10 * time.Second)
+		for _, name := range []string{"working_tasks", "in_flight_messages", "in_flight_bytes", "oldest_task_seconds", "oldest_message_seconds"} {
+			if v := counted(t, reg, name+"{"+l); len(v) > 0 {
+				t.Errorf("%v with nothing at work", v)
+			}
+		}
+	})
+}
+
+// What is dropped with its partition is in flight no longer, what fails is counted, and a fence
+// counts as a loss.
+func TestGroupThatFailsIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		cfg, reg := measured(b)
+		b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, 1)
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Send(change("a"))
+		if err := run(t, time.Minute, g); err == nil {
+			t.Fatal("a refused publish ended nothing")
+		}
+		got := counted(t, reg, "role=planner")
+		for name, want := range map[string]float64{
+			"publish_failures_total{class=high,role=planner}": 1, "in_flight_messages{class=high,role=planner}": 0,
+			"in_flight_bytes{class=high,role=planner}": 0, "assigned_partitions{class=high,role=planner}": 0,
+			"messages_total{class=high,outcome=done,role=planner}": 0,
+		} {
+			if got[name] != want {
+				t.Errorf("%s: got %v, want %v", name, got[name], want)
+			}
+		}
+		group := func() *kafka.Group {
+			g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return g
+		}
+		b.FailCommit(schemas.RolePlanner, kafkatest.Refused, 1)
+		if err := run(t, time.Minute, group()); err == nil {
+			t.Fatal("a refused commit ended nothing")
+		}
+		background(t, group())
+		time.Sleep(10 * time.Second)
+		b.Fence(schemas.RolePlanner)
+		time.Sleep(time.Minute)
+		got = counted(t, reg, "role=planner")
+		for name, want := range map[string]float64{
+			"rebalances_total{class=high,kind=lost,role=planner}": 1, "assigned_partitions{class=high,role=planner}": 4,
+			"messages_total{class=high,outcome=done,role=planner}": 2, "commits_total{class=high,result=failed,role=planner}": 1,
+		} {
+			if got[name] != want {
+				t.Errorf("%s: got %v, want %v", name, got[name], want)
+			}
+		}
+	})
+}
+
+func TestBatchGroupIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg, reg := measured(b)
+		tb := &table{poison: "bad", fail: []fault{{errors.New("away"), false}}}
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState, Topics: []schemas.Topic{schemas.Changes}}, tb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Send(change("a"), change("bad"), change("b"))
+		background(t, g)
+		time.Sleep(30 * time.Second)
+		want := map[string]float64{"done": 2, "dead": 1, "retried": 3}
+		if got := outcomes(t, reg, schemas.RoleState); !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		const l = "{class=high,role=state}"
+		if got := counted(t, reg, "in_flight", "role=state"); len(got) > 0 {
+			t.Errorf("in flight with nothing to do: %v", got)
+		}
+		tb.mu.Lock()
+		tb.hang = true
+		tb.mu.Unlock()
+		b.Send(change("c"))
+		time.Sleep(5 * time.Second)
+		got := counted(t, reg, l)
+		for name, want := range map[string][2]float64{
+			"working_tasks": {1, 1}, "in_flight_messages": {1, 1}, "in_flight_bytes": {300, 2000},
+			"oldest_task_seconds": {3, 5}, "oldest_message_seconds": {5, 5.1},
+		} {
+			if v := got[name+l]; v < want[0] || v > want[1] {
+				t.Errorf("%s is %v while a batch is stored, want %v to %v", name, v, want[0], want[1])
+			}
+		}
+	})
+}
+
+func TestDelayerIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+		cfg, reg := measured(b)
+		p, err := kafka.NewProducer(cfg, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		waits := command(change("a").Body.(*pb.Change))
+		waits.Due = time.Now().Add(31 * time.Second)
+		if err := p.Publish(t.Context(), waits); err != nil {
+			t.Fatal(err)
+		}
+		lost := kafkatest.Record{Record: schemas.Record{Topic: schemas.Delay("2m"), Value: []byte("x")}, Partition: -1}
+		b.Write(lost)
+		d, err := kafka.NewDelayer(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, d)
+		time.Sleep(10 * time.Second)
+		held := map[string]float64{"in_flight_messages{class=high,role=delayer}": 2}
+		kafka.SameValues(t, counted(t, reg, "role=delayer", "messages"), held)
+		time.Sleep(3 * time.Minute)
+		want := map[string]float64{"done": 1, "dead": 1}
+		if got := outcomes(t, reg, schemas.RoleDelayer); !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		kafka.SameValues(t, counted(t, reg, "role=delayer", "in_flight"), map[string]float64{})
+	})
+}
+
+func TestProducerCountsWhatIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		cfg, reg := measured(b)
+		p, err := kafka.NewProducer(cfg, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		b.FailProduce(schemas.Changes, kafkatest.Refused, 1)
+		if err := p.Publish(t.Context(), change("a")); err == nil {
+			t.Fatal("published what was refused")
+		}
+		if err := p.Publish(t.Context(), change("a")); err != nil {
+			t.Fatal(err)
+		}
+		kafka.SameValues(t, counted(t, reg, "publish_failures"), map[string]float64{"publish_failures_total{class=,role=producer}": 1})
+	})
+}

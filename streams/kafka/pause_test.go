@@ -1,0 +1,571 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A runner is a part that can be paused.
+type runner interface{ Run(context.Context) error }
+
+// pausable are the parts, and what each is fed with and handles. They note in l what they handle.
+func pausable() map[string]struct {
+	role  schemas.Role
+	topic schemas.Topic // read and committed
+	make  func(c kafka.Config, l *ledger) (runner, error)
+} {
+	type part = struct {
+		role  schemas.Role
+		topic schemas.Topic
+		make  func(c kafka.Config, l *ledger) (runner, error)
+	}
+	return map[string]part{
+		"Group": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *ledger) (runner, error) {
+			return kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					l.note(d)
+					return plan(ctx, d)
+				})
+		}},
+		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c kafka.Config, l *ledger) (runner, error) {
+			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 100 * time.Millisecond},
+				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
+					for _, d := range batch {
+						l.note(d)
+					}
+					return nil
+				}})
+		}},
+	}
+}
+
+// total is how many deliveries l has seen.
+func (l *ledger) total() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.seen {
+		n += len(s)
+	}
+	return n
+}
+
+func send(b *kafkatest.Broker, keys int) {
+	var msgs []schemas.Message
+	for i := range keys {
+		msgs = append(msgs, change(fmt.Sprint(i)))
+	}
+	b.Send(msgs...)
+}
+
+// garbage writes what cannot be decoded.
+func garbage(b *kafkatest.Broker, topic schemas.Topic) {
+	r := kafkatest.Record{Partition: 0}
+	r.Topic, r.Value = topic, []byte("{")
+	b.Write(r)
+}
+
+// paused is b's configuration with Controls of its own, to which entries were applied.
+func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (kafka.Config, *kafka.Controls) {
+	t.Helper()
+	c := new(kafka.Controls)
+	apply(t, c, entries...)
+	cfg := b.Config()
+	cfg.Controls = c
+	return cfg, c
+}
+
+// A message pauses processes in under a second, for as long as it is not lifted: nothing is
+// handled or committed. One that starts meanwhile handles nothing either. All go on within a
+// second, where they stopped, each key in order.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		const keys = 20
+		parts, ledgers := pausable(), map[string]*ledger{}
+		start := func(name string) {
+			cfg := b.Config()
+			cfg.Controls = follow(t, b) // a process of its own
+			ledgers[name] = new(ledger)
+			p, err := parts[name].make(cfg, ledgers[name])
+			if err != nil {
+				t.Fatal(err)
+			}
+			background(t, p)
+		}
+		check := func(name string, n int) {
+			t.Helper()
+			if got := ledgers[name].total(); got != n {
+				t.Errorf("%s: %d handled, want %d", name, got, n)
+			}
+			if got := sum(b.Committed(parts[name].role, parts[name].topic)); got != int64(n) {
+				t.Errorf("%s: %d committed, want %d", name, got, n)
+			}
+		}
+		start("Group")
+		send(b, keys)
+		time.Sleep(5 * time.Second)
+		check("Group", keys)
+
+		b.Send(control(&pb.Control{Paused: true}))
+		time.Sleep(900 * time.Millisecond)
+		send(b, keys)
+		start("BatchGroup")
+		time.Sleep(20 * time.Minute)
+		check("Group", keys)
+		check("BatchGroup", 0)
+
+		b.Send(control(&pb.Control{}))
+		time.Sleep(900 * time.Millisecond)
+		check("Group", 2*keys)
+		check("BatchGroup", 2*keys)
+		for _, l := range ledgers {
+			l.check(t, keys, 2)
+		}
+	})
+}
+
+// A part that starts paused handles nothing, not even what it could not decode; it goes on by itself
+// when the until comes.
+func TestPauseUntil(t *testing.T) {
+	for name, part := range pausable() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				send(b, 10)
+				garbage(b, part.topic)
+				cfg, _ := paused(t, b, &pb.Control{Role: string(part.role), Paused: true, Until: ends(time.Hour)})
+				var l ledger
+				p, err := part.make(cfg, &l)
+				if err != nil {
+					t.Fatal(err)
+				}
+				background(t, p)
+				time.Sleep(time.Until(ends(time.Hour).AsTime()) - time.Millisecond)
+				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), b.Committed(part.role, part.topic); n+dead+len(at) > 0 {
+					t.Errorf("while paused: %d handled, %d dead letters, committed %v", n, dead, at)
+				}
+				time.Sleep(time.Second)
+				l.check(t, 10, 1)
+				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), sum(b.Committed(part.role, part.topic)); n != 10 || dead != 1 || at != 11 {
+					t.Errorf("%d handled, %d dead letters, %d committed, want 10, 1, 11", n, dead, at)
+				}
+			})
+		})
+	}
+}
+
+// A Group that is paused between two messages begins no other. What it has done is committed, what
+// it has read is not lost when it is stopped, and its successor does the rest.
+func TestPauseGroupAndStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		send(b, 7)
+		garbage(b, schemas.Changes)
+		send(b, 7)
+		cfg, c := paused(t, b)
+		var l ledger
+		h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if c.Role(schemas.RolePlanner) {
+				t.Errorf("offset %d is handled while the role is paused", d.Offset)
+			}
+			l.note(d)
+			time.Sleep(100 * time.Millisecond)
+			if l.total() == 7 {
+				apply(t, c, &pb.Control{Role: "planner", Paused: true})
+			}
+			return plan(ctx, d)
+		}
+		group := func() *kafka.Group {
+			g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return g
+		}
+		if err := run(t, time.Minute, group()); err != nil {
+			t.Fatal(err)
+		}
+		if got, dead := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 || dead != 0 {
+			t.Errorf("committed %d and %d dead letters, want 7 and none", got, dead)
+		}
+		apply(t, c, &pb.Control{Role: "planner"})
+		if err := run(t, time.Minute, group()); err != nil {
+			t.Fatal(err)
+		}
+		l.check(t, 7, 2)
+		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 15 {
+			t.Errorf("committed %d, want 15", got)
+		}
+	})
+}
+
+// What was done before a pause is committed in it, however the commit fails at first.
+func TestPauseCommits(t *testing.T) {
+	for name, part := range pausable() {
+		for fault, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
+			t.Run(name+", "+fault, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := kafkatest.New(t, kafkatest.Options{})
+					cfg, c := paused(t, b)
+					var l ledger
+					p, err := part.make(cfg, &l)
+					if err != nil {
+						t.Fatal(err)
+					}
+					background(t, p)
+					time.Sleep(5 * time.Second)
+					mend := b.FailCommit(part.role, f, -1)
+					send(b, 10)
+					time.Sleep(2 * time.Second)
+					apply(t, c, &pb.Control{Paused: true})
+					time.Sleep(time.Second)
+					mend()
+					time.Sleep(time.Minute)
+					if got := sum(b.Committed(part.role, part.topic)); got != 10 {
+						t.Errorf("committed %d while paused, want 10", got)
+					}
+					l.check(t, 10, 1)
+				})
+			})
+		}
+	}
+}
+
+// A message that is tried again in place is not tried while its role is paused. That spends no
+// attempt and is no failure.
+func TestPauseBetweenTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		cfg, c := paused(t, b)
+		calls := 0
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				if calls++; calls == 1 {
+					apply(t, c, &pb.Control{Role: "planner", Paused: true, Until: ends(24 * time.Hour)})
+					return nil, errors.New("connection reset")
+				}
+				if time.Now().Before(ends(24*time.Hour).AsTime()) || d.Attempt != 1 || d.From != schemas.Changes {
+					t.Errorf("called at %v: %+v", time.Now(), d)
+				}
+				return plan(ctx, d)
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t, 24*time.Hour+time.Second, g); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || calls != 2 {
+			t.Errorf("got %v of %d calls, want %v of 2", got, calls, want)
+		}
+	})
+}
+
+// A batch whose Store fails is not stored again while the role is paused.
+func TestPauseBetweenStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		send(b, 10)
+		cfg, c := paused(t, b)
+		var calls []time.Time
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}},
+			storeFunc{func(context.Context, []*schemas.Delivery) error {
+				if calls = append(calls, time.Now()); len(calls) == 3 {
+					apply(t, c, &pb.Control{Role: "sink", Paused: true, Until: ends(24 * time.Hour)})
+				}
+				if len(calls) < 5 {
+					return retry.Unavailable(errors.New("connection refused"))
+				}
+				return nil
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t, 24*time.Hour+time.Minute, g); err != nil {
+			t.Fatal(err)
+		}
+		if len(calls) != 5 || calls[3].Before(ends(24*time.Hour).AsTime()) {
+			t.Errorf("calls at %v, want 3, then 2 after a day", calls)
+		}
+		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != 10 {
+			t.Errorf("committed %d, want 10", got)
+		}
+	})
+}
+
+// Of a batch that is not complete when its role is paused nothing is settled, not even what could
+// not be stored anyway.
+func TestPauseBeforeStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg, c := paused(t, b)
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 10 * time.Second}, &table{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, g)
+		time.Sleep(5 * time.Second)
+		garbage(b, schemas.Changes)
+		time.Sleep(5 * time.Second)
+		apply(t, c, &pb.Control{Paused: true})
+		time.Sleep(time.Hour)
+		if got := len(b.Read(schemas.Dead)); got > 0 {
+			t.Errorf("%d dead letters while paused", got)
+		}
+		apply(t, c, &pb.Control{})
+		time.Sleep(time.Second)
+		if got := len(b.Read(schemas.Dead)); got != 1 {
+			t.Errorf("%d dead letters, want 1", got)
+		}
+	})
+}
+
+// What comes while a role is paused is not even fetched.
+func TestPauseFetchesNothing(t *testing.T) {
+	for name, part := range pausable() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				cfg, c := paused(t, b)
+				var l ledger
+				p, err := part.make(cfg, &l)
+				if err != nil {
+					t.Fatal(err)
+				}
+				background(t, p)
+				send(b, 10)
+				time.Sleep(5 * time.Second)
+				apply(t, c, &pb.Control{Paused: true})
+				send(b, 10) // ends the poll that was under way
+				time.Sleep(time.Second)
+				mend := b.FailFetch(part.topic, kafkatest.Refused, -1) // would end Run
+				send(b, 10)
+				time.Sleep(time.Hour)
+				mend()
+				apply(t, c, &pb.Control{})
+				time.Sleep(5 * time.Second)
+				l.check(t, 10, 3)
+			})
+		})
+	}
+}
+
+// A paused delayer moves nothing, whatever has become due, and then all of it at once.
+func TestPauseDelayer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+		cfg, c := paused(t, b, &pb.Control{Role: "delayer", Paused: true})
+		p, err := kafka.NewProducer(cfg, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		d, err := kafka.NewDelayer(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, d)
+		publish := func(items ...string) {
+			for _, i := range items {
+				m := change(i)
+				m.Due = time.Now().Add(time.Minute)
+				if err := p.Publish(t.Context(), m); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		check := func(again int, committed int64) {
+			t.Helper()
+			if got, at := len(b.Read(schemas.Again(schemas.RolePlanner))), sum(b.Committed(schemas.RoleDelayer, schemas.Delay("30s"))); got != again || at != committed {
+				t.Errorf("%d came back, %d committed, want %d, %d", got, at, again, committed)
+			}
+		}
+		publish("a", "b", "c")
+		time.Sleep(10 * time.Minute)
+		publish("d")
+		time.Sleep(10 * time.Minute)
+		check(0, 0)
+		apply(t, c, &pb.Control{Role: "delayer"})
+		time.Sleep(time.Second)
+		check(4, 4)
+		publish("e")
+		time.Sleep(20 * time.Second)
+		apply(t, c, &pb.Control{Role: "delayer", Paused: true}) // what it holds waits on
+		time.Sleep(10 * time.Minute)
+		check(4, 4)
+		apply(t, c, &pb.Control{Role: "delayer"})
+		time.Sleep(time.Second)
+		check(5, 5)
+	})
+}
+
+// Partitions hold many accounts: messages of a paused part make room for the others in the lanes,
+// spend nothing, and come back when the pause is over.
+func TestPausePartOfGroup(t *testing.T) {
+	for name, tt := range map[string]struct {
+		entry *pb.Control
+		waits bool
+	}{
+		"its account":                  {&pb.Control{Account: "acme", Paused: true}, true},
+		"its store":                    {&pb.Control{Account: "acme", Store: "1", Paused: true}, true},
+		"its role for its account":     {&pb.Control{Role: "planner", Account: "acme", Paused: true}, true},
+		"its role for its store":       {&pb.Control{Role: "planner", Account: "acme", Store: "1", Paused: true}, true},
+		"another store":                {&pb.Control{Account: "acme", Store: "2", Paused: true}, false},
+		"another role for its account": {&pb.Control{Role: "steward", Account: "acme", Paused: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+				other := change("other")
+				other.Body.(*pb.Change).Account = "umbrella"
+				b.Send(change("a"), other)
+				cfg, c := paused(t, b, tt.entry)
+				start, got := time.Now(), map[string]string{}
+				g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+						history := slices.ContainsFunc(d.Headers, func(h schemas.Header) bool { return h.Key == schemas.TrailHistory })
+						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt, d.Waits, history, time.Since(start).Round(time.Minute))
+						return plan(ctx, d)
+					})
+				if err != nil {
+					t.Fatal(err)
+				}
+				background(t, g)
+				background(t, delayer(t, b))
+				time.Sleep(21 * time.Minute)
+				lift := &pb.Control{Role: tt.entry.GetRole(), Account: tt.entry.GetAccount(), Store: tt.entry.GetStore()}
+				apply(t, c, lift)
+				time.Sleep(6 * time.Minute)
+				want := map[string]string{
+					"a":     "attempt 1, waits 0, history false after 0s",
+					"other": "attempt 1, waits 0, history false after 0s",
+				}
+				if tt.waits { // 30 s, 2 m, and then 5 m each time
+					want["a"] = "attempt 1, waits 0, history false after 23m0s"
+				}
+				if fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("got  %v\nwant %v", got, want)
+				}
+				if n := len(b.Read(schemas.Dead)) + len(b.Read(schemas.Delay("10m"))); n > 0 {
+					t.Errorf("%d dead letters and messages in a lane that is too long", n)
+				}
+			})
+		})
+	}
+}
+
+// A role to which nothing can come back handles its messages rather than to lose them.
+func TestPausePartOfRoleWithoutLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t, time.Minute, g); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || len(b.Read(schemas.Dead)) > 0 {
+			t.Errorf("got %v and %d dead letters, want %v and none", got, len(b.Read(schemas.Dead)), want)
+		}
+	})
+}
+
+// What cannot be put aside is not committed; what was, but was reported lost, is there once.
+func TestPauseAsideFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault     kafkatest.Fault
+		stops     bool
+		committed int64
+		lane      int
+	}{
+		"refused":       {kafkatest.Refused, true, 0, 0},
+		"not done":      {kafkatest.NotDone, false, 1, 1},
+		"done but lost": {kafkatest.DoneButLost, false, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(change("a"))
+				b.FailProduce(schemas.Delay("30s"), tt.fault, 1)
+				cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
+				g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t, time.Minute, g); (err != nil) != tt.stops {
+					t.Errorf("Run = %v", err)
+				}
+				if at, n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Delay("30s"))); at != tt.committed || n != tt.lane {
+					t.Errorf("committed %d, %d in the lane, want %d, %d", at, n, tt.committed, tt.lane)
+				}
+			})
+		})
+	}
+}
+
+// Members that come and go while their role is paused take partitions over as ever. Afterwards each
+// message is handled once, and those of a key in order. It runs in real time, as TestRebalance.
+func TestPauseRebalance(t *testing.T) {
+	for name, part := range pausable() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
+			const keys, each = 40, 5
+			cfg, c := paused(t, b)
+			var l ledger
+			var wg sync.WaitGroup
+			start := func(d time.Duration) {
+				wg.Go(func() {
+					p, err := part.make(cfg, &l)
+					if err == nil {
+						err = run(t, d, p)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			start(10 * time.Second)
+			send(b, keys)
+			<-time.After(2 * time.Second)
+			start(1500 * time.Millisecond) // its partitions go back to the first in the pause
+			<-time.After(500 * time.Millisecond)
+			apply(t, c, &pb.Control{Paused: true})
+			<-time.After(100 * time.Millisecond)
+			before := l.total()
+			for range each - 1 {
+				send(b, keys)
+			}
+			for range 3 {
+				start(1500 * time.Millisecond)
+				<-time.After(500 * time.Millisecond)
+			}
+			<-time.After(2 * time.Second)
+			if got := l.total(); got != before {
+				t.Errorf("%d handled while paused", got-before)
+			}
+			apply(t, c, &pb.Control{})
+			wg.Wait()
+			l.check(t, keys, each)
+			if got := sum(b.Committed(part.role, part.topic)); got != keys*each {
+				t.Errorf("committed %d, want %d", got, keys*each)
+			}
+		})
+	}
+}

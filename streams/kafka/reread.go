@@ -1,0 +1,101 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// lossy returns the partitions of which the client found that the broker lost records.
+func lossy(fetches kgo.Fetches) (parts []partition) {
+	fetches.EachError(func(topic string, id int32, err error) {
+		if loss := (*kgo.ErrDataLoss)(nil); errors.As(err, &loss) {
+			parts = append(parts, partition{topic, id})
+		}
+	})
+	return parts
+}
+
+// reread judges a poll. A partition whose log has lost its end is read again from its start: what
+// was stored may have come back under other offsets, and of what is there the sink knows what it has.
+// It returns the partitions for which this was done; what the poll got of them is stale. No
+// rebalance happens meanwhile.
+func (g *BatchGroup) reread(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) (again map[partition]bool, err error) {
+	parts := lossy(fetches)
+	err = pollError(fetches, g.router.log)
+	if out := (*outOfRange)(nil); errors.As(err, &out) {
+		var cut []standing
+		if cut, err = g.router.examine(ctx, cl, out); err == nil {
+			for _, s := range cut {
+				parts = append(parts, s.at)
+			}
+		}
+	}
+	if err != nil || len(parts) == 0 {
+		return nil, err
+	}
+	again = map[partition]bool{}
+	for _, at := range parts {
+		again[at] = true
+	}
+	return again, g.rewind(ctx, cl, again)
+}
+
+// rewind lets go of what was read of parts, and has them read from their start.
+func (g *BatchGroup) rewind(ctx context.Context, cl *kgo.Client, parts map[partition]bool) error {
+	owned := map[string][]int32{}
+	for at := range parts {
+		owned[at.topic] = append(owned[at.topic], at.id)
+	}
+	starts, err := g.starts(ctx, cl, owned)
+	if err != nil {
+		return err
+	}
+	streams := g.owned(owned)
+	if stuck := g.release(cl, streams, false); stuck > 0 {
+		return fmt.Errorf("%d batches of partitions that lost records are still being stored after they were cancelled", stuck)
+	}
+	to := map[string]map[int32]kgo.EpochOffset{}
+	for _, s := range streams {
+		if to[s.topic] == nil {
+			to[s.topic] = map[int32]kgo.EpochOffset{}
+		}
+		to[s.topic][s.id] = kgo.EpochOffset{Epoch: -1, Offset: starts[s.topic][s.id]}
+		g.router.log.Error("the broker lost records: the partition is read again from its start",
+			"topic", s.topic, "partition", s.id, "from", starts[s.topic][s.id])
+	}
+	g.commits.sending <- struct{}{} // no commit while positions are set
+	cl.SetOffsets(to)
+	<-g.commits.sending
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range streams {
+		g.begin(cl, s.partition)
+	}
+	return nil
+}
+
+// starts returns where the logs of parts start: a broker that has just lost records may need a while.
+func (g *BatchGroup) starts(ctx context.Context, cl *kgo.Client, parts map[string][]int32) (starts offsets, err error) {
+	ctx, cancel := context.WithTimeout(ctx, belowLimit)
+	defer cancel()
+	var topics []string
+	for topic := range parts {
+		topics = append(topics, topic)
+	}
+	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second, Elapsed: belowLimit}
+	_, err = policy.Do(ctx, func() error {
+		starts, _, err = bounds(ctx, kadm.NewClient(cl), topics...)
+		return err
+	}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("look where logs that lost records start: %w", err)
+	}
+	return starts, nil
+}

@@ -1,0 +1,34 @@
+package kafka
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// A scale weighs what is in memory. Any number may add; one may wait.
+type scale struct {
+	n     atomic.Int64
+	moved chan struct{}
+}
+
+func newScale() *scale { return &scale{moved: make(chan struct{}, 1)} }
+
+func (s *scale) add(n int64) {
+	s.n.Add(n)
+	if n < 0 {
+		select {
+		case s.moved <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// wait returns when there is less than limit on the scale, or ctx is done.
+func (s *scale) wait(ctx context.Context, limit int64) {
+	for s.n.Load() >= limit && ctx.Err() == nil {
+		select {
+		case <-s.moved:
+		case <-ctx.Done():
+		}
+	}
+}

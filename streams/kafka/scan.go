@@ -1,0 +1,151 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const (
+	// scanStall is how long nothing may come before a scan looks whether there is more at all.
+	scanStall = 2 * time.Second
+	// scanPatience is how many such looks in a row may fail.
+	scanPatience = 15
+)
+
+// A span is the offsets of a partition from one up to another, which is not in it.
+type span struct{ from, to int64 }
+
+// spans returns all that the partitions of a topic hold now.
+func spans(ctx context.Context, adm *kadm.Client, topic string) (map[int32]span, error) {
+	starts, ends, err := bounds(ctx, adm, topic)
+	if err != nil {
+		return nil, err
+	}
+	if len(ends[topic]) == 0 {
+		return nil, fmt.Errorf("topic %s is not there", topic)
+	}
+	out := map[int32]span{}
+	for id, end := range ends[topic] {
+		out[id] = span{starts[topic][id], end}
+	}
+	return out, nil
+}
+
+// A scanner reads what a topic holds, once, and outside of any group.
+type scanner struct {
+	cfg   Config
+	topic string
+	left  map[int32]span // not yet read
+}
+
+// scan calls f for the records of a topic that lie in spans: those of a partition in
+// order, one call at a time. incarnation tells the topic from one of the same name.
+func scan(ctx context.Context, cfg Config, topic string, parts map[int32]span, f func(rec *kgo.Record, incarnation uint32) error) error {
+	s := scanner{cfg: cfg, topic: topic, left: map[int32]span{}}
+	from := map[int32]kgo.Offset{}
+	for id, p := range parts {
+		if p.from < p.to {
+			s.left[id], from[id] = p, kgo.NewOffset().At(p.from)
+		}
+	}
+	if len(s.left) == 0 {
+		return nil
+	}
+	opts, err := cfg.options("scan",
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // what was removed meanwhile is not there to be read
+		kgo.FetchMaxPartitionBytes(1<<20))
+	if err != nil {
+		return err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	if err := s.run(ctx, cl, f); err != nil {
+		return fmt.Errorf("read %s: %w", topic, err)
+	}
+	return nil
+}
+
+func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, uint32) error) error {
+	for stalls := 0; len(s.left) > 0; {
+		pctx, cancel := context.WithTimeout(ctx, scanStall)
+		fetches := cl.PollRecords(pctx, 1000)
+		stalled := pctx.Err() != nil
+		cancel()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := pollError(fetches, s.cfg.logger()); err != nil {
+			return err
+		}
+		for _, fetch := range fetches {
+			for _, t := range fetch.Topics {
+				for _, p := range t.Partitions {
+					if err := s.take(p.Records, incarnation(t.TopicID), f); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		if fetches.NumRecords() > 0 || !stalled {
+			stalls = 0
+			continue
+		}
+		stalls++
+		if err := s.probe(ctx, cl); err != nil && stalls >= scanPatience {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *scanner) take(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint32) error) error {
+	for _, rec := range recs {
+		p, ok := s.left[rec.Partition]
+		if !ok {
+			return nil
+		}
+		if rec.Offset < p.to {
+			if err := f(rec, inc); err != nil {
+				return err
+			}
+		}
+		s.reached(rec.Partition, rec.Offset+1)
+	}
+	return nil
+}
+
+func (s *scanner) reached(id int32, next int64) {
+	p := s.left[id]
+	if p.from = next; p.from >= p.to {
+		delete(s.left, id)
+		return
+	}
+	s.left[id] = p
+}
+
+// probe asks for what is left: there may be no record up to the end of a span, which no poll tells.
+func (s *scanner) probe(ctx context.Context, cl *kgo.Client) error {
+	topics, err := kadm.NewClient(cl).ListTopics(ctx, s.topic)
+	if err != nil {
+		return fmt.Errorf("list topic: %w", err)
+	}
+	var errs []error
+	for id, p := range s.left {
+		next, err := firstFrom(ctx, cl, topics[s.topic], id, p.from)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
+		} else if next >= p.to {
+			s.reached(id, next)
+		}
+	}
+	return errors.Join(errs...)
+}

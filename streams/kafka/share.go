@@ -1,0 +1,184 @@
+package kafka
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A share is one partition that a Pool owns.
+type share struct {
+	partition
+	in *intake
+
+	stopping atomic.Bool  // no task is begun any more
+	busy     atomic.Int64 // tasks that were begun and are not settled
+	wary     atomic.Bool  // past tells of deaths
+	idle     chan struct{}
+	once     sync.Once // closes idle, when stopping and not busy
+
+	mu      sync.Mutex // guards the rest
+	tracker *tracker
+	paused  bool   // not fetched: its window is nearly full
+	first   int64  // the first offset that was delivered; -1: none yet
+	epoch   int32  // of first
+	past    past   // what is known of deaths
+	opened  bool   // the brokers have been told that tasks may be at work
+	told    string // the metadata that was last to be committed
+	quiet   bool   // nothing was delivered since the last tick
+}
+
+func newShare(in *intake, at partition, window int) *share {
+	return &share{partition: at, in: in, tracker: newTracker(window), idle: make(chan struct{}), first: -1}
+}
+
+// begin takes note that a task is begun, unless none is to be.
+func (s *share) begin() bool {
+	s.busy.Add(1)
+	if s.stopping.Load() {
+		s.leave()
+		return false
+	}
+	return true
+}
+
+// leave takes note that a task that was begun is settled: its outputs are acknowledged, or it
+// was given up.
+func (s *share) leave() {
+	if s.busy.Add(-1) == 0 && s.stopping.Load() {
+		s.once.Do(func() { close(s.idle) })
+	}
+}
+
+// stop has no more tasks begun. idle is closed once those that were are settled.
+func (s *share) stop() {
+	s.stopping.Store(true)
+	if s.busy.Load() == 0 {
+		s.once.Do(func() { close(s.idle) })
+	}
+}
+
+// admit takes note of delivered records, and returns the first one's slot. pause says that
+// the partition is to be fetched no more: three quarters of the window are in flight, and the
+// last quarter is room for one more poll.
+func (s *share) admit(recs []*kgo.Record) (first uint64, pause, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.first < 0 {
+		s.first, s.epoch = recs[0].Offset, recs[0].LeaderEpoch
+	}
+	s.quiet = false
+	for i, rec := range recs {
+		slot, ok := s.tracker.add(rec.Offset, rec.LeaderEpoch)
+		if !ok {
+			return 0, false, false
+		}
+		if i == 0 {
+			first = slot
+		}
+	}
+	if !s.paused && s.tracker.inFlight() >= s.window()/4*3 {
+		s.paused, pause = true, true
+	}
+	return first, pause, true
+}
+
+func (s *share) window() int { return len(s.tracker.ring) }
+
+// finish takes note that the record in slot is done, and reports whether the partition
+// is to be fetched again.
+func (s *share) finish(slot uint64) (resume bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tracker.finish(slot)
+	if s.paused && !s.tracker.dead && s.tracker.inFlight() <= s.window()/4 {
+		s.paused = false
+		return true
+	}
+	return false
+}
+
+// kill makes all that is still in flight count for nothing.
+func (s *share) kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tracker.kill()
+}
+
+// dead says that the partition is not ours any more.
+func (s *share) dead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tracker.dead
+}
+
+// full says that the partition is not fetched because its window is nearly full.
+func (s *share) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.paused
+}
+
+// open says that tasks are about to be begun, and whether that is not on record yet.
+func (s *share) open() (fresh bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh = !s.opened
+	s.opened = true
+	return fresh
+}
+
+// rest takes note that a second has passed: a partition of which nothing is in flight, and
+// nothing came meanwhile, is at rest.
+func (s *share) rest() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.opened && s.quiet && s.tracker.inFlight() == 0 {
+		s.opened = false
+	}
+	s.quiet = true
+}
+
+// position returns what to commit for the partition, if that is news.
+func (s *share) position(atWork []int64) (position, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tracker.dead || s.first < 0 {
+		return position{}, false
+	}
+	at, moved := s.tracker.take()
+	if s.tracker.base == 0 { // nothing is done yet
+		at = kgo.EpochOffset{Epoch: s.epoch, Offset: s.first}
+	}
+	open := s.opened && !(s.stopping.Load() && len(atWork) == 0)
+	text := s.past.text(open, at.Offset, atWork)
+	if !moved && text == s.told {
+		return position{}, false
+	}
+	s.told = text
+	return position{at, text}, true
+}
+
+// learn takes in what the commit at offset tells of the past.
+func (s *share) learn(metadata string, offset int64, log *slog.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.past = readPast(metadata, offset, s.window())
+	s.wary.Store(s.past.horizon > 0 || len(s.past.deaths) > 0)
+	if len(s.past.deaths) > 0 {
+		log.Warn("messages were at work when a process died", "topic", s.topic, "partition", s.id, "messages", len(s.past.deaths))
+	}
+}
+
+// suspect returns in how many deaths the message at offset may have been at work, and whether it
+// must be on record before it is begun.
+func (s *share) suspect(offset int64) (deaths int, careful bool) {
+	if !s.wary.Load() {
+		return 0, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.past.of(offset)
+}

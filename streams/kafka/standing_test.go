@@ -1,0 +1,63 @@
+package kafka
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+func TestStanding(t *testing.T) {
+	for name, tt := range map[string]struct {
+		position, committed, start, end int64
+		want                            breach
+		gone                            int64
+		says                            string
+	}{
+		"committed below the start":             {5, 5, 12, 20, removed, 7, "--to-earliest"},
+		"read on below the start":               {9, 5, 12, 20, removed, 3, "--to-earliest"},
+		"committed below, position not known":   {-1, 5, 12, 20, removed, 7, "--to-earliest"},
+		"nothing committed, nothing read":       {-1, -1, 12, 20, removed, 12, "committed nothing"},
+		"nothing committed, read on":            {4, -1, 12, 20, removed, 8, "committed nothing"},
+		"others have gone on":                   {5, 15, 12, 20, outrun, -3, "Start it again"},
+		"beyond the end":                        {50, 50, 0, 20, truncated, -50, "--to-latest"},
+		"beyond the end of an empty log":        {50, 50, 0, 0, truncated, -50, "--to-latest"},
+		"in range by now":                       {15, 15, 12, 20, truncated, -3, "--to-latest"},
+		"nothing committed, log from the first": {-1, -1, 0, 20, truncated, 0, "--to-latest"},
+	} {
+		s := standing{at: partition{"millrace.changes", 3}, group: "millrace.sink", position: tt.position, committed: tt.committed, start: tt.start, end: tt.end}
+		if got := s.breach(); got != tt.want || s.gone() != tt.gone {
+			t.Errorf("%s: %d, %d gone, want %d, %d", name, got, s.gone(), tt.want, tt.gone)
+		}
+		if got := s.error([]string{"k1:9092"}).Error(); !strings.Contains(got, tt.says) {
+			t.Errorf("%s: %q does not say %q", name, got, tt.says)
+		}
+	}
+}
+
+// An incident's id tells one loss from another, and two tellings of one loss are one; the key holds all of one partition.
+func TestStandingIncident(t *testing.T) {
+	s := standing{at: partition{"millrace.changes", 3}, group: "millrace.sink", committed: 5, start: 12}
+	first, again := s.incident(schemas.RoleSink, "x"), s.incident(schemas.RoleSink, "x")
+	if first.GetId() != again.GetId() {
+		t.Error("one loss has two ids")
+	}
+	ids := map[string]bool{first.GetId(): true}
+	for _, change := range []func(*standing){
+		func(s *standing) { s.committed++ }, func(s *standing) { s.start++ }, func(s *standing) { s.at.id++ },
+		func(s *standing) { s.at.topic += "x" }, func(s *standing) { s.group += "x" },
+	} {
+		other := s
+		change(&other)
+		ids[other.incident(schemas.RoleSink, "x").GetId()] = true
+	}
+	if len(ids) != 6 {
+		t.Errorf("%d ids, want 6", len(ids))
+	}
+	if got, want := schemas.IncidentKey(first), "///millrace.sink millrace.changes 3/records-removed"; got != want {
+		t.Errorf("key %q, want %q", got, want)
+	}
+	if err := schemas.Validate(first); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,265 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+const (
+	remoteTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	remoteSpan  = "00f067aa0ba902b7"
+	remote      = "00-" + remoteTrace + "-" + remoteSpan + "-01"
+	unsampled   = "00-" + remoteTrace + "-" + remoteSpan + "-00"
+	vendor      = "acme=1,other=2"
+)
+
+// traced is a record of changes that stands in a trace.
+func traced(t *testing.T, item, parent, state string) kafkatest.Record {
+	t.Helper()
+	rec, err := schemas.Encode(change(item))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parent != "" {
+		rec.Headers = append(rec.Headers, schemas.Header{Key: "traceparent", Value: []byte(parent)})
+	}
+	if state != "" {
+		rec.Headers = append(rec.Headers, schemas.Header{Key: "tracestate", Value: []byte(state)})
+	}
+	return kafkatest.Record{Record: rec, Partition: -1}
+}
+
+// tracer records spans in memory.
+func tracer(t *testing.T, o ...sdktrace.TracerProviderOption) (trace.Tracer, *tracetest.InMemoryExporter) {
+	t.Helper()
+	mem := tracetest.NewInMemoryExporter()
+	tp := sdktrace.NewTracerProvider(append(o, sdktrace.WithSyncer(mem))...)
+	return tp.Tracer("test"), mem
+}
+
+// fails makes its items what their names say.
+func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	switch d.Body.(*pb.Change).GetItem() {
+	case "bad":
+		return nil, retry.Permanent(errors.New("no good"))
+	case "later":
+		return nil, retry.Wait(errors.New("not yet"), time.Time{})
+	}
+	return plan(ctx, d)
+}
+
+func tracedGroup(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Group {
+	t.Helper()
+	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// Without a tracer a trace goes on through us as if we were not there, whatever it says.
+func TestTraceIsPassedOn(t *testing.T) {
+	for name, tt := range map[string]struct{ parent, state string }{
+		"both":      {remote, vendor},
+		"no state":  {remote, ""},
+		"not valid": {"what is this", vendor},
+		"none":      {"", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				for _, item := range []string{"good", "bad", "later"} {
+					b.Write(traced(t, item, tt.parent, tt.state))
+				}
+				if err := run(t, time.Minute, tracedGroup(t, b.Config(), fails)); err != nil {
+					t.Fatal(err)
+				}
+				for _, topic := range []schemas.Topic{schemas.DuplicationHigh, schemas.Dead, schemas.Delay("30s")} {
+					recs := b.Read(topic)
+					if len(recs) != 1 {
+						t.Fatalf("%d records in %s, want 1", len(recs), topic)
+					}
+					got := [2]string{recs[0].Header("traceparent"), recs[0].Header("tracestate")}
+					if want := [2]string{tt.parent, tt.state}; got != want {
+						t.Errorf("%s: got %q, want %q", topic, got, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestTraceOfGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg := b.Config()
+		var mem *tracetest.InMemoryExporter
+		cfg.Tracer, mem = tracer(t)
+		for _, item := range []string{"good", "bad", "later"} {
+			b.Write(traced(t, item, remote, vendor))
+		}
+		b.Write(traced(t, "fresh", "", ""))
+		seen := map[string]string{}
+		err := run(t, time.Minute, tracedGroup(t, cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
+			return fails(ctx, d)
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spans := map[string]tracetest.SpanStub{}
+		for i, s := range mem.GetSpans() {
+			item := []string{"good", "bad", "later", "fresh"}[i]
+			spans[item] = s
+			if s.Name != "planner handle" || s.SpanKind != trace.SpanKindConsumer || s.SpanContext.SpanID().String() != seen[item] {
+				t.Errorf("%s: got %q %v %v, want that which the handler saw: %s", item, s.Name, s.SpanKind, s.SpanContext.SpanID(), seen[item])
+			}
+			if item == "fresh" {
+				if s.Parent.IsValid() {
+					t.Errorf("a message without a trace got parent %v", s.Parent)
+				}
+			} else if s.Parent.TraceID().String() != remoteTrace || s.Parent.SpanID().String() != remoteSpan || !s.Parent.IsRemote() || s.SpanContext.TraceState().String() != vendor {
+				t.Errorf("%s: got parent %v, want %s", item, s.Parent, remote)
+			}
+		}
+		if len(spans) != 4 {
+			t.Fatalf("%d spans, want 4", len(spans))
+		}
+		id, _ := schemas.Encode(change("good"))
+		want := []string{
+			"messaging.consumer.group.name=millrace.planner", "messaging.destination.name=millrace.changes", "messaging.destination.partition.id=0",
+			"messaging.kafka.offset=0", "messaging.message.id=" + string(id.Headers[1].Value), "messaging.operation.name=handle",
+			"messaging.operation.type=process", "messaging.system=kafka", "millrace.attempt=1",
+		}
+		if got := attributes(spans["good"].Attributes); !slices.Equal(got, want) {
+			t.Errorf("attributes:\ngot  %q\nwant %q", got, want)
+		}
+		for item, class := range map[string]string{"bad": "permanent", "later": "wait"} {
+			s := spans[item]
+			if s.Status.Code != codes.Error || s.Status.Description != class || len(s.Events) != 1 || !slices.Contains(attributes(s.Attributes), "error.type="+class) {
+				t.Errorf("%s: got %v with %d events and %q, want an error of class %s", item, s.Status, len(s.Events), attributes(s.Attributes), class)
+			}
+		}
+		outputs := map[string]string{}
+		for i, body := range b.Bodies(schemas.DuplicationHigh) {
+			outputs[body.(*pb.DuplicationCommand).GetItem()] = b.Read(schemas.DuplicationHigh)[i].Header("traceparent")
+		}
+		for _, item := range []string{"good", "fresh"} {
+			sc := spans[item].SpanContext
+			if want := fmt.Sprintf("00-%s-%s-01", sc.TraceID(), sc.SpanID()); outputs[item] != want {
+				t.Errorf("output of %s: got %q, want %q", item, outputs[item], want)
+			}
+		}
+		for _, topic := range []schemas.Topic{schemas.Dead, schemas.Delay("30s")} {
+			if got := b.Read(topic)[0].Header("traceparent"); got != remote {
+				t.Errorf("%s: got %q, want the message's own, %q", topic, got, remote)
+			}
+		}
+	})
+}
+
+func attributes(kvs []attribute.KeyValue) (s []string) {
+	for _, kv := range kvs {
+		s = append(s, string(kv.Key)+"="+kv.Value.Emit())
+	}
+	slices.Sort(s)
+	return s
+}
+
+// Who decided that a trace is not recorded is not overruled, and the trace goes on.
+func TestTraceThatIsNotSampled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		cfg := b.Config()
+		var mem *tracetest.InMemoryExporter
+		cfg.Tracer, mem = tracer(t, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
+		b.Write(traced(t, "good", unsampled, ""))
+		if err := run(t, time.Minute, tracedGroup(t, cfg, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(mem.GetSpans()); n != 0 {
+			t.Errorf("%d spans of a trace that is not recorded", n)
+		}
+		got := b.Read(schemas.DuplicationHigh)[0].Header("traceparent")
+		if !strings.HasPrefix(got, "00-"+remoteTrace) || !strings.HasSuffix(got, "-00") {
+			t.Errorf("got %q, want the same trace, not sampled", got)
+		}
+	})
+}
+
+func TestTraceOfProducer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		p, err := kafka.NewProducer(b.Config(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		tr, _ := tracer(t)
+		ctx, span := tr.Start(t.Context(), "upload")
+		defer span.End()
+		if err := p.Publish(ctx, change("a")); err != nil {
+			t.Fatal(err)
+		}
+		sc := span.SpanContext()
+		if got, want := b.Read(schemas.Changes)[0].Header("traceparent"), fmt.Sprintf("00-%s-%s-01", sc.TraceID(), sc.SpanID()); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		later := command(change("a").Body.(*pb.Change))
+		if err := p.Publish(t.Context(), later); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Read(schemas.DuplicationHigh)[0].Header("traceparent"); got != "" {
+			t.Errorf("got %q without a span", got)
+		}
+	})
+}
+
+// Of what is stored in batches those have a span whose trace is recorded.
+func TestTraceOfBatchGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg := b.Config()
+		var mem *tracetest.InMemoryExporter
+		cfg.Tracer, mem = tracer(t)
+		b.Write(traced(t, "good", remote, ""), traced(t, "bad", remote, ""), traced(t, "fresh", "", ""), traced(t, "quiet", unsampled, ""))
+		tb := &table{poison: "bad", fail: []fault{{errors.New("away"), false}}}
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState, Topics: []schemas.Topic{schemas.Changes}}, tb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t, time.Minute, g); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range mem.GetSpans() {
+			got = append(got, s.Name+" "+s.Parent.SpanID().String()+" "+s.Status.Code.String()+" "+s.Status.Description)
+		}
+		slices.Sort(got)
+		want := []string{"state handle " + remoteSpan + " Error permanent", "state handle " + remoteSpan + " Unset "}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if dead := b.Read(schemas.Dead); len(dead) != 1 || dead[0].Header("traceparent") != remote {
+			t.Errorf("got %v, want one dead letter with its own trace", dead)
+		}
+	})
+}

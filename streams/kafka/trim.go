@@ -1,0 +1,224 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// A Trimmer deletes records of work topics: those that every reader of the catalogue has
+// handled and that are older than keep. Where it is not known what a reader has handled,
+// nothing is deleted. Topics that are kept or compacted are left alone.
+type Trimmer struct {
+	admin   *Admin
+	keep    time.Duration
+	log     *slog.Logger
+	blocked map[block]bool // as of the last Trim
+}
+
+// A block is why a topic could not be trimmed.
+type block struct {
+	group, topic string
+	// ahead: the group has committed what the topic does not have, and not nothing.
+	ahead bool
+}
+
+// NewTrimmer returns a Trimmer that uses a, which stays the caller's.
+func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
+	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[block]bool{}}
+}
+
+// A ledger is what is known of a topic that may be trimmed.
+type ledger struct {
+	name    string
+	readers []string // their groups
+	// commits is by group and partition; a group is absent where it is not known what it has committed.
+	commits            map[string]map[int32]int64
+	starts, ends, aged map[int32]int64 // aged: the first record that is not older than keep
+}
+
+// upTo returns up to where a partition may be trimmed, and which groups have it otherwise.
+func (l *ledger) upTo(id int32) (to int64, blocks []block) {
+	start, okStart := l.starts[id]
+	end, okEnd := l.ends[id]
+	to, okAged := l.aged[id]
+	if !okStart || !okEnd || !okAged || to <= start {
+		return start, nil // what is not known is not trimmed
+	}
+	for _, group := range l.readers {
+		commits, known := l.commits[group]
+		at, ok := commits[id]
+		switch {
+		case !known:
+			to = start
+		case !ok:
+			to, blocks = start, append(blocks, block{group, l.name, false})
+		case at > end: // of a topic that was made again, or lost its end: it says nothing of this one
+			to, blocks = start, append(blocks, block{group, l.name, true})
+		default:
+			to = min(to, at)
+		}
+	}
+	return max(to, start), blocks
+}
+
+// Trim trims all topics, and returns how many records it deleted of which. An error does not keep
+// it from the other topics and partitions; what was not deleted, or was but is reported not to
+// have been, is left to the next call. It is not called twice at a time.
+func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, err error) {
+	ledgers, err := t.ledgers(ctx)
+	if ledgers == nil {
+		return nil, err
+	}
+	errs := []error{err}
+	var (
+		cut     kadm.Offsets
+		from    = offsets{}
+		blocked = map[block]bool{}
+	)
+	for _, l := range ledgers {
+		from[l.name] = l.starts
+		for id, start := range l.starts {
+			to, blocks := l.upTo(id)
+			for _, b := range blocks {
+				blocked[b] = true
+			}
+			if to > start {
+				cut.AddOffset(l.name, id, to, -1)
+			}
+		}
+	}
+	t.report(ledgers, blocked)
+	if len(cut) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	resp, err := t.admin.adm.DeleteRecords(ctx, cut)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("delete records: %w", err))
+	}
+	removed = map[schemas.Topic]int64{}
+	for topic, ps := range resp {
+		for id, r := range ps {
+			switch at, _ := cut.Lookup(topic, id); {
+			case r.Err == nil:
+				removed[t.admin.cfg.bare(topic)] += at.At - from[topic][id]
+			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process was faster
+				errs = append(errs, fmt.Errorf("delete records of %s: %w", partition{topic, id}, r.Err))
+			}
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+// report logs what cannot be trimmed, and what can be again: each once.
+func (t *Trimmer) report(ledgers map[string]*ledger, now map[block]bool) {
+	for b := range t.blocked {
+		l := ledgers[b.topic]
+		if l == nil || l.commits[b.group] == nil || len(l.aged) == 0 { // not known this time
+			now[b] = true
+		} else if !now[b] {
+			t.log.Info("a topic can be trimmed again", "group", b.group, "topic", b.topic)
+		}
+	}
+	for b := range now {
+		switch {
+		case t.blocked[b]:
+		case b.ahead:
+			t.log.Warn("a topic is not trimmed: a group has committed an offset beyond its end", "group", b.group, "topic", b.topic)
+		default:
+			t.log.Warn("a topic is not trimmed: a group that reads it has committed nothing", "group", b.group, "topic", b.topic)
+		}
+	}
+	t.blocked = now
+}
+
+// ledgers returns what is known of the topics to be trimmed, by name. Its error says what is not
+// known; without any ledger, nothing is.
+func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
+	ledgers, read, err := t.topics(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	var errs []error
+	// First what was committed: what is committed meanwhile is not trimmed yet.
+	for role, topics := range read {
+		done, err := t.admin.committed(ctx, role, topics...)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for group, topics := range t.admin.groups(role, topics) {
+			for _, name := range topics {
+				if ledgers[name].commits[group] = done[name]; done[name] == nil {
+					ledgers[name].commits[group] = map[int32]int64{}
+				}
+			}
+		}
+	}
+	names := slices.Sorted(maps.Keys(ledgers))
+	note := func(listed kadm.ListedOffsets, err error, what string, into func(*ledger) *map[int32]int64) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list %s: %w", what, err))
+		}
+		for topic, ps := range listed {
+			at := into(ledgers[topic])
+			*at = map[int32]int64{}
+			for id, l := range ps {
+				if l.Err != nil && !errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
+					errs = append(errs, fmt.Errorf("list %s: %s: %w", what, partition{topic, id}, l.Err))
+				} else if l.Err == nil && l.Offset >= 0 {
+					(*at)[id] = l.Offset
+				}
+			}
+		}
+	}
+	listed, err := t.admin.adm.ListStartOffsets(ctx, names...)
+	note(listed, err, "start offsets", func(l *ledger) *map[int32]int64 { return &l.starts })
+	listed, err = t.admin.adm.ListEndOffsets(ctx, names...)
+	note(listed, err, "end offsets", func(l *ledger) *map[int32]int64 { return &l.ends })
+	listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), names...)
+	note(listed, err, "offsets by time", func(l *ledger) *map[int32]int64 { return &l.aged })
+	return ledgers, errors.Join(errs...)
+}
+
+// topics returns a ledger for each topic that is there and trimmed, and which roles read which of
+// them. Delay lanes that the settings no longer name count too.
+func (t *Trimmer) topics(ctx context.Context) (map[string]*ledger, map[schemas.Role][]string, error) {
+	cfg := t.admin.cfg
+	there, err := t.admin.adm.ListTopics(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	entries := map[string]schemas.Entry{}
+	for _, e := range schemas.Catalogue(cfg.laneNames()...) {
+		entries[cfg.topic(e.Topic)] = e
+	}
+	lane, _ := strings.CutSuffix(cfg.topic(schemas.Delay("x")), "x")
+	ledgers, read := map[string]*ledger{}, map[schemas.Role][]string{}
+	for _, name := range there.Names() {
+		e, ok := entries[name]
+		if !ok && strings.HasPrefix(name, lane) {
+			e = schemas.Entry{Topic: cfg.bare(name), Cleanup: schemas.Trim, Readers: []schemas.Role{schemas.RoleDelayer}}
+		}
+		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
+			continue
+		}
+		l := &ledger{name: name, commits: map[string]map[int32]int64{}}
+		for _, role := range e.Readers {
+			l.readers = append(l.readers, cfg.group(role, classOf(e, role)))
+			read[role] = append(read[role], name)
+		}
+		ledgers[name] = l
+	}
+	return ledgers, read, nil
+}

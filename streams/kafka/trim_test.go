@@ -1,0 +1,289 @@
+package kafka_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// bare starts a broker that this test alone knows, for faults that kafkatest has not.
+func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, kafka.Config) {
+	t.Helper()
+	network := new(kfake.VirtualNetwork)
+	ports := make([]int, brokers)
+	for i := range ports {
+		ports[i] = 9092 + i
+	}
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.Ports(ports...), kfake.ListenFn(network.Listen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Dialer: network.DialContext, Prefix: "millrace."}
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: partitions, Replication: 1}); err != nil {
+		t.Fatal(err)
+	}
+	return cluster, cfg
+}
+
+// fill writes n records to each partition of a topic.
+func fill(t *testing.T, cfg kafka.Config, topic schemas.Topic, n, partitions int) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics(), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for i := range n * partitions { // keys differ: nothing is compacted
+		r := &kgo.Record{Topic: cfg.Prefix + string(topic), Partition: int32(i % partitions), Key: fmt.Append(nil, time.Now().UnixNano(), i), Value: []byte("x")}
+		if err := cl.ProduceSync(t.Context(), r).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func trimmer(t *testing.T, cfg kafka.Config, keep time.Duration) *kafka.Trimmer {
+	t.Helper()
+	adm, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(adm.Close)
+	return kafka.NewTrimmer(adm, keep)
+}
+
+// starts returns where the partitions of a topic start.
+func starts(t *testing.T, cfg kafka.Config, topic schemas.Topic) map[int32]int64 {
+	t.Helper()
+	listed, err := admin(t, cfg).ListStartOffsets(t.Context(), cfg.Prefix+string(topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[int32]int64{}
+	for id, l := range listed[cfg.Prefix+string(topic)] {
+		at[id] = l.Offset
+	}
+	return at
+}
+
+// Each topic is trimmed up to where the slowest of its readers has come, in whichever group that reads, and no further than keep says.
+func TestTrim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, cfg := bare(t, 1, 1)
+		topics := []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.FixityResults, schemas.Again(schemas.RoleChecker),
+			schemas.Delay("30s"), schemas.Delay("90d"), schemas.Changes, schemas.Incidents, schemas.Dead, schemas.Jobs, "foreign"}
+		for _, name := range []string{"millrace.delay.90d", "millrace.foreign"} {
+			if _, err := admin(t, cfg).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, topic := range topics {
+			fill(t, cfg, topic, 10, 1)
+		}
+		time.Sleep(2 * time.Hour)
+		for _, topic := range topics {
+			fill(t, cfg, topic, 10, 1)
+		}
+		for _, c := range []struct {
+			group string
+			topic schemas.Topic
+			at    int64
+		}{
+			{"copier", schemas.DuplicationHigh, 7}, {"copier.low", schemas.DuplicationLow, 20}, {"copier", schemas.DuplicationLow, 3}, // of before there were classes
+			{"steward", schemas.FixityResults, 9}, {"sink", schemas.FixityResults, 8}, {"state", schemas.FixityResults, 6},
+			{"checker.low", schemas.Again(schemas.RoleChecker), 4}, {"delayer", schemas.Delay("30s"), 5}, {"delayer", schemas.Delay("90d"), 6},
+			{"planner", schemas.Changes, 20}, {"sink", schemas.Changes, 20}, {"state", schemas.Changes, 20}, {"sink", schemas.Incidents, 20}, {"sink", schemas.Dead, 20},
+			{"sink", "foreign", 20},
+		} {
+			commit(t, cfg, "millrace."+c.group, c.topic, c.at)
+		}
+		tr := trimmer(t, cfg, time.Hour)
+		removed, err := tr.Trim(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[schemas.Topic]int64{schemas.DuplicationHigh: 7, schemas.DuplicationLow: 10, schemas.FixityResults: 6,
+			schemas.Again(schemas.RoleChecker): 4, schemas.Delay("30s"): 5, schemas.Delay("90d"): 6}
+		if !maps.Equal(removed, want) {
+			t.Errorf("removed %v, want %v", removed, want)
+		}
+		for _, topic := range topics {
+			if got := starts(t, cfg, topic)[0]; got != want[topic] {
+				t.Errorf("%s starts at %d, want %d", topic, got, want[topic])
+			}
+		}
+		if removed, err := tr.Trim(t.Context()); err != nil || len(removed) != 0 {
+			t.Errorf("once more: %v, %v", removed, err)
+		}
+		time.Sleep(2 * time.Hour)
+		if removed, err := tr.Trim(t.Context()); err != nil || !maps.Equal(removed, map[schemas.Topic]int64{schemas.DuplicationLow: 10}) {
+			t.Errorf("when all is old: %v, %v", removed, err)
+		}
+	})
+}
+
+// A group that has committed nothing, or what cannot be, blocks the topics that it reads, which is told when it begins and when it is over.
+func TestTrimBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		_, cfg := bare(t, 1, 1)
+		cfg.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+		fill(t, cfg, schemas.DuplicationResults, 10, 1)
+		commit(t, cfg, "millrace.sink", schemas.DuplicationResults, 10)
+		time.Sleep(time.Minute)
+		tr := trimmer(t, cfg, 0)
+		says := func(want ...string) {
+			t.Helper()
+			for range 2 {
+				if _, err := tr.Trim(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+			out.Reset()
+			if len(got) != len(want) {
+				t.Fatalf("log %q, want %q", got, want)
+			}
+			for i := range want {
+				if !strings.HasPrefix(got[i], want[i]) {
+					t.Errorf("log %q, want %q", got[i], want[i])
+				}
+			}
+		}
+		what := " part=trimmer group=millrace.steward topic=millrace.duplication.results"
+		says(`level=WARN msg="a topic is not trimmed: a group that reads it has committed nothing"` + what)
+		commit(t, cfg, "millrace.steward", schemas.DuplicationResults, 99)
+		says(`level=INFO msg="a topic can be trimmed again"`+what, `level=WARN msg="a topic is not trimmed: a group has committed an offset beyond its end"`+what)
+		if got := fmt.Sprint(starts(t, cfg, schemas.DuplicationResults)); got != "map[0:0]" {
+			t.Errorf("starts at %s", got)
+		}
+		commit(t, cfg, "millrace.steward", schemas.DuplicationResults, 8)
+		says(`level=INFO msg="a topic can be trimmed again"` + what)
+		if got := fmt.Sprint(starts(t, cfg, schemas.DuplicationResults)); got != "map[0:8]" {
+			t.Errorf("starts at %s", got)
+		}
+	})
+}
+
+// What fails in one place leaves the others be, and is made good the next time.
+func TestTrimFaults(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault       kfake.Fault
+		first, then string // where the two partitions start
+		fails       bool
+	}{
+		"not deleted": {kfake.Fault{Keys: []kmsg.Key{kmsg.DeleteRecords}, Partitions: []int32{1}, Err: kerr.TopicAuthorizationFailed},
+			"map[0:6 1:0]", "map[0:6 1:6]", true},
+		"deleted but reported failed": {kfake.Fault{Keys: []kmsg.Key{kmsg.DeleteRecords}, Partitions: []int32{1}, Err: kerr.RequestTimedOut},
+			"map[0:6 1:6]", "map[0:6 1:6]", true},
+		"no start": {kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Partitions: []int32{1}, Err: kerr.UnknownServerError, When: listing(-2)},
+			"map[0:6 1:0]", "map[0:6 1:6]", true},
+		"no end": {kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Partitions: []int32{1}, Err: kerr.UnknownServerError, When: listing(-1)},
+			"map[0:6 1:0]", "map[0:6 1:6]", true},
+		"no commits": {kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Group: "millrace.copier", Err: kerr.GroupAuthorizationFailed},
+			"map[0:0 1:0]", "map[0:6 1:6]", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cluster, cfg := bare(t, 1, 2)
+				fill(t, cfg, schemas.DuplicationHigh, 6, 2)
+				fill(t, cfg, schemas.Jobs, 5, 1)
+				group := "millrace.copier"
+				for id := range int32(2) {
+					commitOf(t, cfg, group, kadm.Offset{Topic: string(schemas.DuplicationHigh), Partition: id, At: 6, LeaderEpoch: -1})
+				}
+				commit(t, cfg, "millrace.sink", schemas.Jobs, 5)
+				time.Sleep(time.Minute)
+				tr := trimmer(t, cfg, 0)
+				mend := cluster.Fault(tt.fault)
+				_, err := tr.Trim(t.Context())
+				if (err != nil) != tt.fails {
+					t.Errorf("error %v", err)
+				}
+				if mend.Hits() == 0 {
+					t.Error("the fault did not happen")
+				}
+				if got := fmt.Sprint(starts(t, cfg, schemas.DuplicationHigh)); got != tt.first {
+					t.Errorf("at first %s, want %s", got, tt.first)
+				}
+				if got := fmt.Sprint(starts(t, cfg, schemas.Jobs)); got != "map[0:5 1:0]" {
+					t.Errorf("another topic %s", got)
+				}
+				mend.Remove()
+				if _, err := tr.Trim(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if got := fmt.Sprint(starts(t, cfg, schemas.DuplicationHigh)); got != tt.then {
+					t.Errorf("then %s, want %s", got, tt.then)
+				}
+			})
+		})
+	}
+}
+
+// listing says that a request asks for offsets at a timestamp.
+func listing(timestamp int64) func(kmsg.Request) bool {
+	return func(r kmsg.Request) bool {
+		req, ok := r.(*kmsg.ListOffsetsRequest)
+		return ok && len(req.Topics) > 0 && req.Topics[0].Partitions[0].Timestamp == timestamp
+	}
+}
+
+// What is handled while it is trimmed is trimmed no earlier than the next time, and never what is not handled: a
+// reader finds all that it has not read.
+func TestTrimWhileReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, cfg := bare(t, 1, 2)
+		p, err := kafka.NewProducer(cfg, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		seen := 0
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}, MaxPoll: 3},
+			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen++; return nil, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, g)
+		tr := trimmer(t, cfg, 0)
+		const n = 200
+		for i := range n {
+			if err := p.Publish(t.Context(), numberedCommand(i)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tr.Trim(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if removed, err := tr.Trim(t.Context()); err != nil || seen != n {
+			t.Errorf("seen %d, want %d; %v, %v", seen, n, removed, err)
+		}
+	})
+}
+
+func numberedCommand(i int) schemas.Message {
+	return command(change(fmt.Sprint(i)).Body.(*pb.Change))
+}

@@ -1,0 +1,253 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A worker runs one task at a time.
+type worker struct {
+	p    *Pool
+	kind int
+	many bool                 // it was given several tasks; guarded by scheduler.mu
+	done []item               // to be given back
+	pace time.Duration        // what a task took lately; 0: not known
+	fine map[*roleMetrics]int // quick tasks that were done, and are not counted yet
+
+	raw schemas.Delivery // the one at work, where nothing is decoded
+
+	alive atomic.Int64 // when the task last said that it gets on, in the Pool's time
+
+	mu     sync.Mutex // guards the rest
+	hand   fifo[item] // given, and not begun
+	task   *task      // at work
+	since  int64      // in the Pool's time
+	limit  int64      // when it is overdue
+	warned int64      // when it was cancelled; 0: it was not
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// quickTask is how short tasks are of which a worker takes several at once.
+const quickTask = 30 * time.Microsecond
+
+func (w *worker) quick() bool { return w.pace > 0 && w.pace < quickTask }
+
+func newWorker(p *Pool, kind int) *worker {
+	w := &worker{p: p, kind: kind, fine: map[*roleMetrics]int{}}
+	w.renew()
+	return w
+}
+
+// renew gives w a context for the tasks to come: one is for many tasks, until it is cancelled.
+func (w *worker) renew() {
+	ctx, cancel := context.WithCancelCause(w.p.ctx)
+	w.ctx, w.cancel = retry.Watched(ctx, w.progress), cancel
+}
+
+// progress is retry.Alive of the task at work.
+func (w *worker) progress() {
+	w.alive.Store(w.p.clock.Load())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.task != nil {
+		w.p.meter(w.task).progressed()
+	}
+}
+
+// loop runs tasks until the scheduler is closed.
+func (w *worker) loop() {
+	for w.p.sched.take(w) {
+		began, n := time.Now(), 0
+		for {
+			w.mu.Lock()
+			if w.hand.len() == 0 {
+				w.mu.Unlock()
+				break
+			}
+			it := w.hand.pop()
+			w.mu.Unlock()
+			n++
+			if w.p.run(w, it) {
+				w.done = append(w.done, it)
+			}
+		}
+		if n > 0 {
+			w.pace = time.Since(began) / time.Duration(n)
+		}
+		w.count()
+	}
+	w.cancel(nil)
+}
+
+// count counts the quick tasks that w has done since it last asked for work.
+func (w *worker) count() {
+	for m, n := range w.fine {
+		m.handled(fateDone, n, w.pace)
+		delete(w.fine, m)
+	}
+}
+
+// begin takes note that t is at work, and returns its context.
+func (w *worker) begin(t *task) context.Context {
+	now := w.p.clock.Load()
+	w.alive.Store(now)
+	w.p.meter(t).working(1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.task, w.since, w.limit, w.warned = t, now, now+int64(w.p.deadline(t)), 0
+	return w.ctx
+}
+
+// end takes note that the task at work is at its end, and returns why it was cancelled, if it was.
+func (w *worker) end() (cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.p.meter(w.task).working(-1)
+	w.task = nil
+	if w.ctx.Err() != nil {
+		cause = context.Cause(w.ctx)
+		w.renew()
+	}
+	return cause
+}
+
+// interrupt cancels the task at work if it is one that which says.
+func (w *worker) interrupt(which func(*task) bool, cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.task != nil && w.warned == 0 && which(w.task) {
+		w.warned = max(w.p.clock.Load(), 1)
+		w.cancel(cause)
+	}
+}
+
+var (
+	errOverdue = errors.New("the task took longer than it may")
+	errStalled = errors.New("the task made no progress for longer than it may")
+)
+
+// check cancels the task at work if it is overdue or does not get on, and returns an error
+// if it ignores that.
+func (w *worker) check(now int64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.task == nil:
+	case w.warned > 0:
+		if time.Duration(now-w.warned) < w.p.grace() {
+			break
+		}
+		t := w.task
+		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored for %v that it was cancelled (%w)",
+			t.share.partition, t.rec.Offset, t.rec.Key, time.Duration(now-w.warned).Round(time.Second), context.Cause(w.ctx))
+	case now > w.limit:
+		w.warned = now
+		w.cancel(errOverdue)
+	case time.Duration(now-w.alive.Load()) > w.p.cfg.Stall:
+		w.warned = now
+		w.cancel(errStalled)
+	}
+	return nil
+}
+
+// run brings a task further, and reports whether it is at its end; if not, it is parked.
+func (p *Pool) run(w *worker, it item) bool {
+	t := it.task
+	if t.share.dead() {
+		p.abandon(t)
+		return true
+	}
+	if p.router.gone(t.rec) {
+		p.finish(t)
+		return true
+	}
+	if err := p.gate(t); errors.Is(err, errPartPaused) {
+		p.publish(t, []*kgo.Record{p.router.aside(&t.letter, time.Now())}, -1)
+		return true
+	} else if err != nil {
+		p.refuse(t, err)
+		return true
+	}
+	deaths, careful := t.share.suspect(t.rec.Offset)
+	if deaths >= killed {
+		p.refuse(t, retry.Permanent(fmt.Errorf("was at work in %d processes that died", deaths)))
+		return true
+	}
+	if deaths > 1 { // alone: who dies then is the cause, or next to nobody else
+		if !p.alone.TryLock() {
+			p.sched.park(it.q, time.Second)
+			return false
+		}
+		defer p.alone.Unlock()
+	}
+	return p.call(w, it, careful)
+}
+
+// call calls the handler once.
+func (p *Pool) call(w *worker, it item, careful bool) bool {
+	t := it.task
+	d, ok := p.decode(w, t)
+	if !ok {
+		p.refuse(t, t.err)
+		return true
+	}
+	ctx := w.begin(t)
+	if careful {
+		if err := t.share.in.record(ctx); err != nil {
+			w.end()
+			if t.share.dead() || errors.Is(err, errStopped) {
+				p.abandon(t)
+				return true
+			}
+			p.sched.park(it.q, time.Second)
+			return false
+		}
+	}
+	if t.tries == 0 && !p.cfg.Raw {
+		t.began = time.Now()
+	}
+	t.tries++
+	quick, called := w.quick(), time.Time{}
+	if !quick {
+		called = time.Now()
+	}
+	ctx, ended := p.router.span(ctx, &t.letter)
+	out, err := call(ctx, p.handle, d)
+	ended(err)
+	cause := w.end()
+	t.err = err
+	if err != nil {
+		if errors.Is(cause, errRevoked) || t.share.dead() || p.ctx.Err() != nil {
+			p.abandon(t)
+			return true
+		}
+		if cause != nil && retry.ClassOf(err) == retry.Transient {
+			t.err = fmt.Errorf("%w: %w", cause, err) // tried again later, and not at once
+		} else if wait, ok := p.again(t); ok {
+			p.meter(t).handled(fateRetried, 1, -1)
+			p.sched.park(it.q, wait)
+			return false
+		}
+	}
+	if quick && len(out) == 0 && t.err == nil {
+		w.fine[p.meter(t)]++
+		p.finish(t)
+		return true
+	}
+	took := time.Duration(-1) // not known of one of many
+	if !quick {
+		took = time.Since(called)
+	}
+	p.publish(t, p.router.outcome(&t.letter, out, t.err), took)
+	return true
+}

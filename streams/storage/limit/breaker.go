@@ -1,0 +1,223 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// ErrOpen is what an error wraps of an operation that was not begun, as its store is away.
+var ErrOpen = errors.New("store is away")
+
+// An OpenError says which store is away, and why. It wraps ErrOpen, but not what
+// happened first: that is no fact about whatever is asked for now.
+type OpenError struct {
+	Account, Store string
+	First          error     // with which it became unavailable
+	Since, Until   time.Time // Until: when it is asked again
+}
+
+func (e *OpenError) Error() string {
+	return fmt.Sprintf("%v: %s/%s since %s, asked again at %s; at first: %v",
+		ErrOpen, e.Account, e.Store, e.Since.UTC().Format(time.RFC3339), e.Until.UTC().Format(time.RFC3339), e.First)
+}
+
+// Unwrap returns ErrOpen.
+func (e *OpenError) Unwrap() error { return ErrOpen }
+
+// Config is how a Breaker is made. In brackets is what zero values mean.
+type Config struct {
+	Account, Store string // whose it is
+	// Threshold is how many failures without a success between them open it [5]. One
+	// error of class unavailable does it at once.
+	Threshold int
+	// Open is how long the store is left alone at first [5s]; it doubles with each probe
+	// that fails, up to MaxOpen [5m], and is shortened by up to a half at random.
+	Open, MaxOpen time.Duration
+	// Lease is how long a probe keeps others waiting [10s]; one who was admitted to make
+	// one, and does not begin, a tenth of that.
+	Lease time.Duration
+	Log   *slog.Logger // [none]
+	// Changed is told of each change, one after the other; it must not call the Breaker.
+	Changed func(from, to State)
+}
+
+// A Breaker knows whether one store is away. It is safe for concurrent use.
+type Breaker struct {
+	cfg Config
+	log *slog.Logger
+
+	// What operations look at first; written under mu.
+	pass    atomic.Uint64 // that they get now
+	failing atomic.Bool   // failures are being counted
+
+	mu sync.Mutex // guards what follows
+	m  machine
+	// since is when it was closed last, or when it opened and has not been closed again.
+	since time.Time
+	first error // of those that are being counted, or that opened it
+	until time.Time
+	lease probe
+}
+
+// A pass says in which period an operation was let through: a number that grows with
+// each change of state, and in its lowest bit whether the breaker was closed. What is
+// learned after that period is late, and is ignored.
+type pass uint64
+
+func (p pass) closed() bool { return p&1 == 1 }
+
+// A probe is the one who may use a store that is half-open.
+type probe struct {
+	until time.Time
+	// admitted: by Admit; the next operation is the one that it was for.
+	admitted bool
+}
+
+// NewBreaker returns a closed Breaker.
+func NewBreaker(cfg Config) *Breaker {
+	orElse(&cfg.Threshold, 5)
+	orElse(&cfg.Open, 5*time.Second)
+	orElse(&cfg.MaxOpen, 5*time.Minute)
+	orElse(&cfg.Lease, 10*time.Second)
+	cfg.MaxOpen = max(cfg.MaxOpen, cfg.Open)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	b := &Breaker{cfg: cfg, log: cfg.Log.With("account", cfg.Account, "store", cfg.Store), since: time.Now()}
+	b.pass.Store(1)
+	return b
+}
+
+func orElse[T int | time.Duration](v *T, other T) {
+	if *v <= 0 {
+		*v = other
+	}
+}
+
+// State returns the state, since when the store is away or is not, and for one that is
+// away the first failure.
+func (b *Breaker) State() (s State, since time.Time, cause error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.m.state != Closed {
+		cause = b.first
+	}
+	return b.m.state, b.since, cause
+}
+
+// Admit returns nil where an operation would go through now, and otherwise the error
+// that it would get. Of those who ask while the store is half-open one at a time gets
+// nil, and its operation is the probe; if it makes none another one's turn comes.
+func (b *Breaker) Admit() error {
+	if pass(b.pass.Load()).closed() {
+		return nil
+	}
+	_, err := b.try(true)
+	return err
+}
+
+// enter lets an operation through, or says why not. One that is let through leaves.
+func (b *Breaker) enter(ctx context.Context) (pass, error) {
+	if ctx.Err() != nil { // it would fail, and nobody could say why
+		return 0, context.Cause(ctx)
+	}
+	if p := pass(b.pass.Load()); p.closed() {
+		return p, nil
+	}
+	return b.try(false)
+}
+
+// try is enter and Admit where the store may be away.
+func (b *Breaker) try(admit bool) (pass, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if b.m.state == Open {
+		if now.Before(b.until) {
+			return 0, b.refusal(b.until)
+		}
+		b.become(b.m.step(due, b.cfg.Threshold), now, nil)
+	}
+	if b.m.state == HalfOpen {
+		mine := b.lease.admitted && !admit
+		if !mine && now.Before(b.lease.until) {
+			return 0, b.refusal(b.lease.until)
+		}
+		held := b.cfg.Lease
+		if admit {
+			held /= 10
+		}
+		b.lease = probe{now.Add(held), admit}
+	}
+	return pass(b.pass.Load()), nil
+}
+
+func (b *Breaker) refusal(until time.Time) error {
+	return retry.Unavailable(&OpenError{b.cfg.Account, b.cfg.Store, b.first, b.since, until})
+}
+
+// knows reports whether an answer that p got would change nothing.
+func (b *Breaker) knows(p pass) bool {
+	return p.closed() && b.pass.Load() == uint64(p) && !b.failing.Load()
+}
+
+// leave reports what an operation learned, and returns the pass for what it learns later.
+func (b *Breaker) leave(p pass, e event, err error) pass {
+	if e == answered && b.knows(p) {
+		return p
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.pass.Load() != uint64(p) {
+		return pass(b.pass.Load())
+	}
+	switch {
+	case e == nothing:
+		b.lease = probe{} // the next one may probe
+	case b.m.state != Closed:
+	case e == away, e == failed && b.m.failures == 0:
+		b.first = err
+	}
+	b.become(b.m.step(e, b.cfg.Threshold), time.Now(), err)
+	return pass(b.pass.Load())
+}
+
+// become makes next what is known; err is what is new. mu is held.
+func (b *Breaker) become(next machine, now time.Time, err error) {
+	from := b.m.state
+	b.m = next
+	b.failing.Store(next.failures > 0)
+	if next.state == from {
+		return
+	}
+	p := (b.pass.Load()>>1 + 1) << 1
+	if next.state == Closed {
+		p |= 1
+	}
+	b.pass.Store(p)
+	switch next.state {
+	case Closed:
+		b.log.Info("store is back", "since", b.since)
+		b.since = now
+	case HalfOpen:
+		b.log.Debug("store is asked again", "since", b.since)
+		b.lease = probe{}
+	case Open:
+		wait := retry.Policy{Wait: b.cfg.Open, MaxWait: b.cfg.MaxOpen}.Backoff(next.rounds)
+		if b.until = now.Add(wait); from == Closed {
+			b.since = now
+		}
+		b.log.Warn("store is away: what needs it waits until it answers; see that it is up, mounted and reachable",
+			"err", err, "since", b.since, "again", b.until)
+	}
+	if b.cfg.Changed != nil {
+		b.cfg.Changed(from, next.state)
+	}
+}

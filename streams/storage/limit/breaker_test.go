@@ -1,0 +1,351 @@
+package limit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+var errDown = errors.New("connection refused")
+
+// use is one operation that ends with err; it returns what it got before.
+func use(ctx context.Context, b *Breaker, err error) error {
+	p, refused := b.enter(ctx)
+	if refused == nil {
+		b.leave(p, judge(ctx, err), err)
+	}
+	return refused
+}
+
+func wantState(t *testing.T, b *Breaker, want State) {
+	t.Helper()
+	if got, _, _ := b.State(); got != want {
+		t.Fatalf("state: got %v, want %v", got, want)
+	}
+}
+
+// down opens b, which is closed, and returns when it may be probed.
+func down(t *testing.T, b *Breaker) time.Time {
+	t.Helper()
+	if err := use(t.Context(), b, retry.Unavailable(errDown)); err != nil {
+		t.Fatalf("operation before: %v", err)
+	}
+	wantState(t, b, Open)
+	return until(t, b)
+}
+
+// until returns when b, which is not closed, lets somebody through.
+func until(t *testing.T, b *Breaker) time.Time {
+	t.Helper()
+	err := b.Admit()
+	var open *OpenError
+	if !errors.As(err, &open) {
+		t.Fatalf("Admit: got %v, want an OpenError", err)
+	}
+	return open.Until
+}
+
+func TestOpens(t *testing.T) {
+	fail := func(n int) []error { return slices.Repeat([]error{errDown}, n) }
+	for name, tt := range map[string]struct {
+		threshold int
+		ends      []error
+		want      State
+	}{
+		"by default below":            {0, fail(4), Closed},
+		"by default":                  {0, fail(5), Open},
+		"a threshold of its own":      {2, fail(2), Open},
+		"success between":             {3, slices.Concat(fail(2), []error{nil}, fail(2)), Closed},
+		"an answer between":           {3, slices.Concat(fail(2), []error{storage.ErrNotFound}, fail(2)), Closed},
+		"success before":              {3, slices.Concat([]error{nil, nil}, fail(3)), Open},
+		"a permanent error between":   {3, slices.Concat(fail(2), []error{retry.Permanent(errDown)}, fail(2)), Closed},
+		"answers only":                {1, slices.Repeat([]error{storage.ErrNotFound}, 99), Closed},
+		"unavailable":                 {0, []error{retry.Unavailable(errDown)}, Open},
+		"no room, and it still reads": {1, slices.Repeat([]error{retry.Unavailable(storage.ErrReadOnly)}, 99), Closed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBreaker(Config{Threshold: tt.threshold})
+			for _, err := range tt.ends {
+				if refused := use(t.Context(), b, err); refused != nil {
+					t.Fatalf("refused: %v", refused)
+				}
+			}
+			wantState(t, b, tt.want)
+		})
+	}
+}
+
+// The life of a breaker: what is refused, and when; each change is told and logged.
+func TestLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		var log bytes.Buffer
+		var changes []string
+		b := NewBreaker(Config{Account: "acme", Store: "tape", Threshold: 2, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Changed: func(from, to State) { changes = append(changes, from.String()+" "+to.String()) }})
+		made := time.Now()
+		if s, since, cause := b.State(); s != Closed || !since.Equal(made) || cause != nil || b.Admit() != nil {
+			t.Errorf("new: got %v, %v, %v", s, since, cause)
+		}
+		time.Sleep(time.Hour)
+		use(ctx, b, errDown)
+		use(ctx, b, errors.New("the second"))
+		began := time.Now()
+		if s, since, cause := b.State(); s != Open || !since.Equal(began) || cause != errDown {
+			t.Errorf("away: got %v, %v, %v, want open, %v, the first failure", s, since, cause, began)
+		}
+		for what, err := range map[string]error{"operation": use(ctx, b, nil), "Admit": b.Admit()} {
+			var open *OpenError
+			if !errors.Is(err, ErrOpen) || retry.ClassOf(err) != retry.ClassUnavailable || !errors.As(err, &open) {
+				t.Fatalf("%s: got %v, want ErrOpen of class unavailable", what, err)
+			}
+			if open.Account != "acme" || open.Store != "tape" || open.First != errDown || !open.Since.Equal(began) {
+				t.Errorf("%s: got %+v", what, open)
+			}
+			if wait := time.Until(open.Until); wait < 2500*time.Millisecond || wait > 5*time.Second {
+				t.Errorf("%s: asked again in %v, want 2.5s to 5s", what, wait)
+			}
+			for _, want := range []string{"acme/tape", errDown.Error(), open.Until.UTC().Format(time.RFC3339)} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: %q lacks %q", what, err, want)
+				}
+			}
+		}
+		again := until(t, b)
+		time.Sleep(time.Until(again) - time.Nanosecond)
+		if err := use(ctx, b, nil); !errors.Is(err, ErrOpen) {
+			t.Errorf("a moment too early: got %v", err)
+		}
+		time.Sleep(time.Nanosecond)
+		if err := use(ctx, b, retry.Unavailable(errors.New("another failure"))); err != nil { // a probe that fails
+			t.Errorf("when it is due: got %v", err)
+		}
+		if s, since, cause := b.State(); s != Open || !since.Equal(began) || cause != errDown {
+			t.Errorf("still away: got %v, %v, %v, want open, since %v and for the same reason", s, since, cause, began)
+		}
+		time.Sleep(time.Until(until(t, b)))
+		if err := use(ctx, b, storage.ErrNotFound); err != nil { // a probe that is answered
+			t.Errorf("when it is due again: got %v", err)
+		}
+		if s, since, cause := b.State(); s != Closed || !since.Equal(time.Now()) || cause != nil {
+			t.Errorf("back: got %v, %v, %v", s, since, cause)
+		}
+		if err := use(ctx, b, errDown); err != nil { // counted from the start
+			t.Errorf("back: got %v", err)
+		}
+		if s, _, cause := b.State(); s != Closed || cause != nil {
+			t.Errorf("after one failure: got %v, %v", s, cause)
+		}
+		want := []string{"closed open", "open half-open", "half-open open", "open half-open", "half-open closed"}
+		if !slices.Equal(changes, want) {
+			t.Errorf("changes: got %q, want %q", changes, want)
+		}
+		var levels []string
+		for line := range strings.Lines(log.String()) {
+			if !strings.Contains(line, "account=acme store=tape") {
+				t.Errorf("log line %q does not name the store", line)
+			}
+			levels = append(levels, strings.Fields(strings.SplitN(line, "level=", 2)[1])[0])
+		}
+		if want := []string{"WARN", "WARN", "INFO"}; !slices.Equal(levels, want) {
+			t.Errorf("log: got %q, want %q\n%s", levels, want, log.String())
+		}
+	})
+}
+
+// Each failed probe doubles the time, up to its bound; an answer starts it anew.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBreaker(Config{Open: time.Second, MaxOpen: 6 * time.Second})
+		bounds := []int{1, 2, 4, 6, 6, 6}
+		for range 2 {
+			at := down(t, b)
+			for i, seconds := range bounds {
+				bound := time.Duration(seconds) * time.Second
+				if wait := time.Until(at); wait < bound/2 || wait > bound {
+					t.Errorf("round %d: got %v, want %v to %v", i+1, wait, bound/2, bound)
+				}
+				time.Sleep(time.Until(at))
+				if i+1 < len(bounds) {
+					use(t.Context(), b, errDown)
+					at = until(t, b)
+				}
+			}
+			use(t.Context(), b, nil)
+			wantState(t, b, Closed)
+		}
+	})
+}
+
+// While the store is half-open one caller at a time gets through.
+func TestProbes(t *testing.T) {
+	const lease = 10 * time.Second
+	ctx := context.Background()
+	for name, f := range map[string]func(t *testing.T, b *Breaker){
+		"one operation at a time": func(t *testing.T, b *Breaker) {
+			p, err := b.enter(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantState(t, b, HalfOpen)
+			for range 3 {
+				if err := use(ctx, b, nil); !errors.Is(err, ErrOpen) || retry.ClassOf(err) != retry.ClassUnavailable {
+					t.Errorf("beside a probe: got %v", err)
+				}
+				if err := b.Admit(); !errors.Is(err, ErrOpen) {
+					t.Errorf("Admit beside a probe: got %v", err)
+				}
+			}
+			b.leave(p, answered, nil)
+			if err := use(ctx, b, nil); err != nil {
+				t.Errorf("after it: %v", err)
+			}
+		},
+		"a probe that says nothing makes room": func(t *testing.T, b *Breaker) {
+			p, _ := b.enter(ctx)
+			b.leave(p, nothing, context.Canceled)
+			wantState(t, b, HalfOpen)
+			if err := use(ctx, b, nil); err != nil {
+				t.Errorf("the next one: %v", err)
+			}
+			wantState(t, b, Closed)
+		},
+		"a probe that hangs makes room": func(t *testing.T, b *Breaker) {
+			if _, err := b.enter(ctx); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lease - 1)
+			if err := use(ctx, b, nil); !errors.Is(err, ErrOpen) {
+				t.Errorf("in its lease: got %v", err)
+			}
+			time.Sleep(time.Nanosecond)
+			if err := use(ctx, b, nil); err != nil {
+				t.Errorf("after its lease: %v", err)
+			}
+			wantState(t, b, Closed)
+		},
+		"a probe that was slow still counts": func(t *testing.T, b *Breaker) {
+			p, _ := b.enter(ctx)
+			time.Sleep(lease)
+			q, err := b.enter(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.leave(p, answered, nil)
+			wantState(t, b, Closed)
+			b.leave(q, away, errDown) // it began before the store was known to be back
+			wantState(t, b, Closed)
+		},
+		"one is admitted, and its operation is the probe": func(t *testing.T, b *Breaker) {
+			if err := b.Admit(); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Admit(); !errors.Is(err, ErrOpen) {
+				t.Errorf("the second: got %v", err)
+			}
+			p, err := b.enter(ctx)
+			if err != nil {
+				t.Fatalf("operation of the one who was admitted: %v", err)
+			}
+			if err := use(ctx, b, nil); !errors.Is(err, ErrOpen) {
+				t.Errorf("another one: got %v", err)
+			}
+			b.leave(p, answered, nil)
+			if err := b.Admit(); err != nil {
+				t.Errorf("afterwards: %v", err)
+			}
+		},
+		"one who is admitted and does nothing": func(t *testing.T, b *Breaker) {
+			if err := b.Admit(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lease/10 - 1)
+			if err := b.Admit(); !errors.Is(err, ErrOpen) {
+				t.Errorf("in the lease: got %v", err)
+			}
+			time.Sleep(time.Nanosecond)
+			if err := b.Admit(); err != nil {
+				t.Errorf("after it: %v", err)
+			}
+			if err := use(ctx, b, errDown); err != nil {
+				t.Errorf("operation of the second: %v", err)
+			}
+			wantState(t, b, Open)
+		},
+		"one who is admitted and begins late, before anybody else": func(t *testing.T, b *Breaker) {
+			if err := b.Admit(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lease)
+			p, err := b.enter(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lease - 1) // its own lease, in full
+			if err := b.Admit(); !errors.Is(err, ErrOpen) {
+				t.Errorf("beside it: got %v", err)
+			}
+			b.leave(p, answered, nil)
+			wantState(t, b, Closed)
+		},
+		"a context that is dead takes no lease": func(t *testing.T, b *Breaker) {
+			dead, cancel := context.WithCancelCause(ctx)
+			cancel(errDown)
+			if _, err := b.enter(dead); err != errDown {
+				t.Errorf("got %v, want the cause", err)
+			}
+			if err := use(ctx, b, nil); err != nil {
+				t.Errorf("the next one: %v", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := NewBreaker(Config{Lease: lease})
+				time.Sleep(time.Until(down(t, b)))
+				f(t, b)
+			})
+		})
+	}
+}
+
+// What was begun before a change and ends after it says nothing of what is now.
+func TestLate(t *testing.T) {
+	for name, e := range map[string]event{"answer": answered, "failure": failed, "away": away, "nothing": nothing} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				b := NewBreaker(Config{Threshold: 1})
+				old, _ := b.enter(ctx)
+				at := down(t, b)
+				b.leave(old, e, errDown)
+				wantState(t, b, Open)
+				if got := until(t, b); !got.Equal(at) {
+					t.Errorf("while open: asked again at %v, want %v", got, at)
+				}
+				time.Sleep(time.Until(at))
+				probe, err := b.enter(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.leave(old, e, errDown)
+				wantState(t, b, HalfOpen)
+				if err := b.Admit(); !errors.Is(err, ErrOpen) {
+					t.Errorf("the lease is lost: Admit: got %v", err)
+				}
+				b.leave(probe, answered, nil)
+				b.leave(old, e, errDown)
+				wantState(t, b, Closed)
+			})
+		})
+	}
+}

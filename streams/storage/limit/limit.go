@@ -1,0 +1,203 @@
+// Package limit is a decorator of stores that leaves a store alone while it is away.
+//
+// Every operation tells the store's Breaker what it learned: an answer, also one such as
+// "absent", shows that the store works; failures in a row, or one that says that the
+// whole store is unavailable, open the breaker. Then operations fail at once
+// with an error of class unavailable, which spends no attempt of a message, until one
+// of them that is let through as a probe gets an answer. An operation that was refused
+// did nothing. Errors of the inner store are returned as they are.
+package limit
+
+import (
+	"context"
+	"io"
+	"iter"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A Store is a storage.Store behind a Breaker.
+type Store struct {
+	inner   storage.Store
+	breaker *Breaker
+}
+
+var _ storage.Store = (*Store)(nil)
+
+// New returns a Store around inner, which it does not close. All that use one store
+// share its Breaker, and no two stores do.
+func New(inner storage.Store, b *Breaker) *Store { return &Store{inner, b} }
+
+// leave reports what an operation learned that the store alone took time for.
+func (s *Store) leave(ctx context.Context, p pass, err error) {
+	if err != nil || !s.breaker.knows(p) {
+		s.breaker.leave(p, judge(ctx, err), err)
+	}
+}
+
+// Capabilities implements storage.Store. It asks nobody and is never refused.
+func (s *Store) Capabilities() storage.Capabilities { return s.inner.Capabilities() }
+
+// Spaces implements storage.Store.
+func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
+	return listing(ctx, s.breaker, s.inner.Spaces(ctx))
+}
+
+// StatSpace implements storage.Store.
+func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, error) {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return storage.Space{}, err
+	}
+	o, err := s.inner.StatSpace(ctx, space)
+	s.leave(ctx, p, err)
+	return o, err
+}
+
+// CreateSpace implements storage.Store.
+func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.inner.CreateSpace(ctx, space)
+	s.leave(ctx, p, err)
+	return err
+}
+
+// SetSpace implements storage.Store.
+func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.inner.SetSpace(ctx, space)
+	s.leave(ctx, p, err)
+	return err
+}
+
+// DeleteSpace implements storage.Store.
+func (s *Store) DeleteSpace(ctx context.Context, space string) error {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.inner.DeleteSpace(ctx, space)
+	s.leave(ctx, p, err)
+	return err
+}
+
+// List implements storage.Store.
+func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
+	return listing(ctx, s.breaker, s.inner.List(ctx, space, after))
+}
+
+// listing is inner, let through when it begins. Its first entry is an answer, its error
+// a failure.
+func listing[T any](ctx context.Context, b *Breaker, inner iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		p, err := b.enter(ctx)
+		if err != nil {
+			var none T
+			yield(none, err)
+			return
+		}
+		reported := false
+		for v, err := range inner {
+			if err != nil || !reported {
+				p = b.leave(p, judgeStream(ctx, err), err)
+				reported = true
+			}
+			if !yield(v, err) {
+				return
+			}
+		}
+		if !reported {
+			b.leave(p, answered, nil)
+		}
+	}
+}
+
+// Stat implements storage.Store.
+func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	o, err := s.inner.Stat(ctx, space, item)
+	s.leave(ctx, p, err)
+	return o, err
+}
+
+// Open implements storage.Store. That an item was opened is an answer; its reading is
+// never refused, and a failure of it is one of the store.
+func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	r, o, err := s.inner.Open(ctx, space, item, version)
+	p = s.breaker.leave(p, judge(ctx, err), err)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	report := func(err error) { s.breaker.leave(p, judgeStream(ctx, err), err) }
+	return &reader{ReadCloser: r, report: report}, o, nil
+}
+
+// Put implements storage.Store. What r or PutOptions.Verify returns is not the store's failure.
+func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	b := &body{r: r}
+	o.Verify = b.verify(o.Verify)
+	obj, err := s.inner.Put(ctx, space, item, b, o)
+	s.breaker.leave(p, b.judge(ctx, err), err)
+	return obj, err
+}
+
+// SetProperties implements storage.Store.
+func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+	in, err := s.breaker.enter(ctx)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	o, err := s.inner.SetProperties(ctx, space, item, p, c)
+	s.leave(ctx, in, err)
+	return o, err
+}
+
+// Delete implements storage.Store.
+func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return storage.Deleted{}, err
+	}
+	d, err := s.inner.Delete(ctx, space, item, o)
+	s.leave(ctx, p, err)
+	return d, err
+}
+
+// Marker implements storage.Store. That there is no marker, or another's, is an answer.
+func (s *Store) Marker(ctx context.Context) error {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.inner.Marker(ctx)
+	s.leave(ctx, p, err)
+	return err
+}
+
+// WriteMarker implements storage.Store.
+func (s *Store) WriteMarker(ctx context.Context) error {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.inner.WriteMarker(ctx)
+	s.leave(ctx, p, err)
+	return err
+}

@@ -1,0 +1,194 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// Who is to blame where bytes stream: what fails, and what counts.
+func TestStreams(t *testing.T) {
+	boom := errors.New("boom")
+	errSlow := fmt.Errorf("watchdog: %w", context.DeadlineExceeded)
+	long := strings.Repeat("x", 1<<20)
+	put := func(w *world, r io.Reader, o storage.PutOptions) error {
+		_, err := w.Put(w.t.Context(), sp, "b", r, o)
+		return err
+	}
+	read := func(w *world, ctx context.Context, each func()) error {
+		r, _, err := w.Open(ctx, sp, "a", "")
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		_, err = io.Copy(io.Discard, io.TeeReader(r, writerFunc(each)))
+		return err
+	}
+	for name, tt := range map[string]struct {
+		call func(w *world) error
+		want error
+		fail int // counted
+	}{
+		"put: the caller's stream breaks": {func(w *world) error {
+			return put(w, storagetest.FailingReader(strings.NewReader(long), 1<<19, boom), unsized())
+		}, boom, 0},
+		"put: the caller's stream breaks with an error that wraps EOF": {func(w *world) error {
+			return put(w, storagetest.FailingReader(strings.NewReader("x"), 1, fmt.Errorf("conn: %w", io.EOF)), unsized())
+		}, io.EOF, 0},
+		"put: the caller's stream is of a store that is away": {func(w *world) error {
+			return put(w, iotest.ErrReader(retry.Unavailable(boom)), unsized())
+		}, boom, 0},
+		"put: the caller refuses what came": {func(w *world) error {
+			return put(w, strings.NewReader("x"), storage.PutOptions{Size: -1, Verify: func(digest.Set, int64) error { return boom }})
+		}, boom, 0},
+		"put: not the bytes that were told": {func(w *world) error {
+			return put(w, strings.NewReader("x"), storage.PutOptions{Size: 5})
+		}, storage.ErrDigest, 0},
+		"put: the caller gives up": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			_, err := w.Put(ctx, sp, "b", io.TeeReader(strings.NewReader(long), writerFunc(func() { cancel(boom) })), unsized())
+			return err
+		}, boom, 0},
+		"put: the caller's time is up": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			_, err := w.Put(ctx, sp, "b", io.TeeReader(strings.NewReader(long), writerFunc(func() { cancel(errSlow) })), unsized())
+			return err
+		}, errSlow, 0},
+		"stat: the caller's time is up": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			w.faulty.Before(func(ctx context.Context, _ storagetest.Call) error { cancel(errSlow); return context.Cause(ctx) })
+			_, err := w.Stat(ctx, sp, "a")
+			return err
+		}, errSlow, 1},
+		"put: the store fails after the last byte": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true, Err: boom})
+			return put(w, strings.NewReader("x"), unsized())
+		}, boom, 1},
+		"put: the store fails midway": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "Put", Mid: true, After: 1 << 19, Err: boom})
+			return put(w, strings.NewReader(long), unsized())
+		}, boom, 1},
+		"put: the store fails, and a Verify agreed": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true, Err: boom})
+			return put(w, strings.NewReader("x"), storage.PutOptions{Size: -1, Verify: func(digest.Set, int64) error { return nil }})
+		}, boom, 1},
+		"open: reading fails midway": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 2, Err: boom})
+			return read(w, w.t.Context(), func() {})
+		}, boom, 1},
+		"open: reading fails, and is tried again": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 2, Err: boom})
+			r, _, err := w.Open(w.t.Context(), sp, "a", "")
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			_, err = io.ReadAll(r)
+			_, again := io.ReadAll(r)
+			return errors.Join(err, again)
+		}, boom, 1},
+		"open: reading fails instead of ending": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 3, Err: boom})
+			return read(w, w.t.Context(), func() {})
+		}, boom, 1},
+		"open: what is read changes": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 2, Err: storage.ErrChanged})
+			return read(w, w.t.Context(), func() {})
+		}, storage.ErrChanged, 0},
+		"open: the caller gives up": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 2, Err: boom})
+			return read(w, ctx, func() { cancel(errDown) })
+		}, boom, 0},
+		"list: it fails midway": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "List", Mid: true, After: 1, Err: boom})
+			return drain(w.List(w.t.Context(), sp, ""))
+		}, boom, 1},
+		"spaces: it fails at once": {func(w *world) error {
+			w.faulty.Script(storagetest.Fault{Method: "Spaces", Mid: true, After: 0, Err: boom})
+			return drain(w.Spaces(w.t.Context()))
+		}, boom, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Config{})
+			if err := tt.call(w); !errors.Is(err, tt.want) {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+			if got := w.failures(); got != tt.fail {
+				t.Errorf("got %d failures, want %d", got, tt.fail)
+			}
+		})
+	}
+}
+
+type writerFunc func()
+
+func (f writerFunc) Write(p []byte) (int, error) { f(); return len(p), nil }
+
+// What ends well resets the count, each kind of stream in its own way.
+func TestStreamsAnswer(t *testing.T) {
+	for name, call := range map[string]func(w *world) error{
+		"read to the end": func(w *world) error {
+			r, _, err := w.Open(w.t.Context(), sp, "a", "")
+			if err != nil {
+				return err
+			}
+			w.fail() // meanwhile
+			_, err = io.Copy(io.Discard, r)
+			return err
+		},
+		"first entry of a listing": func(w *world) error {
+			for range w.List(w.t.Context(), sp, "") {
+				break
+			}
+			return nil
+		},
+		"end of an empty listing": func(w *world) error { return drain(w.List(w.t.Context(), "empty", "")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Config{})
+			w.fail()
+			if err := call(w); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.failures(); got != 0 {
+				t.Errorf("got %d failures, want none", got)
+			}
+		})
+	}
+}
+
+// A stream that began as the probe that brought the store back, and breaks, counts as a
+// failure of a store that is back.
+func TestProbeBreaks(t *testing.T) {
+	for method, op := range operations() {
+		if method != "Open" && method != "List" && method != "Spaces" {
+			continue
+		}
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Config{})
+				time.Sleep(time.Until(down(t, w.breaker)))
+				w.faulty.Script(storagetest.Fault{Method: method, Mid: true, After: 1})
+				if err := op.call(t.Context(), w); !errors.Is(err, storagetest.ErrFault) {
+					t.Fatalf("got %v, want the store's error", err)
+				}
+				wantState(t, w.breaker, Closed)
+				if got := w.failures(); got != 1 {
+					t.Errorf("got %d failures, want 1", got)
+				}
+			})
+		})
+	}
+}
