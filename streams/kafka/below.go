@@ -84,12 +84,14 @@ func (s standing) error(brokers []string) error {
 		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
 	}
 	reset := func(to string) string {
-		return fmt.Sprintf("stop the role in every process and run: kafka-consumer-groups.sh --bootstrap-server %s --group %s --topic %s:%d --reset-offsets %s --execute",
+		return fmt.Sprintf("stop the role in every process and run: "+
+			"kafka-consumer-groups.sh --bootstrap-server %s --group %s --topic %s:%d --reset-offsets %s --execute",
 			strings.Join(brokers, ","), s.group, s.at.topic, s.at.id, to)
 	}
 	switch s.breach() {
 	case removed:
-		return fmt.Errorf("%s, but the log starts at %d: %w, %d of them. Find out what removed them (retention, DeleteRecords, a topic made again); to go on without them, %s",
+		return fmt.Errorf("%s, but the log starts at %d: %w, %d of them. "+
+			"Find out what removed them (retention, DeleteRecords, a topic made again); to go on without them, %s",
 			where, s.start, errRemoved, s.gone(), reset("--to-earliest"))
 	case outrun:
 		return fmt.Errorf("%s, and this process had come no further than %d: it was away, others have gone on. Start it again", where, s.position)

@@ -291,6 +291,26 @@ func TestRedriveStops(t *testing.T) {
 	})
 }
 
+// A stop between a letter and its record lets the record be written.
+func TestRedriveStopsInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		kill(t, b, 3)
+		d := deadLetters(t, b)
+		mend := b.FailProduce(schemas.Admin, kafkatest.NotDone, -1)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		time.AfterFunc(time.Second, stop)
+		time.AfterFunc(2*time.Second, mend)
+		if r, err := d.Redrive(ctx, kafka.DeadQuery{}, order()); err != nil || r.Done != 3 || ctx.Err() == nil {
+			t.Errorf("got %+v, %v", r, err)
+		}
+		if open := letters(t, d, kafka.DeadQuery{}); len(open) != 0 {
+			t.Errorf("%d are open, and were sent", len(open))
+		}
+	})
+}
+
 // What becomes a dead letter while a redrive runs is left to the next: a letter whose cause stands
 // is not redriven for ever.
 func TestRedriveEnds(t *testing.T) {

@@ -258,3 +258,68 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 		kafka.SameValues(t, counted(t, reg, "publish_failures"), map[string]float64{"publish_failures_total{class=,role=producer}": 1})
 	})
 }
+
+// Each class of a Pool is counted for itself.
+func TestPoolIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg, reg := measured(b)
+		hang := make(chan struct{})
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Workers: 4, MaxAttempts: 1, Retry: retry.Policy{Attempts: 2, Wait: time.Millisecond},
+			Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				switch d.Body.(*pb.DuplicationCommand).GetItem() {
+				case "hangs":
+					<-hang
+				case "broken":
+					return nil, errors.New("connection reset")
+				case "away":
+					return nil, retry.Unavailable(errors.New("no disk"))
+				}
+				return nil, nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for item, topic := range map[string]schemas.Topic{"a": schemas.DuplicationHigh, "broken": schemas.DuplicationHigh,
+			"b": schemas.DuplicationLow, "away": schemas.DuplicationLow, "hangs": schemas.DuplicationLarge} {
+			c := command(change(item).Body.(*pb.Change))
+			c.Topic = topic
+			b.Send(c)
+		}
+		background(t, p)
+		time.Sleep(time.Minute)
+		want := map[string]float64{
+			"messages_total{class=high,outcome=done,role=copier}": 1, "messages_total{class=high,outcome=retried,role=copier}": 1,
+			"messages_total{class=high,outcome=dead,role=copier}": 1,
+			"messages_total{class=low,outcome=done,role=copier}":  1, "messages_total{class=low,outcome=unavailable,role=copier}": 1,
+			"in_flight_messages{class=large,role=copier}": 1,
+			"working_tasks{class=large,role=copier}":      1,
+		}
+		got := counted(t, reg, "role=copier", "s")
+		for name := range got {
+			if !strings.HasPrefix(name, "messages_total") && !strings.HasPrefix(name, "in_flight_messages") && !strings.HasPrefix(name, "working_tasks") {
+				delete(got, name)
+			}
+		}
+		kafka.SameValues(t, got, want)
+		const l = "{class=large,role=copier}"
+		got = counted(t, reg, "class=large", "role=copier")
+		for name, want := range map[string][2]float64{
+			"oldest_task_seconds": {50, 60}, "oldest_message_seconds": {60, 61}, "in_flight_bytes": {200, 2000}, "assigned_partitions": {1, 1},
+		} {
+			if v := got[name+l]; v < want[0] || v > want[1] {
+				t.Errorf("%s is %v while a large one is at work, want %v to %v", name, v, want[0], want[1])
+			}
+		}
+		for _, s := range cfg.Metrics.State() {
+			if !s.Member || s.Held != 0 || s.Stuck != 0 {
+				t.Errorf("got %+v, want a member whose tasks are at work", s)
+			}
+		}
+		close(hang)
+		time.Sleep(10 * time.Second)
+		kafka.SameValues(t, counted(t, reg, "role=copier", "in_flight"), map[string]float64{})
+		kafka.SameValues(t, counted(t, reg, "role=copier", "working"), map[string]float64{})
+	})
+}

@@ -102,9 +102,9 @@ func (pc *PoolConfig) defaults() {
 }
 
 const (
-	poolCommit = time.Second            // between two commits
-	poolGrace  = 5 * time.Second        // for cancelled tasks to end
-	poolClock  = 100 * time.Millisecond // a step of the Pool's time
+	poolCommit = time.Second     // between two commits
+	poolGrace  = 5 * time.Second // for cancelled tasks to end
+	poolClock  = time.Second     // a step of the Pool's time
 )
 
 var errRevoked = errors.New("the partition is no longer ours")

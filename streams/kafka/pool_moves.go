@@ -94,7 +94,7 @@ func (p *Pool) watch(ctx context.Context) {
 	began := time.Now()
 	tick := time.NewTicker(poolClock)
 	defer tick.Stop()
-	for n := 0; ; n++ {
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -102,9 +102,6 @@ func (p *Pool) watch(ctx context.Context) {
 		}
 		now := time.Since(began)
 		p.clock.Store(int64(now))
-		if n%10 != 0 {
-			continue
-		}
 		for _, w := range p.staff() {
 			if err := w.check(int64(now)); err != nil {
 				p.intakes[0].meter.ignoring(1)

@@ -1,0 +1,224 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A process is what a kill ends at once: nothing of it reaches the broker after.
+type process struct {
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	mu    sync.Mutex
+	dead  chan struct{}
+	conns []net.Conn
+}
+
+func newProcess(cfg kafka.Config) (*process, kafka.Config) {
+	p := &process{dial: cfg.Dialer, dead: make(chan struct{})}
+	cfg.Dialer = p.connect
+	return p, cfg
+}
+
+func (p *process) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	select {
+	case <-p.dead:
+		select { // the client of a dead process is not to spin
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+		return nil, errors.New("the process is dead")
+	default:
+	}
+	c, err := p.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns = append(p.conns, c)
+	return c, nil
+}
+
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.dead:
+		return
+	default:
+	}
+	close(p.dead)
+	for _, c := range p.conns {
+		c.Close()
+	}
+}
+
+// A message that kills who handles it is a dead letter after the third death, however fast it
+// kills; what was at work beside it is done.
+func TestPoolPoisonThatKills(t *testing.T) {
+	for name, slow := range map[string]time.Duration{"at once": 0, "after seconds": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				const n = 30
+				b.Send(numbered(n, n)...)
+				deaths := 0
+				for ; deaths < 10; deaths++ {
+					if killed := lifetime(t, b, "7", slow); !killed {
+						break
+					}
+				}
+				if deaths != 3 {
+					t.Errorf("%d processes died, want 3", deaths)
+				}
+				var dead []string
+				for _, r := range b.Read(schemas.Dead) {
+					dead = append(dead, string(r.Key))
+				}
+				if want := []string{schemas.ItemKey("acme", "maps", "7")}; !slices.Equal(dead, want) {
+					t.Errorf("dead letters: got %v, want %v", dead, want)
+				}
+				done := map[string]bool{}
+				for _, item := range items(b, schemas.DuplicationHigh) {
+					done[item] = true
+				}
+				if len(done) != n-1 || done["7"] {
+					t.Errorf("got outputs of %d messages, want %d", len(done), n-1)
+				}
+				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+					t.Errorf("committed %d, want %d", got, n)
+				}
+			})
+		})
+	}
+}
+
+// lifetime runs a Pool in a process of its own until it is killed by item, or for some minutes.
+func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration) (killed bool) {
+	proc, cfg := newProcess(b.Config())
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 4, Drain: time.Second,
+	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		if d.Body.(*pb.Change).Item == item {
+			time.Sleep(slow)
+			proc.kill()
+		}
+		select {
+		case <-proc.dead:
+			<-ctx.Done()
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+		return plan(ctx, d)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	go func() {
+		select {
+		case <-proc.dead:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err = p.Run(ctx)
+	select {
+	case <-proc.dead:
+		return true
+	default:
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
+
+// A stop is no death: what was at work is done again, as often as that happens.
+func TestPoolStopsAreNoDeaths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("a"))
+		for range 5 {
+			p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			if err := run(t, 10*time.Second, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(items(b, schemas.DuplicationHigh), len(b.Read(schemas.Dead))); got != "[a] 0" {
+			t.Errorf("outputs and dead letters: %s", got)
+		}
+	})
+}
+
+// A task that takes too long, or does not get on, is cancelled and waits in a lane; one
+// that ignores that ends Run.
+func TestPoolWatchdog(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cfg     kafka.PoolConfig
+		ignores bool
+		took    time.Duration
+	}{
+		"stalled": {kafka.PoolConfig{Stall: 2 * time.Minute}, false, 2 * time.Minute},
+		"overdue": {kafka.PoolConfig{Deadline: 3 * time.Minute}, false, 3 * time.Minute},
+		"ignores": {kafka.PoolConfig{Stall: 2 * time.Minute}, true, 3 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(change("a"))
+				hold := make(chan struct{})
+				var took time.Duration
+				p := pool(t, b, tt.cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if d.Attempt > 1 {
+						return plan(ctx, d)
+					}
+					start := time.Now()
+					<-ctx.Done()
+					took = time.Since(start)
+					if tt.ignores {
+						<-hold
+					}
+					return nil, ctx.Err()
+				})
+				background(t, delayer(t, b))
+				start := time.Now()
+				err := run(t, 10*time.Minute, p)
+				if tt.ignores {
+					if took = time.Since(start); err == nil {
+						t.Error("Run returned no error")
+					}
+				} else if err != nil {
+					t.Fatal(err)
+				} else if got := len(b.Read(schemas.Delay("30s"))); got != 1 {
+					t.Errorf("%d records in the lane, want 1", got)
+				}
+				if took < tt.took || took > tt.took+30*time.Second {
+					t.Errorf("took %v, want %v", took, tt.took)
+				}
+				close(hold)
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}

@@ -1,0 +1,293 @@
+package kafka
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"pgregory.net/rapid"
+)
+
+// A shift is a scheduler with its workers played by the test.
+type shiftModel struct {
+	t       *rapid.T
+	s       *scheduler
+	in      *intake
+	shares  []*share
+	limits  map[string]int // of tasks, by account/store
+	n       int64
+	waiting map[uint64][]int64 // offsets by key, in order
+	atWork  []item
+	dropped int
+}
+
+func newShift(t *rapid.T, limit func(account, store string) Limit) *shiftModel {
+	m := &shiftModel{t: t, waiting: map[uint64][]int64{}, limits: map[string]int{}}
+	m.in = &intake{p: &Pool{}, weight: newScale(), shares: map[partition]*share{}}
+	m.s = newScheduler(NewSlots(limit), func(tk *task) { m.dropped++; m.gone(tk) })
+	m.s.allowed, m.s.kept = 4, 1
+	for i := range 3 {
+		m.shares = append(m.shares, newShare(m.in, partition{"t", int32(i)}, 64))
+	}
+	return m
+}
+
+func (m *shiftModel) gone(tk *task) {
+	for k, offsets := range m.waiting {
+		if i := slices.Index(offsets, tk.rec.Offset); i >= 0 {
+			m.waiting[k] = slices.Delete(offsets, i, i+1)
+		}
+	}
+}
+
+func (m *shiftModel) add() {
+	key := rapid.Uint64Range(0, 6).Draw(m.t, "key")
+	class := rapid.IntRange(0, 1).Draw(m.t, "class")
+	w := Work{
+		Account: rapid.SampledFrom([]string{"a", "b"}).Draw(m.t, "account"),
+		Stores:  [2]string{rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "source"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "destination")},
+		Bytes:   rapid.SampledFrom([]int64{0, 1 << 20, 1 << 30}).Draw(m.t, "bytes"),
+	}
+	sh := m.shares[rapid.IntRange(0, len(m.shares)-1).Draw(m.t, "share")]
+	if sh.stopping.Load() {
+		return
+	}
+	m.n++
+	tk := &task{letter: letter{rec: &kgo.Record{Offset: m.n}}, share: sh, cost: w.Bytes + turnBytes}
+	m.s.mu.Lock()
+	tk.flow = m.s.flowOf(class, w, func(Work) bool { return false })
+	m.s.mu.Unlock()
+	m.waiting[key] = append(m.waiting[key], m.n)
+	m.s.add([]*task{tk}, []uint64{key})
+}
+
+// begin has a worker take what is next, if anything is.
+func (m *shiftModel) begin() bool {
+	m.s.mu.Lock()
+	it, ok := m.s.pick(0)
+	m.s.unlock()
+	if !ok {
+		return false
+	}
+	for _, other := range m.atWork {
+		if other.q == it.q {
+			m.t.Fatalf("two tasks of key %d at work", it.q.key)
+		}
+	}
+	if first := m.waiting[it.q.key][0]; first != it.task.rec.Offset {
+		m.t.Fatalf("key %d: got the task at %d, want %d", it.q.key, it.task.rec.Offset, first)
+	}
+	m.atWork = append(m.atWork, it)
+	m.check()
+	return true
+}
+
+// end has a task at work be done.
+func (m *shiftModel) end(i int) {
+	it := m.atWork[i]
+	m.atWork = slices.Delete(m.atWork, i, i+1)
+	m.gone(it.task)
+	m.s.mu.Lock()
+	m.s.ended(it.task)
+	m.s.shift(it.q)
+	m.s.unlock()
+	it.task.share.leave()
+}
+
+// check holds what is at work against the limits.
+func (m *shiftModel) check() {
+	used, low := map[string]int{}, 0
+	for _, it := range m.atWork {
+		w := it.task.flow.work
+		names := []string{w.Account}
+		for _, store := range w.Stores {
+			if name := w.Account + "/" + store; store != "" && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		for _, n := range names {
+			used[n]++
+		}
+		if it.task.flow.class == classLow {
+			low++
+		}
+	}
+	for name, most := range m.limits {
+		if used[name] > most {
+			m.t.Fatalf("%d tasks of %s at work, the limit is %d", used[name], name, most)
+		}
+	}
+	if len(m.atWork) > m.s.allowed || low > m.s.allowed-m.s.kept {
+		m.t.Fatalf("%d tasks at work, %d of class low", len(m.atWork), low)
+	}
+}
+
+// Whatever the keys, classes, accounts and stores: one task of a key at a time and in order,
+// limits hold, and everything is given out in the end or dropped with its share.
+func TestSchedulerKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := map[string]int{}
+		for _, name := range []string{"a", "a/1", "a/2", "b/1"} {
+			if n := rapid.IntRange(0, 3).Draw(t, "limit of "+name); n > 0 {
+				limits[name] = n
+			}
+		}
+		m := newShift(t, func(account, store string) Limit {
+			name := account
+			if store != "" {
+				name += "/" + store
+			}
+			return Limit{Tasks: limits[name]}
+		})
+		m.limits = limits
+		for range rapid.IntRange(1, 120).Draw(t, "steps") {
+			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			case 0, 1, 2, 3:
+				m.add()
+			case 4, 5, 6:
+				m.begin()
+			case 7, 8:
+				if n := len(m.atWork); n > 0 {
+					m.end(rapid.IntRange(0, n-1).Draw(t, "which"))
+				}
+			case 9:
+				if rapid.IntRange(0, 9).Draw(t, "stop") == 0 {
+					m.shares[2].stop()
+					m.s.purge()
+				}
+			}
+		}
+		for range 10_000 {
+			if !m.begin() {
+				if len(m.atWork) == 0 {
+					break
+				}
+				m.end(0)
+			}
+		}
+		for key, left := range m.waiting {
+			if len(left) > 0 {
+				t.Fatalf("key %d: %v are never given out", key, left)
+			}
+		}
+	})
+}
+
+// order is in which order a scheduler with one worker gives out tasks, by name.
+func order(s *scheduler, n int) (names []string) {
+	for range n {
+		s.mu.Lock()
+		it, ok := s.pick(0)
+		s.unlock()
+		if !ok {
+			return names
+		}
+		f := it.task.flow
+		names = append(names, fmt.Sprintf("%s%d", f.work.Account, f.class))
+		s.mu.Lock()
+		s.ended(it.task)
+		s.shift(it.q)
+		s.unlock()
+	}
+	return names
+}
+
+func count(names []string, name string) (n int) {
+	for _, x := range names {
+		if x == name {
+			n++
+		}
+	}
+	return n
+}
+
+// fill queues n tasks of an account and class, each with a key of its own.
+func fill(s *scheduler, in *intake, w Work, class, n int) {
+	sh := newShare(in, partition{"t", 0}, 64)
+	for range n {
+		tk := &task{letter: letter{rec: &kgo.Record{}}, share: sh, cost: w.Bytes + turnBytes}
+		s.mu.Lock()
+		tk.flow = s.flowOf(class, w, func(Work) bool { return false })
+		key := uint64(len(s.keys))
+		s.mu.Unlock()
+		s.add([]*task{tk}, []uint64{key})
+	}
+}
+
+func TestSchedulerShares(t *testing.T) {
+	in := &intake{weight: newScale()}
+	for name, tt := range map[string]struct {
+		fill  func(s *scheduler)
+		first int // tasks to look at
+		want  map[string]int
+	}{
+		"high to low 8:1": {func(s *scheduler) {
+			fill(s, in, Work{Account: "a"}, classLow, 1000)
+			fill(s, in, Work{Account: "a"}, classHigh, 1000)
+		}, 90, map[string]int{"a0": 80, "a1": 10}},
+		"low alone has all": {func(s *scheduler) {
+			fill(s, in, Work{Account: "a"}, classLow, 100)
+		}, 90, map[string]int{"a1": 90}},
+		"accounts take turns": {func(s *scheduler) {
+			fill(s, in, Work{Account: "a"}, classHigh, 1000)
+			fill(s, in, Work{Account: "b"}, classHigh, 10)
+		}, 20, map[string]int{"a0": 10, "b0": 10}},
+		"by bytes": {func(s *scheduler) {
+			fill(s, in, Work{Account: "a", Bytes: 9 * turnBytes}, classHigh, 1000)
+			fill(s, in, Work{Account: "b"}, classHigh, 1000)
+		}, 110, map[string]int{"a0": 10, "b0": 100}},
+		"who owes much sits out, and comes back": {func(s *scheduler) {
+			fill(s, in, Work{Account: "a", Bytes: 1 << 40}, classHigh, 2)
+			fill(s, in, Work{Account: "b", Bytes: 1 << 40}, classHigh, 2)
+		}, 4, map[string]int{"a0": 2, "b0": 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScheduler(nil, nil)
+			s.allowed = 1
+			tt.fill(s)
+			got := order(s, tt.first)
+			for name, want := range tt.want {
+				if n := count(got, name); n < want-1 || n > want+1 {
+					t.Errorf("%d of %s among the first %d, want about %d", n, name, tt.first, want)
+				}
+			}
+			if len(got) != tt.first {
+				t.Errorf("%d tasks, want %d", len(got), tt.first)
+			}
+		})
+	}
+}
+
+// What a commit tells of deaths, and what its next reader makes of it.
+func TestPast(t *testing.T) {
+	for name, tt := range map[string]struct {
+		text      string
+		committed int64
+		want      past
+	}{
+		"of another":              {"member-1", 10, past{deaths: map[int64]int{}}},
+		"none":                    {"", 10, past{deaths: map[int64]int{}}},
+		"a stop":                  {"millrace/1 closed 0", 10, past{deaths: map[int64]int{}}},
+		"a death":                 {"millrace/1 open 0 12:0* 14:0*", 10, past{map[int64]int{12: 1, 14: 1}, 74}},
+		"a second one":            {"millrace/1 open 74 12:1* 14:1", 10, past{map[int64]int{12: 2, 14: 1}, 74}},
+		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, past{map[int64]int{12: 2}, 74}},
+		"what is committed":       {"millrace/1 closed 74 12:2", 80, past{deaths: map[int64]int{}}},
+		"a death past horizon":    {"millrace/1 open 74", 80, past{map[int64]int{}, 144}},
+		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, past{map[int64]int{}, 74}},
+		"nothing but the opening": {"millrace/1 open 0", 10, past{map[int64]int{}, 74}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := readPast(tt.text, tt.committed, 64); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+	p := past{map[int64]int{12: 1, 14: 2}, 74}
+	if got, want := p.text(true, 10, []int64{12, 20}), "millrace/1 open 74 14:2 12:1* 20:1*"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := p.text(false, 80, nil); got != "" {
+		t.Errorf("got %q, want nothing", got)
+	}
+}
