@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // change is version n of an item.
@@ -60,12 +62,16 @@ type ledger struct {
 	cfg    kafka.Config
 	group  string
 	reader *harness.Reader
+	quiet  func() // ends watch
 
+	mu      sync.Mutex          // guards the rest
 	inputs  map[origin]string   // id of the change; poison has none
 	asked   map[string][]string // by item: ids in the order in which they were written first
 	seen    map[string]bool     // ids in asked
 	outputs map[string][]string // by item: the ids that caused the outputs, in order
 	done    map[string]int      // by id: its outputs
+	by      map[string]int      // by ce_source: its outputs
+	before  map[int32]int64     // the commits that the last audit found
 	dead    map[origin]harness.Record
 	retried map[origin]bool // was in a lane, or came back from one
 }
@@ -74,9 +80,9 @@ type ledger struct {
 func newLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config) *ledger {
 	t.Helper()
 	return &ledger{
-		c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner), reader: c.Reader(t, cfg, ledgerTopics(cfg)...),
+		quiet: func() {}, c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner), reader: c.Reader(t, cfg, ledgerTopics(cfg)...),
 		inputs: map[origin]string{}, asked: map[string][]string{}, seen: map[string]bool{}, outputs: map[string][]string{},
-		done: map[string]int{}, dead: map[origin]harness.Record{}, retried: map[origin]bool{},
+		done: map[string]int{}, by: map[string]int{}, dead: map[origin]harness.Record{}, retried: map[origin]bool{},
 	}
 }
 
@@ -89,7 +95,7 @@ func ledgerTopics(cfg kafka.Config) []schemas.Topic {
 	return topics
 }
 
-// catchUp reads what is new.
+// catchUp reads what is new, with mu held.
 func (l *ledger) catchUp(ctx context.Context) error {
 	recs, err := l.reader.CatchUp(ctx)
 	for _, r := range recs {
@@ -134,6 +140,7 @@ func (l *ledger) enter(r harness.Record) error {
 	}
 	out := body.(*pb.DuplicationCommand)
 	l.done[out.GetCause()]++
+	l.by[r.Header(schemas.HeaderSource)]++
 	l.outputs[out.GetItem()] = append(l.outputs[out.GetItem()], out.GetCause())
 	return nil
 }
@@ -145,8 +152,10 @@ func (l *ledger) settled(at origin) bool {
 }
 
 // audit compares what the group has committed with what has come of it: nothing that is not
-// settled may lie below. It can be called at any time.
+// settled may lie below, and no commit goes back. It can be called at any time.
 func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	// First the commits: what is settled later is not what they were made for.
 	committed, err = l.c.Committed(ctx, l.group, l.cfg.Prefix+string(schemas.Changes))
 	if err != nil {
@@ -157,26 +166,98 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 	}
 	for at := range l.inputs {
 		if at.offset < committed[at.partition] && !l.settled(at) {
-			return nil, &lostError{at, committed[at.partition]}
+			return nil, &wrongError{"a change has come to no end, and is committed", at, committed[at.partition]}
 		}
 	}
+	for id, was := range l.before {
+		if is := committed[id]; is < was {
+			return nil, &wrongError{"a commit went back", origin{id, was}, is}
+		}
+	}
+	l.before = committed
 	return committed, nil
 }
 
-// A lostError is a message that nobody will handle any more.
-type lostError struct {
+// A wrongError is what no audit may ever find.
+type wrongError struct {
+	what      string
 	at        origin
 	committed int64
 }
 
-func (e *lostError) Error() string {
-	return fmt.Sprintf("changes/%d@%d has come to no end, and the group has committed %d", e.at.partition, e.at.offset, e.committed)
+func (e *wrongError) Error() string {
+	return fmt.Sprintf("%s: changes/%d@%d, committed %d", e.what, e.at.partition, e.at.offset, e.committed)
+}
+
+// watch audits until the test or the ledger is closed. What no audit may find fails the test;
+// an audit for which the brokers had no answer is made again, but some must have been made.
+func (l *ledger) watch(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() {
+		audits := 0
+		for retry.Sleep(ctx, 300*time.Millisecond) == nil {
+			_, err := l.audit(ctx)
+			var wrong *wrongError
+			if errors.As(err, &wrong) {
+				done <- err
+				return
+			}
+			if err == nil {
+				audits++
+			}
+		}
+		var err error
+		if audits == 0 {
+			err = errors.New("not one audit could be made")
+		}
+		done <- err
+	}()
+	l.quiet = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(l.quiet)
+}
+
+// handled is how many changes have outputs, and how many source has made.
+func (l *ledger) handled(source string) (all, own int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.done), l.by[source]
+}
+
+// progress waits until n more changes have outputs than have now.
+func (l *ledger) progress(t *testing.T, limit time.Duration, n int) {
+	t.Helper()
+	from, _ := l.handled("")
+	harness.Eventually(t, limit, "go on", func(ctx context.Context) error {
+		_, err := l.audit(ctx)
+		if is, _ := l.handled(""); is < from+n {
+			return fmt.Errorf("%d changes are handled, want %d more (%w)", is, from+n-is, cmpOr(err, errNotYet))
+		}
+		return nil
+	})
+}
+
+var errNotYet = errors.New("not yet")
+
+func cmpOr(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
 }
 
 // order checks the outputs of each item: an output may be there again, but none may come
 // before an earlier change has had its own. Items of which a message was tried again later
 // are left out.
 func (l *ledger) order() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	free := map[string]bool{}
 	for at, id := range l.inputs {
 		_, dead := l.dead[at]
@@ -208,10 +289,11 @@ func (l *ledger) order() error {
 // close waits until the group has committed everything, and checks the whole of the books.
 func (l *ledger) close(t *testing.T, limit time.Duration) {
 	t.Helper()
+	l.quiet()
 	harness.Eventually(t, limit, "handle every change", func(ctx context.Context) error {
 		committed, err := l.audit(ctx)
-		var lost *lostError
-		if errors.As(err, &lost) {
+		var wrong *wrongError
+		if errors.As(err, &wrong) {
 			t.Fatal(err)
 		}
 		if err != nil {

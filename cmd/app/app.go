@@ -59,6 +59,7 @@ type App struct {
 	producer *kafka.Producer
 	admin    *kafka.Admin
 	policies *kafka.Table
+	controls *kafka.Controls
 	// published is closed when what the policy folder says is in force, or there is no folder.
 	published chan struct{}
 }
@@ -78,6 +79,10 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	a.measure()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
+	if a.controls, err = kafka.NewControls(a.kafka); err != nil {
+		return nil, fmt.Errorf("make the controls: %w", err)
+	}
+	a.kafka.Controls = a.controls
 	if a.stores, err = openStores(cfg, log); err != nil {
 		return nil, err
 	}
@@ -173,6 +178,7 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 		return err
 	}
 	parts := []part{
+		{"controls", a.controls.Run},
 		{"policies", a.policies.Run},
 		{"reader", a.reader.Run},
 	}
@@ -186,7 +192,9 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 		if err != nil {
 			return fmt.Errorf("make role %s: %w", role, err)
 		}
-		parts = append(parts, made...)
+		for _, p := range made {
+			parts = append(parts, a.controlled(p))
+		}
 	}
 	parts = append(parts, a.observed(l)...)
 	a.log.Info("run", "roles", roles)

@@ -177,6 +177,7 @@ func (h *health) look(run context.Context) {
 	}
 	if lagErr != nil {
 		h.log.Warn("the lag is not known", "err", lagErr)
+		lags = nil
 	} else {
 		h.publish(lags)
 	}

@@ -14,7 +14,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
-	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -95,11 +94,49 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if err != nil {
 		return Round{}, err
 	}
-	s, err := runner.Run(ctx, sweep.Morsel{Sweep: fixitySweep, Name: c.Morsel(), Pages: pages, Start: o.Begun, Checkpoint: last})
+	s, err := a.round(ctx, o, runner, sweep.Morsel{Sweep: fixitySweep, Name: c.Morsel(), Pages: pages, Start: o.Begun, Checkpoint: last})
 	if err != nil {
 		return Round{}, err
 	}
 	return Round{ID: s.ID, Emitted: s.Emitted}, nil
+}
+
+// errPaused says that a round is left where it is, to go on when it is let.
+var errPaused = fmt.Errorf("%w: it is paused: see 'millrace pause list'", ErrPrecondition)
+
+// round runs m for as long as neither the sweep nor what it goes over is paused: then it begins no
+// other page, and its error is errPaused.
+func (a *App) round(ctx context.Context, o SweepOrder, runner *sweep.Runner, m sweep.Morsel) (s sweep.Summary, err error) {
+	run := func(ctx context.Context, k *kafka.Controls) error {
+		ctx, stop := context.WithCancelCause(ctx) // so that the end of the run is not taken for its failure
+		defer stop(nil)
+		going := func() error {
+			if k.Sweep(m.Sweep) || k.Paused(schemas.RoleSweeper, o.Account, o.Store) {
+				stop(errPaused)
+			}
+			return context.Cause(ctx)
+		}
+		if err := going(); err != nil {
+			return err
+		}
+		pages := m.Pages
+		m.Pages = func(ctx context.Context, round sweep.Round, cursor []byte) (sweep.Page, error) {
+			if err := going(); err != nil {
+				return sweep.Page{}, err
+			}
+			return pages(ctx, round, cursor)
+		}
+		var err error
+		s, err = runner.Run(ctx, m)
+		return err
+	}
+	select {
+	case <-a.controls.Ready():
+		err = run(ctx, a.controls)
+	default: // Run does not run: nobody follows them
+		err = following(ctx, a.kafka, run)
+	}
+	return s, err
 }
 
 func emitted(counts map[string]int64) (n int64) {
@@ -159,16 +196,27 @@ func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, er
 // beside it.
 func (a *App) sweeper() ([]part, error) {
 	run := func(ctx context.Context) error {
+		changed, cancel := a.controls.Watch()
+		defer cancel()
+		look := time.NewTicker(sweepLook)
+		defer look.Stop()
 		for ctx.Err() == nil {
 			for _, acc := range a.cfg.Accounts {
 				for _, st := range acc.Stores {
-					if err := a.sweepDue(ctx, acc.ID, st.ID); err != nil && ctx.Err() == nil {
-						// The next look goes on where this one stopped.
+					switch err := a.sweepDue(ctx, acc.ID, st.ID); { // the next look goes on where this one stopped
+					case err == nil || ctx.Err() != nil:
+					case errors.Is(err, errPaused):
+						a.log.Info("sweep paused", "account", acc.ID, "store", st.ID)
+					default:
 						a.log.Error("sweep stopped", "account", acc.ID, "store", st.ID, "err", err)
 					}
 				}
 			}
-			_ = retry.Sleep(ctx, sweepLook) // only ctx ends it early
+			select {
+			case <-ctx.Done():
+			case <-look.C:
+			case <-changed: // what was paused may go on
+			}
 		}
 		return nil
 	}

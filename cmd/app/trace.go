@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	traceFlush  = 5 * time.Second // at the end, for the spans that are left
+	traceFlush  = 5 * time.Second
 	traceExport = 10 * time.Second
 	traceLog    = time.Minute // between two complaints about the collector
 )
@@ -28,6 +28,7 @@ const (
 // not take in time are dropped.
 type tracing struct {
 	url      string
+	flush    time.Duration // how long stop may take
 	log      *slog.Logger
 	provider *sdktrace.TracerProvider
 }
@@ -38,7 +39,7 @@ func newTracing(c config.Trace, log *slog.Logger) *tracing {
 		return nil
 	}
 	return &tracing{
-		url: spansURL(c.Endpoint), log: log,
+		url: spansURL(c.Endpoint), flush: traceFlush, log: log,
 		provider: sdktrace.NewTracerProvider(
 			sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(float64(c.Percent)/100))),
 			sdktrace.WithResource(resource.NewSchemaless(
@@ -81,12 +82,12 @@ func (t *tracing) start(ctx context.Context) error {
 	return nil
 }
 
-// stop sends the spans that are left, for at most traceFlush, though ctx be done.
+// stop sends the spans that are left, for as long as that may take, though ctx be done.
 func (t *tracing) stop(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceFlush)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.flush)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
 		t.log.Warn("not all spans were sent", "url", t.url, "err", err)

@@ -86,7 +86,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupte
 		return fmt.Errorf("%w: %w; see '%s --help'", errUsage, err, c.CommandPath())
 	})
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
-		newIncident(), newDead(), newSweep(), newStore(), newBench(), newVersion())
+		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newBench(), newVersion())
 	return root
 }
 

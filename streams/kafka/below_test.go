@@ -59,6 +59,14 @@ func TestRecordsRemoved(t *testing.T) {
 		"batch group": {schemas.RoleSink, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, tb *table) part {
 			return sink(t, b, kafka.BatchConfig{}, tb)
 		}},
+		"pool": {schemas.RoleCopier, schemas.DuplicationLow, func(t *testing.T, b *kafkatest.Broker, _ *table) part {
+			p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
+				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow}}, plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}},
 		"delayer": {schemas.RoleDelayer, schemas.Delay("30s"), func(t *testing.T, b *kafkatest.Broker, _ *table) part { return delayer(t, b) }},
 	} {
 		for _, f := range []struct {
@@ -79,6 +87,9 @@ func TestRecordsRemoved(t *testing.T) {
 						b.Write(kafkatest.Record{Record: rec})
 					}
 					group := "millrace." + string(tt.role)
+					if tt.topic == schemas.DuplicationLow {
+						group += ".low"
+					}
 					commit(t, b.Config(), group, tt.topic, at)
 					b.Trim(tt.topic, 0, start)
 					if f.times != 0 {

@@ -58,7 +58,7 @@ func (in *intake) poll(ctx context.Context) error {
 		in.weight.wait(ctx, in.p.cfg.Bytes)
 		fetches := in.cl.PollRecords(ctx, in.p.window/4)
 		if err := pollError(fetches, in.p.router.log); err != nil {
-			return err
+			return in.p.router.below(ctx, in.cl, err)
 		}
 		if err := in.dispatch(fetches); err != nil {
 			return err

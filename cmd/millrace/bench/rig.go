@@ -88,13 +88,26 @@ func (l *lap) end() {
 	}
 }
 
+// stall is how long a lap may stand still: records that never come are an error.
+const stall = 30 * time.Second
+
 // rate waits for the last call, and returns calls per second.
 func (l *lap) rate(ctx context.Context) (float64, error) {
-	select {
-	case took := <-l.took:
-		return float64(l.n) / took.Seconds(), nil
-	case <-ctx.Done():
-		return 0, ctx.Err()
+	look := time.NewTicker(stall)
+	defer look.Stop()
+	for before := int64(-1); ; {
+		select {
+		case took := <-l.took:
+			return float64(l.n) / took.Seconds(), nil
+		case <-look.C:
+			now := l.done.Load()
+			if now == before {
+				return 0, fmt.Errorf("stands still for %v at record %d of %d", stall, now, l.n)
+			}
+			before = now
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}
 }
 

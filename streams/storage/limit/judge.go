@@ -103,15 +103,20 @@ func (b *body) judge(ctx context.Context, err error) event {
 	return judgeStream(ctx, err)
 }
 
-// A reader is what Open opened. Its first failure is reported, and so is its end.
+// A reader is what Open opened. Its first failure is reported, and so is its end; each
+// piece that is read tells whoever watches the task that it gets on.
 type reader struct {
 	io.ReadCloser
+	alive  func()
 	report func(error)
 	done   bool // reported
 }
 
 func (r *reader) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
+	if n > 0 {
+		r.alive()
+	}
 	if err == nil || r.done {
 		return n, err
 	}

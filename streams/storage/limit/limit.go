@@ -13,6 +13,7 @@ import (
 	"io"
 	"iter"
 
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -142,7 +143,7 @@ func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadC
 		return nil, storage.Object{}, err
 	}
 	report := func(err error) { s.breaker.leave(p, judgeStream(ctx, err), err) }
-	return &reader{ReadCloser: r, report: report}, o, nil
+	return &reader{ReadCloser: r, alive: func() { retry.Alive(ctx) }, report: report}, o, nil
 }
 
 // Put implements storage.Store. What r or PutOptions.Verify returns is not the store's failure.

@@ -1,0 +1,260 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// A Piece is the part of the work that a pause is about. What is empty matches everything; a
+// sweep has no other field.
+type Piece struct {
+	Role           schemas.Role
+	Account, Store string
+	Sweep          string
+}
+
+// PieceOf returns what c is about.
+func PieceOf(c *pb.Control) Piece {
+	return Piece{schemas.Role(c.GetRole()), c.GetAccount(), c.GetStore(), c.GetSweep()}
+}
+
+// Words are p as 'millrace pause' takes it.
+func (p Piece) Words() []string {
+	where := strings.TrimSuffix(p.Account+"/"+p.Store, "/")
+	switch {
+	case p == Piece{}:
+		return []string{"all"}
+	case p.Sweep != "":
+		return []string{"sweep", p.Sweep}
+	case p.Account == "" && p.Store == "":
+		return []string{"role", string(p.Role)}
+	case p.Role != "":
+		return []string{"pair", string(p.Role), where}
+	case p.Store == "":
+		return []string{"account", p.Account}
+	}
+	return []string{"store", where}
+}
+
+func (p Piece) String() string { return strings.Join(p.Words(), " ") }
+
+// ErrUnknown is wrapped by the error for a name that nothing has.
+var ErrUnknown = errors.New("unknown")
+
+// An UnknownError says which name nothing has, and those that there are.
+type UnknownError struct {
+	Kind, Name string // role, sweep, account or store, as ACCOUNT/STORE
+	Known      []string
+}
+
+func (e *UnknownError) Error() string { return fmt.Sprintf("there is no %s %q", e.Kind, e.Name) }
+
+// Unwrap has errors.Is find ErrUnknown.
+func (e *UnknownError) Unwrap() error { return ErrUnknown }
+
+// Controls pause pieces of the work, let them go on, and say how many workers roles have. They
+// need Kafka only. What they do is in force in running processes within a second of their return.
+type Controls struct {
+	cfg      *config.Config
+	kafka    kafka.Config
+	producer *kafka.Producer
+}
+
+// OpenControls returns Controls. Nothing reaches the network yet. The caller closes them.
+func OpenControls(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Controls, error) {
+	k, err := kafkaConfig(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	p, err := kafka.NewProducer(k, "millrace")
+	if err != nil {
+		return nil, fmt.Errorf("make the producer: %w", err)
+	}
+	return &Controls{cfg: cfg, kafka: k, producer: p}, nil
+}
+
+// Close ends the connections.
+func (c *Controls) Close() { c.producer.Close() }
+
+// InForce returns what is paused, and the roles with a number of workers.
+func (c *Controls) InForce(ctx context.Context) (in []*pb.Control, err error) {
+	err = following(ctx, c.kafka, func(_ context.Context, k *kafka.Controls) error {
+		in = k.InForce()
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the control topic: %w", err)
+	}
+	return in, nil
+}
+
+// Pause pauses p until a time; zero is until Resume. What was paused is paused anew.
+func (c *Controls) Pause(ctx context.Context, p Piece, until time.Time, by Approval) error {
+	if err := c.check(p); err != nil {
+		return err
+	}
+	return c.set(ctx, "pause", p, by, func(ctl *pb.Control) {
+		ctl.Paused, ctl.Until = true, nil
+		if !until.IsZero() {
+			ctl.Until = timestamppb.New(until)
+		}
+		sign(ctl, by)
+	})
+}
+
+// Resume lets p go on, and reports whether it was paused. What else is paused stays paused.
+func (c *Controls) Resume(ctx context.Context, p Piece, by Approval) (was bool, err error) {
+	in, err := c.InForce(ctx)
+	if err != nil {
+		return false, err
+	}
+	if !slices.ContainsFunc(in, func(ctl *pb.Control) bool { return PieceOf(ctl) == p && ctl.GetPaused() }) {
+		return false, c.check(p) // what is paused is let go on, though the configuration knows it no more
+	}
+	return true, c.set(ctx, "resume", p, by, func(ctl *pb.Control) {
+		ctl.Paused, ctl.Until = false, nil
+		sign(ctl, by)
+	})
+}
+
+// SetWorkers has each process give role n workers; 0 is what its configuration says.
+func (c *Controls) SetWorkers(ctx context.Context, role schemas.Role, n int32, by Approval) error {
+	if sized := []schemas.Role{schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker}; !slices.Contains(sized, role) {
+		return &UnknownError{"role with workers", string(role), names(sized)}
+	}
+	return c.set(ctx, "workers", Piece{Role: role}, by, func(ctl *pb.Control) {
+		ctl.Workers = n
+		if !ctl.GetPaused() { // else it still says who paused the role
+			sign(ctl, by)
+		}
+	})
+}
+
+func sign(ctl *pb.Control, by Approval) {
+	ctl.By, ctl.Reason, ctl.Time = by.Who, by.Reason, timestamppb.Now()
+}
+
+// set publishes what change makes of what is in force for p, and the action for the record. Of two
+// at the same time the later one counts.
+func (c *Controls) set(ctx context.Context, action string, p Piece, by Approval, change func(*pb.Control)) error {
+	in, err := c.InForce(ctx)
+	if err != nil {
+		return err
+	}
+	before := &pb.Control{Role: string(p.Role), Account: p.Account, Store: p.Store, Sweep: p.Sweep}
+	if i := slices.IndexFunc(in, func(ctl *pb.Control) bool { return PieceOf(ctl) == p }); i >= 0 {
+		before = in[i]
+	}
+	after := proto.CloneOf(before)
+	after.Id = schemas.NewID()
+	change(after)
+	err = c.producer.Publish(ctx, schemas.Message{Topic: schemas.Controls, Body: after},
+		schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+			Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action, Account: p.Account, Store: p.Store,
+			Target: p.String(), Reason: by.Reason, From: by.From, Before: state(before), After: state(after),
+		}})
+	if err != nil {
+		return fmt.Errorf("%s %s: it may have been done, and can be done again: %w", action, p, err)
+	}
+	return nil
+}
+
+// state is what c says, in words.
+func state(c *pb.Control) string {
+	s := "running"
+	if c.GetPaused() {
+		s = "paused"
+	}
+	if c.GetUntil() != nil {
+		s += " until " + c.GetUntil().AsTime().Format(time.RFC3339)
+	}
+	if n := c.GetWorkers(); n > 0 {
+		s += fmt.Sprintf(", %d workers", n)
+	}
+	return s
+}
+
+// check refuses names that the configuration, or this program, does not have.
+func (c *Controls) check(p Piece) error {
+	roles := append(Roles(), schemas.RoleState)
+	if p.Role != "" && !slices.Contains(roles, p.Role) {
+		return &UnknownError{"role", string(p.Role), names(roles)}
+	}
+	if p.Sweep != "" && p.Sweep != fixitySweep {
+		return &UnknownError{"sweep", p.Sweep, []string{fixitySweep}}
+	}
+	var accounts, stores []string
+	for _, a := range c.cfg.Accounts {
+		accounts = append(accounts, a.ID)
+		for _, s := range a.Stores {
+			stores = append(stores, a.ID+"/"+s.ID)
+		}
+	}
+	if p.Store != "" && !slices.Contains(stores, p.Account+"/"+p.Store) {
+		return &UnknownError{"store", p.Account + "/" + p.Store, stores}
+	}
+	if p.Account != "" && !slices.Contains(accounts, p.Account) {
+		return &UnknownError{"account", p.Account, accounts}
+	}
+	return nil
+}
+
+func names(roles []schemas.Role) (s []string) {
+	for _, r := range roles {
+		s = append(s, string(r))
+	}
+	return s
+}
+
+// following runs do while the control topic is followed, and from when what it holds is in force.
+func following(ctx context.Context, cfg kafka.Config, do func(context.Context, *kafka.Controls) error) error {
+	c, err := kafka.NewControls(cfg)
+	if err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	fctx, stop := context.WithCancel(gctx)
+	g.Go(func() error { return c.Run(fctx) })
+	g.Go(func() error {
+		defer stop()
+		if err := inForce(gctx, c); err != nil {
+			return err
+		}
+		return do(gctx, c)
+	})
+	return g.Wait()
+}
+
+// inForce waits until what the control topic holds is in force.
+func inForce(ctx context.Context, c *kafka.Controls) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-c.Ready():
+		return nil
+	}
+}
+
+// controlled holds p back until it is known whether it is paused.
+func (a *App) controlled(p part) part {
+	return part{p.name, func(ctx context.Context) error {
+		if err := inForce(ctx, a.controls); err != nil {
+			return err
+		}
+		return p.run(ctx)
+	}}
+}

@@ -1,0 +1,255 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+func testControls(t *testing.T, b *kafkatest.Broker) *Controls {
+	t.Helper()
+	p, err := kafka.NewProducer(b.Config(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return &Controls{kafka: b.Config(), producer: p, cfg: &config.Config{Accounts: []config.Account{
+		{ID: "acme", Stores: []config.Store{{ID: "disk"}, {ID: "tape"}}}, {ID: "umbrella"},
+	}}}
+}
+
+func by(who string) Approval { return Approval{Who: who, Reason: who + "'s reason", From: "cli"} }
+
+// inWords are entries as people read them.
+func inWords(in []*pb.Control) (s []string) {
+	for _, c := range in {
+		s = append(s, fmt.Sprintf("%s: %s, by %s: %s", PieceOf(c), state(c), c.GetBy(), c.GetReason()))
+	}
+	return s
+}
+
+// A role's pause and its workers are one message: neither undoes the other, nor hides who paused.
+// Everything that was done is on record, with what was before.
+func TestControls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		c := testControls(t, b)
+		role, store := Piece{Role: "copier"}, Piece{Account: "acme", Store: "tape"}
+		until := time.Now().Add(time.Hour)
+		var was []bool
+		for _, do := range []func() error{
+			func() error { return c.SetWorkers(t.Context(), "copier", 3, by("ann")) },
+			func() error { return c.Pause(t.Context(), role, until, by("bob")) },
+			func() error { return c.SetWorkers(t.Context(), "copier", 4, by("cem")) },
+			func() error { return c.Pause(t.Context(), store, time.Time{}, by("dan")) },
+		} {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(want ...string) {
+			t.Helper()
+			in, err := c.InForce(t.Context())
+			if got := inWords(in); err != nil || !slices.Equal(got, want) {
+				t.Errorf("in force, %v:\ngot  %q\nwant %q", err, got, want)
+			}
+		}
+		tape := "store acme/tape: paused, by dan: dan's reason"
+		check(tape, "role copier: paused until 2000-01-01T01:00:00Z, 4 workers, by bob: bob's reason")
+		time.Sleep(time.Hour)
+		check(tape, "role copier: running, 4 workers, by bob: bob's reason")
+		for _, p := range []Piece{role, store} {
+			w, err := c.Resume(t.Context(), p, by("eve"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			was = append(was, w)
+		}
+		if !slices.Equal(was, []bool{false, true}) {
+			t.Errorf("was paused: %v", was)
+		}
+		check("role copier: running, 4 workers, by bob: bob's reason")
+
+		var got []string
+		for _, body := range b.Bodies(schemas.Admin) {
+			a := body.(*pb.AdminAction)
+			got = append(got, strings.Join([]string{a.GetWho(), a.GetAction(), a.GetTarget(), a.GetAccount(), a.GetStore(), a.GetReason(), a.GetFrom(), a.GetBefore(), a.GetAfter()}, "|"))
+		}
+		slices.Sort(got) // they are spread over partitions
+		want := []string{
+			"ann|workers|role copier|||ann's reason|cli|running|running, 3 workers",
+			"bob|pause|role copier|||bob's reason|cli|running, 3 workers|paused until 2000-01-01T01:00:00Z, 3 workers",
+			"cem|workers|role copier|||cem's reason|cli|paused until 2000-01-01T01:00:00Z, 3 workers|paused until 2000-01-01T01:00:00Z, 4 workers",
+			"dan|pause|store acme/tape|acme|tape|dan's reason|cli|running|paused",
+			"eve|resume|store acme/tape|acme|tape|eve's reason|cli|paused|running",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("actions\ngot  %q\nwant %q", got, want)
+		}
+	})
+}
+
+func TestControlsRefuse(t *testing.T) {
+	for name, tt := range map[string]struct {
+		piece Piece
+		want  string // empty: it is paused
+	}{
+		"everything":          {Piece{}, ""},
+		"state, of the sink":  {Piece{Role: schemas.RoleState}, ""},
+		"a pair":              {Piece{Role: "checker", Account: "acme", Store: "disk"}, ""},
+		"an unknown role":     {Piece{Role: "copper"}, `there is no role "copper"`},
+		"an unknown account":  {Piece{Account: "acne"}, `there is no account "acne"`},
+		"another's store":     {Piece{Account: "umbrella", Store: "disk"}, `there is no store "umbrella/disk"`},
+		"a pair without role": {Piece{Role: "copper", Account: "acme"}, `there is no role "copper"`},
+		"an unknown sweep":    {Piece{Sweep: "audit"}, `there is no sweep "audit"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				c := testControls(t, b)
+				err := c.Pause(t.Context(), tt.piece, time.Time{}, by("ann"))
+				if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, ErrUnknown) || err.Error() != tt.want) {
+					t.Errorf("Pause = %v, want %q", err, tt.want)
+				}
+				n := 1
+				if tt.want != "" {
+					n = 0
+				}
+				if got := len(b.Read(schemas.Controls)); got != n {
+					t.Errorf("%d messages, want %d", got, n)
+				}
+			})
+		})
+	}
+}
+
+// An error says that it may have been done; doing it again is harmless.
+func TestControlsPublishFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		topic   schemas.Topic
+		fault   kafkatest.Fault
+		fails   bool
+		inForce bool
+		actions int // on record when it has been done
+	}{
+		"refused":                  {schemas.Controls, kafkatest.Refused, true, false, 2},
+		"not done":                 {schemas.Controls, kafkatest.NotDone, false, true, 1},
+		"done but lost":            {schemas.Controls, kafkatest.DoneButLost, false, true, 1},
+		"the action is refused":    {schemas.Admin, kafkatest.Refused, true, true, 1},
+		"the action done but lost": {schemas.Admin, kafkatest.DoneButLost, false, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				c := testControls(t, b)
+				b.FailProduce(tt.topic, tt.fault, 1)
+				pause := func() error { return c.Pause(t.Context(), Piece{}, time.Time{}, by("ann")) }
+				err := pause()
+				if (err != nil) != tt.fails || err != nil && !strings.Contains(err.Error(), "it may have been done, and can be done again") {
+					t.Errorf("Pause = %v", err)
+				}
+				in, err := c.InForce(t.Context())
+				if err != nil || (len(in) == 1) != tt.inForce {
+					t.Errorf("in force %q, %v", inWords(in), err)
+				}
+				if tt.fails {
+					if err := pause(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				in, err = c.InForce(t.Context())
+				if actions := len(b.Read(schemas.Admin)); err != nil || len(in) != 1 || actions != tt.actions {
+					t.Errorf("in force %q, %v, and %d actions, want one and %d", inWords(in), err, actions, tt.actions)
+				}
+			})
+		})
+	}
+}
+
+// A round whose sweep, or what it goes over, is paused begins no other page, puts no failure on record,
+// and goes on where it was: whether the process follows the controls or does only this.
+func TestRoundPaused(t *testing.T) {
+	for name, p := range map[string]Piece{
+		"its sweep":   {Sweep: "fixity"},
+		"its role":    {Role: schemas.RoleSweeper},
+		"everything":  {},
+		"its account": {Account: "acme"},
+		"its store":   {Account: "acme", Store: "disk"},
+	} {
+		for _, runs := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, in a process that runs: %v", name, runs), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testRoundPaused(t, p, runs) })
+			})
+		}
+	}
+}
+
+func testRoundPaused(t *testing.T, p Piece, runs bool) {
+	b := kafkatest.New(t, kafkatest.Options{})
+	c := testControls(t, b)
+	k, err := kafka.NewControls(b.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &App{kafka: b.Config(), controls: k, producer: c.producer, log: slog.New(slog.DiscardHandler)}
+	if runs {
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- k.Run(ctx) }()
+		defer func() { stop(); <-done }()
+		<-k.Ready()
+	}
+	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: a.producer, Log: a.log, Lag: func(context.Context) (int64, error) { return 0, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var begun []string
+	pages := func(_ context.Context, _ sweep.Round, cursor []byte) (sweep.Page, error) {
+		if begun = append(begun, string(cursor)); len(begun) == 2 {
+			if err := c.Pause(t.Context(), p, time.Time{}, by("ann")); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Second)
+		}
+		n := len(begun)
+		return sweep.Page{Next: []byte{byte('a' + n)}, Last: n == 4, Counts: map[string]int64{"n": 1}}, nil
+	}
+	start := time.Now()
+	round := func() (sweep.Summary, error) {
+		last, err := a.checkpoint(t.Context(), fixitySweep, "acme/disk")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.round(t.Context(), SweepOrder{Account: "acme", Store: "disk"}, runner,
+			sweep.Morsel{Sweep: fixitySweep, Name: "acme/disk", Pages: pages, Start: start, Checkpoint: last})
+	}
+	for range 2 { // the second one does not begin at all
+		if _, err := round(); !errors.Is(err, errPaused) {
+			t.Errorf("round = %v, want %v", err, errPaused)
+		}
+	}
+	if got := len(b.Read(schemas.Jobs)); got != 0 {
+		t.Errorf("%d jobs on record, want none", got)
+	}
+	if _, err := c.Resume(t.Context(), p, by("ann")); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	s, err := round()
+	if want := []string{"", "b", "c", "d"}; err != nil || !slices.Equal(begun, want) || s.Emitted != 4 {
+		t.Errorf("round = %v, emitted %d; pages from %q, want 4 from %q", err, s.Emitted, begun, want)
+	}
+}

@@ -1,0 +1,207 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+const stallAfter = 5 * time.Minute
+
+// Each row is one of the decision.
+func TestJudge(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	away := errors.New("connection refused")
+	// A copier that has had work for an hour, and did some of it a minute ago.
+	busy := duty{Role: schemas.RoleCopier, Member: true, Due: 7, Able: true, Behind: ago(time.Hour), Active: ago(time.Minute)}
+	with := func(f func(*duty)) []duty { d := busy; f(&d); return []duty{d} }
+	stalled := func(d *duty) { d.Active = ago(stallAfter) }
+	all := verdict{Live: true, Ready: true, Started: true, Reasons: []string{}}
+	stall := verdict{Started: true, Reasons: []string{"role copier: 7 messages are due, and nothing was done for 5m0s"}}
+
+	for name, tt := range map[string]struct {
+		duties []duty
+		looked time.Time
+		faults map[string]error
+		want   verdict
+	}{
+		"work is done":                        {duties: []duty{busy}, want: all},
+		"nothing is due":                      {duties: with(func(d *duty) { *d = duty{Role: d.Role, Member: true, Active: ago(24 * time.Hour)} }), want: all},
+		"nothing was ever due":                {duties: []duty{{Role: schemas.RoleCopier, Member: true}}, want: all},
+		"a role without partitions waits":     {duties: []duty{{Role: schemas.RoleCopier, Member: true, Partitions: 0}}, want: all},
+		"no role reads anything":              {want: all},
+		"due, and nothing done":               {duties: with(stalled), want: stall},
+		"a moment before that":                {duties: with(func(d *duty) { d.Active = ago(stallAfter - 1) }), want: all},
+		"due, and never anything done":        {duties: with(func(d *duty) { d.Behind, d.Active = ago(stallAfter), time.Time{} }), want: stall},
+		"idle long, but due only of late":     {duties: with(func(d *duty) { d.Behind, d.Active = ago(stallAfter-1), ago(24*time.Hour) }), want: all},
+		"due, but all is paused":              {duties: with(func(d *duty) { stalled(d); d.Able = false }), want: all},
+		"due, but not able to do it":          {duties: with(func(d *duty) { stalled(d); d.Behind = time.Time{} }), want: all},
+		"a task that ignores its end":         {duties: with(func(d *duty) { d.Stuck = 2 }), want: verdict{Started: true, Reasons: []string{"role copier: 2 tasks ignore that they were cancelled"}}},
+		"not a member":                        {duties: with(func(d *duty) { d.Member = false }), want: verdict{Live: true, Reasons: []string{"role copier is not in its group"}}},
+		"one of two is stalled":               {duties: append(with(stalled), duty{Role: schemas.RoleChecker, Member: true}), want: stall},
+		"Kafka is away":                       {duties: []duty{busy}, faults: map[string]error{engineKafka: away}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka is away: connection refused"}}},
+		"ClickHouse is away":                  {duties: []duty{busy}, faults: map[string]error{engineClickHouse: away}, want: verdict{Live: true, Started: true, Reasons: []string{"clickhouse is away: connection refused"}}},
+		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: verdict{Started: true, Reasons: []string{"clickhouse is away: connection refused", stall.Reasons[0]}}},
+		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: verdict{Live: true, Reasons: []string{"nothing is known of Kafka and ClickHouse yet, or any more"}}},
+		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: verdict{Live: true, Reasons: []string{"nothing is known of Kafka and ClickHouse yet, or any more"}}},
+		"stuck, though nobody looks any more": {duties: with(func(d *duty) { d.Stuck = 1 }), looked: ago(time.Minute), want: verdict{Reasons: []string{"nothing is known of Kafka and ClickHouse yet, or any more", "role copier: 1 tasks ignore that they were cancelled"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := sight{now: now, looked: ago(10 * time.Second), fresh: time.Minute, stall: stallAfter, faults: tt.faults, duties: tt.duties}
+			if tt.looked.Equal(time.Time{}.Add(1)) {
+				s.looked = time.Time{}
+			} else if !tt.looked.IsZero() {
+				s.looked = tt.looked
+			}
+			if got := judge(s); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A scene is what a health sees.
+type scene struct {
+	states []kafka.RoleState
+	lags   []kafka.Lag
+	lagErr error
+	ping   error
+	set    int // times that lags were set
+}
+
+func (s *scene) health(stall time.Duration) *health {
+	return &health{
+		log: slog.New(slog.DiscardHandler), stall: stall, prefix: "p.",
+		states:   func() []kafka.RoleState { return s.states },
+		lags:     func(context.Context, ...schemas.Role) ([]kafka.Lag, error) { return s.lags, s.lagErr },
+		ping:     func(context.Context) error { return s.ping },
+		breakers: func() []BreakerState { return nil },
+		publish:  func([]kafka.Lag) { s.set++ },
+	}
+}
+
+func member(role schemas.Role, class schemas.Class, topic string) kafka.RoleState {
+	return kafka.RoleState{Role: role, Class: class, Member: true, Owned: map[string]map[int32]bool{topic: {0: true}}}
+}
+
+func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions map[int32]int64) kafka.Lag {
+	l := kafka.Lag{Role: role, Class: class, Topic: topic, Partitions: partitions}
+	for _, n := range partitions {
+		l.Records += n
+	}
+	return l
+}
+
+// The way from what runtime and brokers say to a verdict, minute by minute.
+func TestHealth(t *testing.T) {
+	high := member(schemas.RoleCopier, schemas.High, "p.duplication.high")
+	behind := lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh, map[int32]int64{0: 3})
+	for name, tt := range map[string]struct {
+		scene  scene
+		during func(*scene, time.Duration) // called each minute
+		live   bool                        // after ten of them
+	}{
+		"behind, and nothing is done": {scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}}},
+		"another owns the partition": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh, map[int32]int64{1: 3})}}, live: true},
+		"another class is behind": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh, map[int32]int64{0: 3})}}, live: true},
+		"the role is paused": {
+			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, _ time.Duration) { s.lags[0].Paused = true }, live: true},
+		"paused until a minute ago": {
+			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, d time.Duration) { s.lags[0].Paused = d < 9*time.Minute }, live: true},
+		"all that is in flight is paused": {
+			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 3 }, live: true},
+		"one in flight is not paused": {
+			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 2 }},
+		"a class is kept back, another is done with its work": {
+			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 3 }, live: true},
+		"a long task gets on": {
+			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, _ time.Duration) { s.states[0].Active = time.Now() }, live: true},
+		"another class gets on": {
+			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }, live: true},
+		"another role gets on": {
+			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleChecker, schemas.High, "p.fixity.high")}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }},
+		"now behind, now not": {
+			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, d time.Duration) { s.lags[0].Partitions = map[int32]int64{0: int64(d/time.Minute) % 2} }, live: true},
+		"Kafka is back since a minute": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, d time.Duration) {
+				s.lagErr = nil
+				if d < 9*time.Minute {
+					s.lagErr = errors.New("away")
+				}
+			}, live: true},
+		"the sink waits for ClickHouse": {
+			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")}, ping: errors.New("away"),
+				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}, live: true},
+		"the sink hangs": {
+			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
+				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
+		"the copier hangs while ClickHouse is away": {scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}, ping: errors.New("away")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := tt.scene
+				s.lags, s.states = slices.Clone(s.lags), slices.Clone(s.states)
+				h := s.health(stallAfter)
+				for d := range 10 {
+					if tt.during != nil {
+						tt.during(&s, time.Duration(d)*time.Minute)
+					}
+					for range 4 {
+						h.look(t.Context())
+						if r := h.report(); d < 5 && !r.Live {
+							t.Fatalf("unhealthy after %d minutes: %v", d, r.Reasons)
+						}
+						time.Sleep(h.every())
+					}
+				}
+				if r := h.report(); r.Live != tt.live {
+					t.Errorf("live is %v, want %v: %v", r.Live, tt.live, r.Reasons)
+				}
+				if tt.scene.lagErr == nil && s.set == 0 {
+					t.Error("the gauges of lag were never set")
+				}
+			})
+		})
+	}
+}
+
+// A look that is cut off since the process stops says nothing, and what stalls fast is looked at often.
+func TestHealthStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := scene{lagErr: context.Canceled, ping: context.Canceled}
+		h := s.health(10 * time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := h.run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		h.look(ctx)
+		if !h.looked.IsZero() {
+			t.Error("a look that was cut off counts")
+		}
+		if got, want := h.every(), 2500*time.Millisecond; got != want {
+			t.Errorf("looks every %v, want %v", got, want)
+		}
+	})
+}

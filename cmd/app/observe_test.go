@@ -1,0 +1,281 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/storage/limit"
+)
+
+func get(t *testing.T, h http.Handler, method, path string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, nil))
+	return w.Code, w.Body.String()
+}
+
+func TestHandler(t *testing.T) {
+	s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
+	h := s.health(stallAfter)
+	h.breakers = func() []BreakerState {
+		return []BreakerState{{Account: "acme", Store: "2", State: limit.Open, Since: time.Unix(1000, 0).UTC(), Cause: errors.New("input/output error")}}
+	}
+	srv := handler(h, newRegistry(), h.log)
+	codes := func() (got [3]int) {
+		for i, path := range []string{"/startupz", "/readyz", "/livez"} {
+			got[i], _ = get(t, srv, http.MethodGet, path)
+		}
+		return got
+	}
+	check := func(when string, want [3]int) {
+		t.Helper()
+		if got := codes(); got != want {
+			t.Errorf("%s: got %v, want %v", when, got, want)
+		}
+	}
+	check("before the first look", [3]int{503, 503, 200})
+	s.states[0].Member = false
+	h.look(t.Context())
+	check("before it has joined", [3]int{503, 503, 200})
+	s.states[0].Member = true
+	check("joined", [3]int{200, 200, 200})
+	s.states[0].Member = false
+	check("out of its group: it has started all the same", [3]int{200, 503, 200})
+	s.states[0].Member, s.ping = true, errors.New("refused")
+	h.look(t.Context())
+	check("ClickHouse is away", [3]int{200, 503, 200})
+	s.states[0].Stuck = 1
+	check("stuck", [3]int{200, 503, 503})
+
+	_, body := get(t, srv, http.MethodGet, "/livez")
+	var got struct {
+		Live, Ready, Started bool
+		Reasons              []string
+		Engines              map[string]string
+		Roles                []struct {
+			Role   string
+			Member bool
+			Stuck  int
+		}
+		Breakers []breakerReport
+	}
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	want := got
+	want.Live, want.Ready, want.Started = false, false, true
+	want.Reasons = []string{"clickhouse is away: refused", "role copier: 1 tasks ignore that they were cancelled"}
+	want.Engines = map[string]string{"kafka": "ok", "clickhouse": "refused"}
+	want.Roles = want.Roles[:1]
+	want.Roles[0].Role, want.Roles[0].Member, want.Roles[0].Stuck = "copier", true, 1
+	want.Breakers = []breakerReport{{Store: "acme/2", State: limit.Open.String(), Since: time.Unix(1000, 0).UTC(), Cause: "input/output error"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v\nin %s", got, want, body)
+	}
+	if code, body := get(t, srv, http.MethodGet, "/metrics"); code != 200 || !strings.Contains(body, "go_goroutines ") || !strings.Contains(body, "process_cpu_seconds_total ") {
+		t.Errorf("metrics: got %d: %.200s", code, body)
+	}
+	for path, want := range map[string]int{"/": 404, "/debug/pprof/": 404, "/metrics": 405, "/livez": 405} {
+		method := http.MethodGet
+		if want == 405 {
+			method = http.MethodPost
+		}
+		if code, _ := get(t, srv, method, path); code != want {
+			t.Errorf("%s %s: got %d, want %d", method, path, code, want)
+		}
+	}
+}
+
+func TestListen(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	a := &App{cfg: &config.Config{HTTP: config.HTTP{Listen: taken.Addr().String()}}, log: slog.New(slog.DiscardHandler)}
+	// Run finds that out before it touches an engine: there is none here.
+	err = a.Run(t.Context(), nil)
+	if !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), "http.listen: listen tcp "+taken.Addr().String()+": bind: address already in use") {
+		t.Errorf("got %v, want what is wrong with which setting", err)
+	}
+	a.cfg.HTTP.Listen = ""
+	if l, err := a.listen(t.Context()); l != nil || err != nil || a.observed(nil) != nil {
+		t.Errorf("got %v and %v without the setting", l, err)
+	}
+}
+
+// What is being answered when the process stops is answered, and what hangs does not keep it.
+func TestServeStops(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, release := make(chan struct{}, 2), make(chan struct{})
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		io.WriteString(w, "answer")
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
+	answer := make(chan string, 1)
+	go func() {
+		resp, err := http.Get("http://" + l.Addr().String())
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(resp.Body)
+		answer <- string(b)
+	}()
+	idle, err := net.Dial("tcp", l.Addr().String()) // says nothing, ever
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	<-began
+	cancel()
+	close(release)
+	if got := <-answer; got != "answer" {
+		t.Errorf("got %q, want the answer", got)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(serveStop + 5*time.Second):
+		t.Fatal("it goes on")
+	}
+	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		t.Error("it still listens")
+	}
+}
+
+// All of it over a broker in memory: what a planner does is told.
+func TestObserved(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{RealTime: true})
+	log := slog.New(slog.DiscardHandler)
+	reg := newRegistry()
+	cfg := b.Config()
+	cfg.Metrics = kafka.NewMetrics(reg)
+	admin, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(admin.Close)
+	hang := make(chan struct{})
+	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Body.(*pb.Change).GetItem() == "hangs" {
+				<-hang
+			}
+			return nil, nil
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &health{log: log, stall: 2 * time.Second, prefix: cfg.Prefix, states: cfg.Metrics.State, lags: admin.Lags,
+		ping: func(context.Context) error { return nil }, breakers: func() []BreakerState { return nil }, publish: cfg.Metrics.SetLags}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() {
+		stopped <- supervise(ctx, log, 20*time.Second, part{"planner", g.Run}, part{"health", h.run},
+			part{"http", func(ctx context.Context) error { return serve(ctx, l, handler(h, reg, log), log) }})
+	}()
+	await := func(path string, code int, holds ...string) {
+		t.Helper()
+		url, end := "http://"+l.Addr().String()+path, time.Now().Add(20*time.Second)
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			resp, err := http.Get(url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			missing := slices.DeleteFunc(slices.Clone(holds), func(s string) bool { return strings.Contains(string(body), s) })
+			if resp.StatusCode == code && len(missing) == 0 {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: got %d without %q: %s", path, resp.StatusCode, missing, body)
+			}
+			<-tick.C
+		}
+	}
+	await("/startupz", 200)
+	await("/readyz", 200, `"role": "planner"`, `"partitions": 4`)
+	b.Send(item("a"), item("b"))
+	await("/metrics", 200, `millrace_kafka_messages_total{class="high",outcome="done",role="planner"} 2`,
+		`millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 0`,
+		`millrace_kafka_client_connects_total{client="planner",`, `millrace_kafka_client_connects_total{client="admin",`)
+	b.Send(item("hangs"))
+	await("/livez", 503, "role planner: 1 messages are due, and nothing was done for ")
+	await("/metrics", 200, `millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 1`, `millrace_kafka_working_tasks{class="high",role="planner"} 1`)
+	close(hang)
+	await("/livez", 200)
+	cancel()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func item(name string) schemas.Message {
+	c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: name, Version: "1", Time: timestamppb.New(time.Unix(1e9, 0))}
+	c.Id = schemas.ChangeID(c)
+	return schemas.Message{Topic: schemas.Changes, Body: c}
+}
+
+// lines are what was logged.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) with(s string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), s)
+}
+
+func (l *lines) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

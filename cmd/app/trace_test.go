@@ -1,0 +1,220 @@
+package app
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A collected is a span as a collector gets it.
+type collected struct{ service, name, parent string }
+
+// receiver is a collector of spans.
+type receiver struct {
+	mu    sync.Mutex
+	paths []string
+	spans []collected
+	errs  []error
+}
+
+func (c *receiver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.paths = append(c.paths, r.URL.Path)
+	var req collector.ExportTraceServiceRequest
+	z, err := gzip.NewReader(r.Body)
+	if err == nil {
+		var b []byte
+		if b, err = io.ReadAll(z); err == nil {
+			err = proto.Unmarshal(b, &req)
+		}
+	}
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+	for _, rs := range req.GetResourceSpans() {
+		var service string
+		for _, a := range rs.GetResource().GetAttributes() {
+			if a.GetKey() == "service.name" {
+				service = a.GetValue().GetStringValue()
+			}
+		}
+		for _, ss := range rs.GetScopeSpans() {
+			for _, s := range ss.GetSpans() {
+				c.spans = append(c.spans, collected{service, s.GetName(), trace.SpanID(append(s.GetParentSpanId(), make([]byte, 8)...)[:8]).String()})
+			}
+		}
+	}
+}
+
+// A message that stands in a trace gets its span to the collector, when the process stops at the
+// latest; one without a trace as often as percent says.
+func TestTracing(t *testing.T) {
+	const parent = "00f067aa0ba902b7"
+	for name, tt := range map[string]struct {
+		percent int
+		path    string
+		want    []collected
+	}{
+		"all":  {100, "", []collected{{"millrace", "planner handle", "0000000000000000"}, {"millrace", "planner handle", parent}}},
+		"none": {0, "/v1/traces", []collected{{"millrace", "planner handle", parent}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var c receiver
+			srv := httptest.NewServer(&c)
+			defer srv.Close()
+			var logged lines
+			tr := newTracing(config.Trace{Endpoint: srv.URL + tt.path, Percent: tt.percent}, logged.log())
+			if err := tr.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b := kafkatest.New(t, kafkatest.Options{RealTime: true})
+			rec, err := schemas.Encode(item("a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fresh := kafkatest.Record{Record: rec, Partition: -1}
+			rec.Headers = append(slices.Clone(rec.Headers), schemas.Header{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-" + parent + "-01")})
+			b.Write(fresh, kafkatest.Record{Record: rec, Partition: -1})
+			cfg := b.Config()
+			cfg.Tracer = tr.tracer()
+			ctx, cancel := context.WithCancel(t.Context())
+			n := 0
+			g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+				func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+					if n++; n == 2 {
+						cancel()
+					}
+					return nil, nil
+				})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			tr.stop(ctx) // ctx is done
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			slices.SortFunc(c.spans, func(a, b collected) int { return strings.Compare(a.parent, b.parent) })
+			if !slices.Equal(c.spans, tt.want) || len(c.errs) > 0 {
+				t.Errorf("got %v (%v), want %v", c.spans, c.errs, tt.want)
+			}
+			if slices.ContainsFunc(c.paths, func(p string) bool { return p != "/v1/traces" }) {
+				t.Errorf("got %q, want /v1/traces", c.paths)
+			}
+			if n := logged.with("level"); n > 0 {
+				t.Errorf("%d lines logged", n)
+			}
+		})
+	}
+}
+
+func TestTracingOff(t *testing.T) {
+	tr := newTracing(config.Trace{Percent: 100}, nil)
+	if tr != nil || tr.tracer() != nil {
+		t.Errorf("got %v and %v, want none", tr, tr.tracer())
+	}
+	if err := tr.start(t.Context()); err != nil {
+		t.Error(err)
+	}
+	tr.stop(t.Context())
+}
+
+// A collector that is away, refuses, or never answers holds up neither work nor the stop, and
+// is told of.
+func TestTracingWithoutCollector(t *testing.T) {
+	hang := make(chan struct{})
+	for name, tt := range map[string]struct {
+		handler http.HandlerFunc
+		away    bool
+		want    string // in the log
+	}{
+		"away":    {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "spans are lost"},
+		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }, want: "spans are lost"},
+		"hangs":   {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "not all spans were sent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(tt.handler)
+			t.Cleanup(srv.Close)
+			if name == "hangs" {
+				t.Cleanup(func() { close(hang) }) // before the server is closed, which waits for it
+			}
+			if tt.away {
+				srv.Close()
+			}
+			var logged lines
+			tr := newTracing(config.Trace{Endpoint: srv.URL, Percent: 100}, logged.log())
+			if tr.flush != 5*time.Second {
+				t.Errorf("stop may take %v, want 5 s", tr.flush)
+			}
+			tr.flush = 200 * time.Millisecond
+			if err := tr.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			for range 20_000 { // ten times what fits the queue
+				_, span := tr.tracer().Start(t.Context(), "planner handle")
+				span.End()
+			}
+			tr.stop(t.Context())
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("work and stop took %v", took)
+			}
+			if n := logged.with(tt.want); n != 1 {
+				t.Errorf("%q is logged %d times, want once", tt.want, n)
+			}
+		})
+	}
+}
+
+type failing struct{ err error }
+
+func (f *failing) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return f.err }
+
+func (f *failing) Shutdown(context.Context) error { return nil }
+
+// It is told once a minute that a collector is away, with what was lost.
+func TestPatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged lines
+		f := &failing{errors.New("connection refused")}
+		p := &patient{SpanExporter: f, url: "http://collector", log: logged.log()}
+		for i, want := range []int{1, 1, 1, 1, 2, 2, 2, 2, 3} {
+			if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil {
+				t.Fatal(err)
+			}
+			if got := logged.with("spans are lost"); got != want {
+				t.Errorf("after %d s: %d lines, want %d", i*15, got, want)
+			}
+			time.Sleep(15 * time.Second)
+		}
+		if n := logged.with("spans=8"); n != 2 {
+			t.Errorf("%d lines tell of the 8 spans lost in a minute, want 2", n)
+		}
+		f.err = nil
+		time.Sleep(time.Hour)
+		if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil || logged.with("spans are lost") != 3 {
+			t.Errorf("got %v, and a complaint about nothing", err)
+		}
+	})
+}

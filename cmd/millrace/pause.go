@@ -1,0 +1,344 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// A piece is a way to name a part of the work on the command line.
+type piece struct {
+	use, short string
+	parse      func(words []string) (app.Piece, error)
+}
+
+func pieces() []piece {
+	return []piece{
+		{"all", "everything", func([]string) (app.Piece, error) { return app.Piece{}, nil }},
+		{"role NAME", "one role", func(w []string) (app.Piece, error) { return app.Piece{Role: schemas.Role(w[0])}, nil }},
+		{"account NAME", "what concerns an account", func(w []string) (app.Piece, error) { return app.Piece{Account: w[0]}, nil }},
+		{"store ACCOUNT/STORE", "what reads or writes a store", func(w []string) (app.Piece, error) {
+			account, store, err := accountStore(w[0])
+			return app.Piece{Account: account, Store: store}, err
+		}},
+		{"pair ROLE ACCOUNT[/STORE]", "a role, for a store or an account", func(w []string) (app.Piece, error) {
+			p := app.Piece{Role: schemas.Role(w[0]), Account: w[1]}
+			var err error
+			if strings.Contains(w[1], "/") {
+				p.Account, p.Store, err = accountStore(w[1])
+			}
+			return p, err
+		}},
+		{"sweep NAME", "a sweep; tasks that it asked for go on", func(w []string) (app.Piece, error) { return app.Piece{Sweep: w[0]}, nil }},
+	}
+}
+
+// accountStore splits ACCOUNT/STORE.
+func accountStore(word string) (account, store string, err error) {
+	account, store, ok := strings.Cut(word, "/")
+	if !ok || account == "" || store == "" {
+		return "", "", fmt.Errorf("%w: %q is not ACCOUNT/STORE", errUsage, word)
+	}
+	return account, store, nil
+}
+
+// command is the command of a verb for p.
+func (p piece) command(verb string, do func(c *cobra.Command, p app.Piece) error) *cobra.Command {
+	return &cobra.Command{
+		Use: p.use, Short: verb + " " + p.short, Args: exactly(len(strings.Fields(p.use)) - 1),
+		RunE: func(c *cobra.Command, words []string) error {
+			named, err := p.parse(words)
+			for _, w := range words {
+				if w == "" {
+					err = fmt.Errorf("%w: a name is empty", errUsage)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return do(c, named)
+		},
+	}
+}
+
+func newPause() *cobra.Command {
+	c := newPauseList("pause", "Pause a part of the work, or list what is paused")
+	c.Long = `Pauses a part of the work in all processes, in under a second and over restarts, until it is
+resumed or its time has come. Messages stay in Kafka; tasks that are at work come to their end.
+Without a word it lists what is paused.`
+	c.SuggestionsMinimumDistance = 2
+	c.AddCommand(newPauseList("list", "List what is paused, and roles whose number of workers is set"))
+	for _, p := range pieces() {
+		c.AddCommand(newPauseOne(p))
+	}
+	return c
+}
+
+func newPauseOne(p piece) *cobra.Command {
+	var (
+		f             engineFlags
+		reason, until string
+	)
+	c := p.command("Pause", func(c *cobra.Command, what app.Piece) error {
+		if reason == "" {
+			return fmt.Errorf("%w: say with --reason why, for those who find it paused", errUsage)
+		}
+		end, err := untilTime(until, time.Now())
+		if err != nil {
+			return err
+		}
+		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
+			if err := ctl.Pause(ctx, what, end, app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+				return err
+			}
+			how := "until it is resumed: millrace resume " + what.String()
+			if !end.IsZero() {
+				how = "until " + end.Format(time.RFC3339)
+			}
+			_, err := fmt.Fprintf(c.OutOrStdout(), "paused %s %s\n", what, how)
+			return err
+		})
+	})
+	f.register(c)
+	c.Flags().StringVar(&reason, "reason", "", "why, for those who find it paused")
+	c.Flags().StringVar(&until, "until", "", "end by itself at a `TIME`, or after a time: 2006-01-02T15:04:05Z, 90m, 7d")
+	return c
+}
+
+func newResume() *cobra.Command {
+	c := noun("resume", "Let go on what was paused")
+	for _, p := range pieces() {
+		c.AddCommand(newResumeOne(p))
+	}
+	return c
+}
+
+func newResumeOne(p piece) *cobra.Command {
+	var (
+		f      engineFlags
+		reason string
+	)
+	c := p.command("Resume", func(c *cobra.Command, what app.Piece) error {
+		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
+			was, err := ctl.Resume(ctx, what, app.Approval{Who: person(), Reason: reason, From: "cli"})
+			if err != nil {
+				return err
+			}
+			in, err := ctl.InForce(ctx)
+			if err != nil {
+				return err
+			}
+			line := "resumed"
+			if !was {
+				line = "was not paused:"
+			}
+			fmt.Fprintln(c.OutOrStdout(), line, what)
+			for _, other := range in {
+				if other.GetPaused() {
+					fmt.Fprintf(c.OutOrStdout(), "still paused: %s, by %s: %s\n", app.PieceOf(other), clean(other.GetBy()), clean(other.GetReason()))
+				}
+			}
+			return nil
+		})
+	})
+	f.register(c)
+	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return c
+}
+
+func newWorkers() *cobra.Command {
+	var (
+		f      engineFlags
+		reason string
+	)
+	c := &cobra.Command{
+		Use:   "workers ROLE N|default",
+		Short: "Set how many items a role handles at a time, in each process; 'millrace pause list' shows it",
+		Args:  exactly(2),
+		RunE: func(c *cobra.Command, words []string) error {
+			var n uint64
+			if words[1] != "default" {
+				var err error
+				if n, err = strconv.ParseUint(words[1], 10, 16); err != nil || n == 0 {
+					return fmt.Errorf("%w: %q is not a number of workers from 1 to 65535, or default; 'millrace pause role' has a role stop", errUsage, words[1])
+				}
+			}
+			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
+				if err := ctl.SetWorkers(ctx, schemas.Role(words[0]), int32(n), app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+					return err
+				}
+				what := fmt.Sprintf("%d workers in each process", n)
+				if n == 0 {
+					what = "as many workers as the configuration says"
+				}
+				_, err := fmt.Fprintf(c.OutOrStdout(), "role %s has %s\n", words[0], what)
+				return err
+			})
+		},
+	}
+	f.register(c)
+	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return c
+}
+
+func newPauseList(use, short string) *cobra.Command {
+	var (
+		f      engineFlags
+		output string
+	)
+	c := &cobra.Command{
+		Use: use, Short: short, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := oneOf(output, "table", "json"); err != nil {
+				return err
+			}
+			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
+				in, err := ctl.InForce(ctx)
+				if err != nil {
+					return err
+				}
+				if output == "json" {
+					return pausesJSON(c.OutOrStdout(), in)
+				}
+				return pausesTable(c.OutOrStdout(), in)
+			})
+		},
+	}
+	f.register(c)
+	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM`: table or json")
+	return c
+}
+
+func pausesTable(w io.Writer, in []*pb.Control) error {
+	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "WHAT\tPAUSED\tUNTIL\tWORKERS\tBY\tSINCE\tREASON")
+	for _, c := range in {
+		paused, until, workers, since := "no", "-", "-", "-"
+		if c.GetPaused() {
+			paused = "yes"
+		}
+		if c.GetUntil() != nil {
+			until = c.GetUntil().AsTime().Format(time.RFC3339)
+		}
+		if c.GetWorkers() > 0 {
+			workers = strconv.Itoa(int(c.GetWorkers()))
+		}
+		if c.GetTime() != nil {
+			since = c.GetTime().AsTime().Format(time.RFC3339)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", clean(app.PieceOf(c).String()), paused, until, workers, clean(c.GetBy()), since, clean(c.GetReason()))
+	}
+	return tw.Flush()
+}
+
+// A pause is how one entry is printed as JSON.
+type pause struct {
+	What    string     `json:"what"`
+	Role    string     `json:"role,omitempty"`
+	Account string     `json:"account,omitempty"`
+	Store   string     `json:"store,omitempty"`
+	Sweep   string     `json:"sweep,omitempty"`
+	Paused  bool       `json:"paused"`
+	Until   *time.Time `json:"until,omitempty"`
+	Workers int32      `json:"workers,omitempty"`
+	By      string     `json:"by"`
+	Reason  string     `json:"reason"`
+	Since   *time.Time `json:"since,omitempty"`
+}
+
+func pausesJSON(w io.Writer, in []*pb.Control) error {
+	out := []pause{}
+	for _, c := range in {
+		p := pause{
+			What: app.PieceOf(c).String(), Role: c.GetRole(), Account: c.GetAccount(), Store: c.GetStore(), Sweep: c.GetSweep(),
+			Paused: c.GetPaused(), Workers: c.GetWorkers(), By: c.GetBy(), Reason: c.GetReason(),
+		}
+		if c.GetUntil() != nil {
+			at := c.GetUntil().AsTime()
+			p.Until = &at
+		}
+		if c.GetTime() != nil {
+			at := c.GetTime().AsTime()
+			p.Since = &at
+		}
+		out = append(out, p)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
+}
+
+// untilTime reads a time, or how long from now; empty is the zero time.
+func untilTime(text string, now time.Time) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	switch {
+	case text == "":
+		return time.Time{}, nil
+	case err != nil:
+		length := text
+		if days, ok := strings.CutSuffix(text, "d"); ok {
+			n, err := strconv.ParseUint(days, 10, 12)
+			if err != nil {
+				length = "" // no duration
+			} else {
+				length = fmt.Sprintf("%dh", 24*n)
+			}
+		}
+		d, err := time.ParseDuration(length)
+		if err != nil {
+			return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: 90m, 24h, 7d; not %q", errUsage, text)
+		}
+		at = now.Add(d)
+	}
+	if !at.After(now) {
+		return at, fmt.Errorf("%w: --until %s is past", errUsage, text)
+	}
+	return at.UTC(), nil
+}
+
+// withControls runs do with what pauses. A name that nothing has is a wrong command line.
+func (f *engineFlags) withControls(c *cobra.Command, do func(ctx context.Context, ctl *app.Controls) error) (err error) {
+	ctx := c.Context()
+	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	ctl, err := app.OpenControls(ctx, e.cfg, e.log)
+	if err != nil {
+		return err
+	}
+	defer ctl.Close()
+	err = do(ctx, ctl)
+	if unknown := (*app.UnknownError)(nil); errors.As(err, &unknown) {
+		err = fmt.Errorf("%w: %w%s", errUsage, err, meant(unknown.Name, unknown.Known))
+	}
+	return err
+}
+
+// meant says which of the known names a word was meant to be; without one that is near it lists all.
+func meant(word string, known []string) string {
+	c := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, name := range known {
+		c.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
+	}
+	if near := c.SuggestionsFor(word); len(near) > 0 {
+		return fmt.Sprintf("; did you mean %q?", near[0])
+	}
+	if len(known) == 0 {
+		return ": there is none"
+	}
+	return ": there are " + strings.Join(known, ", ")
+}

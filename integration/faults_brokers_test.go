@@ -1,0 +1,80 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// What may happen to brokers, under load, in one cluster and one group.
+func TestBrokerFaults(t *testing.T) {
+	c := harness.Kafka(t, harness.Options{})
+	c.Breakable(t)
+	cfg := faulty(c, "brokers")
+	l := books(t, c, cfg, 6)
+	task := memberSpec{Task: 10 * time.Millisecond}.plan
+	for range 2 {
+		planner(t, cfg, kafka.PoolConfig{}, task)
+	}
+	stop := load(t, cfg, 60, 200)
+	l.progress(t, time.Minute, 200)
+
+	// away takes a broker out and back in, while work goes on.
+	away := func(t *testing.T, out, in func(testing.TB, int)) {
+		i := c.Leader(t, cfg)
+		begun := time.Now()
+		out(t, i)
+		c.WaitBrokers(t, c.Brokers()-1)
+		t.Logf("broker %d is gone after %v", i, time.Since(begun).Round(100*time.Millisecond))
+		l.progress(t, time.Minute, 500)
+		begun = time.Now()
+		in(t, i)
+		c.WaitBrokers(t, c.Brokers())
+		c.WaitInSync(t)
+		t.Logf("in sync again after %v", time.Since(begun).Round(100*time.Millisecond))
+		l.progress(t, time.Minute, 200)
+		c.MoveLeaders(t, cfg) // or the next test finds one that leads nothing
+	}
+	for _, f := range []struct {
+		name  string
+		fault func(*testing.T)
+	}{
+		{"leaders move", func(t *testing.T) {
+			for range 6 {
+				before := c.Leader(t, cfg)
+				c.MoveLeaders(t, cfg)
+				if after := c.Leader(t, cfg); after == before {
+					t.Log("most partitions are still led by broker", after)
+				}
+				l.progress(t, time.Minute, 100)
+			}
+		}},
+		{"one is killed", func(t *testing.T) { away(t, c.Kill, c.Start) }},
+		{"one is frozen", func(t *testing.T) { away(t, c.Freeze, c.Thaw) }},
+		{"all are restarted, one after the other", func(t *testing.T) {
+			for i := range c.Brokers() {
+				c.Stop(t, i)
+				l.progress(t, time.Minute, 100)
+				c.Start(t, i)
+				c.WaitBrokers(t, c.Brokers())
+				c.WaitInSync(t)
+			}
+			l.progress(t, time.Minute, 200)
+		}},
+	} {
+		if !t.Run(f.name, f.fault) {
+			t.FailNow() // the brokers may not be as the next one wants them
+		}
+		if err := l.order(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	l.close(t, time.Minute)
+	if dead := c.Read(t, cfg, schemas.Dead); len(dead) > 0 {
+		t.Errorf("%d dead letters, want none: faults of brokers are not those of messages", len(dead))
+	}
+}

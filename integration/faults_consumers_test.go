@@ -1,0 +1,322 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// What may happen to consumers and to what they are given, with three real brokers. After
+// each, the ledger says that nothing is lost, that nothing was committed before its end, and
+// that the changes of an item came in order.
+func TestConsumerFaults(t *testing.T) {
+	c := harness.Kafka(t, harness.Options{})
+	for name, test := range map[string]func(*testing.T, *harness.Cluster){
+		"killed ten times in mid-task":       killedTenTimes,
+		"frozen past its session":            frozen,
+		"members come and go":                storm,
+		"a handler that hangs":               hangs,
+		"a handler that ignores its context": stubborn,
+		"poison among good records":          poison,
+		"64 partitions and one hot key":      hotKey,
+		"outputs are refused":                refused,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, c)
+		})
+	}
+}
+
+func killedTenTimes(t *testing.T, c *harness.Cluster) {
+	cfg := faulty(c, "killed")
+	l := books(t, c, cfg, 6)
+	stop := load(t, cfg, 60, 300)
+	var members [3]*process
+	name := func(i, life int) string { return fmt.Sprintf("member-%d/%d", i, life) }
+	start := func(i, life int) {
+		members[i] = spawn(t, cfg, memberSpec{Name: name(i, life), Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond})
+	}
+	for i := range members {
+		start(i, 0)
+	}
+	for n := range 10 {
+		i, life := n%3, n/3
+		// It is at work when it dies: it has done some of it, and load goes on.
+		harness.Eventually(t, time.Minute, "see the member at work", func(context.Context) error {
+			if _, own := l.handled(name(i, life)); own < 30 {
+				return fmt.Errorf("%s has made %d outputs", name(i, life), own)
+			}
+			return nil
+		})
+		members[i].kill()
+		start(i, life+1)
+	}
+	stop()
+	l.close(t, time.Minute)
+}
+
+func frozen(t *testing.T, c *harness.Cluster) {
+	for _, serverSide := range []bool{false, true} {
+		cfg := faulty(c, fmt.Sprintf("frozen-%t", serverSide))
+		l := books(t, c, cfg, 6)
+		stop := load(t, cfg, 60, 200)
+		spec := memberSpec{Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond, ServerSide: serverSide}
+		if serverSide {
+			spec.Session = 0 // the brokers say
+		}
+		var members []*process
+		for i := range 3 {
+			spec.Name = fmt.Sprint("member-", i)
+			members = append(members, spawn(t, cfg, spec))
+		}
+		group := cfg.Prefix + string(schemas.RolePlanner)
+		sized := func(n int) {
+			t.Helper()
+			harness.Eventually(t, time.Minute, fmt.Sprint("see a group of ", n), func(ctx context.Context) error {
+				g, err := c.Describe(ctx, group)
+				if err != nil || g.State != "Stable" || len(g.Members) != n || g.Assigned() != 8 { // again.planner has 2
+					return fmt.Errorf("the group is %+v (%w)", g, cmpOr(err, errNotYet))
+				}
+				return nil
+			})
+		}
+		sized(3)
+		for i, m := range members[:2] {
+			harness.Eventually(t, time.Minute, "see the member at work", func(context.Context) error {
+				if _, own := l.handled(fmt.Sprint("member-", i)); own < 20 {
+					return fmt.Errorf("%d outputs", own)
+				}
+				return nil
+			})
+			m.signal(t, syscall.SIGSTOP)
+			sized(2)
+			l.progress(t, time.Minute, 200) // what it had is others' now, and has moved on
+			m.signal(t, syscall.SIGCONT)
+			sized(3)
+			l.progress(t, time.Minute, 200)
+		}
+		stop()
+		l.close(t, time.Minute)
+		for _, m := range members {
+			m.signal(t, syscall.SIGTERM)
+			<-m.exited
+			if code := m.cmd.ProcessState.ExitCode(); code != 0 {
+				t.Errorf("a member ended with exit code %d", code)
+			}
+		}
+	}
+}
+
+func storm(t *testing.T, c *harness.Cluster) {
+	cfg := faulty(c, "storm")
+	l := books(t, c, cfg, 8)
+	stop := load(t, cfg, 80, 300)
+	task := memberSpec{Task: 20 * time.Millisecond}.plan
+	planner(t, cfg, kafka.PoolConfig{}, task)
+	planner(t, cfg, kafka.PoolConfig{}, task)
+	moves := 0
+	for begun := time.Now(); time.Since(begun) < long(15*time.Second); moves++ {
+		leave := planner(t, cfg, kafka.PoolConfig{}, task)
+		wait(t, time.Second)
+		if err := leave(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.progress(t, time.Minute, 300)
+	stop()
+	l.close(t, time.Minute)
+	t.Logf("%d members came and went", moves)
+}
+
+// One task hangs until it is cancelled: the others go on, no commit passes it, and it is done
+// the next time.
+func hangs(t *testing.T, c *harness.Cluster) {
+	cfg := faulty(c, "hangs")
+	l := books(t, c, cfg, 1)
+	const n, items = 400, 40
+	var hung atomic.Int64
+	cancelled := make(chan error, 1)
+	planner(t, cfg, kafka.PoolConfig{Stall: 4 * time.Second}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		if d.Body.(*pb.Change).GetItem() == "item-7" && hung.Add(1) == 1 {
+			<-ctx.Done()
+			cancelled <- context.Cause(ctx)
+			return nil, ctx.Err()
+		}
+		return plan(ctx, d)
+	})
+	publish(t, cfg, changes(n, items)...)
+	harness.Eventually(t, 3*time.Second, "do what does not hang", func(ctx context.Context) error {
+		committed, err := l.audit(ctx)
+		if err != nil {
+			return err
+		}
+		if all, _ := l.handled(""); all != n-n/items {
+			return fmt.Errorf("%d changes are handled, want all but those of one item", all)
+		}
+		if committed[0] > 7 {
+			return fmt.Errorf("committed %d, want no more than 7", committed[0])
+		}
+		return nil
+	})
+	select {
+	case err := <-cancelled:
+		t.Log(err)
+	case <-time.After(30 * time.Second):
+		t.Fatal("the task was not cancelled")
+	}
+	l.close(t, 30*time.Second)
+	if len(l.dead) > 0 || len(l.done) != n {
+		t.Errorf("%d dead letters, %d handled, want none and %d", len(l.dead), len(l.done), n)
+	}
+}
+
+// One task cannot be ended: its process says so and ends, and another does the work.
+func stubborn(t *testing.T, c *harness.Cluster) {
+	cfg := faulty(c, "stubborn")
+	l := books(t, c, cfg, 2)
+	p := spawn(t, cfg, memberSpec{Name: "stubborn", Session: 3 * time.Second, Workers: 8, Stall: time.Second, Stubborn: "item-7"})
+	publish(t, cfg, changes(400, 40)...)
+	select {
+	case <-p.exited:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the process does not end")
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if all, _ := l.handled(""); all != 390 {
+		t.Errorf("%d changes are handled, want all but those of one item", all)
+	}
+	planner(t, cfg, kafka.PoolConfig{}, plan)
+	l.close(t, time.Minute)
+	if len(l.done) != 400 {
+		t.Errorf("%d changes are handled, want all", len(l.done))
+	}
+}
+
+func poison(t *testing.T, c *harness.Cluster) {
+	cfg := faulty(c, "poison")
+	l := books(t, c, cfg, 3)
+	bad := [][]byte{nil, {}, {0}, []byte("no message"), []byte(`{"json": true}`), slices.Repeat([]byte{0xff}, 300), make([]byte, schemas.MaxBytes)}
+	var recs []harness.Record
+	const n, items = 300, 30
+	for i, m := range changes(n, items) {
+		good := harness.Encode(t, m)
+		recs = append(recs, good)
+		if i%10 == 0 {
+			r := good // its key, so that it is in front of others of its item
+			r.Value = bad[i/10%len(bad)]
+			if i%20 == 0 {
+				r.Headers = nil
+			}
+			recs = append(recs, r)
+		}
+	}
+	planner(t, cfg, kafka.PoolConfig{}, memberSpec{Task: 5 * time.Millisecond}.plan)
+	c.Write(t, cfg, recs...)
+	l.close(t, time.Minute)
+	if len(l.done) != n || len(l.dead) != n/10 {
+		t.Errorf("%d changes are handled and %d letters dead, want %d and %d", len(l.done), len(l.dead), n, n/10)
+	}
+	for _, r := range c.Read(t, cfg, schemas.Changes) {
+		if d, ok := l.dead[origin{r.Partition, r.Offset}]; ok && (string(d.Value) != string(r.Value) || string(d.Key) != string(r.Key)) {
+			t.Errorf("the dead letter of %d@%d has %d bytes under key %q, want the %d under %q as they were",
+				r.Partition, r.Offset, len(d.Value), d.Key, len(r.Value), r.Key)
+		}
+	}
+}
+
+// A key with most of the work is no slower for the others, though it has company in its partition.
+func hotKey(t *testing.T, c *harness.Cluster) {
+	cfg := faulty(c, "hot")
+	c.MakeTopics(t, cfg, 64, schemas.Changes)
+	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)[1:]...)
+	l := newLedger(t, c, cfg)
+	l.watch(t)
+	const hot, cold = 600, 900
+	var msgs []schemas.Message
+	for i := range max(hot, cold) {
+		if i < hot {
+			msgs = append(msgs, change("hot", i))
+		}
+		msgs = append(msgs, change(fmt.Sprint("item-", i%300), i/300))
+	}
+	var mu sync.Mutex
+	busy, left, hotLeft := false, cold, hot
+	atLast := -1 // hot ones that were left when the last of the others was done
+	planner(t, cfg, kafka.PoolConfig{Workers: 8}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		isHot := d.Body.(*pb.Change).GetItem() == "hot"
+		mu.Lock()
+		if isHot && busy {
+			t.Error("two tasks of a key at once")
+		}
+		busy = busy || isHot
+		mu.Unlock()
+		out, err := memberSpec{Task: 20 * time.Millisecond}.plan(ctx, d)
+		mu.Lock()
+		defer mu.Unlock()
+		if isHot {
+			busy = false
+			hotLeft--
+		} else if left--; left == 0 {
+			atLast = hotLeft
+		}
+		return out, err
+	})
+	publish(t, cfg, msgs...)
+	l.close(t, time.Minute)
+	if atLast < hot/2 {
+		t.Errorf("when the others were done, %d of %d of the hot key were left: they waited for it", atLast, hot)
+	}
+	t.Logf("when %d others were done, %d of %d of the hot key were left", cold, atLast, hot)
+}
+
+// The brokers take no outputs: nothing is committed, and Run ends. When they take them again,
+// nothing is missing.
+func refused(t *testing.T, c *harness.Cluster) {
+	cfg := faulty(c, "refused")
+	l := books(t, c, cfg, 3)
+	outputs := cfg.Prefix + string(schemas.DuplicationHigh)
+	c.Set(t, outputs, "min.insync.replicas", "4") // of three
+	publish(t, cfg, changes(300, 30)...)
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Drain: time.Second}, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	if err := p.Run(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("Run returned %v (%v), want an error that it could not get past", err, ctx.Err())
+	} else {
+		t.Log(err)
+	}
+	committed, err := l.audit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, at := range committed {
+		if at > 0 {
+			t.Errorf("partition %d: %d is committed", id, at)
+		}
+	}
+	if all, _ := l.handled(""); all > 0 {
+		t.Errorf("%d outputs were taken: nothing was tested", all)
+	}
+	c.Set(t, outputs, "min.insync.replicas", "2")
+	planner(t, cfg, kafka.PoolConfig{}, plan)
+	l.close(t, time.Minute)
+	if len(l.done) != 300 {
+		t.Errorf("%d changes are handled, want all", len(l.done))
+	}
+}

@@ -1,0 +1,225 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// memberEnv has the test binary be a member, and not run tests; TestMain looks for it.
+const memberEnv = "MILLRACE_TEST_MEMBER"
+
+// A memberSpec is what a member in a process of its own is told.
+type memberSpec struct {
+	Brokers    []string
+	Prefix     string
+	Name       string // ce_source of its outputs
+	Lanes      []kafka.Lane
+	Session    time.Duration
+	ServerSide bool
+	Workers    int
+	Task       time.Duration // how long a task takes, at most
+	Stall      time.Duration
+	Stubborn   string // an item whose task never ends, cancelled or not
+}
+
+// member is the planner's Pool in this process, until it is told to end.
+func member(text string) int {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	var s memberSpec
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	cfg := kafka.Config{
+		Brokers: s.Brokers, Prefix: s.Prefix, ClientID: s.Name, Lanes: s.Lanes, Heartbeat: 300 * time.Millisecond, SessionTimeout: s.Session,
+		ServerSide: s.ServerSide, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, Stall: s.Stall, Drain: 10 * time.Second,
+	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		if s.Stubborn != "" && d.Body.(*pb.Change).GetItem() == s.Stubborn {
+			select {}
+		}
+		return s.plan(ctx, d)
+	})
+	if err == nil {
+		err = p.Run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// plan takes its time.
+func (s memberSpec) plan(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	if s.Task > 0 {
+		if err := retry.Sleep(ctx, s.Task/4+rand.N(s.Task*3/4)); err != nil {
+			return nil, err
+		}
+	}
+	msgs, err := plan(ctx, d)
+	for i := range msgs {
+		msgs[i].Source = s.Name
+	}
+	return msgs, err
+}
+
+// A process is a member in a process of its own.
+type process struct {
+	cmd    *exec.Cmd
+	exited <-chan struct{}
+}
+
+// spawn starts a member that ends with the test. What it says is shown if the test fails.
+func spawn(t *testing.T, cfg kafka.Config, s memberSpec) *process {
+	t.Helper()
+	s.Brokers, s.Prefix, s.Lanes = cfg.Brokers, cfg.Prefix, cfg.Lanes
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	p := &process{cmd: exec.Command(self)}
+	p.cmd.Env = append(os.Environ(), memberEnv+"="+string(text))
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	if p.exited, err = harness.Spawn(p.cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		if said, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
+			t.Logf("%s (%v) said last:\n%s", s.Name, p.cmd.ProcessState, said[max(0, len(said)-3000):])
+		}
+	})
+	return p
+}
+
+// kill ends p at once. It may have ended before, or be frozen.
+func (p *process) kill() {
+	p.cmd.Process.Kill()
+	<-p.exited
+}
+
+func (p *process) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load publishes versions of items at about a steady rate until stop is called, which waits.
+// What was not acknowledged is published again, as the ingester does.
+func load(t *testing.T, cfg kafka.Config, items, perSecond int) (stop func()) {
+	t.Helper()
+	p, err := kafka.NewProducer(cfg, "load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	limit, giveUp := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() {
+		const every = 50 * time.Millisecond
+		n := 0
+		for retry.Sleep(ctx, every) == nil {
+			var msgs []schemas.Message
+			for range max(1, perSecond*int(every)/int(time.Second)) {
+				msgs = append(msgs, change(fmt.Sprint("item-", n%items), n/items))
+				n++
+			}
+			for p.Publish(limit, msgs...) != nil {
+				if err := retry.Sleep(limit, every); err != nil {
+					done <- errors.New("the load could not be published")
+					return
+				}
+			}
+		}
+		done <- nil
+	}()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		timer := time.AfterFunc(time.Minute, giveUp)
+		defer timer.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		giveUp()
+		p.Close()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// long is d, and four times that in make soak.
+func long(d time.Duration) time.Duration {
+	if os.Getenv("MILLRACE_SOAK") != "" {
+		return 4 * d
+	}
+	return d
+}
+
+// wait waits.
+func wait(t *testing.T, d time.Duration) {
+	t.Helper()
+	if err := retry.Sleep(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// books makes the topics of a test, and opens its ledger, which is audited from then on.
+func books(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32) *ledger {
+	t.Helper()
+	c.MakeTopics(t, cfg, partitions, schemas.Changes, schemas.DuplicationHigh)
+	c.MakeTopics(t, cfg, 2, ledgerTopics(cfg)[2:]...)
+	l := newLedger(t, c, cfg)
+	l.watch(t)
+	return l
+}
+
+// faulty is the configuration of a fault's test.
+func faulty(c *harness.Cluster, name string) kafka.Config {
+	cfg := c.Config(name + ".")
+	cfg.Lanes = []kafka.Lane{{Name: "1s", Delay: time.Second}}
+	return cfg
+}
+
+// planner starts a member in this process, which takes up to task for each message.
+func planner(t *testing.T, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) (stop func() error) {
+	t.Helper()
+	pc.Role, pc.Topics, pc.Drain = schemas.RolePlanner, []schemas.Topic{schemas.Changes}, 10*time.Second
+	p, err := kafka.NewPool(cfg, pc, h)
+	return running(t, p, err)
+}
