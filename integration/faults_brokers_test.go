@@ -1,6 +1,9 @@
 package integration
 
 import (
+	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,5 +79,59 @@ func TestBrokerFaults(t *testing.T) {
 	l.close(t, time.Minute)
 	if dead := c.Read(t, cfg, schemas.Dead); len(dead) > 0 {
 		t.Errorf("%d dead letters, want none: faults of brokers are not those of messages", len(dead))
+	}
+}
+
+// The brokers take no outputs, since one replica too few is there: nothing is committed. When it
+// is back, nothing is missing. In make soak it is away until Run gives up.
+func TestRefused(t *testing.T) {
+	c := harness.Kafka(t, harness.Options{})
+	c.Breakable(t)
+	cfg := faulty(c, "refused")
+	l := books(t, c, cfg, 3)
+	c.Set(t, cfg.Prefix+string(schemas.DuplicationHigh), "min.insync.replicas", "3")
+	broker := c.Leader(t, cfg)
+	c.Kill(t, broker)
+	c.WaitBrokers(t, c.Brokers()-1)
+	const n = 300
+	publish(t, cfg, changes(n, 30)...)
+	var calls atomic.Int64
+	stop := planner(t, cfg, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		calls.Add(1)
+		return plan(ctx, d)
+	})
+	harness.Eventually(t, time.Minute, "call the handler for all", func(context.Context) error {
+		if calls.Load() < n {
+			return fmt.Errorf("%d calls", calls.Load())
+		}
+		return nil
+	})
+	away := 5 * time.Second
+	if soak() {
+		away = 80 * time.Second
+	}
+	wait(t, away)
+	harness.Eventually(t, time.Minute, "audit", func(ctx context.Context) error {
+		committed, err := l.audit(ctx)
+		for id, at := range committed {
+			if at > 0 {
+				t.Errorf("partition %d: %d is committed", id, at)
+			}
+		}
+		return err
+	})
+	if all, _ := l.handled(""); all > 0 {
+		t.Errorf("%d outputs were taken: nothing was tested", all)
+	}
+	if soak() {
+		if err := stop(); err == nil {
+			t.Error("Run got past what it cannot")
+		}
+		planner(t, cfg, kafka.PoolConfig{}, plan)
+	}
+	c.Start(t, broker)
+	l.close(t, time.Minute)
+	if len(l.done) != n || len(l.dead) > 0 {
+		t.Errorf("%d changes are handled and %d letters dead, want %d and none", len(l.done), len(l.dead), n)
 	}
 }

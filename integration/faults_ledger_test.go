@@ -164,18 +164,23 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 	if err := l.catchUp(ctx); err != nil {
 		return nil, err
 	}
+	return committed, l.judge(committed)
+}
+
+// judge is audit with the books as they are, and mu held.
+func (l *ledger) judge(committed map[int32]int64) error {
 	for at := range l.inputs {
 		if at.offset < committed[at.partition] && !l.settled(at) {
-			return nil, &wrongError{"a change has come to no end, and is committed", at, committed[at.partition]}
+			return &wrongError{"a change has come to no end, and is committed", at, committed[at.partition]}
 		}
 	}
 	for id, was := range l.before {
 		if is := committed[id]; is < was {
-			return nil, &wrongError{"a commit went back", origin{id, was}, is}
+			return &wrongError{"a commit went back", origin{id, was}, is}
 		}
 	}
 	l.before = committed
-	return committed, nil
+	return nil
 }
 
 // A wrongError is what no audit may ever find.
@@ -289,7 +294,6 @@ func (l *ledger) order() error {
 // close waits until the group has committed everything, and checks the whole of the books.
 func (l *ledger) close(t *testing.T, limit time.Duration) {
 	t.Helper()
-	l.quiet()
 	harness.Eventually(t, limit, "handle every change", func(ctx context.Context) error {
 		committed, err := l.audit(ctx)
 		var wrong *wrongError
@@ -299,6 +303,8 @@ func (l *ledger) close(t *testing.T, limit time.Duration) {
 		if err != nil {
 			return err
 		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		for at := range l.inputs {
 			if at.offset >= committed[at.partition] {
 				return fmt.Errorf("changes/%d@%d is not committed", at.partition, at.offset)
@@ -306,6 +312,7 @@ func (l *ledger) close(t *testing.T, limit time.Duration) {
 		}
 		return nil
 	})
+	l.quiet()
 	if err := l.order(); err != nil {
 		t.Error(err)
 	}
@@ -318,4 +325,54 @@ func (l *ledger) close(t *testing.T, limit time.Duration) {
 	}
 	t.Logf("%d inputs: %d have outputs (%d more are repeats), %d dead letters, %d tried again later",
 		len(l.inputs), len(l.done), all-len(l.done), len(l.dead), len(l.retried))
+}
+
+// The ledger itself: it finds each kind of harm, and none where there is none.
+func TestLedger(t *testing.T) {
+	id := func(m schemas.Message) string { return m.Body.(*pb.Change).GetId() }
+	a, b, c := id(change("x", 0)), id(change("x", 1)), id(change("x", 2))
+	for name, tt := range map[string]struct {
+		outputs         []string
+		retried, dead   []int64
+		committed       int64
+		before          int64
+		wrong, disorder bool
+	}{
+		"all in order":                          {outputs: []string{a, b, c}, committed: 3},
+		"repeats":                               {outputs: []string{a, b, a, b, b, c, a}, committed: 3},
+		"not at its end, not committed":         {outputs: []string{a, b}, committed: 2},
+		"done ahead of the commit":              {outputs: []string{a, b}, committed: 0},
+		"committed before its end":              {outputs: []string{a, b}, committed: 3, wrong: true},
+		"one is left out":                       {outputs: []string{a, c}, committed: 3, wrong: true, disorder: true},
+		"one is late":                           {outputs: []string{a, c, b}, committed: 3, disorder: true},
+		"the first is missing":                  {outputs: []string{b}, disorder: true},
+		"nobody asked for it":                   {outputs: []string{a, "other"}, disorder: true},
+		"a commit goes back":                    {outputs: []string{a, b, c}, committed: 1, before: 2, wrong: true},
+		"a dead letter instead":                 {outputs: []string{a, c}, dead: []int64{1}, committed: 3},
+		"tried again later, so out of order":    {outputs: []string{a, c, b}, retried: []int64{1}, committed: 3},
+		"tried again later and not back so far": {outputs: []string{a, c}, retried: []int64{1}, committed: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &ledger{
+				inputs: map[origin]string{{0, 0}: a, {0, 1}: b, {0, 2}: c}, asked: map[string][]string{"x": {a, b, c}},
+				outputs: map[string][]string{"x": tt.outputs}, done: map[string]int{},
+				dead: map[origin]harness.Record{}, retried: map[origin]bool{}, before: map[int32]int64{0: tt.before},
+			}
+			for _, id := range tt.outputs {
+				l.done[id]++
+			}
+			for _, at := range tt.retried {
+				l.retried[origin{0, at}] = true
+			}
+			for _, at := range tt.dead {
+				l.dead[origin{0, at}] = harness.Record{}
+			}
+			if err := l.judge(map[int32]int64{0: tt.committed}); (err != nil) != tt.wrong {
+				t.Errorf("judge: %v, want an error: %t", err, tt.wrong)
+			}
+			if err := l.order(); (err != nil) != tt.disorder {
+				t.Errorf("order: %v, want an error: %t", err, tt.disorder)
+			}
+		})
+	}
 }

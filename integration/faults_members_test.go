@@ -183,9 +183,12 @@ func load(t *testing.T, cfg kafka.Config, items, perSecond int) (stop func()) {
 	return stop
 }
 
+// soak says that the tests are to take their time.
+func soak() bool { return os.Getenv("MILLRACE_SOAK") != "" }
+
 // long is d, and four times that in make soak.
 func long(d time.Duration) time.Duration {
-	if os.Getenv("MILLRACE_SOAK") != "" {
+	if soak() {
 		return 4 * d
 	}
 	return d

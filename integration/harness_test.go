@@ -37,16 +37,20 @@ func running(t *testing.T, part runner, err error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- part.Run(ctx) }()
-	stop = sync.OnceValue(func() error {
+	end := sync.OnceValue(func() error {
 		cancel()
 		return <-done
 	})
+	asked := false
 	t.Cleanup(func() {
-		if err := stop(); err != nil {
+		if err := end(); err != nil && !asked {
 			t.Error(err)
 		}
 	})
-	return stop
+	return func() error {
+		asked = true
+		return end()
+	}
 }
 
 // publish sends messages through a Producer.

@@ -225,7 +225,7 @@ func testRoundPaused(t *testing.T, p Piece, runs bool) {
 			time.Sleep(time.Second)
 		}
 		n := len(begun)
-		return sweep.Page{Next: []byte{byte('a' + n)}, Last: n == 4, Counts: map[string]int64{"n": 1}}, nil
+		return sweep.Page{Next: []byte{byte('a' + n)}, Last: n >= 4, Counts: map[string]int64{"n": 1}}, nil
 	}
 	start := time.Now()
 	round := func() (sweep.Summary, error) {

@@ -1,10 +1,185 @@
 package harness
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
 	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+	tcnetwork "github.com/testcontainers/testcontainers-go/network"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/streams/kafka"
 )
 
-func containers(_ context.Context, _ testing.TB, _ Options) (*Cluster, string, error) {
-	return nil, "", absent("TODO")
+// Where a broker in a container finds things, and on which port it listens to whom.
+const (
+	containerConfig = "/etc/kafka"
+	containerData   = "/var/lib/kafka"
+	clientPort      = "9092"
+	peerPort        = "9093"
+	controllerPort  = "9094"
+)
+
+// containers starts brokers in containers of an image that is made here.
+func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string, error) {
+	docker, err := dialDocker(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	t.Cleanup(func() { docker.Close() })
+	image, err := kafkaImage(ctx, docker)
+	if err != nil {
+		return nil, "", err
+	}
+	nw, err := tcnetwork.New(ctx)
+	if err != nil {
+		return nil, "", fmt.Errorf("make network: %w", err)
+	}
+	t.Cleanup(func() {
+		if err := nw.Remove(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("remove network: %v", err)
+		}
+	})
+	ports, err := freePorts(o.Brokers)
+	if err != nil {
+		return nil, "", err
+	}
+	var places []place
+	for i, port := range ports {
+		name := fmt.Sprint("kafka-", i+1)
+		places = append(places, place{
+			id: i + 1, data: containerData,
+			client:     endpoint{"0.0.0.0:" + clientPort, port},
+			peer:       endpoint{"0.0.0.0:" + peerPort, name + ":" + peerPort},
+			controller: endpoint{"0.0.0.0:" + controllerPort, name + ":" + controllerPort},
+		})
+	}
+	c := &Cluster{addrs: ports}
+	more, files := []map[string]string{o.Properties}, map[string][]byte{}
+	if o.Secure {
+		s, err := newSecurity()
+		if err != nil {
+			return nil, "", err
+		}
+		more, files[storeFile] = append(more, s.properties(containerConfig)), s.store
+		c.base.TLS, c.base.SASL = s.client, &kafka.SASL{Mechanism: "PLAIN", User: User, Password: Password}
+	}
+	c.base.Brokers = c.addrs
+	boxes := make([]*box, len(places))
+	var starting errgroup.Group
+	for i, p := range places {
+		boxes[i] = &box{docker: docker}
+		c.nodes = append(c.nodes, boxes[i])
+		t.Cleanup(func() { boxes[i].remove(t) })
+		text := properties(settings(p, places, more...))
+		starting.Go(func() error { return boxes[i].run(ctx, image, nw.Name, p, text, files) })
+	}
+	return c, image, starting.Wait()
+}
+
+// dialDocker returns a client of the daemon, if one answers, and has testcontainers do
+// without what it would have to pull.
+func dialDocker(ctx context.Context) (*client.Client, error) {
+	docker, err := client.New(client.FromEnv)
+	if err != nil {
+		return nil, absent("no Docker: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	if _, err := docker.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
+		return nil, absent("no Docker daemon answers: %w", errors.Join(err, docker.Close()))
+	}
+	// Ports are published on loopback. Left alone it asks the network's bridge where this
+	// machine looks like a container itself.
+	return docker, errors.Join(os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"), os.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1"))
+}
+
+// A box is a broker in a container.
+type box struct {
+	docker *client.Client
+	c      *testcontainers.DockerContainer
+}
+
+// run makes and starts the container of the broker at p.
+//
+//nolint:revive // what a container is made of
+func (b *box) run(ctx context.Context, image, networkName string, p place, text string, files map[string][]byte) (err error) {
+	name, _, err := net.SplitHostPort(p.peer.advertised)
+	if err != nil {
+		return err
+	}
+	_, hostPort, err := net.SplitHostPort(p.client.advertised)
+	if err != nil {
+		return err
+	}
+	files = withFile(files, "server.properties", []byte(text))
+	var copied []testcontainers.ContainerFile
+	for file, content := range files {
+		copied = append(copied, testcontainers.ContainerFile{
+			Reader: bytes.NewReader(content), ContainerFilePath: containerConfig + "/" + file, FileMode: 0o644,
+		})
+	}
+	b.c, err = testcontainers.Run(ctx, image,
+		testcontainers.WithExposedPorts(clientPort+"/tcp"),
+		testcontainers.WithEnv(map[string]string{"CLUSTER_ID": clusterID}),
+		testcontainers.WithFiles(copied...),
+		tcnetwork.WithNetworkName([]string{name}, networkName),
+		// A broker tells clients its address, so the port is ours to choose and not Docker's.
+		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
+			h.PortBindings = network.PortMap{network.MustParsePort(clientPort + "/tcp"): {
+				{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: hostPort},
+			}}
+		}))
+	return err
+}
+
+func withFile(files map[string][]byte, name string, content []byte) map[string][]byte {
+	all := map[string][]byte{name: content}
+	for n, c := range files {
+		all[n] = c
+	}
+	return all
+}
+
+func (b *box) remove(t testing.TB) {
+	if b.c == nil {
+		return
+	}
+	ctx := context.WithoutCancel(t.Context())
+	_ = b.thaw(ctx) // a frozen one cannot be removed; most are not
+	if err := b.c.Terminate(ctx, testcontainers.StopTimeout(0)); err != nil {
+		t.Errorf("remove container: %v", err)
+	}
+}
+
+func (b *box) start(ctx context.Context) error { return b.c.Start(ctx) }
+
+func (b *box) stop(ctx context.Context) error {
+	limit := callLimit - 5*time.Second
+	return b.c.Stop(ctx, &limit)
+}
+
+func (b *box) kill(ctx context.Context) error {
+	_, err := b.docker.ContainerKill(ctx, b.c.GetContainerID(), client.ContainerKillOptions{Signal: "KILL"})
+	return err
+}
+
+func (b *box) freeze(ctx context.Context) error {
+	_, err := b.docker.ContainerPause(ctx, b.c.GetContainerID(), client.ContainerPauseOptions{})
+	return err
+}
+
+func (b *box) thaw(ctx context.Context) error {
+	_, err := b.docker.ContainerUnpause(ctx, b.c.GetContainerID(), client.ContainerUnpauseOptions{})
+	return err
 }

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -198,15 +199,21 @@ func (p *process) freeze(context.Context) error { return p.signal(syscall.SIGSTO
 
 func (p *process) thaw(context.Context) error { return p.signal(syscall.SIGCONT) }
 
-// said is the end of the log of a broker that has ended, and how it did.
+// said is the end of the errors of a broker that has ended, and how it did.
 func (p *process) said() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
 	}
+	var errs []string // warnings are many, when brokers are broken on purpose
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, " WARN ") && !strings.HasPrefix(line, "\tat ") {
+			errs = append(errs, line)
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fmt.Sprintf("%s%v", text[max(0, len(text)-4000):], p.ended)
+	return strings.Join(errs[max(0, len(errs)-20):], "") + p.ended
 }
 
 // freePorts finds n loopback addresses on which nothing listens, below those that

@@ -71,6 +71,10 @@ func (r *runner) decoded(ctx context.Context) (m measurement, err error) {
 	return contest{n: n, record: record, ours: ours(n, kafka.PoolConfig{}, nothing)}.run(ctx, r.amounts.rounds)
 }
 
+// workers are those of the Pools whose tasks wait for something: as many as may wait at a time,
+// whatever the number of partitions.
+const workers = 256
+
 // tasks has tasks of a millisecond and many workers.
 func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
 	record, err := whole()
@@ -78,11 +82,12 @@ func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	n := r.amounts.tasks
-	return contest{n: n, record: record, ours: ours(n, kafka.PoolConfig{Workers: 256}, rest)}.run(ctx, r.amounts.rounds)
+	return contest{n: n, record: record, ours: ours(n, kafka.PoolConfig{Workers: workers}, rest)}.run(ctx, r.amounts.rounds)
 }
 
-// skewed has some keys that come often and many that come seldom, tasks of a millisecond,
-// and a Pool with as many workers as the peer has goroutines, which is one a partition.
+// skewed has some keys that come often and many that come seldom, and tasks of a millisecond.
+// The tasks of the most frequent key, a tenth of all, take turns on either side; with a
+// goroutine per partition all others of its partition wait for them.
 func (r *runner) skewed(ctx context.Context) (m measurement, err error) {
 	record, err := whole()
 	if err != nil {
@@ -92,7 +97,7 @@ func (r *runner) skewed(ctx context.Context) (m measurement, err error) {
 	drawn := zipf(n)
 	return contest{
 		n: n, record: func(i int) schemas.Record { return record(drawn[i]) },
-		ours: ours(n, kafka.PoolConfig{Workers: partitions, Raw: true}, rest),
+		ours: ours(n, kafka.PoolConfig{Workers: workers, Raw: true}, rest),
 		theirs: func(ctx context.Context, g *rig, round int) (rate float64, err error) {
 			l := newLap(n)
 			peer := kafkabench.PartitionConsumer{

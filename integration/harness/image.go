@@ -1,0 +1,92 @@
+package harness
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+)
+
+//go:embed image
+var imageFiles embed.FS
+
+const imageName = "millrace/kafka"
+
+// kafkaImage returns the brokers' image, and builds it first where the daemon has none of
+// what it is made of: the jars, and the Java and the libraries of this machine.
+func kafkaImage(ctx context.Context, docker *client.Client) (string, error) {
+	java, version, err := findJava(ctx)
+	if err != nil {
+		return "", err
+	}
+	made := sha256.New()
+	fmt.Fprintln(made, version, sums)
+	for _, name := range []string{"Dockerfile", "kafka.sh", "root.sh"} {
+		content, err := imageFiles.ReadFile("image/" + name)
+		if err != nil {
+			return "", err
+		}
+		made.Write(content)
+	}
+	tag := kafkaVersion + "-" + hex.EncodeToString(made.Sum(nil))[:12]
+	image := imageName + ":" + tag
+	if _, err := docker.ImageInspect(ctx, image); err == nil {
+		return image, nil
+	}
+	jars, err := kafkaJars(ctx)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "millrace-image-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	if err := fillImage(ctx, dir, java, jars); err != nil {
+		return "", absent("make the image's files: %w", err)
+	}
+	provider, err := testcontainers.NewDockerProvider()
+	if err != nil {
+		return "", absent("%w", err)
+	}
+	defer provider.Close()
+	_, err = provider.BuildImage(ctx, &testcontainers.ContainerRequest{
+		FromDockerfile: testcontainers.FromDockerfile{Context: dir, Repo: imageName, Tag: tag, KeepImage: true},
+	})
+	if err != nil {
+		return "", absent("build the image: %w", err)
+	}
+	return image, nil
+}
+
+// fillImage makes the folder of which the image is built.
+func fillImage(ctx context.Context, dir, java, jars string) error {
+	if err := os.CopyFS(filepath.Join(dir, "jars"), os.DirFS(jars)); err != nil {
+		return err
+	}
+	for _, name := range []string{"Dockerfile", "kafka.sh", "root.sh"} {
+		content, err := imageFiles.ReadFile("image/" + name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			return err
+		}
+	}
+	binary, err := filepath.EvalSymlinks(java)
+	if err != nil {
+		return err
+	}
+	home := filepath.Dir(filepath.Dir(binary))
+	if out, err := exec.CommandContext(ctx, "bash", filepath.Join(dir, "root.sh"), home, filepath.Join(dir, "root")).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
