@@ -33,6 +33,18 @@ demo: build ## the main job once, on real files; DIR=... takes your own (only re
 test: ## every test; needs a C compiler for the race detector, and no daemon
 	go test -race -shuffle=on ./...
 
+# Tests of real servers. What go test says of tests that begin and pause is left out.
+REAL = MILLRACE_INTEGRATION=1 go test -v -count=1 -parallel 4 -run '^Test(Kafka|Refused|BrokerFaults|ConsumerFaults)' \
+	-timeout $(1) ./integration 2>&1 | grep --line-buffered -v '^=== '
+
+.PHONY: integration
+integration: ## real Kafka, one and three brokers, and faults; wants a JDK and Maven, or Docker
+	$(call REAL,20m)
+
+.PHONY: soak
+soak: ## the same for longer
+	MILLRACE_SOAK=1 $(call REAL,60m)
+
 .PHONY: fuzz
 fuzz: ## ten seconds of every fuzz test
 	for p in $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
@@ -44,6 +56,12 @@ fuzz: ## ten seconds of every fuzz test
 .PHONY: bench
 bench: build ## the figures, as a table; BENCH=REGEXP picks
 	@./tools/bench.sh '$(BENCH)'
+	@[ '$(BENCH)' != . ] || { echo; ./bin/millrace bench runtime; }
+
+# What others wrote, to compare with. It has a module of its own, never ours.
+.PHONY: peers
+peers: ## bin/peers: the programs that "millrace bench" runs beside ours
+	cd integration/peers && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/peers/ ./...
 
 .PHONY: format-check
 format-check: ## fail where gofmt would change a file

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -352,4 +353,39 @@ func TestKafkaSecure(t *testing.T) {
 func with(cfg kafka.Config, change func(*kafka.Config)) kafka.Config {
 	change(&cfg)
 	return cfg
+}
+
+// Each way in which brokers can run: the other tests take the first that can be had. Only
+// containers may be missing where CI is set.
+func TestKafkaForms(t *testing.T) {
+	for _, form := range []harness.Form{harness.Named, harness.Containers, harness.Processes} {
+		t.Run(string(form), func(t *testing.T) {
+			if form == harness.Named && os.Getenv(harness.EnvKafka) == "" {
+				t.Setenv(harness.EnvKafka, strings.Join(harness.Kafka(t, harness.Options{Brokers: 1}).Config("").Brokers, ","))
+			}
+			c := harness.Kafka(t, harness.Options{Brokers: 1, Form: form, Optional: form == harness.Containers})
+			if c.Form != form {
+				t.Errorf("got %s", c.Form)
+			}
+			cfg := faulty(c, "forms")
+			l := books(t, c, cfg, 2)
+			planner(t, cfg, kafka.PoolConfig{}, plan)
+			publish(t, cfg, changes(100, 10)...)
+			l.close(t, time.Minute)
+			t.Run("broken", func(t *testing.T) {
+				for _, fault := range []struct{ out, in func(testing.TB, int) }{{c.Kill, c.Start}, {c.Freeze, c.Thaw}, {c.Stop, c.Start}} {
+					fault.out(t, 0)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					if _, err := c.Committed(ctx, "any", cfg.Prefix+"changes"); err == nil {
+						t.Error("a broker that is away answers")
+					}
+					cancel()
+					fault.in(t, 0)
+					c.WaitBrokers(t, 1)
+				}
+				publish(t, cfg, changes(100, 20)...)
+				l.close(t, time.Minute)
+			})
+		})
+	}
 }

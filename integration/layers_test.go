@@ -50,7 +50,8 @@ func layers() []layer {
 		{[]string{"cmd/config", "cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config"}},
 		{[]string{"cmd/millrace/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
-		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
+		{[]string{"integration/harness"}, []string{wire, "streams/kafka", retry}},
+		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness"}},
 	}
 }
 
@@ -63,15 +64,19 @@ func inTests() []string {
 }
 
 // onlyImporters are modules of others that one place of ours hides from the rest.
-func onlyImporters() map[string]string {
-	return map[string]string{
-		"github.com/twmb/franz-go":          "streams/kafka/...",
-		"github.com/ClickHouse":             "sinks/clickhouse/...",
-		"github.com/knadh/koanf":            "cmd/config",
-		"github.com/ebitengine/purego":      "cmd/millrace-clickhouse",
-		"github.com/spf13/cobra":            "cmd/millrace/...",
-		"github.com/vbauerster/mpb":         "cmd/millrace/...",
-		"github.com/planetscale/vtprotobuf": "schemas/...",
+func onlyImporters() map[string][]string {
+	const harness = "integration/harness" // it breaks what the others use
+	return map[string][]string{
+		"github.com/twmb/franz-go":          {"streams/kafka/...", harness},
+		"github.com/testcontainers":         {harness},
+		"github.com/moby/moby":              {harness},
+		"github.com/Shopify/toxiproxy":      {harness},
+		"github.com/ClickHouse":             {"sinks/clickhouse/..."},
+		"github.com/knadh/koanf":            {"cmd/config"},
+		"github.com/ebitengine/purego":      {"cmd/millrace-clickhouse"},
+		"github.com/spf13/cobra":            {"cmd/millrace/..."},
+		"github.com/vbauerster/mpb":         {"cmd/millrace/..."},
+		"github.com/planetscale/vtprotobuf": {"schemas/..."},
 	}
 }
 
@@ -106,8 +111,8 @@ func violation(pkg, target string, test bool) string {
 		return "" // the standard library
 	}
 	for library, only := range onlyImporters() {
-		if matches(library+"/...", target) && !matches(only, pkg) {
-			return "is not " + only + ", the only importer of " + library
+		if matches(library+"/...", target) && !matchesAny(only, pkg) {
+			return "is not " + strings.Join(only, " or ") + ", the only importer of " + library
 		}
 	}
 	if !test && slices.Contains(standardOnly(), pkg) {
@@ -195,6 +200,9 @@ func TestViolation(t *testing.T) {
 		"retry and the standard library":      {"streams/retry", "math/rand/v2", false, false},
 		"Kafka's client elsewhere":            {"cmd/app", "github.com/twmb/franz-go/pkg/kgo", false, true},
 		"Kafka's client in a test elsewhere":  {"integration", "github.com/twmb/franz-go/pkg/kfake", true, true},
+		"Kafka's client in the harness":       {"integration/harness", "github.com/twmb/franz-go/pkg/kadm", false, false},
+		"containers in a test":                {"integration", "github.com/testcontainers/testcontainers-go", true, true},
+		"the harness and the application":     {"integration/harness", module + "cmd/app", false, true},
 		"Kafka's client at home":              {"streams/kafka/kafkatest", "github.com/twmb/franz-go/pkg/kfake", false, false},
 		"ClickHouse's client elsewhere":       {"cmd/millrace", "github.com/ClickHouse/ch-go", false, true},
 		"koanf below cmd":                     {"streams/kafka", "github.com/knadh/koanf/v2", false, true},

@@ -126,6 +126,17 @@ func (s *Stores) Admit(account, id string) error {
 	return nil
 }
 
+// Path returns where an item's bytes lie in a store that keeps them in files.
+func (s *Stores) Path(name StoreName, space, item string) (string, error) {
+	files, ok := s.byKey[schemas.Key(name.Account, name.Store)].driver.(interface {
+		Path(space, item string) (string, error)
+	})
+	if !ok {
+		return "", fmt.Errorf("no store %s/%s that keeps files", name.Account, name.Store)
+	}
+	return files.Path(space, item)
+}
+
 // limit is what the configuration says of a store, or of an account as a whole.
 func (s *Stores) limit(account, id string) kafka.Limit {
 	l := s.limits[account]

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/bench"
 	"github.com/millrace/millrace/cmd/millrace/demo"
 )
 
@@ -57,7 +58,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitFine
 	case errors.Is(err, demo.ErrFindings):
 		return exitFindings
-	case errors.Is(err, errUsage), errors.Is(err, demo.ErrUsage):
+	case errors.Is(err, errUsage), errors.Is(err, demo.ErrUsage), errors.Is(err, bench.ErrUsage):
 		return exitUsage
 	case errors.Is(err, app.ErrPrecondition):
 		return exitPrecondition

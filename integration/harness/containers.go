@@ -104,6 +104,11 @@ func dialDocker(ctx context.Context) (*client.Client, error) {
 	return docker, errors.Join(os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"), os.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1"))
 }
 
+// silent is a log of what is done to containers: the tests say what they do.
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
 // A box is a broker in a container.
 type box struct {
 	docker *client.Client
@@ -130,6 +135,7 @@ func (b *box) run(ctx context.Context, image, networkName string, p place, text 
 		})
 	}
 	b.c, err = testcontainers.Run(ctx, image,
+		testcontainers.WithLogger(silent{}),
 		testcontainers.WithExposedPorts(clientPort+"/tcp"),
 		testcontainers.WithEnv(map[string]string{"CLUSTER_ID": clusterID}),
 		testcontainers.WithFiles(copied...),

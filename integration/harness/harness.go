@@ -47,8 +47,10 @@ const (
 type Options struct {
 	Brokers int  // 1 or 3 [3]
 	Secure  bool // clients log in, over TLS, as User with Password
-	// Form, where set, is the only one that is taken.
-	Form Form
+	// Form, where set, is the only one that is taken. Optional skips the test even where CI is
+	// set, if that cannot be had.
+	Form     Form
+	Optional bool
 	// Properties are settings of every broker, over those of the harness.
 	Properties map[string]string
 }
@@ -111,6 +113,9 @@ func Kafka(t testing.TB, o Options) *Cluster {
 		t.Log(said)
 		fmt.Fprintf(os.Stderr, "harness: %s: %s\n", t.Name(), said)
 		return c
+	}
+	if o.Optional {
+		t.Skipf("no Kafka: %v", errors.Join(reasons...))
 	}
 	Missing(t, "no Kafka: %v", errors.Join(reasons...))
 	return nil

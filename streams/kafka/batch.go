@@ -308,11 +308,8 @@ func (g *BatchGroup) await(streams []*stream) (stuck int) {
 			continue
 		case <-late.Done():
 		}
-		select {
-		case <-s.done:
-		default:
+		if s.hangs() {
 			stuck++
-			g.metrics.ignoring(1)
 			g.router.log.Error("a batch ignores that it was cancelled", "topic", s.topic, "partition", s.id)
 		}
 	}

@@ -323,3 +323,38 @@ func TestPoolIsMeasured(t *testing.T) {
 		kafka.SameValues(t, counted(t, reg, "role=copier", "working"), map[string]float64{})
 	})
 }
+
+// A deaf sink ignores that it is cancelled.
+type deaf struct{ hang chan struct{} }
+
+func (d deaf) Store(context.Context, []*schemas.Delivery) error { <-d.hang; return nil }
+
+func (deaf) Forget(schemas.Topic, int32) {}
+
+// A batch that ignores the end of its partition is told of until it ends after all.
+func TestBatchThatHangsIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg, reg := measured(b)
+		sink := deaf{make(chan struct{})}
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState, Topics: []schemas.Topic{schemas.Changes}, Drain: time.Second}, sink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Send(change("a"))
+		background(t, g)
+		time.Sleep(10 * time.Second)
+		const stuck = "stuck_tasks{class=high,role=state}"
+		kafka.SameValues(t, counted(t, reg, "stuck_tasks"), map[string]float64{})
+		b.Fence(schemas.RoleState)
+		time.Sleep(time.Minute)
+		kafka.SameValues(t, counted(t, reg, "stuck_tasks"), map[string]float64{stuck: 1})
+		if s := cfg.Metrics.State(); len(s) != 1 || s[0].Stuck != 1 {
+			t.Errorf("got %+v, want one stuck task", s)
+		}
+		close(sink.hang)
+		time.Sleep(time.Minute)
+		kafka.SameValues(t, counted(t, reg, "stuck_tasks"), map[string]float64{})
+		kafka.SameValues(t, counted(t, reg, "in_flight"), map[string]float64{})
+	})
+}

@@ -109,6 +109,7 @@ func (p *Pool) watch(ctx context.Context) {
 				return
 			}
 		}
+		p.sched.collect()
 		p.balance()
 	}
 }

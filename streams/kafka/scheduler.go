@@ -400,11 +400,7 @@ const most = 32
 func (s *scheduler) take(w *worker) bool {
 	s.mu.Lock()
 	defer s.unlock()
-	for _, it := range w.done {
-		s.ended(it.task)
-		s.shift(it.q)
-	}
-	w.done = w.done[:0]
+	s.giveBack(w)
 	if w.many {
 		w.many = false
 		s.many--
@@ -455,6 +451,30 @@ func (s *scheduler) deal(w *worker, n int) bool {
 		s.many++
 	}
 	return w.hand.len() > 0
+}
+
+// giveBack has what follows the tasks that w has done wait to be run.
+func (s *scheduler) giveBack(w *worker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, it := range w.done {
+		s.ended(it.task)
+		s.shift(it.q)
+	}
+	w.done = w.done[:0]
+}
+
+// collect gives back what workers have done and still hold, should one of their tasks be long.
+func (s *scheduler) collect() {
+	s.mu.Lock()
+	defer s.unlock()
+	if s.many == 0 {
+		return
+	}
+	for _, w := range s.workers {
+		s.giveBack(w)
+	}
+	s.wake()
 }
 
 // steal takes one task that another worker has in its hand and has not begun.

@@ -31,6 +31,8 @@ type stream struct {
 	paused  bool
 	halted  bool      // halt is closed
 	storing time.Time // since when Store is at it; zero: it is not
+	ended   bool      // run has returned
+	stuck   bool      // it was waited for in vain, and counts as such until it ends
 	// discarded: the partition is no longer this stream's.
 	discarded bool
 }
@@ -137,7 +139,7 @@ func (s *stream) stop() {
 
 // run stores batches until it is stopped.
 func (s *stream) run() {
-	defer close(s.done)
+	defer s.end()
 	for {
 		batch, bytes, wait := s.next()
 		if batch == nil {
@@ -168,6 +170,28 @@ func (s *stream) run() {
 		}
 		s.settle(batch, bytes)
 	}
+}
+
+// end says that run has returned.
+func (s *stream) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended = true; s.stuck {
+		s.g.metrics.ignoring(-1)
+	}
+	close(s.done)
+}
+
+// hangs notes that run was waited for in vain. It reports false if it has returned by now.
+func (s *stream) hangs() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.stuck = true
+	s.g.metrics.ignoring(1)
+	return true
 }
 
 // mayGo waits until the role is not paused. It reports false when the stream is stopped.

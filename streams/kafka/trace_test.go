@@ -178,7 +178,7 @@ func TestTraceOfGroup(t *testing.T) {
 
 func attributes(kvs []attribute.KeyValue) (s []string) {
 	for _, kv := range kvs {
-		s = append(s, string(kv.Key)+"="+kv.Value.Emit())
+		s = append(s, string(kv.Key)+"="+kv.Value.String())
 	}
 	slices.Sort(s)
 	return s

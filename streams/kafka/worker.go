@@ -78,7 +78,9 @@ func (w *worker) loop() {
 			w.mu.Unlock()
 			n++
 			if w.p.run(w, it) {
+				w.mu.Lock()
 				w.done = append(w.done, it)
+				w.mu.Unlock()
 			}
 		}
 		if n > 0 {

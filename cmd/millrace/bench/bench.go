@@ -9,6 +9,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -50,8 +51,14 @@ func Run(ctx context.Context, cfg Config) ([]Row, error) {
 		rows = append(rows, row)
 		fmt.Fprintf(cfg.Progress, "    %s: %s%s, %.0f s\n", row.Unit, spread(m.ours), besides(row.Peer, m.peers), time.Since(start).Seconds())
 	}
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("%w: no row matches %q", ErrUsage, cfg.Rows)
+	}
 	return rows, nil
 }
+
+// ErrUsage marks a Config that cannot be meant.
+var ErrUsage = errors.New("usage")
 
 func besides(peer string, values []float64) string {
 	if len(values) == 0 {

@@ -23,7 +23,7 @@ func (r *runner) figures() []figure {
 	atMost := func(bound float64) target { return target{op: "<=", bound: bound} }
 	ratio := func(t target) target { t.ratio = true; return t }
 	return []figure{
-		{fmt.Sprintf("pool: no-op over %s raw records", count(a.raw)), perSecond, "", atLeast(1.2e6), r.noop},
+		{fmt.Sprintf("pool: no-op over %s raw records, %s keys", count(a.raw), count(keys)), perSecond, "", atLeast(1.2e6), r.noop},
 		{fmt.Sprintf("pool: no-op over %s messages, decoded", count(a.whole)), perSecond, "", target{}, r.decoded},
 		{fmt.Sprintf("pool: %s tasks of 1 ms over %s keys, %d workers", count(a.tasks), count(keys), workers), "tasks/s", "", atLeast(1e5), r.tasks},
 		{"tracking: time per record", "ns", "", atMost(25), r.tracking},

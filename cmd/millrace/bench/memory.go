@@ -68,7 +68,7 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 		if _, err := stuck.rate(ctx); err != nil {
 			return err
 		}
-		most, err = highest(ctx, heap)
+		most, err = highest(ctx, heapEvery, heap)
 		return err
 	})
 	m.ours = []float64{max(most-before, 0) / (1 << 20)}
@@ -76,8 +76,8 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 }
 
 // highest looks until there is nothing higher for a while.
-func highest(ctx context.Context, look func() float64) (most float64, err error) {
-	tick := time.NewTicker(heapEvery)
+func highest(ctx context.Context, every time.Duration, look func() float64) (most float64, err error) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for same := 0; same < heapSame; same++ {
 		select {

@@ -18,10 +18,12 @@ const (
 	them = "globex"
 )
 
-// raw returns small records over many keys: 100 bytes, half of which compression can make
+// keys is how many there are, in every figure.
+const keys = 10_000
+
+// raw returns small records over all keys: 100 bytes, half of which compression can make
 // nothing of.
 func raw() func(i int) schemas.Record {
-	const keys = 100_000
 	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same in each run
 	recs := make([]schemas.Record, keys)
 	for k := range recs {
@@ -33,9 +35,6 @@ func raw() func(i int) schemas.Record {
 	}
 	return func(i int) schemas.Record { return recs[i%keys] }
 }
-
-// keys are those of whole messages: as many items.
-const keys = 10_000
 
 // whole returns changes, encoded as the runtime's producer does it.
 func whole() (func(i int) schemas.Record, error) {

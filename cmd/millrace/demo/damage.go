@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/streams/storage"
-	filestore "github.com/millrace/millrace/streams/storage/file"
 )
 
 // damage harms one copy in each of four ways behind the system's back, and deletes one
@@ -38,11 +38,7 @@ func (d *demo) damage(ctx context.Context) error {
 
 // path is where a copy's bytes lie: the demo knows because it set the stores up.
 func (d *demo) path(store, item string) (string, error) {
-	st, ok := d.app.Stores().Store(account, store)
-	if !ok {
-		return "", fmt.Errorf("no store %s", store)
-	}
-	return st.(*filestore.Store).Path(space, item)
+	return d.app.Stores().Path(app.StoreName{Account: account, Store: store}, space, item)
 }
 
 // quietly changes a copy's file and gives it its modification time back. What the file

@@ -1,0 +1,209 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestPercentile(t *testing.T) {
+	hundred := make([]float64, 100)
+	for i := range hundred {
+		hundred[i] = float64(100 - i)
+	}
+	for name, tt := range map[string]struct {
+		values []float64
+		p      float64
+		want   float64
+	}{
+		"of none":          {nil, 99, 0},
+		"of one":           {[]float64{7}, 99, 7},
+		"99 of a hundred":  {hundred, 99, 99},
+		"100 of a hundred": {hundred, 100, 100},
+		"0 of a hundred":   {hundred, 0, 1},
+		"half of three":    {[]float64{3, 1, 2}, 50, 2},
+		"99 of three":      {[]float64{3, 1, 2}, 99, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := percentile(tt.values, tt.p); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A percentile is one of the values, at least p percent are not above it, and fewer are below it.
+func TestPercentileProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		values := rapid.SliceOfN(rapid.Float64Range(-10, 10), 1, 200).Draw(t, "values")
+		p := rapid.Float64Range(1, 100).Draw(t, "p")
+		got := percentile(values, p)
+		below, upTo, there := 0, 0, false
+		for _, v := range values {
+			if v < got {
+				below++
+			}
+			if v <= got {
+				upTo++
+			}
+			there = there || v == got
+		}
+		if need := p / 100 * float64(len(values)); !there || float64(upTo) < need || float64(below) >= need {
+			t.Fatalf("percentile(%v, %v) = %v", values, p, got)
+		}
+	})
+}
+
+func TestMedian(t *testing.T) {
+	for name, tt := range map[string]struct {
+		values []float64
+		want   float64
+	}{
+		"of none":  {nil, 0},
+		"of three": {[]float64{9, 1, 5}, 5},
+		"of four":  {[]float64{9, 1, 5, 6}, 5.5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := median(tt.values); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestRow(t *testing.T) {
+	least, most := target{op: ">=", bound: 100}, target{op: "<=", bound: 5}
+	twice := target{op: ">=", bound: 2, ratio: true}
+	for name, tt := range map[string]struct {
+		figure figure
+		m      measurement
+		want   string
+	}{
+		"met":             {figure{target: least}, measurement{ours: []float64{90, 100, 110}}, row("100", `""`, "null", "null", ">= 100", "true")},
+		"missed":          {figure{target: least}, measurement{ours: []float64{99.99}}, row("99.99", `""`, "null", "null", ">= 100", "false")},
+		"at most, met":    {figure{target: most}, measurement{ours: []float64{5}}, row("5", `""`, "null", "null", "<= 5", "true")},
+		"at most, missed": {figure{target: most}, measurement{ours: []float64{5.004}}, row("5.004", `""`, "null", "null", "<= 5", "false")},
+		// What is shown is rounded, what is judged is not.
+		"missed by less than is shown": {figure{target: most}, measurement{ours: []float64{5.0001}}, row("5", `""`, "null", "null", "<= 5", "false")},
+		"no target":                    {figure{}, measurement{ours: []float64{123456}}, row("123500", `""`, "null", "null", "", "null")},
+		"ratio met":                    {figure{target: twice, peer: "p"}, measurement{[]float64{20, 40}, []float64{15}, ""}, row("30", `"p"`, "15", "2", "ratio >= 2", "true")},
+		"ratio missed":                 {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{15}, ""}, row("29", `"p"`, "15", "1.933", "ratio >= 2", "false")},
+		"peer absent": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, nil, "make peers"},
+			row("29", `"p (absent: make peers)"`, "null", "null", "ratio >= 2", "null")},
+		"peer of nothing": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{0}, ""}, row("29", `"p"`, "0", "null", "ratio >= 2", "null")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.figure.name, tt.figure.unit = "f", "u"
+			var out bytes.Buffer
+			if err := WriteJSON(&out, []Row{tt.figure.row(tt.m)}); err != nil {
+				t.Fatal(err)
+			}
+			if got := out.String(); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// row is the JSON of one.
+func row(value, peer, peerValue, ratio, target, met string) string {
+	return `{
+  "rows": [
+    {
+      "name": "f",
+      "value": ` + value + `,
+      "unit": "u",
+      "peer": ` + peer + `,
+      "peer_value": ` + peerValue + `,
+      "ratio": ` + ratio + `,
+      "target": "` + target + `",
+      "met": ` + met + `
+    }
+  ]
+}
+`
+}
+
+func TestTable(t *testing.T) {
+	peer, ratio, yes := 2.0, 1.5, true
+	var out bytes.Buffer
+	err := WriteTable(&out, []Row{{"a", 3, "ms", "b", &peer, &ratio, "ratio <= 2", &yes}, {Name: "c", Value: 1_200_000, Unit: "records/s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `FIGURE  VALUE    UNIT       PEER  ITS VALUE  RATIO  TARGET      MET  
+a       3        ms         b     2          1.5    ratio <= 2  yes  
+c       1200000  records/s                                           
+`
+	if got := out.String(); got != want {
+		t.Errorf("got\n%s, want\n%s", got, want)
+	}
+}
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 12_345_678: "12,345,678"} {
+		if got := count(n); got != want {
+			t.Errorf("count(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+// The most frequent keys come as often as the law has it, and the same are drawn each time.
+func TestZipf(t *testing.T) {
+	const n = 100_000
+	drawn, again := zipf(n), zipf(n)
+	times := make([]int, keys)
+	for i, k := range drawn {
+		if again[i] != k {
+			t.Fatalf("draw %d is %d, then %d", i, k, again[i])
+		}
+		times[k]++
+	}
+	for k, want := range []float64{0.0997, 0.0502, 0.0336} { // (k+1)^-0.99 by its sum over 10,000
+		if got := float64(times[k]) / n; got < want*0.95 || got > want*1.05 {
+			t.Errorf("key %d has %.4f of the draws, want %.4f", k, got, want)
+		}
+	}
+}
+
+type partFunc func(ctx context.Context) error
+
+func (f partFunc) Run(ctx context.Context) error { return f(ctx) }
+
+func TestWhile(t *testing.T) {
+	broken := errors.New("broken")
+	untilDone := partFunc(func(ctx context.Context) error { <-ctx.Done(); return nil })
+	for name, tt := range map[string]struct {
+		part partFunc
+		f    func(context.Context) error
+		want error
+	}{
+		"all is well":       {untilDone, func(context.Context) error { return nil }, nil},
+		"what is done ends": {untilDone, func(context.Context) error { return broken }, broken},
+		"the part ends":     {func(context.Context) error { return broken }, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, broken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := while(t.Context(), tt.part, tt.f); !errors.Is(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestHighest(t *testing.T) {
+	looks := []float64{3, 9, 5}
+	got, err := highest(t.Context(), time.Millisecond, func() float64 {
+		if len(looks) == 0 {
+			return 1
+		}
+		defer func() { looks = looks[1:] }()
+		return looks[0]
+	})
+	if err != nil || got != 9 {
+		t.Errorf("got %v, %v, want 9", got, err)
+	}
+}
