@@ -213,7 +213,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.close(p.intakes)
 	p.sched.close()
 	if stuck > 0 {
-		return fmt.Errorf("pool %s: %w", p.cfg.Role, errors.Join(p.failure(ctx, run), fmt.Errorf("%d tasks are still at work %v after they were cancelled", stuck, poolGrace)))
+		late := fmt.Errorf("%d tasks are still at work %v after they were cancelled", stuck, poolGrace)
+		return fmt.Errorf("pool %s: %w", p.cfg.Role, errors.Join(p.failure(ctx, run), late))
 	}
 	p.workers.Wait()
 	if err := p.failure(ctx, run); err != nil {
@@ -224,10 +225,10 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // failure is what ended Run, if it was not ctx.
 func (p *Pool) failure(ctx, run context.Context) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return context.Cause(run)
 	}
-	return context.Cause(run)
+	return nil
 }
 
 // close closes clients, the one that publishes last.

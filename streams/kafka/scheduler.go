@@ -295,14 +295,6 @@ func (s *scheduler) letGo(f *flow) {
 	}
 }
 
-// kindOf says which workers run tasks of a class.
-func kindOf(class int) int {
-	if class == classLarge {
-		return 1
-	}
-	return 0
-}
-
 // wake has somebody look for work; who finds some wakes the next.
 func (s *scheduler) wake() {
 	for kind := range s.work {

@@ -206,7 +206,7 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 	ctx := w.begin(t)
 	if careful {
 		if err := t.share.in.record(ctx); err != nil {
-			w.end()
+			_ = w.end() // what the record says is what counts
 			if t.share.dead() || errors.Is(err, errStopped) {
 				p.abandon(t)
 				return true
