@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -142,6 +143,7 @@ func storm(t *testing.T, c *harness.Cluster) {
 // the next time.
 func hangs(t *testing.T, c *harness.Cluster) {
 	cfg := faulty(c, "hangs")
+	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	l := books(t, c, cfg, 1)
 	const n, items = 400, 40
 	var hung atomic.Int64

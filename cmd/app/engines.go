@@ -17,6 +17,7 @@ import (
 // kafkaConfig turns settings into what the runtime wants, secrets resolved.
 func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (kafka.Config, error) {
 	k := kafka.Config{Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Log: log}
+	k.ServerSide, k.Instance, k.SessionTimeout = cfg.Kafka.GroupProtocol == "consumer", cfg.Kafka.Instance, cfg.Kafka.SessionTimeout
 	for _, l := range cfg.Delay.Lanes {
 		k.Lanes = append(k.Lanes, kafka.Lane{Name: l.Name, Delay: l.Delay})
 	}
