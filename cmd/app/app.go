@@ -6,6 +6,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,20 +28,17 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// How long tasks at work may go on when a process stops: long where a task may be a large
-// copy, short where a person waits at a terminal. A task that is cancelled is done again.
-const (
-	PatientDrain = time.Minute
-	QuickDrain   = 1500 * time.Millisecond
-)
+// QuickDrain is how long tasks at work may go on when a process stops that a person at a
+// terminal waits for. A task that is cancelled is done again.
+const QuickDrain = 1500 * time.Millisecond
 
 // overDrain is how much longer than the drain a stop may take.
 const overDrain = 15 * time.Second
 
-// Options are what is not a setting.
+// Options are what is not a setting, and what is not as the settings say.
 type Options struct {
 	Log   *slog.Logger
-	Drain time.Duration
+	Drain time.Duration // in place of roles.drain, if it is not 0
 }
 
 // An App is one process's parts, made from its configuration.
@@ -67,7 +65,7 @@ type App struct {
 // Open makes the parts that cfg asks for. Nothing runs before Run.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	log := o.Log
-	a := &App{cfg: cfg, log: log, drain: o.Drain, published: make(chan struct{})}
+	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain), published: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			a.Close()

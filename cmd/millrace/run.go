@@ -35,7 +35,7 @@ func newRun() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a, err := app.Open(c.Context(), cfg, app.Options{Log: newLog(cfg, c.ErrOrStderr()), Drain: app.PatientDrain})
+			a, err := app.Open(c.Context(), cfg, app.Options{Log: newLog(cfg, c.ErrOrStderr())})
 			if err != nil {
 				return err
 			}

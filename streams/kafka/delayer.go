@@ -19,6 +19,9 @@ const (
 	// A record that is due within delayerSlack waits for that in its lane, rather than
 	// to take another: clocks differ.
 	delayerSlack = time.Second
+	// laneLook is how long a lane that was just made may stay unseen: a pattern matches what the broker
+	// that was asked knew of then, and nothing asks again for what it did not.
+	laneLook = 10 * time.Second
 )
 
 // A Delayer moves records out of the delay lanes: each when it has waited its lane's
@@ -61,7 +64,7 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	var err error
 	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
 		append(cfg.consume(member{role: schemas.RoleDelayer, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
-		kgo.ConsumeRegex(),
+		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneLook),
 		kgo.FetchMaxPartitionBytes(256<<10), // a poll's worth of a partition is held while it waits
 		kgo.OnPartitionsAssigned(moved(moveAssigned)), kgo.OnPartitionsRevoked(moved(moveRevoked)), kgo.OnPartitionsLost(moved(moveLost)))...)
 	return d, err

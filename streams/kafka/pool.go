@@ -324,8 +324,8 @@ func (p *Pool) refuse(t *task, err error) { p.publish(t, p.router.outcome(&t.let
 // publish sends what t became. t is done when all of it is acknowledged. If the client
 // gives one up, Run ends: it has tried for a minute.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
-	p.meter(t).handled(t.fate, 1, took)
 	if len(recs) == 0 {
+		p.meter(t).handled(t.fate, 1, took)
 		p.finish(t)
 		return
 	}
@@ -344,6 +344,7 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 				p.meter(t).unpublished(int(n))
 				p.abandon(t)
 			} else {
+				p.meter(t).handled(t.fate, 1, took)
 				p.finish(t)
 			}
 		})

@@ -135,7 +135,8 @@ func (w *worker) interrupt(which func(*task) bool, cause error) {
 
 var (
 	errOverdue = errors.New("the task took longer than it may")
-	errStalled = errors.New("the task made no progress for longer than it may")
+	// A store that hangs must not look well: whoever judges it by the context sees that time was up.
+	errStalled = fmt.Errorf("the task made no progress for longer than it may (%w)", context.DeadlineExceeded)
 )
 
 // check cancels the task at work if it is overdue or does not get on, and returns an error
