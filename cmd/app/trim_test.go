@@ -1,0 +1,90 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// The trimmer trims at once and then now and then; each time is a job on record, with how many
+// records it deleted of which topic, and a time when nothing answers is followed by the next.
+func TestTrimmer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		admin, err := kafka.NewAdmin(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer admin.Close()
+		p, err := kafka.NewProducer(b.Config(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		a := &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: time.Minute}}, log: slog.New(slog.DiscardHandler), admin: admin, producer: p}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		const topic = schemas.DuplicationHigh // has one reader
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: []byte("k"), Value: []byte("malformed")}})
+		g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{topic}},
+			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		reading, stop := context.WithCancel(ctx)
+		defer stop()
+		read := make(chan error, 1)
+		go func() { read <- g.Run(reading) }()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+
+		parts := a.trimmer()
+		if len(parts) != 1 || parts[0].name != "trimmer" {
+			t.Fatalf("got %v", parts)
+		}
+		go func() { ended <- parts[0].run(ctx) }()
+		time.Sleep(time.Minute)
+		mend := b.Cut()
+		time.Sleep(time.Hour) // one that fails
+		mend()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		cancel()
+		for _, end := range []chan error{ended, read} {
+			if err := <-end; err != nil {
+				t.Error(err)
+			}
+		}
+		var failed, good int
+		removed := int64(0)
+		for _, body := range b.Bodies(schemas.Jobs) {
+			j := body.(*pb.Job)
+			if j.GetName() != "trim" || j.GetFinished().AsTime().Before(j.GetStarted().AsTime()) {
+				t.Errorf("got %v", j)
+			}
+			if j.GetError() != "" {
+				failed++
+				continue
+			}
+			good++
+			removed += j.GetCounts()[string(topic)]
+		}
+		if good != 2 || removed != 1 {
+			t.Errorf("%d jobs that went well removed %d records, %d failed: want 2 and 1", good, removed, failed)
+		}
+	})
+}
+
+func TestTrimmerOff(t *testing.T) {
+	if parts := (&App{cfg: &config.Config{}}).trimmer(); parts != nil {
+		t.Errorf("got %v, want none", parts)
+	}
+}

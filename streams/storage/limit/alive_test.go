@@ -1,0 +1,50 @@
+package limit
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+)
+
+// Each piece that is read tells whoever watches the task that it gets on; asking for what
+// does not come tells nothing.
+func TestReadersAreAlive(t *testing.T) {
+	m, err := mem.New(mem.Config{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(m, NewBreaker(Config{Account: "acme", Store: "1"}))
+	if err := s.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
+		t.Fatal(err)
+	}
+	o, err := s.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive := 0
+	ctx := retry.Watched(t.Context(), func() { alive++ })
+	r, _, err := s.Open(ctx, "photos", "a", o.Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if alive != 0 {
+		t.Errorf("alive %d times before a byte was read", alive)
+	}
+	if b, err := io.ReadAll(iotest.OneByteReader(r)); string(b) != "bytes" || err != nil {
+		t.Fatalf("got %q, %v", b, err)
+	}
+	if alive != 5 {
+		t.Errorf("alive %d times in five reads", alive)
+	}
+	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF || alive != 5 {
+		t.Errorf("at the end: %d, %v, alive %d times", n, err, alive)
+	}
+	retry.Alive(context.Background()) // nobody watches: no harm
+}
