@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -171,6 +172,11 @@ func TestPoolStopsAreNoDeaths(t *testing.T) {
 	})
 }
 
+// sized describes tasks of n bytes.
+func sized(n int64) func(schemas.Body) kafka.Work {
+	return func(schemas.Body) kafka.Work { return kafka.Work{Bytes: n} }
+}
+
 // A task that takes too long, or does not get on, is cancelled and waits in a lane; one
 // that ignores that ends Run.
 func TestPoolWatchdog(t *testing.T) {
@@ -180,8 +186,12 @@ func TestPoolWatchdog(t *testing.T) {
 		took    time.Duration
 	}{
 		"stalled": {kafka.PoolConfig{Stall: 2 * time.Minute}, false, 2 * time.Minute},
-		"overdue": {kafka.PoolConfig{Deadline: 3 * time.Minute}, false, 3 * time.Minute},
-		"ignores": {kafka.PoolConfig{Stall: 2 * time.Minute}, true, 3 * time.Minute},
+		"overdue": {kafka.PoolConfig{Deadline: 2 * time.Minute, SlowBytes: 1 << 10, Describe: sized(60 << 10)}, false, 3 * time.Minute},
+		"overdue, of more than there is": {
+			kafka.PoolConfig{Deadline: 3 * time.Minute, Stall: 4 * time.Minute, Describe: sized(math.MaxInt64)}, false, 4 * time.Minute,
+		},
+		"of unknown size": {kafka.PoolConfig{Deadline: time.Minute, Stall: 4 * time.Minute}, false, 4 * time.Minute},
+		"ignores":         {kafka.PoolConfig{Stall: 2 * time.Minute}, true, 3 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

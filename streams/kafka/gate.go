@@ -8,16 +8,19 @@ func (s *scheduler) control(halted bool, allowed int, paused func(Work) bool) {
 	for _, f := range s.flows {
 		f.paused = paused(f.work)
 		s.pausing = s.pausing || f.paused
-		s.settle(f)
+		s.settle(f, f.spill && f.paused)
 	}
 	for i := range s.work {
 		s.work[i].Broadcast()
 	}
 }
 
-// settle puts f up for running or takes it down, as its gate now says.
-func (s *scheduler) settle(f *flow) {
-	f.spill = f.spill && f.paused
+// settle puts f up for running or takes it down, as its gate now says, and whether it spills.
+func (s *scheduler) settle(f *flow, spill bool) {
+	if f.spill && !spill && f.listed { // without slots
+		s.unlist(f)
+	}
+	f.spill = spill
 	switch {
 	case f.paused && !f.spill && f.listed:
 		s.unlist(f)
@@ -61,10 +64,77 @@ func (s *scheduler) relieved() {
 	defer s.unlock()
 	for _, f := range s.flows {
 		if f.spill {
-			f.spill = false
-			s.settle(f)
+			s.settle(f, false)
 		}
 	}
+}
+
+// room says whether a worker may begin another task of a class.
+func (s *scheduler) room(class int) bool {
+	high, low := s.classes[classHigh].atWork, s.classes[classLow].atWork
+	switch {
+	case s.halted:
+		return false
+	case class == classLarge:
+		return s.classes[classLarge].atWork < s.large
+	case class == classLow && low >= max(1, s.allowed-s.kept):
+		return false
+	}
+	return high+low < s.allowed
+}
+
+// yield gives back the slots that flows hold for tasks which no worker may begin for now, where others wait
+// for them. They are put up again when there is room. It is called now and then: what waits for less
+// keeps its place.
+func (s *scheduler) yield() {
+	s.mu.Lock()
+	defer s.unlock()
+	for i := range s.classes {
+		if s.room(i) {
+			continue
+		}
+		c := &s.classes[i]
+		for _, t := range c.byName {
+			for range t.flows.len() {
+				f := t.flows.pop()
+				if f.held == 0 || !s.slots.wanted(f.slots) {
+					t.flows.push(f)
+					continue
+				}
+				f.listed, f.yielded = false, true
+				s.letGo(f)
+				c.yielded.push(f)
+			}
+		}
+	}
+}
+
+// restore puts up again what yielded, where there is room for it.
+func (s *scheduler) restore() {
+	for i := range s.classes {
+		c := &s.classes[i]
+		for c.yielded.len() > 0 && s.room(i) {
+			f := c.yielded.pop()
+			f.yielded = false
+			s.list(f)
+		}
+	}
+}
+
+// slotless says which intakes have tasks that wait for slots.
+func (s *scheduler) slotless() map[*intake]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var in map[*intake]bool
+	for _, f := range s.flows {
+		if (f.waits || f.yielded) && f.heads.len() > 0 {
+			if in == nil {
+				in = map[*intake]bool{}
+			}
+			in[f.heads.peek().head.share.in] = true
+		}
+	}
+	return in
 }
 
 // held counts, by intake, the tasks that a pause keeps back.
@@ -128,7 +198,7 @@ func (s *scheduler) prune() {
 		return
 	}
 	for k, f := range s.flows {
-		if f.heads.len() == 0 && !f.listed && !f.waits && f.held == 0 && s.last[f.class] != f {
+		if f.heads.len() == 0 && !f.listed && !f.waits && !f.yielded && f.held == 0 && s.last[f.class] != f {
 			delete(s.flows, k)
 			f.turn.known--
 			if t := f.turn; t.known == 0 && !t.listed {

@@ -29,8 +29,9 @@ type intake struct {
 	tap     bool            // closed: the role is paused
 	held    int             // tasks that a pause keeps back, as last counted
 
-	mu     sync.Mutex // guards shares
+	mu     sync.Mutex // guards the rest
 	shares map[partition]*share
+	left   map[partition]string // what was told of partitions that were lost: nobody died
 }
 
 // asks that are answered by one commit.
@@ -39,7 +40,7 @@ const maxAsks = 1024
 func newIntake(p *Pool, m member) (*intake, error) {
 	in := &intake{
 		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
-		commits: newCommits(), asks: make(chan chan error, maxAsks), shares: map[partition]*share{},
+		commits: newCommits(), asks: make(chan chan error, maxAsks), shares: map[partition]*share{}, left: map[partition]string{},
 	}
 	opts := append(p.kafka.consume(m),
 		kgo.OnPartitionsAssigned(in.assigned), kgo.OnOffsetsFetched(in.fetched),
@@ -106,12 +107,9 @@ func (in *intake) admit(fetches kgo.Fetches) (tasks []*task, fresh bool, err err
 				if sh == nil || len(fp.Records) == 0 {
 					continue // not ours: no poll is held while partitions move
 				}
-				first, pause, ok := sh.admit(fp.Records)
+				first, ok := sh.admit(fp.Records)
 				if !ok {
 					return nil, false, fmt.Errorf("%s: more than %d records in flight", sh.partition, sh.window())
-				}
-				if pause {
-					in.cl.PauseFetchPartitions(sh.one())
 				}
 				fresh = sh.open() || fresh
 				for i, rec := range fp.Records {
@@ -236,10 +234,14 @@ func (in *intake) assigned(_ context.Context, _ *kgo.Client, parts map[string][]
 func (in *intake) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	var seen []partition // some twice: in the old and in the new form of the answer
 	learn := func(topic string, id int32, offset int64, metadata *string) {
-		if sh := in.shares[partition{topic, id}]; sh != nil && offset >= 0 && metadata != nil {
-			sh.learn(*metadata, offset, in.p.router.log)
+		at := partition{topic, id}
+		if sh := in.shares[at]; sh != nil && offset >= 0 && metadata != nil {
+			told, ours := in.left[at]
+			sh.learn(*metadata, offset, ours && told == *metadata, in.p.router.log)
 		}
+		seen = append(seen, at)
 	}
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
@@ -252,6 +254,9 @@ func (in *intake) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFet
 				learn(t.Topic, p.Partition, p.Offset, p.Metadata)
 			}
 		}
+	}
+	for _, at := range seen {
+		delete(in.left, at)
 	}
 	return nil
 }
@@ -271,7 +276,13 @@ func (in *intake) revoked(_ context.Context, _ *kgo.Client, parts map[string][]i
 // lost cancels tasks at work and commits nothing.
 func (in *intake) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer in.meter.rebalanced(moveLost, parts, time.Now())
-	in.drop(in.owned(parts))
+	shares := in.owned(parts)
+	in.mu.Lock()
+	for _, sh := range shares {
+		in.left[sh.partition] = sh.last()
+	}
+	in.mu.Unlock()
+	in.drop(shares)
 }
 
 // owned returns the shares of parts, or all with nil.

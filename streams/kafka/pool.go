@@ -208,15 +208,14 @@ func (p *Pool) Run(ctx context.Context) error {
 		})
 	}
 	<-run.Done()
-	stuck := p.stop(ctx, giveUp)
+	p.stop(ctx, giveUp)
 	loops.Wait()
 	p.close(p.intakes)
 	p.sched.close()
-	if stuck > 0 {
+	if stuck := p.leave(poolGrace); stuck > 0 {
 		late := fmt.Errorf("%d tasks are still at work %v after they were cancelled", stuck, poolGrace)
 		return fmt.Errorf("pool %s: %w", p.cfg.Role, errors.Join(p.failure(ctx, run), late))
 	}
-	p.workers.Wait()
 	if err := p.failure(ctx, run); err != nil {
 		return fmt.Errorf("pool %s: %w", p.cfg.Role, err)
 	}
@@ -246,8 +245,12 @@ func (p *Pool) spawn(n, kind int) {
 		w := newWorker(p, kind)
 		p.sched.workers = append(p.sched.workers, w)
 		p.workers.Go(w.loop)
+		p.sched.large += kind
 	}
 }
+
+// maxWork bounds what a message may say of its size: sums of it are still numbers.
+const maxWork = 1 << 50
 
 // enqueue gives tasks of an intake to the scheduler.
 func (p *Pool) enqueue(in *intake, tasks []*task) {
@@ -263,18 +266,21 @@ func (p *Pool) enqueue(in *intake, tasks []*task) {
 				class = rank(e.Class)
 			}
 		}
-		t.flow, t.cost = p.sched.flowOf(class, work[i], p.paused), work[i].Bytes+turnBytes
+		t.flow, t.cost = p.sched.flowOf(class, work[i], p.paused), min(max(work[i].Bytes, 0), maxWork)+turnBytes
 	}
 	p.sched.mu.Unlock()
 	p.sched.add(tasks, keys)
 }
 
 // describe says what t is to the scheduler, and returns a hash of its key: two keys with one hash
-// take turns, which harms nobody.
+// take turns, which harms nobody. What cannot be described is not handled either.
 func (p *Pool) describe(t *task, w *Work) (key uint64) {
 	if p.cfg.Describe != nil && !p.cfg.Raw {
 		if d, ok := p.decode(nil, t); ok && d.Body != nil {
-			*w = p.cfg.Describe(d.Body)
+			var err error
+			if *w, err = workOf(p.cfg.Describe, d.Body); err != nil {
+				t.delivery, t.err = nil, err
+			}
 		}
 		if w.Key != "" {
 			return maphash.String(p.seed, w.Key)
@@ -353,9 +359,7 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 
 // finish takes note that t is done.
 func (p *Pool) finish(t *task) {
-	if t.share.finish(t.slot) {
-		t.share.in.cl.ResumeFetchPartitions(t.share.one())
-	}
+	t.share.finish(t.slot)
 	p.abandon(t)
 }
 
@@ -365,9 +369,10 @@ func (p *Pool) abandon(t *task) {
 	t.share.leave()
 }
 
-// forget lets go of t's bytes.
+// forget lets go of t's bytes: others of its poll may be here for long.
 func (p *Pool) forget(t *task) {
 	n := t.bytes()
+	t.letter, t.delivery, t.err = letter{}, nil, nil
 	t.share.in.weight.add(-n)
 	t.share.in.meter.inFlight(-1, -n)
 }

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -9,24 +10,25 @@ import (
 )
 
 // drain has no more tasks of shares begun, waits for those at work, and cancels them
-// after d. It returns how many are still at work after another poolGrace.
-func (p *Pool) drain(shares []*share, d time.Duration) (stuck int) {
+// after d. Those that are still at work after another poolGrace it leaves behind.
+func (p *Pool) drain(shares []*share, d time.Duration) {
 	for _, sh := range shares {
 		sh.stop()
 	}
 	for _, d := range []time.Duration{d, poolGrace} {
 		if awaitIdle(shares, d) {
-			return 0
+			return
+		}
+		for _, sh := range shares {
+			sh.over.Store(true)
 		}
 		p.interrupt(shares, errRevoked)
 	}
 	for _, sh := range shares {
 		if n := int(sh.busy.Load()); n > 0 {
-			stuck += n
 			p.router.log.Error("tasks ignore that they were cancelled", "topic", sh.topic, "partition", sh.id, "tasks", n)
 		}
 	}
-	return stuck
 }
 
 func awaitIdle(shares []*share, d time.Duration) bool {
@@ -70,7 +72,7 @@ func (p *Pool) atWork(in *intake) map[*share][]int64 {
 
 // stop ends all tasks, and the sending of outputs, for at most Drain if ctx is what
 // ends them and at once if it is an error, and commits.
-func (p *Pool) stop(ctx context.Context, giveUp func()) (stuck int) {
+func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	var d time.Duration
 	if ctx.Err() != nil {
 		d = p.cfg.Drain
@@ -81,12 +83,36 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) (stuck int) {
 	for _, in := range p.intakes {
 		all = append(all, in.owned(nil)...)
 	}
-	stuck = p.drain(all, d)
+	p.drain(all, d)
 	for _, in := range p.intakes {
 		_ = in.commit(p.ctx) // has said what is wrong; what is not committed is done again
 		in.drop(in.owned(nil))
 	}
-	return stuck
+}
+
+// leave waits for the workers to end, for at most d, and returns how many tasks keep them: those of
+// partitions that were lost long ago are among them.
+func (p *Pool) leave(d time.Duration) (stuck int) {
+	ended := make(chan struct{})
+	go func() {
+		p.workers.Wait()
+		close(ended)
+	}()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return 0
+	case <-timer.C:
+	}
+	for _, w := range p.staff() {
+		w.mu.Lock()
+		if w.task != nil {
+			stuck++
+		}
+		w.mu.Unlock()
+	}
+	return max(stuck, 1)
 }
 
 // watch keeps the Pool's time, and looks after the tasks at work until ctx is done.
@@ -110,12 +136,17 @@ func (p *Pool) watch(ctx context.Context) {
 			}
 		}
 		p.sched.collect()
+		p.sched.yield()
 		p.balance()
 	}
 }
 
-// balance takes what is paused out of the way where it keeps the rest from being read.
+// balance takes what is paused out of the way where it keeps the rest from being read. Who waits for slots
+// does as it is told, and is not stuck: those who have them are watched.
 func (p *Pool) balance() {
+	for in := range p.sched.slotless() {
+		in.meter.progressed()
+	}
 	held := p.sched.held()
 	for _, in := range p.intakes {
 		in.meter.holding(held[in] - in.held)
@@ -131,9 +162,14 @@ func (p *Pool) balance() {
 	}
 }
 
-// deadline is how long a task may be at work.
+// deadline is how long a task may be at work. Of one whose size nobody knows it is only asked that it
+// gets on.
 func (p *Pool) deadline(t *task) time.Duration {
-	return p.cfg.Deadline + time.Duration((t.cost-turnBytes)/p.cfg.SlowBytes)*time.Second
+	if t.cost <= turnBytes {
+		return math.MaxInt64 / 2
+	}
+	const ages = 1 << 32 // seconds
+	return p.cfg.Deadline + time.Duration(min((t.cost-turnBytes)/p.cfg.SlowBytes, ages))*time.Second
 }
 
 // grace is how long a task that was cancelled may take to end before Run does.
@@ -199,7 +235,8 @@ func (p *Pool) gate(t *task) error {
 	return nil
 }
 
-// oldest says since when the oldest task of in is at work, and from when its message is.
+// oldest says since when the oldest task of in is at work, and from when the oldest message is that is not
+// done.
 func (p *Pool) oldest(in *intake) (o oldest) {
 	now := p.clock.Load()
 	for _, w := range p.staff() {
@@ -208,11 +245,13 @@ func (p *Pool) oldest(in *intake) (o oldest) {
 			if since := time.Now().Add(-time.Duration(now - w.since)); o.task.IsZero() || since.Before(o.task) {
 				o.task = since
 			}
-			if at := t.rec.Timestamp; o.message.IsZero() || at.Before(o.message) {
-				o.message = at
-			}
 		}
 		w.mu.Unlock()
+	}
+	for _, sh := range in.owned(nil) {
+		if at, ok := sh.oldest(); ok && (o.message.IsZero() || at.Before(o.message)) {
+			o.message = at
+		}
 	}
 	return o
 }

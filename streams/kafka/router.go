@@ -113,6 +113,9 @@ func (r *router) delivery(l *letter) (*schemas.Delivery, error) {
 	if d.Topic == "" {
 		return nil, retry.Permanent(fmt.Errorf("record of %s without header %s: %w", d.From, schemas.TrailTopic, schemas.ErrMalformed))
 	}
+	if e, ok := schemas.Lookup(d.Topic); isAgain(d.From) && !(ok && e.Reads(r.role)) {
+		return nil, retry.Permanent(fmt.Errorf("record of %s comes from %s, which is not for %s: %w", d.From, d.Topic, r.role, schemas.ErrMalformed))
+	}
 	body, err := schemas.Decode(d.Topic, d.Headers, l.rec.Value)
 	if err != nil {
 		return nil, retry.Permanent(err)
@@ -274,6 +277,16 @@ func call(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Me
 		}
 	}()
 	return h(ctx, d)
+}
+
+// workOf calls what describes the task of b. A panic is a permanent error.
+func workOf(f func(schemas.Body) Work, b schemas.Body) (w Work, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			w, err = Work{}, retry.Permanent(fmt.Errorf("its task cannot be described: %v\n%s", v, debug.Stack()))
+		}
+	}()
+	return f(b), nil
 }
 
 // incarnation hashes a topic's id.

@@ -63,10 +63,11 @@ type flow struct {
 	paused bool // by a Control
 	spill  bool // although paused it is run, into the delay lanes
 
-	slots []*slot // that each of its tasks needs
-	held  int     // of slots, for the next task; guarded by Slots.mu while waits
-	cost  int64   // of the next task
-	waits bool    // for slots
+	slots   []*slot // that each of its tasks needs
+	held    int     // of slots, for the next task; guarded by Slots.mu while waits
+	cost    int64   // of the next task
+	waits   bool    // for slots
+	yielded bool    // its slots, and is in class.yielded
 }
 
 // A turn is one account within a class.
@@ -75,6 +76,7 @@ type turn struct {
 	flows   fifo[*flow] // that have a task which may run
 	credit  int64       // bytes that it may begin before the next has its turn
 	listed  bool        // is in class.turns
+	idle    int         // class.idle when credit was last set
 	account string
 	known   int // flows of it that are known
 }
@@ -85,9 +87,11 @@ const turnBytes = 64 << 10
 
 // A class holds the accounts that have work of it. They take turns by deficit round robin.
 type class struct {
-	turns  fifo[*turn]
-	byName map[string]*turn
-	atWork int // tasks that workers have
+	turns   fifo[*turn]
+	byName  map[string]*turn
+	atWork  int         // tasks that workers have
+	yielded fifo[*flow] // that gave back their slots, as no worker could begin their tasks
+	idle    int         // how often it had no turns: debts are from the time after
 }
 
 // next returns whose turn it is, or nil. Who began more than his turn allows sits out until
@@ -149,6 +153,7 @@ type scheduler struct {
 	many    int // workers that were given several tasks
 	allowed int // tasks of high and low at work at a time
 	kept    int // of allowed, those that low must leave
+	large   int // tasks of large at work at a time
 	classes [classes]class
 	streak  int // of class high, while low had work
 	keys    map[uint64]*queue
@@ -246,7 +251,7 @@ func (s *scheduler) push(q *queue) {
 
 // list puts f up for running, if anything of it may run.
 func (s *scheduler) list(f *flow) {
-	if f.listed || f.waits || f.heads.len() == 0 || f.paused && !f.spill {
+	if f.listed || f.waits || f.yielded || f.heads.len() == 0 || f.paused && !f.spill {
 		return
 	}
 	if len(f.slots) > 0 && !f.spill {
@@ -256,13 +261,26 @@ func (s *scheduler) list(f *flow) {
 			return
 		}
 	}
+	s.enlist(f)
+}
+
+// enlist puts f up. An account that comes back owes what it owed, unless its class had no work meanwhile.
+func (s *scheduler) enlist(f *flow) {
 	f.listed = true
 	t := f.turn
 	t.flows.push(f)
-	if !t.listed {
-		t.listed, t.credit = true, turnBytes
-		t.class.turns.push(t)
+	if t.listed {
+		return
 	}
+	c := t.class
+	if c.turns.len() == 0 {
+		c.idle++
+	}
+	if t.idle != c.idle {
+		t.idle, t.credit = c.idle, 0
+	}
+	t.listed, t.credit = true, min(t.credit, 0)+turnBytes
+	c.turns.push(t)
 }
 
 // granted is told that f has all its slots.
@@ -274,13 +292,7 @@ func (s *scheduler) granted(f *flow) {
 		s.letGo(f)
 		s.list(f)
 	default:
-		f.listed = true
-		t := f.turn
-		t.flows.push(f)
-		if !t.listed {
-			t.listed, t.credit = true, turnBytes
-			t.class.turns.push(t)
-		}
+		s.enlist(f)
 	}
 	s.wake()
 	s.unlock()
@@ -291,7 +303,7 @@ func (s *scheduler) letGo(f *flow) {
 	if f.held > 0 {
 		held := f.slots[:f.held]
 		f.held = 0
-		s.pending = append(s.pending, s.slots.release(held)...)
+		s.pending = append(s.pending, s.slots.refund(held, f.cost)...)
 	}
 }
 
@@ -344,12 +356,7 @@ func (s *scheduler) relist(f *flow) {
 		return
 	}
 	if !f.listed && f.heads.len() > 0 {
-		f.listed = true
-		f.turn.flows.push(f)
-		if !f.turn.listed {
-			f.turn.listed, f.turn.credit = true, turnBytes
-			f.turn.class.turns.push(f.turn)
-		}
+		s.enlist(f)
 	}
 }
 
@@ -398,8 +405,9 @@ func (s *scheduler) take(w *worker) bool {
 		s.many--
 	}
 	for {
+		s.restore()
 		n := 1
-		if w.quick() {
+		if w.kind == 0 && w.quick() && s.slots == nil { // or what waits in a hand would keep a store from others
 			n = min(most, s.ready/(len(s.workers)+1)+1)
 		}
 		if s.deal(w, n) || s.many > 0 && s.steal(w) {
@@ -503,7 +511,8 @@ func (s *scheduler) ended(t *task) {
 
 // shift takes the head off q, and has what follows wait to be run.
 func (s *scheduler) shift(q *queue) {
-	if q.head = q.head.next; q.head != nil {
+	done := q.head
+	if q.head, done.next = done.next, nil; q.head != nil { // or it would keep those after it in memory
 		s.push(q)
 		return
 	}

@@ -2,8 +2,10 @@ package kafka
 
 import (
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -14,6 +16,7 @@ type share struct {
 	in *intake
 
 	stopping atomic.Bool  // no task is begun any more
+	over     atomic.Bool  // those that were begun are to end
 	busy     atomic.Int64 // tasks that were begun and are not settled
 	wary     atomic.Bool  // past tells of deaths
 	idle     chan struct{}
@@ -28,6 +31,13 @@ type share struct {
 	opened  bool   // the brokers have been told that tasks may be at work
 	told    string // the metadata that was last to be committed
 	quiet   bool   // nothing was delivered since the last tick
+	polls   fifo[polled]
+}
+
+// polled says from when the records of one poll are.
+type polled struct {
+	end uint64 // the slot after its last
+	at  time.Time
 }
 
 func newShare(in *intake, at partition, window int) *share {
@@ -60,10 +70,9 @@ func (s *share) stop() {
 	}
 }
 
-// admit takes note of delivered records, and returns the first one's slot. pause says that
-// the partition is to be fetched no more: three quarters of the window are in flight, and the
-// last quarter is room for one more poll.
-func (s *share) admit(recs []*kgo.Record) (first uint64, pause, ok bool) {
+// admit takes note of delivered records, and returns the first one's slot. Once three quarters of the
+// window are in flight the partition is fetched no more: the last quarter is room for one more poll.
+func (s *share) admit(recs []*kgo.Record) (first uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.first < 0 {
@@ -73,46 +82,62 @@ func (s *share) admit(recs []*kgo.Record) (first uint64, pause, ok bool) {
 	for i, rec := range recs {
 		slot, ok := s.tracker.add(rec.Offset, rec.LeaderEpoch)
 		if !ok {
-			return 0, false, false
+			return 0, false
 		}
 		if i == 0 {
 			first = slot
 		}
 	}
+	s.settle()
+	s.polls.push(polled{s.tracker.next, recs[0].Timestamp})
 	if !s.paused && s.tracker.inFlight() >= s.window()/4*3 {
-		s.paused, pause = true, true
+		s.paused = true
+		s.in.cl.PauseFetchPartitions(s.one()) // with mu held: a resume must not get in front
 	}
-	return first, pause, true
+	return first, true
+}
+
+// settle forgets polls of which all is done.
+func (s *share) settle() {
+	for s.polls.len() > 0 && s.polls.peek().end <= s.tracker.base {
+		s.polls.pop()
+	}
+}
+
+// oldest says from when the oldest record is that is not done, to a poll; not ok: all are.
+func (s *share) oldest() (at time.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settle(); s.polls.len() == 0 {
+		return at, false
+	}
+	return s.polls.peek().at, true
 }
 
 func (s *share) window() int { return len(s.tracker.ring) }
 
-// finish takes note that the record in slot is done, and reports whether the partition
-// is to be fetched again.
-func (s *share) finish(slot uint64) (resume bool) {
+// finish takes note that the record in slot is done, and has the partition fetched again when there is
+// room.
+func (s *share) finish(slot uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tracker.finish(slot)
 	if s.paused && !s.tracker.dead && s.tracker.inFlight() <= s.window()/4 {
 		s.paused = false
-		return true
+		s.in.cl.ResumeFetchPartitions(s.one())
 	}
-	return false
 }
 
 // kill makes all that is still in flight count for nothing.
 func (s *share) kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.over.Store(true)
 	s.tracker.kill()
 }
 
-// dead says that the partition is not ours any more.
-func (s *share) dead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tracker.dead
-}
+// dead says that the partition is not ours any more, or is about not to be.
+func (s *share) dead() bool { return s.over.Load() }
 
 // full says that the partition is not fetched because its window is nearly full.
 func (s *share) full() bool {
@@ -161,10 +186,21 @@ func (s *share) position(atWork []int64) (position, bool) {
 	return position{at, text}, true
 }
 
-// learn takes in what the commit at offset tells of the past.
-func (s *share) learn(metadata string, offset int64, log *slog.Logger) {
+// last is the metadata that was last to be committed.
+func (s *share) last() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.told
+}
+
+// learn takes in what the commit at offset tells of the past. What is at work by it has died, unless
+// it is ours: then only the session was lost.
+func (s *share) learn(metadata string, offset int64, ours bool, log *slog.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ours {
+		metadata = strings.Replace(metadata, " open ", " closed ", 1)
+	}
 	s.past = readPast(metadata, offset, s.window())
 	s.wary.Store(s.past.horizon > 0 || len(s.past.deaths) > 0)
 	if len(s.past.deaths) > 0 {

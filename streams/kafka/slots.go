@@ -171,6 +171,30 @@ func (s *Slots) release(held []*slot) (granted []*flow) {
 	return granted
 }
 
+// wanted says whether anybody waits for one of them.
+func (s *Slots) wanted(held []*slot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(held, func(sl *slot) bool {
+		return slices.ContainsFunc(sl.waiting[:], func(w fifo[*flow]) bool { return w.len() > 0 })
+	})
+}
+
+// refund gives back slots that were taken for a task which is not begun, with what it cost.
+func (s *Slots) refund(held []*slot, cost int64) (granted []*flow) {
+	s.mu.Lock()
+	for _, sl := range held {
+		if sl.limit.TasksPerSecond > 0 {
+			sl.tasks++
+		}
+		if sl.limit.BytesPerSecond > 0 {
+			sl.bytes += float64(cost)
+		}
+	}
+	s.mu.Unlock()
+	return s.release(held)
+}
+
 // grant serves those who wait for sl, as far as it goes.
 func (s *Slots) grant(sl *slot, granted []*flow) []*flow {
 	for sl.limit.Tasks == 0 || sl.used < sl.limit.Tasks {

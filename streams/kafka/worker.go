@@ -174,6 +174,10 @@ func (p *Pool) run(w *worker, it item) bool {
 		p.finish(t)
 		return true
 	}
+	if p.kafka.Controls.Any() && p.kafka.Controls.Role(p.cfg.Role) { // since it was given out
+		p.sched.park(it.q, poolClock)
+		return false
+	}
 	if err := p.gate(t); errors.Is(err, errPartPaused) {
 		p.publish(t, []*kgo.Record{p.router.aside(&t.letter, time.Now())}, -1)
 		return true
@@ -205,6 +209,11 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 		return true
 	}
 	ctx := w.begin(t)
+	if t.share.dead() { // whoever interrupted those at work may not have seen it
+		_ = w.end()
+		p.abandon(t)
+		return true
+	}
 	if careful {
 		if err := t.share.in.record(ctx); err != nil {
 			_ = w.end() // what the record says is what counts

@@ -1,0 +1,173 @@
+package kafka_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A task that ignores that its partition was lost, and is no longer ours, ends Run all the same: by the
+// watchdog, and where Run is to end anyway.
+func TestPoolStuckInLostPartition(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stop time.Duration // when ctx ends; never: 0
+		took time.Duration // until Run returns
+	}{
+		"the watchdog ends Run": {0, 2 * time.Minute},
+		"Run is to end":         {50 * time.Second, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(change("a"))
+				hold := make(chan struct{})
+				var calls atomic.Int32
+				p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+					if calls.Add(1) == 1 {
+						b.Fence(schemas.RolePlanner)
+						<-ctx.Done()
+						<-hold
+					}
+					return nil, nil
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tt.stop > 0 {
+					time.AfterFunc(tt.stop, cancel)
+				}
+				start := time.Now()
+				err := p.Run(ctx)
+				if err == nil || !strings.Contains(err.Error(), "1 tasks are still at work") {
+					t.Errorf("Run: %v", err)
+				}
+				if took := time.Since(start); took > tt.took {
+					t.Errorf("Run took %v", took)
+				}
+				if got := calls.Load(); got != 1 {
+					t.Errorf("%d calls, want 1: its key is at work", got)
+				}
+				close(hold)
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
+// Sessions that are lost are no deaths: who lost them lives, and is at work again.
+func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("a"))
+		var calls atomic.Int32
+		var enough atomic.Bool
+		background(t, pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			calls.Add(1)
+			if !enough.Load() {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return plan(ctx, d)
+		}))
+		for range 4 {
+			time.Sleep(2 * time.Minute)
+			b.Fence(schemas.RolePlanner)
+		}
+		enough.Store(true)
+		time.Sleep(2 * time.Minute)
+		b.Fence(schemas.RolePlanner)
+		time.Sleep(2 * time.Minute)
+		if got := calls.Load(); got < 5 {
+			t.Errorf("%d calls, want one more than sessions that were lost", got)
+		}
+		if dead, out := len(b.Read(schemas.Dead)), len(items(b, schemas.DuplicationHigh)); dead != 0 || out < 1 {
+			t.Errorf("%d dead letters, %d outputs, want none and some", dead, out)
+		}
+	})
+}
+
+// A record of an again topic that tells of an origin which is not its role's is a dead letter; so is what
+// cannot be described. Neither ends the process.
+func TestPoolForeignOrigin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		enc, err := schemas.Encode(schemas.Message{Topic: schemas.Controls, Source: "x", Body: &pb.Control{Id: "0123456789abcdef0123456789abcdef", Role: "copier", Paused: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		enc.Topic = schemas.Again(schemas.RolePlanner)
+		enc.Headers = append(enc.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.Controls)})
+		b.Write(kafkatest.Record{Record: enc, Partition: -1})
+		b.Send(change("bad"), change("good"))
+		p := pool(t, b, kafka.PoolConfig{Describe: func(b schemas.Body) kafka.Work {
+			c := b.(*pb.Change)
+			if c.GetItem() == "bad" {
+				panic("no such thing")
+			}
+			return kafka.Work{Key: c.GetItem()}
+		}}, plan)
+		if err := run(t, time.Minute, p); err != nil {
+			t.Fatal(err)
+		}
+		var why []string
+		for _, r := range b.Read(schemas.Dead) {
+			why = append(why, r.Header(schemas.TrailError))
+		}
+		if all := strings.Join(why, "\n"); len(why) != 2 || !strings.Contains(all, "not for planner") || !strings.Contains(all, "no such thing") {
+			t.Errorf("dead letters: %q", why)
+		}
+		if got := strings.Join(items(b, schemas.DuplicationHigh), " "); got != "good" {
+			t.Errorf("outputs: %q", got)
+		}
+	})
+}
+
+// A role is paused while workers have tasks that they have not begun: those stay where they are, in no
+// lane, and go on after.
+func TestPoolPausedWithTasksInHand(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 1, RealTime: true}) // in fake time no task is short
+	b.Send(numbered(2000, 2000)...)
+	cfg, controls := paused(t, b)
+	var calls atomic.Int32
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
+		func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+			if calls.Add(1) == 1000 {
+				apply(t, controls, &pb.Control{Role: string(schemas.RolePlanner), Paused: true})
+			}
+			return nil, nil
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, p)
+	await := func(what string, f func() bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !f(); <-time.After(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d calls", what, calls.Load())
+			}
+		}
+	}
+	await("not paused", func() bool { return calls.Load() >= 1000 })
+	<-time.After(2 * time.Second)
+	if got := calls.Load(); got != 1000 {
+		t.Errorf("%d calls, want 1000", got)
+	}
+	for _, lane := range b.Config().Lanes {
+		if n := len(b.Read(schemas.Delay(lane.Name))); n > 0 {
+			t.Errorf("%d records in lane %s", n, lane.Name)
+		}
+	}
+	apply(t, controls, &pb.Control{Role: string(schemas.RolePlanner)})
+	await("not resumed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == 2000 })
+	if got := calls.Load(); got != 2000 {
+		t.Errorf("%d calls, want 2000", got)
+	}
+}

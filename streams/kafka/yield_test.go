@@ -1,0 +1,264 @@
+package kafka
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// begin returns what a worker of a kind is given next.
+func begin(s *scheduler, kind int) (item, bool) {
+	s.mu.Lock()
+	s.restore()
+	it, ok := s.pick(kind)
+	s.unlock()
+	return it, ok
+}
+
+// done has a task that was given out be done.
+func done(s *scheduler, it item) {
+	s.mu.Lock()
+	s.ended(it.task)
+	s.shift(it.q)
+	s.unlock()
+}
+
+func onlyX(n int) func(account, store string) Limit {
+	return func(_, store string) Limit {
+		if store == "X" {
+			return Limit{Tasks: n}
+		}
+		return Limit{}
+	}
+}
+
+// What no worker may begin for now keeps no store from what one may: its slots are others' while they
+// want them, and it is begun when there is room again.
+func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
+	ofX := Work{Account: "a", Stores: [2]string{"X"}}
+	for name, tt := range map[string]struct {
+		class int
+		fill  func(t *testing.T, s *scheduler, in *intake) (busy []item) // keeps class from being begun
+		kind  int
+	}{
+		"low": {classLow, func(t *testing.T, s *scheduler, in *intake) (busy []item) {
+			fill(s, in, Work{Account: "a", Stores: [2]string{"Y"}}, classLow, 2)
+			for range 2 {
+				it, ok := begin(s, 0)
+				if !ok {
+					t.Fatal("low is not begun though there is room")
+				}
+				busy = append(busy, it)
+			}
+			return busy
+		}, 0},
+		"large": {classLarge, func(t *testing.T, s *scheduler, in *intake) []item {
+			fill(s, in, Work{Account: "a", Stores: [2]string{"Y"}}, classLarge, 1)
+			it, ok := begin(s, 1)
+			if !ok {
+				t.Fatal("large is not begun though there is room")
+			}
+			return []item{it}
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := &intake{weight: newScale()}
+			s := newScheduler(NewSlots(onlyX(1)), nil)
+			s.allowed, s.kept, s.large = 4, 2, 1
+			busy := tt.fill(t, s, in)
+			fill(s, in, ofX, tt.class, 1)
+			fill(s, in, ofX, classHigh, 1)
+			s.yield()
+			high, ok := begin(s, 0)
+			if !ok || high.task.flow.class != classHigh {
+				t.Fatal("high waits for a slot that nobody uses")
+			}
+			if _, ok := begin(s, tt.kind); ok {
+				t.Fatal("begun without room")
+			}
+			done(s, high)
+			done(s, busy[0])
+			it, ok := begin(s, tt.kind)
+			if !ok || it.task.flow.class != tt.class {
+				t.Fatal("what yielded is not begun though there is room")
+			}
+			done(s, it)
+			if n := s.slots.slots["a/X"].used; n != 0 {
+				t.Errorf("%d slots are in use, want none", n)
+			}
+		})
+	}
+}
+
+// A role that is paused keeps no store from another.
+func TestSlotsOfPausedRole(t *testing.T) {
+	in := &intake{weight: newScale()}
+	slots := NewSlots(onlyX(1))
+	one, other := newScheduler(slots, nil), newScheduler(slots, nil)
+	one.allowed, other.allowed = 4, 4
+	ofX := Work{Account: "a", Stores: [2]string{"X"}}
+	running := func(Work) bool { return false }
+	fill(one, in, ofX, classHigh, 1)
+	one.control(true, 4, running)
+	fill(other, in, ofX, classHigh, 1)
+	if _, ok := begin(other, 0); ok {
+		t.Fatal("begun without a slot")
+	}
+	one.yield()
+	it, ok := begin(other, 0)
+	if !ok {
+		t.Fatal("waits for a slot of a role that is paused")
+	}
+	one.control(false, 4, running)
+	if _, ok := begin(one, 0); ok {
+		t.Fatal("begun without a slot, after the pause")
+	}
+	done(other, it)
+	if _, ok := begin(one, 0); !ok {
+		t.Error("not begun after the pause")
+	}
+}
+
+// What was on its way into the lanes has no slots; after the pause it needs them.
+func TestSlotsAfterSpilling(t *testing.T) {
+	in := &intake{weight: newScale()}
+	s := newScheduler(NewSlots(onlyX(1)), nil)
+	s.allowed = 16
+	fill(s, in, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 5)
+	s.control(false, 16, func(Work) bool { return true })
+	s.relieve()
+	s.control(false, 16, func(Work) bool { return false })
+	if it, ok := begin(s, 0); !ok || !it.task.slots {
+		t.Fatal("not begun, or without its slot")
+	}
+	if _, ok := begin(s, 0); ok {
+		t.Error("two at work on a store of one")
+	}
+}
+
+// A worker whose tasks were short takes several at once, but none that others might wait for.
+func TestHands(t *testing.T) {
+	for name, tt := range map[string]struct {
+		slots *Slots
+		kind  int
+		want  int
+	}{
+		"high":               {nil, 0, most},
+		"large":              {nil, 1, 1},
+		"high, with a limit": {NewSlots(onlyX(2)), 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := &intake{weight: newScale()}
+			s := newScheduler(tt.slots, nil)
+			s.allowed, s.large = 100, 1
+			fill(s, in, Work{Account: "a"}, [2]int{classHigh, classLarge}[tt.kind], 100)
+			w := &worker{kind: tt.kind, pace: time.Microsecond}
+			s.workers = append(s.workers, w)
+			if s.take(w); w.hand.len() != tt.want {
+				t.Errorf("a hand of %d, want %d", w.hand.len(), tt.want)
+			}
+		})
+	}
+}
+
+// An account owes what it began though it had nothing to begin for a moment.
+func TestDebtIsKept(t *testing.T) {
+	in := &intake{weight: newScale()}
+	s := newScheduler(nil, nil)
+	s.allowed = 2
+	sh := newShare(in, partition{"t", 1}, 1024)
+	for range 400 { // of one key: there is never another while one is at work
+		tk := &task{letter: letter{rec: &kgo.Record{}}, share: sh, cost: 99 * turnBytes}
+		s.mu.Lock()
+		tk.flow = s.flowOf(classHigh, Work{Account: "a"}, func(Work) bool { return false })
+		s.mu.Unlock()
+		s.add([]*task{tk}, []uint64{1 << 40})
+	}
+	fill(s, in, Work{Account: "b"}, classHigh, 1000)
+	n := map[string]int{}
+	var atWork []item
+	for range 400 {
+		it, ok := begin(s, 0)
+		if ok {
+			n[it.task.flow.work.Account]++
+			atWork = append(atWork, it)
+		}
+		if len(atWork) == 2 || !ok {
+			done(s, atWork[0])
+			atWork = atWork[1:]
+		}
+	}
+	if n["a"] > 8 || n["b"] < 390 {
+		t.Errorf("turns %v: tasks 99 times as dear have more than their share", n)
+	}
+}
+
+// The intake pauses a partition in the moment in which a worker resumes it: whoever comes last has
+// seen what the other did.
+func TestPauseAndResumeAtOnce(t *testing.T) {
+	cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.ConsumeTopics("t"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	in := &intake{weight: newScale(), cl: cl}
+	recs := make([]*kgo.Record, 48)
+	for i := range recs {
+		recs[i] = &kgo.Record{Offset: int64(i)}
+	}
+	for try := range 50_000 {
+		sh := newShare(in, partition{"t", 0}, 64)
+		sh.admit(recs[:47])
+		for i := range uint64(46) {
+			sh.finish(i + 1)
+		}
+		var both sync.WaitGroup
+		both.Go(func() { sh.admit(recs[47:]) })
+		both.Go(func() { sh.finish(0) })
+		both.Wait()
+		if paused := len(cl.PauseFetchPartitions(nil)["t"]) > 0; paused != sh.full() {
+			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, sh.full())
+		}
+		cl.ResumeFetchPartitions(sh.one())
+	}
+}
+
+// One task that is not done keeps the records of its poll that are done from nothing.
+func TestDoneRecordsAreLetGo(t *testing.T) {
+	p := &Pool{}
+	p.cfg.defaults()
+	in := &intake{p: p, weight: newScale(), shares: map[partition]*share{}}
+	sh := newShare(in, partition{"t", 0}, 8192)
+	in.shares[sh.partition] = sh
+	recs := make([]*kgo.Record, 2048)
+	for i := range recs {
+		recs[i] = &kgo.Record{Offset: int64(i), Value: make([]byte, 16<<10)}
+	}
+	before := heap()
+	tasks, _, err := in.admit(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recs = nil
+	for _, tk := range tasks[1:] {
+		if !sh.begin() {
+			t.Fatal("not begun")
+		}
+		p.finish(tk)
+	}
+	if freed := int64(before) - int64(heap()); freed < 30<<20 {
+		t.Errorf("%d MiB are free again, want all but one of 2048 records: 31", freed>>20)
+	}
+	runtime.KeepAlive(tasks[0])
+	runtime.KeepAlive(recs)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
