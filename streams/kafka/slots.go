@@ -65,7 +65,7 @@ func (s *Slots) of(account string, stores [2]string) (need []*slot) {
 		sl, ok := s.slots[key]
 		if !ok {
 			if l := s.limit(account, store); l != (Limit{}) {
-				sl = &slot{name: key, limit: l, tasks: l.TasksPerSecond, bytes: l.BytesPerSecond, filled: time.Now()}
+				sl = &slot{name: key, limit: l, tasks: max(l.TasksPerSecond, 1), bytes: l.BytesPerSecond, filled: time.Now()}
 			}
 			s.slots[key] = sl // nil: no limit
 		}

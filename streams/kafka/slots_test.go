@@ -1,0 +1,119 @@
+package kafka
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// beginAll begins what may be begun, has it be done at once, and returns how much that was.
+func beginAll(s *scheduler) (n int) {
+	for {
+		it, ok := begin(s, 0)
+		if !ok {
+			return n
+		}
+		n++
+		done(s, it)
+	}
+}
+
+// Rates bound what is begun: as much as a second allows at once, and then as the seconds pass. What
+// costs more than is left is begun all the same, and makes a debt.
+func TestRates(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limit Limit
+		bytes int64
+		want  []int // begun so far after each second
+	}{
+		"none":                           {Limit{}, 1 << 30, []int{100, 100, 100}},
+		"tasks":                          {Limit{TasksPerSecond: 10}, 0, []int{10, 20, 30, 40}},
+		"fewer than one a second":        {Limit{TasksPerSecond: 0.5}, 0, []int{1, 1, 2, 2, 3}},
+		"bytes":                          {Limit{BytesPerSecond: 2 * turnBytes}, 0, []int{2, 5, 7, 9}},
+		"a task of more than a second's": {Limit{BytesPerSecond: turnBytes}, 3 * turnBytes, []int{1, 1, 1, 2, 2, 2, 2, 3, 3}},
+		"the tighter one of two":         {Limit{TasksPerSecond: 50, BytesPerSecond: turnBytes}, 0, []int{1, 3, 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slots := NewSlots(func(_, store string) Limit {
+					if store == "X" {
+						return tt.limit
+					}
+					return Limit{}
+				})
+				s := newScheduler(slots, nil)
+				s.allowed = 100
+				fill(s, &intake{weight: newScale()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh, 100)
+				var got []int
+				for i, n := 0, 0; i < len(tt.want); i++ {
+					n += beginAll(s)
+					got = append(got, n)
+					time.Sleep(time.Second + time.Millisecond)
+					synctest.Wait()
+				}
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("begun %v, want %v", got, tt.want)
+				}
+				// Whoever waits would keep its timer for as long as there is a debt.
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// What is paused takes nothing of the rates with it.
+func TestRatesAreGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := NewSlots(func(_, store string) Limit {
+			if store == "X" {
+				return Limit{TasksPerSecond: 1}
+			}
+			return Limit{}
+		})
+		s := newScheduler(slots, nil)
+		s.allowed = 100
+		fill(s, &intake{weight: newScale()}, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 10)
+		for range 20 {
+			s.control(false, 100, func(Work) bool { return true })
+			s.control(false, 100, func(Work) bool { return false })
+		}
+		if n := beginAll(s); n != 1 {
+			t.Errorf("%d begun after pauses, want 1", n)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// Those who wait for a slot have it in turn: class high before the others, but not for ever.
+func TestSlotsInTurn(t *testing.T) {
+	in := &intake{weight: newScale()}
+	s := newScheduler(NewSlots(onlyX(1)), nil)
+	s.allowed = 100
+	for i := range 20 { // an account has one flow for each pair of stores
+		fill(s, in, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classHigh, 1)
+		fill(s, in, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classLow, 1)
+	}
+	var got []int
+	for range 20 {
+		it, ok := begin(s, 0)
+		if !ok {
+			t.Fatal("the slot is free, and nobody has it")
+		}
+		if _, ok := begin(s, 0); ok {
+			t.Fatal("two on a store of one")
+		}
+		got = append(got, it.task.flow.class)
+		done(s, it)
+	}
+	low := 0
+	for _, class := range got {
+		if class == classLow {
+			low++
+		}
+	}
+	if low < 2 || low > 3 {
+		t.Errorf("%d of class low among 20, want one in nine: %v", low, got)
+	}
+}
