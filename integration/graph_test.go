@@ -131,10 +131,10 @@ func (p *plant) serve(t *testing.T, roles string) (kill func()) {
 // The whole graph in processes of its own: roles apart, one of them killed on the way.
 func TestRolesApart(t *testing.T) {
 	p := newPlant(t)
-	p.want(t, 5, "run millrace migrate", "run", "--roles", "planner")
+	p.want(t, 5, "run millrace migrate", "run", "--roles", "sink")
 	p.want(t, 0, "applied", "migrate")
 	p.want(t, 0, "nothing to apply", "migrate")
-	p.want(t, 5, "millrace store init acme/1", "run", "--roles", "planner")
+	p.want(t, 5, "millrace store init acme/1", "standalone", "--state", t.TempDir())
 	p.want(t, 5, "no store acme/9", "store", "init", "acme/9")
 	for _, id := range []string{"1", "2", "3"} {
 		p.want(t, 0, "has its marker", "store", "init", "acme/"+id)

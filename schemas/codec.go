@@ -169,6 +169,9 @@ func Decode(topic Topic, headers []Header, value []byte) (Body, error) {
 	if len(value) > MaxBytes {
 		return nil, &DecodeError{topic, "", fmt.Sprintf("%d bytes, at most %d", len(value), MaxBytes)}
 	}
+	if n := (Record{Headers: headers}).Size(); n > MaxBytes { // it could not wait and come back
+		return nil, &DecodeError{topic, "", fmt.Sprintf("headers of %d bytes, at most %d", n, MaxBytes)}
+	}
 	body := c.make().(vtMessage)
 	if asJSON {
 		f = readJSON(c, body, value)

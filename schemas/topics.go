@@ -53,6 +53,17 @@ const (
 // Again is the topic through which messages that waited come back to role.
 func Again(role Role) Topic { return "again." + Topic(role) }
 
+// AgainOf is the topic through which a message that was first sent to origin comes back to role: what is
+// large has one of its own, as it would hold up what is small.
+func AgainOf(role Role, origin Topic) Topic {
+	if e, ok := Lookup(origin); ok && e.Class == Large && e.Readers[0] == role {
+		return againLarge(role)
+	}
+	return Again(role)
+}
+
+func againLarge(role Role) Topic { return Again(role) + "." + Topic(Large) }
+
 // Delay is the topic of the delay lane called name.
 func Delay(name string) Topic { return "delay." + Topic(name) }
 
@@ -101,7 +112,7 @@ type Entry struct {
 	FixedPartitions bool
 }
 
-// MaxBytes bounds an encoded message; raw topics accept twice that.
+// MaxBytes bounds an encoded message; raw topics accept twice that, and dead all that can be read.
 const MaxBytes = 256 << 10
 
 // waitingRoles are those whose messages can wait and come back.
@@ -171,15 +182,18 @@ func Catalogue(lanes ...string) []Entry {
 			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetMorsel()) },
 			roles(RoleSweeper, RoleDeleter), nil)),
 		entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, "who", (*pb.AdminAction).GetWho,
-			roles(RoleAPI), roles(RoleSteward, RoleDeleter, RoleSink)),
+			roles(RoleAPI), roles(RoleSteward, RoleSink)),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
 	for _, role := range waitingRoles {
-		e := raw(Again(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))
-		if role == RoleCopier || role == RoleChecker {
-			e.Class = Low // what comes back must not wait in front of what is urgent
+		again := raw(Again(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))
+		if role != RoleCopier && role != RoleChecker {
+			entries = append(entries, again)
+			continue
 		}
-		entries = append(entries, e)
+		large := raw(againLarge(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))
+		// What comes back must not wait in front of what is urgent.
+		entries = append(entries, of(Low, again), of(Large, large))
 	}
 	for _, lane := range lanes {
 		e := raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))

@@ -51,6 +51,40 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
+// Who is named as a reader and does not read falls behind for ever, and what is trimmed stays.
+func TestReadersOfAdmin(t *testing.T) {
+	e, _ := schemas.Lookup(schemas.Admin)
+	if want := []schemas.Role{schemas.RoleSteward, schemas.RoleSink}; !slices.Equal(e.Readers, want) {
+		t.Errorf("got %v, want %v: those whose roles do", e.Readers, want)
+	}
+}
+
+func TestAgainOf(t *testing.T) {
+	for _, tt := range []struct {
+		role   schemas.Role
+		origin schemas.Topic
+		want   schemas.Topic
+	}{
+		{schemas.RoleCopier, schemas.DuplicationHigh, "again.copier"},
+		{schemas.RoleCopier, schemas.DuplicationLow, "again.copier"},
+		{schemas.RoleCopier, schemas.DuplicationLarge, "again.copier.large"},
+		{schemas.RoleChecker, schemas.FixityLarge, "again.checker.large"},
+		{schemas.RoleChecker, schemas.DuplicationLarge, "again.checker"}, // is not its work
+		{schemas.RolePlanner, schemas.Changes, "again.planner"},
+		{schemas.RoleCopier, "nonsense", "again.copier"},
+		{schemas.RoleSink, schemas.Changes, "again.sink"}, // which is not there
+	} {
+		got := schemas.AgainOf(tt.role, tt.origin)
+		if got != tt.want {
+			t.Errorf("%s of %s: got %s, want %s", tt.role, tt.origin, got, tt.want)
+		}
+		e, ok := schemas.Lookup(got)
+		if origin, known := schemas.Lookup(tt.origin); ok && known && (e.Class == schemas.Large) != (origin.Class == schemas.Large && origin.Readers[0] == tt.role) {
+			t.Errorf("%s is of class %s, and what comes back through it of %s", got, e.Class, origin.Class)
+		}
+	}
+}
+
 func TestLookup(t *testing.T) {
 	e, ok := schemas.Lookup(schemas.FixityResults)
 	if !ok || e.Topic != schemas.FixityResults || !e.Reads(schemas.RoleSteward) || e.Reads(schemas.RoleCopier) {

@@ -105,7 +105,7 @@ func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 
 func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
-		WaitLadder: a.cfg.Duplication.Wait, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, a.reader)
+		Large: int64(a.cfg.Duplication.LargeThreshold), WaitLadder: a.cfg.Duplication.Wait, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, a.reader)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (a *App) checker() ([]part, error) {
 			return kafka.Work{
 				Key:     schemas.Key(t.GetAccount(), t.GetStore(), t.GetSpace(), t.GetItem()),
 				Account: t.GetAccount(), Stores: [2]string{t.GetStore()},
-				Bytes: t.GetKnown().GetManifest().GetSize(),
+				Bytes: max(t.GetKnown().GetManifest().GetSize(), t.GetSize()),
 			}
 		}}), c.Handle)
 	if err != nil {
@@ -167,7 +167,7 @@ func (a *App) checker() ([]part, error) {
 }
 
 func (a *App) steward() ([]part, error) {
-	s, err := steward.New(steward.Config{}, steward.Deps{Stores: a.stores, Records: a.reader, Log: a.log})
+	s, err := steward.New(steward.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}, steward.Deps{Stores: a.stores, Records: a.reader, Log: a.log})
 	if err != nil {
 		return nil, err
 	}

@@ -286,7 +286,11 @@ func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, t
 			if !slices.Contains(topics, e.Topic) {
 				continue
 			}
-			settings := map[string]*string{"max.message.bytes": kadm.StringPtr(strconv.Itoa(8 * schemas.MaxBytes))}
+			most := 8 * schemas.MaxBytes
+			if e.Topic == schemas.Dead {
+				most = 64 << 20
+			}
+			settings := map[string]*string{"max.message.bytes": kadm.StringPtr(strconv.Itoa(most))}
 			if e.LogAppendTime {
 				settings["message.timestamp.type"] = kadm.StringPtr("LogAppendTime")
 			}

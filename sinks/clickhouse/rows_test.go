@@ -85,7 +85,7 @@ func TestRows(t *testing.T) {
 			&pb.Incident{
 				Id: id1, Account: "acme", Store: "1", Space: "s", Item: "i", Kind: "replaced", State: pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
 				Opened: when, Updated: later, Closed: later, Checked: later, Row: 13, Expected: map[string]string{"md5": md5}, Found: map[string]string{"md5": id2},
-				Object: object, Repairs: 3, Parent: "p", StepCount: 5,
+				Object: object, Repairs: 3, Parent: "p", StepCount: 5, Size: 1 << 40, // no column: object_size nearly says it
 				Steps: []*pb.IncidentStep{{Time: later, Action: "a1", Ref: "r1", By: "b1", Detail: "d1"}, {Time: when, Action: "a2", Detail: long}},
 			},
 			"incidents_v",

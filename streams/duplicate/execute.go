@@ -33,6 +33,8 @@ type Config struct {
 	WaitLadder []time.Duration
 	// NoCheck leaves out the fixity task that follows each copy.
 	NoCheck bool
+	// Large is the size in bytes from which on a check is of the class large; 0: where its command is.
+	Large int64
 	// Worker, Host and Software stand in results.
 	Worker, Host, Software string
 }
@@ -196,11 +198,11 @@ func (w *work) rest(s Sight, d Decision) {
 	outcome := pb.Outcome_OUTCOME_NOTHING
 	if d.CheckSource {
 		outcome = pb.Outcome_OUTCOME_HANDED_ON
-		w.emit(schemas.FixityHigh, w.suspect(w.SourceCopy))
+		w.ask(w.suspect(w.SourceCopy, s))
 	}
 	if d.CheckDestination {
 		outcome = pb.Outcome_OUTCOME_HANDED_ON
-		w.emit(schemas.FixityHigh, w.suspect(w.Copy))
+		w.ask(w.suspect(w.Copy, s))
 	}
 	o := s.Destination.Object
 	o.Digests = s.Destination.digests()

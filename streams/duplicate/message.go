@@ -17,14 +17,7 @@ const agent = "copier"
 // messages returns all that the execution leads to, the result last.
 func (w *work) messages() []schemas.Message {
 	if w.task != nil && (!w.cfg.NoCheck || w.end.Row == "C0") {
-		topic := schemas.FixityHigh
-		switch w.task.GetPriority() {
-		case pb.Priority_PRIORITY_LOW:
-			topic = schemas.FixityLow
-		case pb.Priority_PRIORITY_LARGE:
-			topic = schemas.FixityLarge
-		}
-		w.emit(topic, w.task)
+		w.ask(w.task)
 	}
 	c := w.Command
 	w.emit(schemas.DuplicationResults, &pb.DuplicationResult{
@@ -38,6 +31,21 @@ func (w *work) messages() []schemas.Message {
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	})
 	return w.out
+}
+
+// ask asks for a check, in the class of its priority.
+func (w *work) ask(t *pb.FixityTask) {
+	topic := schemas.FixityHigh
+	if w.cfg.Large > 0 && max(t.GetSize(), t.GetKnown().GetManifest().GetSize()) >= w.cfg.Large {
+		t.Priority = pb.Priority_PRIORITY_LARGE
+	}
+	switch t.GetPriority() {
+	case pb.Priority_PRIORITY_LOW:
+		topic = schemas.FixityLow
+	case pb.Priority_PRIORITY_LARGE:
+		topic = schemas.FixityLarge
+	}
+	w.emit(topic, t)
 }
 
 func (w *work) origin() pb.Origin {
@@ -135,7 +143,15 @@ func (w *work) afterCopy(c *pb.Change) *pb.FixityTask {
 
 // suspect asks for the check of a copy that was found odd, at once. That of a repair is
 // the check of the copy that was to be repaired; its source is suspect like any other.
-func (w *work) suspect(at schemas.Copy) *pb.FixityTask {
+func (w *work) suspect(at schemas.Copy, s Sight) *pb.FixityTask {
+	side, row := s.Source, s.Command.GetSourceRecord()
+	if at == w.Copy {
+		side, row = s.Destination, s.Command.GetDestinationRecord()
+	}
+	size := side.Object.Size // 0 where it is absent: there is nothing to be read
+	if side.Presence == Unknown {
+		size = max(side.Record.GetManifest().GetSize(), row.GetSize(), s.Command.GetSize())
+	}
 	reason := pb.FixityReason_FIXITY_REASON_SUSPECT
 	if w.origin() == pb.Origin_ORIGIN_REPAIR && at == w.Copy {
 		reason = pb.FixityReason_FIXITY_REASON_REPAIR
@@ -144,6 +160,7 @@ func (w *work) suspect(at schemas.Copy) *pb.FixityTask {
 		Id:      schemas.ID("task", reason.String(), w.Command.GetId(), at.Store),
 		Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
 		Reason: reason, Priority: pb.Priority_PRIORITY_HIGH, Cause: w.Command.GetId(), Time: timestamppb.New(w.started),
+		Size: size,
 	}
 }
 

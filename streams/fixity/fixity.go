@@ -162,12 +162,16 @@ func (k *check) again(now time.Time, result string) schemas.Message {
 	if known == nil {
 		known = t.GetKnown()
 	}
-	return schemas.Message{Topic: schemas.FixityHigh, Due: k.conclusion.Next, Body: &pb.FixityTask{
+	topic := schemas.FixityHigh
+	if t.GetPriority() == pb.Priority_PRIORITY_LARGE {
+		topic = schemas.FixityLarge
+	}
+	return schemas.Message{Topic: topic, Due: k.conclusion.Next, Body: &pb.FixityTask{
 		Id:      schemas.ID("recheck", t.GetId(), strconv.Itoa(n)),
 		Account: t.GetAccount(), Store: t.GetStore(), Space: t.GetSpace(), Item: t.GetItem(),
 		Reason: t.GetReason(), Priority: t.GetPriority(), Cause: t.GetCause(),
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Recheck: int32(n),
-		Known: schemas.WithoutProperties(known),
-		Time:  timestamppb.New(now), First: first, Previous: result,
+		Known: schemas.WithoutProperties(known), Size: t.GetSize(),
+		Time: timestamppb.New(now), First: first, Previous: result,
 	}}
 }

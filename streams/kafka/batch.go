@@ -123,9 +123,9 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	g.ctx, g.fail = context.WithoutCancel(ctx), fail
-	cl, err := kgo.NewClient(g.opts...)
+	cl, leave, err := join(g.opts)
 	if err != nil {
-		return fmt.Errorf("batch group %s: new client: %w", g.cfg.Role, err)
+		return fmt.Errorf("batch group %s: %w", g.cfg.Role, err)
 	}
 	var committer sync.WaitGroup
 	committer.Go(func() { g.commitLoop(run, cl) })
@@ -135,7 +135,7 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 	cl.AllowRebalance()
 	committer.Wait()
 	stuck := g.release(cl, g.owned(nil), true)
-	cl.CloseAllowingRebalance()
+	leave()
 	if err := context.Cause(run); ctx.Err() == nil && err != nil {
 		return fmt.Errorf("batch group %s: %w", g.cfg.Role, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // Config is what all parts of one process share: where the brokers are and what the
@@ -205,24 +206,43 @@ func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
 		kgo.ProduceRequestTimeout(10 * time.Second),
 		kgo.MaxBufferedRecords(50_000),
 		kgo.MaxBufferedBytes(128 << 20),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return batchBytes(c.raw(topic)) }),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return batchBytes(c.bare(topic)) }),
 	}
 }
 
-// raw says whether a topic holds other topics' records.
-func (c Config) raw(topic string) bool {
-	t := c.bare(topic)
-	return t == schemas.Dead || isAgain(t) || strings.HasPrefix(string(t), "delay.")
-}
-
-// batchBytes bounds a batch of records: several messages of the greatest size, and in
-// raw topics twice that, so that whatever was written to a topic fits there with its
-// history.
-func batchBytes(raw bool) int32 {
-	if raw {
-		return 2 * batchBytes(false)
+// batchBytes bounds a batch of a topic's records, before it is compressed as after: several
+// messages of the greatest size, and in topics of other topics' records twice that, so that they
+// fit with their history.
+//
+// Brokers know only how long a batch is when it is compressed, so others may write records that are far
+// longer than any message. Those are malformed, and go nowhere but to dead: that topic takes all
+// that a member of a group reads.
+func batchBytes(t schemas.Topic) int32 {
+	switch {
+	case t == schemas.Dead:
+		return deadBytes
+	case isAgain(t), strings.HasPrefix(string(t), "delay."):
+		return 8 * schemas.MaxBytes
 	}
 	return 4 * schemas.MaxBytes
+}
+
+const (
+	// deadBytes is what brokers take in one request, with room to spare.
+	deadBytes = 64 << 20
+	// readBytes bounds a batch that is read, when it is no longer compressed: one that is longer could not
+	// even become a dead letter, with its history.
+	readBytes = deadBytes - 1<<20
+)
+
+// fits returns nil if rec can wait in a lane and come back, with its history. A record that cannot is no
+// message of ours, and its error is permanent.
+func fits(rec *kgo.Record) error {
+	n := schemas.Record{Key: rec.Key, Value: rec.Value, Headers: headersOf(rec)}.Size()
+	if n > 2*schemas.MaxBytes {
+		return retry.Permanent(fmt.Errorf("key, value and headers are %d bytes, at most %d: %w", n, 2*schemas.MaxBytes, schemas.ErrMalformed))
+	}
+	return nil
 }
 
 // A member is one client in one of a role's groups.
@@ -240,6 +260,10 @@ func (c Config) consume(m member) []kgo.Opt {
 	if c.Heartbeat > 0 {
 		heartbeat = c.Heartbeat
 	}
+	most := readBytes
+	if slices.Contains(m.topics, c.topic(schemas.Dead)) {
+		most = deadBytes
+	}
 	opts := []kgo.Opt{
 		kgo.ConsumerGroup(c.group(m.role, m.class)),
 		kgo.HeartbeatInterval(heartbeat),
@@ -253,6 +277,7 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others
 		kgo.FetchMaxBytes(16 << 20),
 		kgo.FetchMaxPartitionBytes(1 << 20),
+		kgo.MaxDecompressBatchBytes(most),
 	}
 	if c.ServerSide {
 		opts = append(opts, kgo.ServerSideBalancer())
@@ -278,18 +303,21 @@ func (c Config) balancer(together bool) kgo.Opt {
 	return kgo.Balancers(kgo.CooperativeStickyBalancer())
 }
 
-// topics returns the names of a role's topics: those given, and the one through which
+// topics returns the names of a role's topics: those given, and those through which
 // its own messages come back.
 func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, error) {
 	if role == "" || len(given) == 0 {
 		return nil, errors.New("kafka: Role and Topics must be set")
 	}
-	again := schemas.Again(role)
-	if _, ok := schemas.Lookup(again); ok && !slices.Contains(given, again) {
-		given = append(slices.Clone(given), again)
+	all := slices.Clone(given)
+	for _, t := range append([]schemas.Topic{""}, given...) { // "": what is of no class
+		again := schemas.AgainOf(role, t)
+		if _, ok := schemas.Lookup(again); ok && !slices.Contains(all, again) {
+			all = append(all, again)
+		}
 	}
 	var names []string
-	for _, t := range given {
+	for _, t := range all {
 		if _, ok := schemas.Lookup(t); !ok {
 			return nil, fmt.Errorf("kafka: role %s: topic %s is not in the catalogue", role, t)
 		}

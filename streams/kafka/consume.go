@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
 	fetches.EachError(func(topic string, id int32, err error) {
 		var (
 			loss *kgo.ErrDataLoss
+			bomb *kgo.ErrDecompressTooLarge
 			code *kerr.Error
 		)
 		switch {
@@ -48,6 +50,10 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
 		case errors.As(err, &loss):
 			log.Error("the broker lost records", "topic", topic, "partition", id, "err", err)
 			return
+		case errors.As(err, &bomb): // the client has stopped to read the partition, and says so but once
+			fatal = fmt.Errorf("poll %s: the batch at offset %d is longer than %d MiB when it is decompressed, which nobody may write. "+
+				"To go on without it, stop the role in every process and set its group's offset to %d (kafka-consumer-groups.sh --reset-offsets): %w",
+				partition{topic, id}, bomb.Offset, readBytes>>20, bomb.NextOffset, err)
 		case errors.Is(err, kerr.OffsetOutOfRange):
 			out.parts = append(out.parts, partition{topic, id})
 		case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !membership(code):
@@ -79,11 +85,36 @@ func membership(err error) bool {
 // and committed.
 const stopGrace = 5 * time.Second
 
-// outlive returns a context that ends d after ctx does.
-func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// outlive returns a context that ends stopGrace after ctx does.
+func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
 	return out, func() { stop(); cancel() }
+}
+
+// leaveTimeout bounds how long brokers are asked to let a member go. Where they do not answer, they find
+// out by themselves when the session is over.
+const leaveTimeout = 4 * time.Second
+
+// join makes a client that is a member of a group. leave leaves the group and closes the client, whether
+// or not the brokers answer.
+func join(opts []kgo.Opt) (cl *kgo.Client, leave func(), err error) {
+	alive, cancel := context.WithCancel(context.Background())
+	cl, err = kgo.NewClient(append(slices.Clip(opts), kgo.WithContext(alive))...)
+	if err != nil {
+		cancel()
+		return nil, nil, fmt.Errorf("new client: %w", err)
+	}
+	return cl, func() {
+		defer cancel()
+		cl.AllowRebalance()
+		ctx, done := context.WithTimeout(alive, leaveTimeout)
+		defer done()
+		if err := cl.LeaveGroupContext(ctx); err != nil && ctx.Err() != nil {
+			cancel() // or each connection would be waited for
+		}
+		cl.Close()
+	}, nil
 }
 
 // commitTimeout bounds one commit, during which no partition can leave us.

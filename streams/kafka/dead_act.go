@@ -53,13 +53,18 @@ type DeadReport struct {
 // Letters are sent and acknowledged before it is put on record that they were; whoever dies in
 // between has some of them sent twice, which their handlers bear. When ctx ends, what was
 // sent is put on record, and the same call goes on with the rest. A letter that cannot be
-// redriven is refused, and holds up no other.
+// redriven is refused, and holds up no other: one, too, that would go to a compacted topic which
+// holds what is newer for its key.
 func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (DeadReport, error) {
 	if o.Value != nil && (len(q.IDs) != 1 || o.Reason == "") {
 		return DeadReport{}, errors.New("an edited value is for one letter, and wants a reason")
 	}
+	known := &newest{d, map[string]*newestOf{}}
 	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
 		rec, err := d.again(l, o.Value)
+		if err == nil {
+			err = known.overtaken(ctx, l, rec)
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -125,6 +130,9 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 	q.Closed = false
 	err := d.Each(ctx, q, func(l *DeadLetter) error {
 		rec, action, err := d.judged(l, o, judge)
+		if unknown := (*lookError)(nil); errors.As(err, &unknown) {
+			return fmt.Errorf("dead letter %s: %w", l.ID, err)
+		}
 		if err != nil {
 			if r.Refused++; r.Why == nil {
 				r.Why = fmt.Errorf("dead letter %s %w", l.ID, err)
@@ -159,7 +167,7 @@ func (d *DeadLetters) send(ctx context.Context, open docket) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := outlive(ctx, stopGrace)
+	ctx, cancel := outlive(ctx)
 	defer cancel()
 	if err := publish(ctx, d.cl, open.recs); err != nil {
 		return err
@@ -206,7 +214,7 @@ func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
 	if !known || l.Topic == schemas.Dead {
 		return nil, fmt.Errorf("cannot be redriven: its headers name topic %q, from which nothing comes", l.Topic)
 	}
-	to := schemas.Again(l.Role)
+	to := schemas.AgainOf(l.Role, l.Topic)
 	if _, ok := schemas.Lookup(to); !ok || value != nil {
 		to = l.Topic
 	}
@@ -217,6 +225,9 @@ func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
 		}
 	}
 	rec.Headers = t.headers(rec.Headers)
+	if err := fits(rec); err != nil {
+		return nil, fmt.Errorf("cannot be redriven: %w", err)
+	}
 	return rec, nil
 }
 

@@ -73,11 +73,11 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 // Run moves records until ctx is done, and then returns nil. Any other return is an
 // error that Run could not get past; what was not committed is moved again.
 func (d *Delayer) Run(ctx context.Context) error {
-	cl, err := kgo.NewClient(d.opts...)
+	cl, leave, err := join(d.opts)
 	if err != nil {
-		return fmt.Errorf("delayer: new client: %w", err)
+		return fmt.Errorf("delayer: %w", err)
 	}
-	defer cl.CloseAllowingRebalance()
+	defer leave()
 	for {
 		err := d.turn(ctx, cl)
 		if ctx.Err() != nil {
@@ -114,7 +114,7 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel = outlive(ctx, stopGrace) // what is moved but not committed is moved again
+	ctx, cancel = outlive(ctx) // what is moved but not committed is moved again
 	defer cancel()
 	if err := d.move(ctx, cl); err != nil {
 		return err
@@ -155,31 +155,21 @@ func (d *Delayer) ready(rec *kgo.Record) time.Time {
 	return at
 }
 
-// move moves all records that may go on: none while the role is paused. No rebalance happens
-// meanwhile.
+// move moves all records that may go on: none while the role is paused. Brokers that refuse them may take
+// a minute, in which others want to see what is held: it is published without the lock. Nobody else
+// changes what is held meanwhile, since the poll is: no rebalance happens.
 func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	if d.tap.controls.Role(schemas.RoleDelayer) {
 		return nil
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := time.Now()
-	var out []*kgo.Record
-	moved := map[partition]int{}
-	for at, recs := range d.held {
-		for _, rec := range recs {
-			if d.ready(rec).After(now) {
-				break
-			}
-			out = append(out, d.next(rec, now))
-			moved[at]++
-		}
-	}
+	out, moved := d.movable(time.Now())
 	if err := publish(ctx, cl, out); err != nil {
 		d.metrics.unpublished(1)
 		return err
 	}
 	d.counted(out)
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for at, n := range moved {
 		d.flying(-1, d.held[at][:n])
 		last := d.held[at][n-1]
@@ -192,6 +182,23 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
+// movable returns where the records go that may go on now, and how many they are by partition.
+func (d *Delayer) movable(now time.Time) (out []*kgo.Record, moved map[partition]int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	moved = map[partition]int{}
+	for at, recs := range d.held {
+		for _, rec := range recs {
+			if d.ready(rec).After(now) {
+				break
+			}
+			out = append(out, d.next(rec, now))
+			moved[at]++
+		}
+	}
+	return out, moved
+}
+
 // next returns where rec goes from its lane.
 func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
 	t := readTrail(rec.Headers)
@@ -199,13 +206,15 @@ func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
 	if role == "" {
 		role, _ = returnsTo(t.topic)
 	}
-	again := schemas.Again(role)
+	again, err := schemas.AgainOf(role, t.topic), fits(rec)
 	if _, ok := schemas.Lookup(again); !ok {
-		l := letter{rec: rec, past: &t}
+		err = retry.Permanent(errors.New("its headers name no role that it could come back to"))
+	}
+	if err != nil { // nobody of ours wrote it
 		if t.topic == "" {
 			t.topic, t.partition, t.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
 		}
-		return d.router.after(&l, retry.Permanent(errors.New("its headers name no role that it could come back to")), now)
+		return d.router.after(&letter{rec: rec, past: &t}, err, now)
 	}
 	to := d.router.cfg.topic(again)
 	if left := t.due.Sub(now); left > 0 {

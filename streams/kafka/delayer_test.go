@@ -51,3 +51,47 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 		}
 	})
 }
+
+// While the brokers refuse what is due it can be seen how long it has waited: that is when one looks.
+func TestDelayerIsSeenWhileBrokersRefuse(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{RealTime: true, Lanes: []kafka.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
+	cfg, reg := measured(b)
+	refused := b.CountWrites(schemas.Again(schemas.RoleCopier))
+	mend := b.FailProduce(schemas.Again(schemas.RoleCopier), kafkatest.NotDone, -1)
+	d, err := kafka.NewDelayer(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := command(change("a").Body.(*pb.Change))
+	waits.Due = time.Now().Add(200 * time.Millisecond)
+	p, err := kafka.NewProducer(cfg, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Publish(t.Context(), waits); err != nil {
+		t.Fatal(err)
+	}
+	background(t, d)
+	for deadline := time.Now().Add(20 * time.Second); refused() == 0; <-time.After(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing was moved")
+		}
+	}
+	seen := make(chan error, 1)
+	go func() { _, err := reg.Gather(); seen <- err }()
+	select {
+	case err := <-seen:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the metrics do not answer")
+	}
+	mend()
+	for deadline := time.Now().Add(20 * time.Second); len(b.Read(schemas.Again(schemas.RoleCopier))) == 0; <-time.After(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing came back")
+		}
+	}
+}

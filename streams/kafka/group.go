@@ -87,16 +87,17 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 }
 
 // Run handles messages until ctx is done, and then returns nil. Any other return is an
-// error that Run could not get past; what was not committed is delivered again.
+// error that Run could not get past; what was not committed is delivered again. A handler that
+// ignores for poolGrace that its time is up is such an error: it would hold the poll, and all rebalances.
 func (g *Group) Run(ctx context.Context) error {
-	cl, err := kgo.NewClient(g.opts...)
+	cl, leave, err := join(g.opts)
 	if err != nil {
-		return fmt.Errorf("group %s: new client: %w", g.cfg.Role, err)
+		return fmt.Errorf("group %s: %w", g.cfg.Role, err)
 	}
-	defer cl.CloseAllowingRebalance()
+	defer leave()
 	for {
 		err := g.turn(ctx, cl)
-		if ctx.Err() != nil {
+		if stuck := (*stuckError)(nil); ctx.Err() != nil && !errors.As(err, &stuck) {
 			return nil
 		}
 		if err != nil {
@@ -117,7 +118,7 @@ func (g *Group) turn(ctx context.Context, cl *kgo.Client) error {
 			return err
 		}
 	}
-	cctx, cancel := outlive(ctx, stopGrace)
+	cctx, cancel := outlive(ctx)
 	defer cancel()
 	err := g.commits.send(cctx, cl)
 	if err == nil || commitFatal(err) {
@@ -165,31 +166,19 @@ func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
 	defer cancel()
 	g.began.Store(time.Now().UnixNano())
 	defer g.began.Store(0)
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex // guards out and done
-		out  []*kgo.Record
-		done = map[partition]int{}
-	)
-	latest := time.Now().Add(g.cfg.Hold / 2) // so that every record has half of it at least
-	for p, letters := range g.queued {
-		wg.Go(func() {
-			recs, n := g.partition(hctx, letters, latest)
-			mu.Lock()
-			defer mu.Unlock()
-			out, done[p] = append(out, recs...), n
-		})
+	h := g.begin(hctx, time.Now().Add(g.cfg.Hold/2)) // so that every record has half of it at least
+	if err := h.wait(ctx, g.cfg.Hold); err != nil {
+		return err
 	}
-	wg.Wait()
-	pctx, pcancel := outlive(ctx, stopGrace)
+	pctx, pcancel := outlive(ctx)
 	defer pcancel()
-	if err := publish(pctx, cl, out); err != nil {
+	if err := publish(pctx, cl, h.out); err != nil {
 		g.metrics.unpublished(1)
 		return err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for p, n := range done {
+	for p, n := range h.done {
 		g.settle(p, n)
 	}
 	return nil
@@ -213,8 +202,8 @@ func (g *Group) settle(p partition, n int) {
 
 // partition handles letters in order, begins none after latest, and returns what they
 // became and how many they were: at least one, unless Run ends or the role is paused. What
-// fails while Run ends is not counted, and delivered again.
-func (g *Group) partition(ctx context.Context, letters []letter, latest time.Time) (out []*kgo.Record, n int) {
+// fails while Run ends is not counted, and delivered again. reach is told of each letter's offset.
+func (g *Group) partition(ctx context.Context, letters []letter, latest time.Time, reach func(int64)) (out []*kgo.Record, n int) {
 	stopped := func() bool { return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errHeld) }
 	for n < len(letters) && !stopped() && (n == 0 || !time.Now().After(latest)) {
 		l := &letters[n]
@@ -222,6 +211,7 @@ func (g *Group) partition(ctx context.Context, letters []letter, latest time.Tim
 			n++
 			continue
 		}
+		reach(l.rec.Offset)
 		msgs, err := g.message(ctx, l)
 		switch {
 		case errors.Is(err, errRolePaused), err != nil && stopped():
@@ -240,6 +230,9 @@ func (g *Group) partition(ctx context.Context, letters []letter, latest time.Tim
 // or the poll has been held long enough.
 func (g *Group) message(ctx context.Context, l *letter) (out []schemas.Message, err error) {
 	if err := g.router.paused(nil); err != nil {
+		return nil, err
+	}
+	if err := fits(l.rec); err != nil {
 		return nil, err
 	}
 	d, err := g.router.delivery(l)
@@ -292,8 +285,8 @@ func (g *Group) leave(letters []letter) {
 	if g.metrics == nil {
 		return
 	}
-	for _, l := range letters {
-		g.metrics.inFlight(-1, -weigh(l.rec))
+	for i := range letters { // one that is stuck may be at work on them
+		g.metrics.inFlight(-1, -weigh(letters[i].rec))
 	}
 }
 

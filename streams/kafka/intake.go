@@ -21,6 +21,7 @@ type intake struct {
 	topics []string
 	opts   []kgo.Opt
 	cl     *kgo.Client
+	leave  func() // closes cl
 	weight *scale
 	meter  *roleMetrics
 

@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"context"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -91,6 +92,69 @@ func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 			t.Errorf("%d dead letters, %d outputs, want none and some", dead, out)
 		}
 	})
+}
+
+// A silent broker is there and answers nothing, as one that is frozen.
+type silent struct {
+	net.Conn
+	from *atomic.Bool
+}
+
+func (s silent) Write(p []byte) (int, error) {
+	if s.from.Load() {
+		return len(p), nil
+	}
+	return s.Conn.Write(p)
+}
+
+// A stop is bounded though no broker answers: each of a Pool's members asks to leave, side by side.
+func TestStopsThoughBrokersAreSilent(t *testing.T) {
+	noTask := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil }
+	for name, part := range map[string]func(kafka.Config) (runner, error){
+		"Pool": func(cfg kafka.Config) (runner, error) {
+			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
+				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}}, noTask)
+		},
+		"Group": func(cfg kafka.Config) (runner, error) {
+			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, noTask)
+		},
+		"BatchGroup": func(cfg kafka.Config) (runner, error) { return pausable()["BatchGroup"].make(cfg, new(ledger)) },
+		"Delayer":    func(cfg kafka.Config) (runner, error) { return kafka.NewDelayer(cfg) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				send(b, 20)
+				cfg, frozen := b.Config(), new(atomic.Bool)
+				dial := cfg.Dialer
+				cfg.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					c, err := dial(ctx, network, addr)
+					if err != nil {
+						return nil, err
+					}
+					return silent{c, frozen}, nil
+				}
+				p, err := part(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- p.Run(ctx) }()
+				time.Sleep(20 * time.Second)
+				frozen.Store(true)
+				time.Sleep(time.Second)
+				cancel()
+				start := time.Now()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took > 15*time.Second {
+					t.Errorf("Run took %v to stop", took)
+				}
+			})
+		})
+	}
 }
 
 // A record of an again topic that tells of an origin which is not its role's is a dead letter; so is what

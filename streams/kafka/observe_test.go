@@ -306,7 +306,7 @@ func TestPoolIsMeasured(t *testing.T) {
 		const l = "{class=large,role=copier}"
 		got = counted(t, reg, "class=large", "role=copier")
 		for name, want := range map[string][2]float64{
-			"oldest_task_seconds": {50, 60}, "oldest_message_seconds": {60, 61}, "in_flight_bytes": {200, 2000}, "assigned_partitions": {1, 1},
+			"oldest_task_seconds": {50, 60}, "oldest_message_seconds": {60, 61}, "in_flight_bytes": {200, 2000}, "assigned_partitions": {2, 2},
 		} {
 			if v := got[name+l]; v < want[0] || v > want[1] {
 				t.Errorf("%s is %v while a large one is at work, want %v to %v", name, v, want[0], want[1])

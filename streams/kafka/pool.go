@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -182,12 +181,12 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer giveUp()
 	p.sending = sending
 	for i, in := range p.intakes {
-		cl, err := kgo.NewClient(in.opts...)
+		cl, leave, err := join(in.opts)
 		if err != nil {
 			p.close(p.intakes[:i])
-			return fmt.Errorf("pool %s: new client: %w", p.cfg.Role, err)
+			return fmt.Errorf("pool %s: %w", p.cfg.Role, err)
 		}
-		in.cl = cl
+		in.cl, in.leave = cl, leave
 	}
 	p.out = p.intakes[0].cl
 	p.spawn(p.cfg.Workers, 0)
@@ -230,11 +229,13 @@ func (p *Pool) failure(ctx, run context.Context) error {
 	return nil
 }
 
-// close closes clients, the one that publishes last.
+// close closes clients, side by side: each may have to wait for brokers that do not answer.
 func (p *Pool) close(intakes []*intake) {
-	for _, in := range slices.Backward(intakes) {
-		in.cl.CloseAllowingRebalance()
+	var all sync.WaitGroup
+	for _, in := range intakes {
+		all.Go(in.leave)
 	}
+	all.Wait()
 }
 
 // spawn starts n workers of a kind.

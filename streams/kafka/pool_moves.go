@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -84,10 +85,14 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 		all = append(all, in.owned(nil)...)
 	}
 	p.drain(all, d)
+	var each sync.WaitGroup
 	for _, in := range p.intakes {
-		_ = in.commit(p.ctx) // has said what is wrong; what is not committed is done again
-		in.drop(in.owned(nil))
+		each.Go(func() {
+			_ = in.commit(p.ctx) // has said what is wrong; what is not committed is done again
+			in.drop(in.owned(nil))
+		})
 	}
+	each.Wait()
 }
 
 // leave waits for the workers to end, for at most d, and returns how many tasks keep them: those of

@@ -116,6 +116,9 @@ func (r *router) delivery(l *letter) (*schemas.Delivery, error) {
 	if e, ok := schemas.Lookup(d.Topic); isAgain(d.From) && !(ok && e.Reads(r.role)) {
 		return nil, retry.Permanent(fmt.Errorf("record of %s comes from %s, which is not for %s: %w", d.From, d.Topic, r.role, schemas.ErrMalformed))
 	}
+	if err := fits(l.rec); err != nil {
+		return nil, err
+	}
 	body, err := schemas.Decode(d.Topic, d.Headers, l.rec.Value)
 	if err != nil {
 		return nil, retry.Permanent(err)

@@ -185,7 +185,7 @@ func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsReq
 		c.Name, c.Value = key, &value
 		t.Configs = append(t.Configs, c)
 	}
-	set(maxBytes, strconv.Itoa(int(batchBytes(entry.Raw))))
+	set(maxBytes, strconv.Itoa(int(batchBytes(entry.Topic))))
 	if entry.Cleanup == schemas.Compact {
 		set(cleanupPolicy, "compact")
 	} else {
@@ -269,7 +269,7 @@ func (e *ensurer) faults(entry schemas.Entry, partitions int, c kadm.ResourceCon
 			}
 		}
 	}
-	least(maxBytes, int(batchBytes(entry.Raw)))
+	least(maxBytes, int(batchBytes(entry.Topic)))
 	least(minInSync, e.o.MinInSync)
 	if v, _ := setting(c, timestampType); entry.LogAppendTime && v != "LogAppendTime" {
 		add("%s is %s, want LogAppendTime", timestampType, v)

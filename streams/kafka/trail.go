@@ -19,6 +19,8 @@ const (
 	maxHistory = 8    // entries; the first and the newest are kept
 	maxError   = 1024 // bytes of an error's text in the history
 	maxStack   = 8192 // bytes of an error's text in a header of its own
+	// maxHistoryBytes is more than a history of ours takes, whatever has to be escaped in it.
+	maxHistoryBytes = 128 << 10
 )
 
 // A trail is what a record's headers say of its way so far.
@@ -70,7 +72,7 @@ func readTrail(headers []kgo.RecordHeader) trail {
 		case schemas.TrailDue:
 			t.due, _ = time.Parse(time.RFC3339Nano, v)
 		case schemas.TrailHistory:
-			if json.Unmarshal(h.Value, &t.history) != nil {
+			if len(h.Value) > maxHistoryBytes || json.Unmarshal(h.Value, &t.history) != nil {
 				t.history = nil
 			}
 		}

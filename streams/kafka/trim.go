@@ -17,7 +17,8 @@ import (
 )
 
 // A Trimmer deletes records of work topics: those that every reader of the catalogue has
-// handled and that are older than keep. Where it is not known what a reader has handled,
+// handled and that are older than keep. What only passes through, in delay lanes and on its way back, is not
+// kept once it was handled: in a long pause all that waits passes through every few minutes. Where it is not known what a reader has handled,
 // nothing is deleted. Topics that are kept or compacted are left alone.
 type Trimmer struct {
 	admin   *Admin
@@ -42,9 +43,10 @@ func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
 type ledger struct {
 	name    string
 	readers []string // their groups
+	passing bool     // its records are of other topics, and come and go
 	// commits is by group and partition; a group is absent where it is not known what it has committed.
 	commits            map[string]map[int32]int64
-	starts, ends, aged map[int32]int64 // aged: the first record that is not older than keep
+	starts, ends, aged map[int32]int64 // aged: the first record that is kept for its age
 }
 
 // upTo returns up to where a partition may be trimmed, and which groups have it otherwise.
@@ -186,8 +188,16 @@ func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
 	note(listed, err, "start offsets", func(l *ledger) *map[int32]int64 { return &l.starts })
 	listed, err = t.admin.adm.ListEndOffsets(ctx, names...)
 	note(listed, err, "end offsets", func(l *ledger) *map[int32]int64 { return &l.ends })
-	listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), names...)
-	note(listed, err, "offsets by time", func(l *ledger) *map[int32]int64 { return &l.aged })
+	kept := slices.DeleteFunc(names, func(name string) bool { return ledgers[name].passing })
+	if len(kept) > 0 { // without a name, it would be all topics that there are
+		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
+		note(listed, err, "offsets by time", func(l *ledger) *map[int32]int64 { return &l.aged })
+	}
+	for _, l := range ledgers {
+		if l.passing {
+			l.aged = l.ends
+		}
+	}
 	return ledgers, errors.Join(errs...)
 }
 
@@ -208,12 +218,12 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*ledger, map[schemas.R
 	for _, name := range there.Names() {
 		e, ok := entries[name]
 		if !ok && strings.HasPrefix(name, lane) {
-			e = schemas.Entry{Topic: cfg.bare(name), Cleanup: schemas.Trim, Readers: []schemas.Role{schemas.RoleDelayer}}
+			e = schemas.Entry{Topic: cfg.bare(name), Cleanup: schemas.Trim, Raw: true, Readers: []schemas.Role{schemas.RoleDelayer}}
 		}
 		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue
 		}
-		l := &ledger{name: name, commits: map[string]map[int32]int64{}}
+		l := &ledger{name: name, passing: e.Raw, commits: map[string]map[int32]int64{}}
 		for _, role := range e.Readers {
 			l.readers = append(l.readers, cfg.group(role, classOf(e, role)))
 			read[role] = append(read[role], name)

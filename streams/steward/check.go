@@ -105,6 +105,9 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		return s.tell(i, c.ref), nil
 	}
 	i.Row, i.Expected, i.Found, i.Object = r.GetRow(), expected(r), found(r), r.GetObject()
+	if size := r.GetObject().GetSize(); size > 0 { // nothing is known of one that is gone
+		i.Size = size
+	}
 	err := s.treat(ctx, i, c)
 	switch {
 	case retry.ClassOf(err) == retry.ClassUnavailable:
@@ -172,7 +175,7 @@ func (s *Steward) order(ctx context.Context, i *pb.Incident, c cause) error {
 		log.Error("no repair: what the copy should be is not on record, or only claimed")
 		return nil
 	}
-	source, err := s.source(ctx, i)
+	source, size, err := s.source(ctx, i)
 	if err != nil {
 		return err
 	}
@@ -182,6 +185,9 @@ func (s *Steward) order(ctx context.Context, i *pb.Incident, c cause) error {
 		return nil
 	}
 	i.State = pb.IncidentState_INCIDENT_STATE_REPAIRING
+	if size > 0 {
+		i.Size = size
+	}
 	i.Repairs++
 	s.step(i, stepOrdered, c, source)
 	log.Info("repair ordered", "source", source, "number", i.GetRepairs())
@@ -192,12 +198,12 @@ func (s *Steward) order(ctx context.Context, i *pb.Incident, c cause) error {
 // at work before it is put aside as failed: not to know is no failure of the message.
 const freshWait = 8 * time.Second
 
-// source returns the first store whose copy is on record with the digests that i's copy
+// source returns, with the size that is on record, the first store whose copy is on record with the digests that i's copy
 // should have, and has no open incident itself; empty where there is none. Stores that i
 // had a repair ordered from come last: that did not cure it, and their copies may not be
 // what the record says. An error is of class unavailable, or the end of a ctx that was
 // cancelled.
-func (s *Steward) source(ctx context.Context, i *pb.Incident) (string, error) {
+func (s *Steward) source(ctx context.Context, i *pb.Incident) (store string, size int64, err error) {
 	var copies []schemas.Copy
 	for _, store := range s.stores.Others(i.GetAccount(), i.GetSpace(), i.GetStore()) {
 		other := schemas.Copy{Account: i.GetAccount(), Store: store, Space: i.GetSpace(), Item: i.GetItem()}
@@ -206,27 +212,26 @@ func (s *Steward) source(ctx context.Context, i *pb.Incident) (string, error) {
 		}
 	}
 	if len(copies) == 0 {
-		return "", nil
+		return "", 0, nil
 	}
 	records, err := s.fresh(ctx, copies)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	first := ""
 	for n, r := range records {
 		m := r.GetManifest()
 		if m.GetState() != pb.RecordState_RECORD_STATE_LIVE || digest.Set(m.GetDigests()).Compare(i.GetExpected()) != digest.Agree {
 			continue
 		}
-		store := copies[n].Store
-		if !tried(i, store) {
-			return store, nil
+		other := copies[n].Store
+		if !tried(i, other) {
+			return other, m.GetSize(), nil
 		}
-		if first == "" {
-			first = store
+		if store == "" {
+			store, size = other, m.GetSize()
 		}
 	}
-	return first, nil
+	return store, size, nil
 }
 
 // fresh reads the records of copies. That ctx has a deadline which passes tells no more

@@ -92,13 +92,30 @@ func (s *Steward) tell(i *pb.Incident, ref string) []schemas.Message {
 	s.table.set(i)
 	out := []schemas.Message{{Topic: schemas.Incidents, Body: i}}
 	if order := ordered(i, ref); order != nil {
-		out = append(out, schemas.Message{Topic: schemas.DuplicationHigh, Body: order})
+		topic := schemas.DuplicationHigh
+		if s.large(order.GetSize()) {
+			topic, order.Priority = schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE
+		}
+		out = append(out, schemas.Message{Topic: topic, Body: order})
 	}
 	if task := putOff(i, ref); task != nil {
-		due := task.GetTime().AsTime().Add(recheckAfter)
-		out = append(out, schemas.Message{Topic: schemas.FixityHigh, Due: due, Body: task})
+		m := s.asked(task)
+		m.Due = task.GetTime().AsTime().Add(recheckAfter)
+		out = append(out, m)
 	}
 	return out
+}
+
+// large says that an item of size bytes is of the class large.
+func (s *Steward) large(size int64) bool { return s.config.Large > 0 && size >= s.config.Large }
+
+// asked is the message that asks for the check that task is, in its class.
+func (s *Steward) asked(task *pb.FixityTask) schemas.Message {
+	topic := schemas.FixityHigh
+	if s.large(task.GetSize()) {
+		topic, task.Priority = schemas.FixityLarge, pb.Priority_PRIORITY_LARGE
+	}
+	return schemas.Message{Topic: topic, Body: task}
 }
 
 // recheckAfter is how long after the check that found a fault its copy is checked again,
@@ -118,7 +135,7 @@ func putOff(i *pb.Incident, ref string) *pb.FixityTask {
 		Id:      schemas.ID(stepUnknown, i.GetId(), ref),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
 		Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH,
-		Cause: ref, Time: i.Steps[n].GetTime(),
+		Cause: ref, Time: i.Steps[n].GetTime(), Size: i.GetSize(),
 	}
 }
 
@@ -168,7 +185,7 @@ func ordered(i *pb.Incident, ref string) *pb.DuplicationCommand {
 		Account: i.GetAccount(), Space: i.GetSpace(), Item: i.GetItem(),
 		SourceStore: step.GetDetail(), DestinationStore: i.GetStore(),
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_REPAIR, Priority: pb.Priority_PRIORITY_HIGH,
-		Cause: i.GetId(), Digests: i.GetExpected(), Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+		Cause: i.GetId(), Size: i.GetSize(), Digests: i.GetExpected(), Provenance: pb.Provenance_PROVENANCE_VERIFIED,
 		Approved: step.GetBy(), Time: step.GetTime(),
 		Repair: &pb.RepairOrder{
 			Incident: schemas.IncidentKey(i), Digests: i.GetExpected(), Failed: i.GetObject(),

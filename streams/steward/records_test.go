@@ -28,7 +28,7 @@ func TestRecordsUnknown(t *testing.T) {
 		Topic: schemas.FixityHigh, Due: r.GetFinished().AsTime().Add(5 * time.Minute),
 		Body: &pb.FixityTask{
 			Id: schemas.ID("records-unknown", i.GetId(), r.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
-			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH, Cause: r.GetId(), Time: r.GetFinished(),
+			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH, Cause: r.GetId(), Time: r.GetFinished(), Size: 3,
 		},
 	}
 	for range 2 {

@@ -64,12 +64,12 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 			return nil
 		}
 		// The copy is there again by now; the check that says so closes the incident.
-		return append(out, schemas.Message{Topic: schemas.FixityHigh, Body: &pb.FixityTask{
+		return append(out, s.asked(&pb.FixityTask{
 			Id:      schemas.ID("was-lost", r.GetId()),
 			Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item,
 			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH,
-			Cause: r.GetId(), Time: r.GetFinished(),
-		}})
+			Cause: r.GetId(), Time: r.GetFinished(), Size: r.GetBytes(),
+		}))
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func (s *Steward) missing(place schemas.Copy, kind string, r *pb.DuplicationResu
 		i = edit(i)
 		s.step(i, stepSeenAgain, c, r.GetResult())
 	}
-	i.Checked = r.GetStarted()
+	i.Checked, i.Size = r.GetStarted(), max(i.GetSize(), r.GetBytes())
 	return s.tell(i, c.ref)
 }
 

@@ -57,6 +57,8 @@ type Config struct {
 	// Patience is how long a repair may be on its way before the incident is treated as
 	// if it had come to nothing; 0 means 24 h.
 	Patience time.Duration
+	// Large is the size in bytes from which on what is ordered is of the class large; 0: never.
+	Large int64
 }
 
 // Deps are what a Steward works with.
@@ -81,8 +83,8 @@ type Steward struct {
 // New returns a Steward that knows of no incident yet: Apply tells it of them.
 func New(c Config, d Deps) (*Steward, error) {
 	switch {
-	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.Patience < 0:
-		return nil, errors.New("steward: max repairs, max steps or patience is negative")
+	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.Patience < 0 || c.Large < 0:
+		return nil, errors.New("steward: max repairs, max steps, patience or large is negative")
 	case d.Stores == nil || d.Records == nil || d.Log == nil:
 		return nil, errors.New("steward: stores, records or log are missing")
 	}

@@ -22,7 +22,7 @@ func TestCorruptCopyIsRepaired(t *testing.T) {
 	order := &pb.DuplicationCommand{
 		Id: schemas.ID("repair", id, "1"), Account: at.Account, Space: at.Space, Item: at.Item,
 		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_REPAIR,
-		Priority: pb.Priority_PRIORITY_HIGH, Cause: id, Digests: want, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+		Priority: pb.Priority_PRIORITY_HIGH, Cause: id, Size: 3, Digests: want, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
 		Time: found.GetFinished(),
 		Repair: &pb.RepairOrder{
 			Incident: key("content-corrupt"), Digests: want, Failed: found.GetObject(), Check: found.GetId(), Number: 1,
@@ -34,7 +34,7 @@ func TestCorruptCopyIsRepaired(t *testing.T) {
 	incident := &pb.Incident{
 		Id: schemas.ID("incident", key("content-corrupt"), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
 		Kind: "content-corrupt", State: repairing, Opened: found.GetFinished(), Updated: found.GetFinished(),
-		Checked: found.GetStarted(), Row: 2, Expected: want, Found: bad1, Object: found.GetObject(), Repairs: 1, StepCount: 2,
+		Checked: found.GetStarted(), Row: 2, Expected: want, Found: bad1, Object: found.GetObject(), Repairs: 1, StepCount: 2, Size: 3,
 		Steps: []*pb.IncidentStep{
 			{Time: found.GetFinished(), Action: "opened", Ref: found.GetId()},
 			{Time: found.GetFinished(), Action: "repair-ordered", Ref: found.GetId(), Detail: "1"},

@@ -294,7 +294,9 @@ type FixityTask struct {
 	// Start of the first check of this chain of re-checks.
 	First *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=first,proto3" json:"first,omitempty"`
 	// The last check of this copy that came to an end, by id.
-	Previous      string `protobuf:"bytes,15,opt,name=previous,proto3" json:"previous,omitempty"`
+	Previous string `protobuf:"bytes,15,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Bytes, as far as they are known without a record: for limits and fairness alone.
+	Size          int64 `protobuf:"varint,16,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -432,6 +434,13 @@ func (x *FixityTask) GetPrevious() string {
 		return x.Previous
 	}
 	return ""
+}
+
+func (x *FixityTask) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
 }
 
 type Evidence struct {
@@ -908,8 +917,10 @@ type Incident struct {
 	Repairs  int32             `protobuf:"varint,16,opt,name=repairs,proto3" json:"repairs,omitempty"`
 	Parent   string            `protobuf:"bytes,17,opt,name=parent,proto3" json:"parent,omitempty"`
 	// Counts every step, also those no longer carried.
-	StepCount     int32           `protobuf:"varint,18,opt,name=step_count,json=stepCount,proto3" json:"step_count,omitempty"`
-	Steps         []*IncidentStep `protobuf:"bytes,19,rep,name=steps,proto3" json:"steps,omitempty"`
+	StepCount int32           `protobuf:"varint,18,opt,name=step_count,json=stepCount,proto3" json:"step_count,omitempty"`
+	Steps     []*IncidentStep `protobuf:"bytes,19,rep,name=steps,proto3" json:"steps,omitempty"`
+	// Bytes: of the copy to repair from, where one was found, else of what was looked at.
+	Size          int64 `protobuf:"varint,20,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1077,11 +1088,18 @@ func (x *Incident) GetSteps() []*IncidentStep {
 	return nil
 }
 
+func (x *Incident) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 var File_millrace_v1_fixity_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/fixity.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\xeb\x03\n" +
+	"\x18millrace/v1/fixity.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\xff\x03\n" +
 	"\n" +
 	"FixityTask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -1099,7 +1117,8 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x05known\x18\f \x01(\v2\x17.millrace.v1.CopyRecordR\x05known\x12.\n" +
 	"\x04time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
 	"\x05first\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12\x1a\n" +
-	"\bprevious\x18\x0f \x01(\tR\bprevious\"\xef\x01\n" +
+	"\bprevious\x18\x0f \x01(\tR\bprevious\x12\x12\n" +
+	"\x04size\x18\x10 \x01(\x03R\x04size\"\xef\x01\n" +
 	"\bEvidence\x120\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1a.millrace.v1.EvidenceStateR\x05state\x12<\n" +
 	"\adigests\x18\x02 \x03(\v2\".millrace.v1.Evidence.DigestsEntryR\adigests\x127\n" +
@@ -1151,7 +1170,7 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x10\n" +
 	"\x03ref\x18\x03 \x01(\tR\x03ref\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
-	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xc1\x06\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xd5\x06\n" +
 	"\bIncident\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1173,7 +1192,8 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x06parent\x18\x11 \x01(\tR\x06parent\x12\x1d\n" +
 	"\n" +
 	"step_count\x18\x12 \x01(\x05R\tstepCount\x12/\n" +
-	"\x05steps\x18\x13 \x03(\v2\x19.millrace.v1.IncidentStepR\x05steps\x1a;\n" +
+	"\x05steps\x18\x13 \x03(\v2\x19.millrace.v1.IncidentStepR\x05steps\x12\x12\n" +
+	"\x04size\x18\x14 \x01(\x03R\x04size\x1a;\n" +
 	"\rExpectedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +

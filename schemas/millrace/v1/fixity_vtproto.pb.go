@@ -42,6 +42,7 @@ func (m *FixityTask) CloneVT() *FixityTask {
 	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
 	r.First = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.First).CloneVT())
 	r.Previous = m.Previous
+	r.Size = m.Size
 	if len(m.unknownFields) > 0 {
 		r.unknownFields = make([]byte, len(m.unknownFields))
 		copy(r.unknownFields, m.unknownFields)
@@ -169,6 +170,7 @@ func (m *Incident) CloneVT() *Incident {
 	r.Repairs = m.Repairs
 	r.Parent = m.Parent
 	r.StepCount = m.StepCount
+	r.Size = m.Size
 	if rhs := m.Expected; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -230,6 +232,13 @@ func (m *FixityTask) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Size != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Size))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x80
 	}
 	if len(m.Previous) > 0 {
 		i -= len(m.Previous)
@@ -830,6 +839,13 @@ func (m *Incident) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Size != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Size))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
+	}
 	if len(m.Steps) > 0 {
 		for iNdEx := len(m.Steps) - 1; iNdEx >= 0; iNdEx-- {
 			size, err := m.Steps[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
@@ -1071,6 +1087,9 @@ func (m *FixityTask) SizeVT() (n int) {
 	l = len(m.Previous)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Size != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Size))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1349,6 +1368,9 @@ func (m *Incident) SizeVT() (n int) {
 			l = e.SizeVT()
 			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
+	}
+	if m.Size != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Size))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1856,6 +1878,25 @@ func (m *FixityTask) UnmarshalVTUnsafe(dAtA []byte) error {
 			}
 			m.Previous = stringValue
 			iNdEx = postIndex
+		case 16:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Size", wireType)
+			}
+			m.Size = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Size |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -4246,6 +4287,25 @@ func (m *Incident) UnmarshalVTUnsafe(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Size", wireType)
+			}
+			m.Size = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Size |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -34,8 +34,9 @@ func (e *OpenError) Unwrap() error { return ErrOpen }
 // Config is how a Breaker is made. In brackets is what zero values mean.
 type Config struct {
 	Account, Store string // whose it is
-	// Threshold is how many failures without a success between them open it [5]. One
-	// error of class unavailable does it at once.
+	// Threshold is how many failures without a success between them open it [5], or how many
+	// streams that hang without one between them that does not. One error of class unavailable does
+	// it at once.
 	Threshold int
 	// Open is how long the store is left alone at first [5s]; it doubles with each probe
 	// that fails, up to MaxOpen [5m], and is shortened by up to a half at random.
@@ -56,6 +57,7 @@ type Breaker struct {
 	// What operations look at first; written under mu.
 	pass    atomic.Uint64 // that they get now
 	failing atomic.Bool   // failures are being counted
+	hanging atomic.Bool   // streams that hung are
 
 	mu sync.Mutex // guards what follows
 	m  machine
@@ -119,23 +121,37 @@ func (b *Breaker) Admit() error {
 	if pass(b.pass.Load()).closed() {
 		return nil
 	}
-	_, err := b.try(true)
+	_, err := b.try(admission)
 	return err
 }
 
+// An errand is what somebody wants of a store.
+type errand int
+
+const (
+	operation errand = iota
+	stream           // an operation in which bytes come or go, and may take their time
+	admission        // leave to begin one
+)
+
 // enter lets an operation through, or says why not. One that is let through leaves.
-func (b *Breaker) enter(ctx context.Context) (pass, error) {
+func (b *Breaker) enter(ctx context.Context) (pass, error) { return b.let(ctx, operation) }
+
+// begin is enter for a stream.
+func (b *Breaker) begin(ctx context.Context) (pass, error) { return b.let(ctx, stream) }
+
+func (b *Breaker) let(ctx context.Context, u errand) (pass, error) {
 	if ctx.Err() != nil { // it would fail, and nobody could say why
 		return 0, context.Cause(ctx)
 	}
 	if p := pass(b.pass.Load()); p.closed() {
 		return p, nil
 	}
-	return b.try(false)
+	return b.try(u)
 }
 
-// try is enter and Admit where the store may be away.
-func (b *Breaker) try(admit bool) (pass, error) {
+// try is enter, begin and Admit where the store may be away.
+func (b *Breaker) try(u errand) (pass, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -146,15 +162,18 @@ func (b *Breaker) try(admit bool) (pass, error) {
 		b.become(b.m.step(due, b.cfg.Threshold), now, nil)
 	}
 	if b.m.state == HalfOpen {
-		mine := b.lease.admitted && !admit
+		mine := b.lease.admitted && u != admission
 		if !mine && now.Before(b.lease.until) {
 			return 0, b.refusal(b.lease.until)
 		}
 		held := b.cfg.Lease
-		if admit {
+		switch {
+		case u == admission:
 			held /= 10
+		case u == stream && b.m.streams: // it may hang, and says something only at its end
+			held = max(held, b.cfg.MaxOpen)
 		}
-		b.lease = probe{now.Add(held), admit}
+		b.lease = probe{now.Add(held), u == admission}
 	}
 	return pass(b.pass.Load()), nil
 }
@@ -163,14 +182,18 @@ func (b *Breaker) refusal(until time.Time) error {
 	return retry.Unavailable(&OpenError{b.cfg.Account, b.cfg.Store, b.first, b.since, until})
 }
 
-// knows reports whether an answer that p got would change nothing.
-func (b *Breaker) knows(p pass) bool {
-	return p.closed() && b.pass.Load() == uint64(p) && !b.failing.Load()
+// knows reports whether what went well under p would change nothing.
+func (b *Breaker) knows(p pass, e event) bool {
+	switch {
+	case e != answered && e != opened && e != streamed, !p.closed(), b.pass.Load() != uint64(p), b.failing.Load():
+		return false
+	}
+	return e != streamed || !b.hanging.Load()
 }
 
 // leave reports what an operation learned, and returns the pass for what it learns later.
 func (b *Breaker) leave(p pass, e event, err error) pass {
-	if e == answered && b.knows(p) {
+	if b.knows(p, e) {
 		return p
 	}
 	b.mu.Lock()
@@ -179,10 +202,10 @@ func (b *Breaker) leave(p pass, e event, err error) pass {
 		return pass(b.pass.Load())
 	}
 	switch {
-	case e == nothing:
+	case e == nothing, e == answered && b.m.streams:
 		b.lease = probe{} // the next one may probe
 	case b.m.state != Closed:
-	case e == away, e == failed && b.m.failures == 0:
+	case e == away, (e == failed || e == hung) && b.m.failures+b.m.hangs == 0:
 		b.first = err
 	}
 	b.become(b.m.step(e, b.cfg.Threshold), time.Now(), err)
@@ -194,6 +217,7 @@ func (b *Breaker) become(next machine, now time.Time, err error) {
 	from := b.m.state
 	b.m = next
 	b.failing.Store(next.failures > 0)
+	b.hanging.Store(next.hangs > 0)
 	if next.state == from {
 		return
 	}

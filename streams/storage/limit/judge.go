@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -35,12 +36,23 @@ func judge(ctx context.Context, err error) event {
 	return away
 }
 
-// judgeStream is judge where the caller had a part in how long it took.
-func judgeStream(ctx context.Context, err error) event {
-	if e := judge(ctx, err); e == answered || ctx.Err() == nil {
+// judgeStream is judge where the caller had a part in how long it took. alone says that it was the
+// store that was waited for when the time was up.
+func judgeStream(ctx context.Context, err error, alone bool) event {
+	e := judge(ctx, err)
+	switch {
+	case e == failed && alone && (timeUp(ctx) || isTimeout(err)):
+		return hung
+	case e == answered, ctx.Err() == nil:
 		return e
 	}
 	return nothing
+}
+
+// isTimeout reports whether err is of a driver that has waited long enough.
+func isTimeout(err error) bool {
+	var e interface{ Timeout() bool }
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &e) && e.Timeout()
 }
 
 func timeUp(ctx context.Context) bool {
@@ -66,15 +78,28 @@ func takesNoWrites(err error) bool {
 	return errors.Is(err, storage.ErrReadOnly) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// streamEnough bytes show that a store's bytes come or go, long before an item's end.
+const streamEnough = 64 << 20
+
 // A body is what a caller gave to Put. It remembers whether Put failed for reasons of
 // the caller's own. A driver may read it in a goroutine that outlives the Put.
 type body struct {
-	r      io.Reader
-	failed atomic.Bool
+	r       io.Reader
+	over    func() bool // the Put's time is up
+	failed  atomic.Bool
+	reading atomic.Int32
+	// late: time was up while it was read, and not while the store was at work.
+	late atomic.Bool
 }
 
 func (b *body) Read(p []byte) (int, error) {
+	began := !b.over()
+	b.reading.Add(1)
 	n, err := b.r.Read(p)
+	if began && b.over() {
+		b.late.Store(true)
+	}
+	b.reading.Add(-1)
 	if err != nil && err != io.EOF { // one that wraps EOF is a stream that broke
 		b.failed.Store(true)
 	}
@@ -97,34 +122,59 @@ func (b *body) verify(f func(digest.Set, int64) error) func(digest.Set, int64) e
 
 // judge returns what the end of the Put of b says about the store.
 func (b *body) judge(ctx context.Context, err error) event {
-	if err != nil && b.failed.Load() {
+	switch {
+	case err == nil:
+		return streamed
+	case b.failed.Load():
 		return nothing
 	}
-	return judgeStream(ctx, err)
+	return judgeStream(ctx, err, b.reading.Load() == 0 && !b.late.Load())
 }
 
 // A reader is what Open opened. Its first failure is reported, and so is its end; each
 // piece that is read tells whoever watches the task that it gets on.
 type reader struct {
 	io.ReadCloser
-	alive  func()
-	report func(error)
-	done   bool // reported
+	alive func()
+	over  func() bool // the caller's time is up
+	judge func(err error, alone bool) event
+	n     int64 // bytes that came
+
+	mu     sync.Mutex // guards the rest: it may be closed while it is read
+	report func(event, error)
+	done   bool // nothing more is reported
 }
 
 func (r *reader) Read(p []byte) (int, error) {
+	began := !r.over()
 	n, err := r.ReadCloser.Read(p)
 	if n > 0 {
 		r.alive()
 	}
-	if err == nil || r.done {
-		return n, err
-	}
-	r.done = true
-	if err == io.EOF { // one that wraps EOF is a stream that broke
-		r.report(nil)
-	} else {
-		r.report(err)
+	before := r.n
+	r.n += int64(n)
+	switch {
+	case err == io.EOF: // one that wraps EOF is a stream that broke
+		r.tell(streamed, nil, true)
+	case err != nil:
+		r.tell(r.judge(err, began), err, true)
+	case before < streamEnough && r.n >= streamEnough:
+		r.tell(streamed, nil, false)
 	}
 	return n, err
+}
+
+func (r *reader) tell(e event, err error, last bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.done {
+		r.done = last
+		r.report(e, err)
+	}
+}
+
+// Close ends the reading, which without an end or a failure says nothing.
+func (r *reader) Close() error {
+	r.tell(nothing, nil, true)
+	return r.ReadCloser.Close()
 }

@@ -31,7 +31,7 @@ func New(inner storage.Store, b *Breaker) *Store { return &Store{inner, b} }
 
 // leave reports what an operation learned that the store alone took time for.
 func (s *Store) leave(ctx context.Context, p pass, err error) {
-	if err != nil || !s.breaker.knows(p) {
+	if err != nil || !s.breaker.knows(p, answered) {
 		s.breaker.leave(p, judge(ctx, err), err)
 	}
 }
@@ -103,15 +103,20 @@ func listing[T any](ctx context.Context, b *Breaker, inner iter.Seq2[T, error]) 
 			yield(none, err)
 			return
 		}
-		reported := false
+		reported, begun := false, true // in time, by the caller
 		for v, err := range inner {
 			if err != nil || !reported {
-				p = b.leave(p, judgeStream(ctx, err), err)
+				e := judgeStream(ctx, err, begun)
+				if e == hung {
+					e = failed // nothing but an answer is expected of it
+				}
+				p = b.leave(p, e, err)
 				reported = true
 			}
 			if !yield(v, err) {
 				return
 			}
+			begun = ctx.Err() == nil
 		}
 		if !reported {
 			b.leave(p, answered, nil)
@@ -133,26 +138,33 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 // Open implements storage.Store. That an item was opened is an answer; its reading is
 // never refused, and a failure of it is one of the store.
 func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.breaker.begin(ctx)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
 	r, o, err := s.inner.Open(ctx, space, item, version)
-	p = s.breaker.leave(p, judge(ctx, err), err)
+	e := opened
 	if err != nil {
+		e = judge(ctx, err)
+	}
+	if p = s.breaker.leave(p, e, err); err != nil {
 		return nil, storage.Object{}, err
 	}
-	report := func(err error) { s.breaker.leave(p, judgeStream(ctx, err), err) }
-	return &reader{ReadCloser: r, alive: func() { retry.Alive(ctx) }, report: report}, o, nil
+	return &reader{
+		ReadCloser: r, alive: func() { retry.Alive(ctx) }, over: func() bool { return ctx.Err() != nil },
+		report: func(e event, err error) { p = s.breaker.leave(p, e, err) },
+		judge:  func(err error, begun bool) event { return judgeStream(ctx, err, begun) },
+	}, o, nil
 }
 
-// Put implements storage.Store. What r or PutOptions.Verify returns is not the store's failure.
+// Put implements storage.Store. What r or PutOptions.Verify returns is not the store's failure,
+// nor is it that r takes its time.
 func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.breaker.begin(ctx)
 	if err != nil {
 		return storage.Object{}, err
 	}
-	b := &body{r: r}
+	b := &body{r: r, over: func() bool { return ctx.Err() != nil }}
 	o.Verify = b.verify(o.Verify)
 	obj, err := s.inner.Put(ctx, space, item, b, o)
 	s.breaker.leave(p, b.judge(ctx, err), err)

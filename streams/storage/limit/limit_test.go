@@ -55,7 +55,7 @@ func unsized() storage.PutOptions { return storage.PutOptions{Size: storage.Unkn
 func (w *world) failures() int {
 	w.breaker.mu.Lock()
 	defer w.breaker.mu.Unlock()
-	return w.breaker.m.failures
+	return w.breaker.m.failures + w.breaker.m.hangs
 }
 
 // content reads an item behind all decorators; "" where it is absent.

@@ -30,7 +30,10 @@ type event int
 const (
 	nothing  event = iota // says nothing about the store
 	answered              // the store works, whatever it answered
+	opened                // it answered that there are bytes, which are still to come
+	streamed              // bytes came or went, as many as were asked for
 	failed                // the store may be away
+	hung                  // bytes that were begun did not come or go in time
 	away                  // the store is away
 	due                   // it was away long enough to be asked again
 )
@@ -40,6 +43,11 @@ type machine struct {
 	state    State
 	failures int // while closed: since the last answer
 	rounds   int // while not closed: how often it opened
+	// hangs are streams that hung: while closed, since the last one that did not. A store that answers
+	// what it knows by heart, and hangs where a disk must turn, is no use.
+	hangs int
+	// streams: it opened as streams hung, and only one that does not brings it back.
+	streams bool
 }
 
 // step returns what becomes of m. It is all that decides about states.
@@ -47,23 +55,29 @@ func (m machine) step(e event, threshold int) machine {
 	switch m.state {
 	case Closed:
 		switch {
-		case e == answered:
+		case e == answered, e == opened:
+			m.failures = 0
+		case e == streamed:
 			return machine{}
 		case e == away, e == failed && m.failures+1 >= threshold:
 			return machine{state: Open, rounds: 1}
+		case e == hung && m.hangs+1 >= threshold:
+			return machine{state: Open, rounds: 1, streams: true}
 		case e == failed:
 			m.failures++
+		case e == hung:
+			m.hangs++
 		}
 	case Open: // what was begun before and ends now is late
 		if e == due {
 			m.state = HalfOpen
 		}
 	case HalfOpen:
-		switch e {
-		case answered:
+		switch {
+		case e == streamed, !m.streams && (e == answered || e == opened):
 			return machine{}
-		case failed, away:
-			return machine{state: Open, rounds: m.rounds + 1}
+		case e == failed, e == away, e == hung:
+			return machine{state: Open, rounds: m.rounds + 1, streams: m.streams || e == hung}
 		}
 	}
 	return m

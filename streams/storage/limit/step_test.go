@@ -18,6 +18,8 @@ func TestStep(t *testing.T) {
 	shut := func(failures int) machine { return machine{state: Closed, failures: failures} }
 	open := func(rounds int) machine { return machine{state: Open, rounds: rounds} }
 	half := func(rounds int) machine { return machine{state: HalfOpen, rounds: rounds} }
+	hangs := func(failures, hangs int) machine { return machine{state: Closed, failures: failures, hangs: hangs} }
+	streams := func(s State, rounds int) machine { return machine{state: s, rounds: rounds, streams: true} }
 	tests := map[string]struct {
 		from machine
 		on   event
@@ -43,6 +45,27 @@ func TestStep(t *testing.T) {
 		"half-open, failed: the first suffices":  {half(3), failed, open(4)},
 		"half-open, away":                        {half(3), away, open(4)},
 		"half-open, due":                         {half(3), due, half(3)},
+
+		"closed, opened: an answer":                        {shut(2), opened, shut(0)},
+		"closed, answered: streams may hang all the same":  {hangs(2, 2), answered, hangs(0, 2)},
+		"closed, opened: the bytes are still to come":      {hangs(2, 2), opened, hangs(0, 2)},
+		"closed, streamed: all is well":                    {hangs(2, 2), streamed, shut(0)},
+		"closed, hung: counted apart":                      {hangs(2, 1), hung, hangs(2, 2)},
+		"closed, hung: the threshold":                      {hangs(0, 2), hung, streams(Open, 1)},
+		"closed, failed: hangs stay":                       {hangs(0, 2), failed, hangs(1, 2)},
+		"open, opened: late":                               {open(3), opened, open(3)},
+		"open, streamed: late":                             {open(3), streamed, open(3)},
+		"open, hung: late":                                 {open(3), hung, open(3)},
+		"open as streams hung, due":                        {streams(Open, 3), due, streams(HalfOpen, 3)},
+		"half-open, opened: the store is back":             {half(3), opened, shut(0)},
+		"half-open, streamed: the store is back":           {half(3), streamed, shut(0)},
+		"half-open, hung":                                  {half(3), hung, streams(Open, 4)},
+		"half-open as streams hung, answered: not enough":  {streams(HalfOpen, 3), answered, streams(HalfOpen, 3)},
+		"half-open as streams hung, opened: not enough":    {streams(HalfOpen, 3), opened, streams(HalfOpen, 3)},
+		"half-open as streams hung, streamed: it is back":  {streams(HalfOpen, 3), streamed, shut(0)},
+		"half-open as streams hung, hung":                  {streams(HalfOpen, 3), hung, streams(Open, 4)},
+		"half-open as streams hung, failed: still streams": {streams(HalfOpen, 3), failed, streams(Open, 4)},
+		"half-open as streams hung, nothing":               {streams(HalfOpen, 3), nothing, streams(HalfOpen, 3)},
 	}
 	seen := map[string]bool{}
 	for name, tt := range tests {
@@ -83,51 +106,55 @@ func TestJudge(t *testing.T) {
 	type row struct {
 		ctx          context.Context
 		err          error
-		want, stream event
+		want, stream event // stream: where the caller was waited for, too
+		alone        event // where the store alone was
 	}
 	tests := map[string]row{
-		"none":                    {live, nil, answered, answered},
-		"none, though cancelled":  {cancelled, nil, answered, answered},
-		"unclassified":            {live, io.ErrUnexpectedEOF, failed, failed},
-		"time-out of the driver":  {live, fmt.Errorf("stat: %w", timeout{}), failed, failed},
-		"deadline of the driver":  {live, context.DeadlineExceeded, failed, failed},
-		"cancelled by the driver": {live, context.Canceled, failed, failed},
-		"reset":                   {live, syscall.ECONNRESET, failed, failed},
-		"I/O error":               {live, &fs.PathError{Op: "read", Path: "a", Err: syscall.EIO}, failed, failed},
-		"file system's own no":    {live, fs.ErrNotExist, failed, failed}, // a driver says ErrNotFound where it means that
+		"none":                    {live, nil, answered, answered, answered},
+		"none, though cancelled":  {cancelled, nil, answered, answered, answered},
+		"unclassified":            {live, io.ErrUnexpectedEOF, failed, failed, failed},
+		"time-out of the driver":  {live, fmt.Errorf("stat: %w", timeout{}), failed, failed, hung},
+		"deadline of the driver":  {live, context.DeadlineExceeded, failed, failed, hung},
+		"cancelled by the driver": {live, context.Canceled, failed, failed, failed},
+		"reset":                   {live, syscall.ECONNRESET, failed, failed, failed},
+		"I/O error":               {live, &fs.PathError{Op: "read", Path: "a", Err: syscall.EIO}, failed, failed, failed},
+		"file system's own no":    {live, fs.ErrNotExist, failed, failed, failed}, // a driver says ErrNotFound where it means that
 
-		"permanent": {live, retry.Permanent(errors.New("malformed")), answered, answered},
-		"wait":      {live, retry.Wait(errors.New("in the archive"), time.Time{}), answered, answered},
+		"permanent": {live, retry.Permanent(errors.New("malformed")), answered, answered, answered},
+		"wait":      {live, retry.Wait(errors.New("in the archive"), time.Time{}), answered, answered, answered},
 
-		"unavailable":                       {live, retry.Unavailable(syscall.ENOENT), away, away},
-		"unavailable, no root":              {live, retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrNoMarker, syscall.ENOENT)), away, away},
-		"unavailable, wrapped":              {live, fmt.Errorf("stat: %w", retry.Unavailable(io.EOF)), away, away},
-		"unavailable for writes, read-only": {live, retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrReadOnly, syscall.EROFS)), nothing, nothing},
-		"unavailable for writes, full":      {live, retry.Unavailable(&fs.PathError{Op: "write", Err: syscall.ENOSPC}), nothing, nothing},
-		"unavailable for writes, quota":     {live, retry.Unavailable(syscall.EDQUOT), nothing, nothing},
+		"unavailable":                       {live, retry.Unavailable(syscall.ENOENT), away, away, away},
+		"unavailable, no root":              {live, retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrNoMarker, syscall.ENOENT)), away, away, away},
+		"unavailable, wrapped":              {live, fmt.Errorf("stat: %w", retry.Unavailable(io.EOF)), away, away, away},
+		"unavailable for writes, read-only": {live, retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrReadOnly, syscall.EROFS)), nothing, nothing, nothing},
+		"unavailable for writes, full":      {live, retry.Unavailable(&fs.PathError{Op: "write", Err: syscall.ENOSPC}), nothing, nothing, nothing},
+		"unavailable for writes, quota":     {live, retry.Unavailable(syscall.EDQUOT), nothing, nothing, nothing},
 
-		"cancelled by the caller":           {cancelled, context.Cause(cancelled), nothing, nothing},
-		"cancelled, and a reset":            {cancelled, syscall.ECONNRESET, nothing, nothing},
-		"cancelled, and unavailable":        {cancelled, retry.Unavailable(io.EOF), nothing, nothing},
-		"cancelled, and an answer":          {cancelled, storage.ErrNotFound, answered, answered},
-		"caller's time is up":               {late, context.Cause(late), failed, nothing},
-		"caller's time is up, by the cause": {watched, context.Cause(watched), failed, nothing},
-		"time is up, and an answer":         {late, storage.ErrNotFound, answered, answered},
-		"time is up, and unavailable":       {late, retry.Unavailable(io.EOF), away, nothing},
+		"cancelled by the caller":           {cancelled, context.Cause(cancelled), nothing, nothing, nothing},
+		"cancelled, and a reset":            {cancelled, syscall.ECONNRESET, nothing, nothing, nothing},
+		"cancelled, and unavailable":        {cancelled, retry.Unavailable(io.EOF), nothing, nothing, nothing},
+		"cancelled, and an answer":          {cancelled, storage.ErrNotFound, answered, answered, answered},
+		"caller's time is up":               {late, context.Cause(late), failed, nothing, hung},
+		"caller's time is up, by the cause": {watched, context.Cause(watched), failed, nothing, hung},
+		"time is up, and an answer":         {late, storage.ErrNotFound, answered, answered, answered},
+		"time is up, and unavailable":       {late, retry.Unavailable(io.EOF), away, nothing, nothing},
 	}
 	for _, answer := range []error{
 		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest,
 		storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrNoMarker, storage.ErrWrongMarker,
 	} {
-		tests["answer: "+answer.Error()] = row{live, fmt.Errorf("item: %w", answer), answered, answered}
+		tests["answer: "+answer.Error()] = row{live, fmt.Errorf("item: %w", answer), answered, answered, answered}
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			if got := judge(tt.ctx, tt.err); got != tt.want {
 				t.Errorf("judge: got %d, want %d", got, tt.want)
 			}
-			if got := judgeStream(tt.ctx, tt.err); got != tt.stream {
+			if got := judgeStream(tt.ctx, tt.err, false); got != tt.stream {
 				t.Errorf("judgeStream: got %d, want %d", got, tt.stream)
+			}
+			if got := judgeStream(tt.ctx, tt.err, true); got != tt.alone {
+				t.Errorf("judgeStream, alone: got %d, want %d", got, tt.alone)
 			}
 		})
 	}

@@ -65,6 +65,27 @@ func TestStreams(t *testing.T) {
 			_, err := w.Put(ctx, sp, "b", io.TeeReader(strings.NewReader(long), writerFunc(func() { cancel(errSlow) })), unsized())
 			return err
 		}, errSlow, 0},
+		"put: the store hangs": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			w.faulty.Before(func(ctx context.Context, c storagetest.Call) error { cancel(errSlow); return context.Cause(ctx) })
+			_, err := w.Put(ctx, sp, "b", strings.NewReader(long), unsized())
+			return err
+		}, errSlow, 1},
+		"open: the store hangs midway": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			w.Store = New(hanging{w.faulty, func() { cancel(errSlow) }}, w.breaker)
+			return read(w, ctx, func() {})
+		}, errSlow, 1},
+		"open: the store hangs midway, and the caller gives up": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			w.Store = New(hanging{w.faulty, func() { cancel(errDown) }}, w.breaker)
+			return read(w, ctx, func() {})
+		}, errDown, 0},
+		"open: the caller's time is up between two reads": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			w.Store = New(hanging{w.faulty, func() {}}, w.breaker)
+			return read(w, ctx, func() { cancel(errSlow) })
+		}, errSlow, 0},
 		"stat: the caller's time is up": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
 			w.faulty.Before(func(ctx context.Context, _ storagetest.Call) error { cancel(errSlow); return context.Cause(ctx) })
@@ -130,6 +151,119 @@ func TestStreams(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A hanging store gives the first byte of an item, and then waits until its time is up.
+type hanging struct {
+	storage.Store
+	wait func()
+}
+
+func (h hanging) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	r, o, err := h.Store.Open(ctx, space, item, version)
+	return &hangingReader{ReadCloser: r, wait: func() error { h.wait(); <-ctx.Done(); return context.Cause(ctx) }}, o, err
+}
+
+type hangingReader struct {
+	io.ReadCloser
+	wait func() error
+	n    int
+}
+
+func (h *hangingReader) Read(p []byte) (int, error) {
+	if h.n++; h.n > 1 {
+		return 0, h.wait()
+	}
+	return h.ReadCloser.Read(p[:1])
+}
+
+// A store that answers, but whose bytes hang, is left alone until bytes come: that it answers what it
+// knows by heart neither keeps the breaker shut nor shuts it.
+func TestStoreWhoseStreamsHang(t *testing.T) {
+	for name, call := range map[string]func(w *world, ctx context.Context) error{
+		"read": func(w *world, ctx context.Context) error {
+			r, _, err := w.Open(ctx, sp, "a", "")
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			_, err = io.Copy(io.Discard, r)
+			return err
+		},
+		"put": func(w *world, ctx context.Context) error {
+			_, err := w.Put(ctx, sp, "b", strings.NewReader("x"), unsized())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, Config{Threshold: 3})
+				hangs := true
+				w.Store = New(stuck{w.faulty, &hangs}, w.breaker)
+				stat := func() error { _, err := w.Stat(t.Context(), sp, "a"); return err }
+				task := func() error { // as the watchdog does it
+					if err := stat(); err != nil {
+						return err
+					}
+					ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute, fmt.Errorf("stalled (%w)", context.DeadlineExceeded))
+					defer cancel()
+					return call(w, ctx)
+				}
+				for range 3 {
+					wantState(t, w.breaker, Closed)
+					if err := task(); err == nil || errors.Is(err, ErrOpen) {
+						t.Fatalf("got %v, want that it hung", err)
+					}
+				}
+				wantState(t, w.breaker, Open)
+				time.Sleep(time.Until(until(t, w.breaker)))
+				began := time.Now()
+				probe := make(chan error)
+				go func() { probe <- task() }() // its Stat is answered
+				synctest.Wait()
+				wantState(t, w.breaker, HalfOpen)
+				time.Sleep(time.Minute) // while it may hang, nobody else does
+				if err := stat(); !errors.Is(err, ErrOpen) {
+					t.Errorf("beside a probe: got %v, want %v", err, ErrOpen)
+				}
+				if err := <-probe; err == nil || errors.Is(err, ErrOpen) || time.Since(began) < 10*time.Minute {
+					t.Errorf("the probe: got %v after %v", err, time.Since(began))
+				}
+				wantState(t, w.breaker, Open)
+				hangs = false
+				time.Sleep(time.Until(until(t, w.breaker)))
+				if err := task(); err != nil {
+					t.Errorf("a store that is back: got %v", err)
+				}
+				wantState(t, w.breaker, Closed)
+				if n := w.failures(); n != 0 {
+					t.Errorf("got %d failures, want none", n)
+				}
+			})
+		})
+	}
+}
+
+// A stuck store answers, but no byte comes or goes.
+type stuck struct {
+	storage.Store
+	hangs *bool
+}
+
+func (s stuck) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	r, o, err := s.Store.Open(ctx, space, item, version)
+	if *s.hangs {
+		r = &hangingReader{ReadCloser: r, wait: func() error { <-ctx.Done(); return context.Cause(ctx) }}
+	}
+	return r, o, err
+}
+
+func (s stuck) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	if *s.hangs {
+		<-ctx.Done()
+		return storage.Object{}, context.Cause(ctx)
+	}
+	return s.Store.Put(ctx, space, item, r, o)
 }
 
 type writerFunc func()

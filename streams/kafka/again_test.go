@@ -1,0 +1,138 @@
+package kafka_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// What is large comes back through a topic of its own, from the lanes and from the dead: a long task
+// holds up neither what is small nor its commit.
+func TestWhatIsLargeComesBackApart(t *testing.T) {
+	large := func(item string) schemas.Message {
+		m := command(change(item).Body.(*pb.Change))
+		m.Topic = schemas.DuplicationLarge
+		return m
+	}
+	small := func(item string) schemas.Message { return command(change(item).Body.(*pb.Change)) }
+	topics := []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}
+	make1 := func(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Pool {
+		t.Helper()
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: topics, Drain: time.Second}, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	const again, againLarge = schemas.Topic("again.copier"), schemas.Topic("again.copier.large")
+	for name, tt := range map[string]struct {
+		err  error // of the first delivery
+		back func(t *testing.T, b *kafkatest.Broker)
+	}{
+		"from a lane": {retry.Unavailable(context.DeadlineExceeded), func(t *testing.T, b *kafkatest.Broker) {
+			if err := run(t, 2*time.Minute, delayer(t, b)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"from the dead": {retry.Permanent(context.DeadlineExceeded), func(t *testing.T, b *kafkatest.Broker) {
+			d, err := kafka.NewDeadLetters(b.Config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if got, err := d.Redrive(t.Context(), kafka.DeadQuery{}, kafka.DeadOrder{Who: "ann"}); err != nil || got.Done != 5 {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+				b.Send(large("film"), small("a"), small("b"), small("c"), small("d"))
+				fails := make1(t, b, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, tt.err })
+				if err := run(t, 10*time.Second, fails); err != nil {
+					t.Fatal(err)
+				}
+				tt.back(t, b)
+				if got := itemsOf(t, b, schemas.DuplicationLarge, againLarge); !slices.Equal(got, []string{"film"}) {
+					t.Errorf("%s holds %v, want what is large", againLarge, got)
+				}
+				if got := itemsOf(t, b, schemas.DuplicationHigh, again); !slices.Equal(got, []string{"a", "b", "c", "d"}) {
+					t.Errorf("%s holds %v, want what is small", again, got)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				p := make1(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if d.Body.(*pb.DuplicationCommand).GetItem() == "film" {
+						<-ctx.Done() // a long one
+						return nil, context.Cause(ctx)
+					}
+					return nil, nil
+				})
+				go func() { done <- p.Run(ctx) }()
+				time.Sleep(20 * time.Second)
+				if got := sum(b.Committed(schemas.RoleCopier, again)); got != 4 {
+					t.Errorf("committed %d of what is small, want 4", got)
+				}
+				if got := sum(b.Committed(schemas.RoleCopier, againLarge)); got != 0 {
+					t.Errorf("committed %d of what is large, want 0", got)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// itemsOf are what the commands of topic are about that lie in another one, sorted.
+func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items []string) {
+	t.Helper()
+	for _, r := range b.Read(in) {
+		body, err := schemas.Decode(topic, r.Headers, r.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		items = append(items, body.(*pb.DuplicationCommand).GetItem())
+	}
+	slices.Sort(items)
+	return items
+}
+
+// What only passes through is removed once it was handled, however young it is; what was not handled
+// stays, and so does what is kept for its age.
+func TestWhatPassesThroughIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, cfg := bare(t, 1, 1)
+		if _, err := admin(t, cfg).CreateTopic(t.Context(), 1, 1, nil, "millrace.delay.90d"); err != nil {
+			t.Fatal(err)
+		}
+		large := schemas.AgainOf(schemas.RoleCopier, schemas.DuplicationLarge)
+		for _, c := range []struct {
+			group string
+			topic schemas.Topic
+			at    int64
+		}{
+			{"delayer", schemas.Delay("5m"), 10}, {"delayer", schemas.Delay("90d"), 6}, {"planner", schemas.Again(schemas.RolePlanner), 7},
+			{"copier.large", large, 9}, {"copier", schemas.DuplicationHigh, 10}, {"sink", schemas.Dead, 10},
+		} {
+			fill(t, cfg, c.topic, 10, 1)
+			commit(t, cfg, "millrace."+c.group, c.topic, c.at)
+		}
+		removed, err := trimmer(t, cfg, 14*24*time.Hour).Trim(t.Context())
+		want := map[schemas.Topic]int64{schemas.Delay("5m"): 10, schemas.Delay("90d"): 6, schemas.Again(schemas.RolePlanner): 7, large: 9}
+		if err != nil || !maps.Equal(removed, want) {
+			t.Errorf("removed %v, %v, want %v", removed, err, want)
+		}
+	})
+}

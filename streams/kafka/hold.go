@@ -1,0 +1,105 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A hold is what is handled while one poll is held: partitions side by side.
+type hold struct {
+	metrics *roleMetrics
+
+	mu    sync.Mutex // guards the rest
+	out   []*kgo.Record
+	done  map[partition]int   // letters, of the partitions that are at an end
+	at    map[partition]int64 // the offset at work, of the others
+	given bool                // up: nobody looks at out and done any more
+	ended chan struct{}       // closed when all partitions are at an end
+}
+
+// begin handles what is queued. What it hands out belongs to those who handle it, until the hold has ended.
+func (g *Group) begin(ctx context.Context, latest time.Time) *hold {
+	h := &hold{metrics: g.metrics, done: map[partition]int{}, at: map[partition]int64{}, ended: make(chan struct{})}
+	for p, letters := range g.queued {
+		h.at[p] = letters[0].rec.Offset
+	}
+	if len(g.queued) == 0 {
+		close(h.ended)
+	}
+	for p, letters := range g.queued {
+		go func() {
+			recs, n := g.partition(ctx, letters, latest, func(offset int64) { h.reach(p, offset) })
+			h.end(p, recs, n)
+		}()
+	}
+	return h
+}
+
+func (h *hold) reach(p partition, offset int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at[p] = offset
+}
+
+func (h *hold) end(p partition, recs []*kgo.Record, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.at, p)
+	if h.given {
+		h.metrics.ignoring(-1)
+		return
+	}
+	h.out, h.done[p] = append(h.out, recs...), n
+	if len(h.at) == 0 {
+		close(h.ended)
+	}
+}
+
+// A stuckError says which handlers ignore that their time is up.
+type stuckError struct{ at map[partition]int64 }
+
+func (e *stuckError) Error() string {
+	var all []string
+	for p, offset := range e.at {
+		all = append(all, fmt.Sprintf("%s at offset %d", p, offset))
+	}
+	slices.SortFunc(all, cmp.Compare[string])
+	return fmt.Sprintf("the handler has ignored for %v that it was cancelled, of %v", poolGrace, all)
+}
+
+// wait waits until all is handled: for limit, and poolGrace longer, or for poolGrace after ctx has ended.
+// After an error out and done say nothing any more.
+func (h *hold) wait(ctx context.Context, limit time.Duration) error {
+	late := time.NewTimer(limit + poolGrace)
+	defer late.Stop()
+	select {
+	case <-h.ended:
+		return nil
+	case <-late.C:
+	case <-ctx.Done():
+		late.Reset(poolGrace)
+		select {
+		case <-h.ended:
+			return nil
+		case <-late.C:
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.at) == 0 {
+		return nil
+	}
+	h.given = true
+	h.metrics.ignoring(len(h.at))
+	e := &stuckError{at: map[partition]int64{}}
+	for p, offset := range h.at {
+		e.at[p] = offset
+	}
+	return e
+}

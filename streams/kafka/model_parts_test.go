@@ -1,0 +1,372 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kbin"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A link is one member's way to the broker. It can be cut, and sees each commit before the broker does.
+type link struct {
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	see  func(*kmsg.OffsetCommitRequest, error)
+
+	mu    sync.Mutex // guards the rest
+	down  bool
+	wires []*wire
+}
+
+// latency is how long a request is under way: what a member does without waiting for an answer, it
+// does earlier by the clock.
+const latency = 2 * time.Millisecond
+
+func (l *link) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	l.mu.Lock()
+	down := l.down
+	l.mu.Unlock()
+	if down {
+		select { // the client is not to spin
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+		return nil, errors.New("the link is cut")
+	}
+	far, err := l.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	near, middle := net.Pipe()
+	w := &wire{Conn: near, link: l}
+	go func() {
+		_, _ = io.Copy(far, middle)
+		if !w.cut.Load() {
+			far.Close()
+		}
+	}()
+	go func() {
+		_, _ = io.Copy(middle, far)
+		middle.Close()
+		_, _ = io.Copy(io.Discard, far) // until the broker closes, as the test ends
+	}()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wires = append(l.wires, w)
+	return w, nil
+}
+
+// cut ends the connections for the member. The broker still has them, and hears no more: what it answers goes nowhere.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = true
+	for _, w := range l.wires {
+		w.cut.Store(true)
+		w.Close()
+	}
+	l.wires = nil
+}
+
+func (l *link) mend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = false
+}
+
+// A wire is a connection of a link. Each Write is one request.
+type wire struct {
+	net.Conn
+	link *link
+	cut  atomic.Bool // before it was closed
+}
+
+func (w *wire) Write(b []byte) (int, error) {
+	if req, err := commitIn(b); req != nil {
+		w.link.see(req, err)
+	}
+	time.Sleep(latency)
+	return w.Conn.Write(b)
+}
+
+// commitIn decodes a request, if it is one to commit.
+func commitIn(b []byte) (*kmsg.OffsetCommitRequest, error) {
+	r := kbin.Reader{Src: b}
+	_ = r.Int32() // its length
+	if kmsg.Key(r.Int16()) != kmsg.OffsetCommit {
+		return nil, nil
+	}
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.SetVersion(r.Int16())
+	_, _ = r.Int32(), r.NullableString() // correlation, client
+	if req.IsFlexible() {
+		kmsg.ReadTags(&r)
+	}
+	return req, req.ReadFrom(r.Src)
+}
+
+// A member is a Pool, in a process of its own.
+type member struct {
+	link *link
+	stop context.CancelFunc
+	gone chan struct{} // closed when Run has returned
+	out  bool          // it was stopped or killed
+}
+
+func (m *member) up() bool {
+	select {
+	case <-m.gone:
+		return false
+	default:
+		return !m.out
+	}
+}
+
+// An intent is what a member sent to commit for one partition.
+type intent struct {
+	topic  schemas.Topic
+	id     [16]byte // of the topic, where it is not named
+	part   int32
+	offset int64
+	at     time.Time
+}
+
+// A world is a play while it runs.
+type world struct {
+	*play
+	t       *testing.T
+	b       *kafkatest.Broker
+	members []*member
+	sent    int              // of jobs
+	last    map[string]int64 // commits as last looked at
+
+	mu      sync.Mutex // guards the rest
+	busy    map[string]int
+	tried   map[int]bool // jobs that were tried
+	commits []intent
+	wrong   []string
+}
+
+func (w *world) fault(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+}
+
+// run plays it all, to its end: every message is settled, and every member has left.
+func (p *play) run(t *testing.T) *world {
+	lanes := []kafka.Lane{{Name: "2s", Delay: 2 * time.Second}, {Name: "8s", Delay: 8 * time.Second}}
+	b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: lanes})
+	for topic, n := range map[schemas.Topic]int32{
+		schemas.Changes: p.Partitions, schemas.Again(schemas.RolePlanner): p.Partitions,
+		schemas.DuplicationHigh: 1, schemas.Dead: 1, schemas.Delay("2s"): 1, schemas.Delay("8s"): 1,
+	} {
+		b.MakeTopic(topic, n, map[string]string{"message.timestamp.type": "LogAppendTime"})
+	}
+	w := &world{play: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, tried: map[int]bool{}}
+	if p.Delayer {
+		background(t, delayer(t, b))
+	}
+	for _, e := range p.Events {
+		time.Sleep(e.After)
+		w.step(e)
+		w.look()
+	}
+	for deadline := time.Now().Add(15 * time.Minute); w.look() < int64(w.sent) || !w.ended(); time.Sleep(4 * time.Second) {
+		if !slices.ContainsFunc(w.members, (*member).up) {
+			w.start()
+		}
+		if time.Now().After(deadline) {
+			w.fault("not all of %d messages are ever committed and done", w.sent)
+			break
+		}
+	}
+	time.Sleep(4 * time.Second) // for what must not happen
+	for _, m := range w.members {
+		m.stop()
+	}
+	for i, m := range w.members {
+		select {
+		case <-m.gone:
+		case <-time.After(5 * time.Minute):
+			t.Fatalf("member %d does not end", i)
+		}
+	}
+	w.look()
+	return w
+}
+
+func (w *world) step(e event) {
+	var ups []*member
+	for _, m := range w.members {
+		if m.up() {
+			ups = append(ups, m)
+		}
+	}
+	var m *member
+	if len(ups) > 0 {
+		m = ups[e.Which%len(ups)]
+	}
+	switch {
+	case e.What == "send":
+		var msgs []schemas.Message
+		for _, j := range w.Jobs[w.sent : w.sent+e.N] {
+			msg := change(fmt.Sprint(j.Key))
+			msg.Body.(*pb.Change).Version = fmt.Sprint(w.sent + len(msgs))
+			msgs = append(msgs, msg)
+		}
+		w.sent += e.N
+		w.b.Send(msgs...)
+	case e.What == "start":
+		w.start()
+	case e.What == "outputs":
+		w.b.FailProduce([]schemas.Topic{schemas.DuplicationHigh, schemas.Dead}[e.Which%2], e.Fault, e.N)
+	case e.What == "commits":
+		w.b.FailCommit(schemas.RolePlanner, e.Fault, e.N)
+	case e.What == "fence":
+		w.b.Fence(schemas.RolePlanner)
+	case m == nil:
+	case e.What == "stop":
+		m.out = true
+		m.stop()
+	case e.What == "crash":
+		m.out = true
+		m.link.cut()
+		m.stop()
+	case e.What == "cut":
+		m.link.cut()
+		time.AfterFunc(time.Duration(e.N)*time.Second, m.link.mend)
+	}
+}
+
+// start has another member join.
+func (w *world) start() {
+	l, i := &link{dial: w.b.Config().Dialer, see: w.saw}, len(w.members)
+	cfg := w.b.Config()
+	cfg.Dialer, cfg.ServerSide, cfg.SessionTimeout = l.connect, w.ServerSide, 10*time.Second
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+		Workers: w.Workers, Window: 64, Drain: w.Drain, Retry: retry.Policy{Attempts: 2, Wait: 100 * time.Millisecond},
+	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) { return w.handle(ctx, i, d) })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(w.t.Context())
+	m := &member{link: l, stop: stop, gone: make(chan struct{})}
+	w.members = append(w.members, m)
+	go func() {
+		defer close(m.gone)
+		if err := p.Run(ctx); err != nil && w.Calm {
+			w.fault("member %d: Run: %v", i, err)
+		}
+	}()
+}
+
+// saw takes note of a commit on its way to the broker.
+func (w *world) saw(req *kmsg.OffsetCommitRequest, err error) {
+	if err != nil {
+		w.fault("a commit that cannot be read: %v", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range req.Topics {
+		for _, p := range t.Partitions {
+			topic := schemas.Topic(strings.TrimPrefix(t.Topic, w.b.Config().Prefix))
+			w.commits = append(w.commits, intent{topic, t.TopicID, p.Partition, p.Offset, time.Now()})
+		}
+	}
+}
+
+// look holds what is committed against what was before, and returns how much of changes it is.
+func (w *world) look() (n int64) {
+	w.mu.Lock()
+	known := len(w.commits) > 0 && time.Since(w.commits[0].at) > time.Second
+	w.mu.Unlock()
+	if !known { // nor is the group, maybe
+		return 0
+	}
+	for _, topic := range []schemas.Topic{schemas.Changes, schemas.Again(schemas.RolePlanner)} {
+		for part, at := range w.b.Committed(schemas.RolePlanner, topic) {
+			name := fmt.Sprint(topic, "/", part)
+			if at < w.last[name] {
+				w.fault("%s: the commit went from %d back to %d", name, w.last[name], at)
+			}
+			w.last[name] = at
+			if topic == schemas.Changes {
+				n += at
+			}
+		}
+	}
+	return n
+}
+
+// handle is the handler of member i. It does what the job says.
+func (w *world) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schemas.Message, error) {
+	c := d.Body.(*pb.Change)
+	v, _ := strconv.Atoi(c.GetVersion())
+	j := w.Jobs[v]
+	name := fmt.Sprintf("key %s at member %d", c.GetItem(), i)
+	if w.Calm && !w.Delayer { // else what comes back is on another partition, so maybe with another member
+		name = "key " + c.GetItem()
+	}
+	w.mu.Lock()
+	if w.busy[name]++; w.busy[name] > 1 {
+		w.wrong = append(w.wrong, fmt.Sprintf("%s: message %d is handled beside another", name, v))
+	}
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.busy[name]--
+	}()
+	if j.Deaf {
+		time.Sleep(j.Takes)
+	} else if err := retry.Sleep(ctx, j.Takes); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first := !w.tried[v]
+	w.tried[v] = true
+	switch {
+	case j.End == jobInvalid:
+		return nil, retry.Permanent(errors.New("invalid"))
+	case j.End == jobOnce && first, j.End == jobStubborn && d.Attempt == 1:
+		return nil, errors.New("try again")
+	case j.End == jobLater && d.Waits == 0:
+		return nil, retry.Wait(errors.New("not yet"), time.Now().Add(5*time.Second))
+	}
+	out := command(c)
+	out.Body.(*pb.DuplicationCommand).ChangeVersion = c.GetVersion()
+	return []schemas.Message{out}, nil
+}
+
+// ended says that every message is an output or a dead letter, or waits for nobody.
+func (w *world) ended() bool {
+	topics, at := []schemas.Topic{schemas.DuplicationHigh, schemas.Dead}, map[int]bool{}
+	if !w.Delayer {
+		topics = append(topics, schemas.Delay("2s"))
+	}
+	for _, topic := range topics {
+		for _, p := range w.read(topic) {
+			at[p.version] = true
+		}
+	}
+	return len(at) == w.sent
+}

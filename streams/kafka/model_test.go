@@ -1,0 +1,358 @@
+package kafka_test
+
+import (
+	"context"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// How a job ends.
+const (
+	jobDone     = "done"
+	jobOnce     = "once"     // it fails, and is done when tried again in place
+	jobStubborn = "stubborn" // it is done in its second delivery
+	jobLater    = "later"    // it asks to wait
+	jobInvalid  = "invalid"  // it is a dead letter
+)
+
+// A job is what handling one message is like.
+type job struct {
+	Key   int
+	Takes time.Duration
+	End   string
+	Deaf  bool // to being cancelled
+}
+
+// waits says that it goes through a lane.
+func (j job) waits() bool { return j.End == jobStubborn || j.End == jobLater }
+
+// An event happens at some time after the one before.
+type event struct {
+	After time.Duration
+	What  string
+	N     int // messages, failures, or seconds
+	Which int // member or topic
+	Fault kafkatest.Fault
+}
+
+// A play is all that happens to a group of Pools.
+type play struct {
+	Partitions int32
+	Workers    int
+	Drain      time.Duration
+	ServerSide bool // the brokers' group protocol
+	Delayer    bool // somebody brings back what waits
+	Calm       bool // nobody dies, and no commit fails
+	Jobs       []job
+	Events     []event
+}
+
+func (p *play) count(what ...string) (n int) {
+	for _, e := range p.Events {
+		if slices.Contains(what, e.What) {
+			n++
+		}
+	}
+	return n
+}
+
+// mayKill says that a message may be taken for the cause of three deaths.
+func (p *play) mayKill() bool {
+	return !p.Calm && p.count("crash", "cut", "fence", "outputs", "commits") >= 3
+}
+
+func draw(t *rapid.T) *play {
+	p := &play{
+		Partitions: rapid.Int32Range(1, 3).Draw(t, "partitions"),
+		Workers:    rapid.IntRange(1, 6).Draw(t, "workers"),
+		Drain:      rapid.SampledFrom([]time.Duration{time.Second, 20 * time.Second}).Draw(t, "drain"),
+		ServerSide: rapid.Bool().Draw(t, "server side"),
+		Delayer:    rapid.Bool().Draw(t, "delayer"),
+		Calm:       rapid.Bool().Draw(t, "calm"),
+	}
+	if !built("-tags", "synctests") {
+		// The client's locks are not made of channels then: a member of a classic group that waits for the rest to join,
+		// and commits meanwhile, keeps fake time from passing.
+		p.ServerSide = true
+	}
+	keys := rapid.IntRange(1, 8).Draw(t, "keys")
+	what := []string{"send", "send", "start", "stop", "outputs"}
+	if !p.Calm {
+		what = append(what, "crash", "crash", "cut", "commits", "refuse")
+		if !p.ServerSide {
+			what = append(what, "fence")
+		}
+	}
+	passing := rapid.SampledFrom([]kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost})
+	p.Events = []event{{What: "start"}}
+	for i := range rapid.IntRange(1, 8).Draw(t, "events") {
+		e := event{What: "send", Which: rapid.IntRange(0, 5).Draw(t, "which"), N: rapid.IntRange(1, 3).Draw(t, "n")}
+		e.After = rapid.SampledFrom([]time.Duration{0, 100 * time.Millisecond, time.Second, 4 * time.Second}).Draw(t, "after")
+		if i > 0 {
+			e.What = rapid.SampledFrom(what).Draw(t, "what")
+		}
+		switch e.What {
+		case "send":
+			e.N = rapid.SampledFrom([]int{1, 4, 8, 12, 70}).Draw(t, "messages") // with 48 in flight a partition is paused
+			for range e.N {
+				p.Jobs = append(p.Jobs, drawJob(t, keys))
+			}
+		case "outputs", "commits":
+			e.Fault = passing.Draw(t, "fault")
+		case "refuse":
+			e.What, e.N, e.Fault = "outputs", 1, kafkatest.Refused
+		case "cut":
+			e.N = rapid.SampledFrom([]int{2, 15, 50}).Draw(t, "seconds")
+		}
+		p.Events = append(p.Events, e)
+	}
+	return p
+}
+
+func drawJob(t *rapid.T, keys int) job {
+	j := job{
+		Key:   rapid.IntRange(0, keys-1).Draw(t, "key"),
+		Takes: rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second}).Draw(t, "takes"),
+		End:   rapid.SampledFrom([]string{jobDone, jobDone, jobDone, jobDone, jobDone, jobDone, jobOnce, jobStubborn, jobLater, jobInvalid}).Draw(t, "end"),
+	}
+	j.Deaf = rapid.IntRange(0, 4).Draw(t, "deaf") == 4
+	return j
+}
+
+// Whatever messages do and whatever befalls the members of a group: no message is lost, nothing is committed before it is
+// settled, and one message of a key is at work at a time. While nobody dies, those of a key stay in order, and none is
+// done twice but where its partition moved while one before it was not done.
+func TestPoolKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		if built("-race", "true") && rapid.IntRange(0, 19).Draw(rt, "left out") < 19 {
+			return // a play takes twenty times as long
+		}
+		p := draw(rt)
+		var wrong []string
+		synctest.Test(t, func(t *testing.T) {
+			w := p.run(t)
+			w.names()
+			w.audit()
+			wrong = w.wrong
+		})
+		if len(wrong) > 0 {
+			for _, s := range wrong[:min(len(wrong), 10)] {
+				rt.Log(s)
+			}
+			rt.Fatalf("%d promises are broken", len(wrong))
+		}
+	})
+}
+
+// A place is one message in a partition that Pools read, or what became of it somewhere else.
+type place struct {
+	topic   schemas.Topic
+	part    int32
+	offset  int64
+	at      time.Time
+	version int // of jobs
+}
+
+// read returns all of a topic, partition by partition.
+func (w *world) read(topic schemas.Topic) (all []place) {
+	of := schemas.Changes // raw topics hold changes
+	if topic == schemas.DuplicationHigh {
+		of = topic
+	}
+	for _, r := range w.b.Read(topic) {
+		body, err := schemas.Decode(of, r.Headers, r.Value)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		var v string
+		switch body := body.(type) {
+		case *pb.Change:
+			v = body.GetVersion()
+		case *pb.DuplicationCommand:
+			v = body.GetChangeVersion()
+		}
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, place{topic, r.Partition, r.Offset, r.Timestamp, n})
+	}
+	return all
+}
+
+// audit holds what is on the topics, and what was committed when, against the promises.
+func (w *world) audit() {
+	inputs := w.read(schemas.Changes)
+	outputs := w.read(schemas.DuplicationHigh)
+	settled := map[int][]place{} // what became of each message, in any order
+	for _, places := range [][]place{outputs, w.read(schemas.Dead), w.read(schemas.Delay("2s")), w.read(schemas.Delay("8s"))} {
+		for _, at := range places {
+			settled[at.version] = append(settled[at.version], at)
+		}
+	}
+	for v, j := range w.Jobs[:w.sent] {
+		var o, d, l int
+		for _, at := range settled[v] {
+			switch at.topic {
+			case schemas.DuplicationHigh:
+				o++
+			case schemas.Dead:
+				d++
+			default:
+				l++
+			}
+		}
+		switch {
+		case o+d == 0 && (w.Delayer || l == 0):
+			w.fault("message %d (%s) is neither output nor dead letter, nor does it wait", v, j.End)
+		case j.End == jobInvalid && o > 0, j.End != jobInvalid && d > 0 && !w.mayKill(), !j.waits() && l > 0:
+			w.fault("message %d (%s) became %d outputs, %d dead letters, and waited %d times", v, j.End, o, d, l)
+		}
+	}
+	w.auditCommits(append(inputs, w.read(schemas.Again(schemas.RolePlanner))...), settled)
+	if w.Calm {
+		w.auditOrder(outputs)
+		w.auditRepeats(inputs, settled)
+	}
+}
+
+// auditCommits: what a member meant to commit was settled by then.
+func (w *world) auditCommits(inputs []place, settled map[int][]place) {
+	if len(w.commits) == 0 {
+		w.fault("no commit was seen")
+	}
+	for _, c := range w.commits {
+		for _, in := range inputs {
+			if in.topic != c.topic || in.part != c.part || in.offset >= c.offset {
+				continue
+			}
+			if !slices.ContainsFunc(settled[in.version], func(s place) bool { return !s.at.Before(in.at) && !s.at.After(c.at) }) {
+				w.fault("%s/%d was committed up to %d when message %d, at %d, was not settled", c.topic, c.part, c.offset, in.version, in.offset)
+			}
+		}
+	}
+}
+
+// auditOrder: the messages of a key became outputs in their order, but for those that had to wait.
+func (w *world) auditOrder(outputs []place) {
+	last, seen := map[int]int{}, map[int]bool{}
+	for _, out := range outputs {
+		v, j := out.version, w.Jobs[out.version]
+		if j.waits() || seen[v] {
+			continue
+		}
+		if v < last[j.Key] {
+			w.fault("key %d: the output of message %d is behind that of %d", j.Key, v, last[j.Key])
+		}
+		seen[v], last[j.Key] = true, v
+	}
+}
+
+// auditRepeats: what is done is done, unless it could not be committed when its partition moved, since one before it was
+// not. Where outputs fail, an append may not be known of by then, and nothing is said.
+func (w *world) auditRepeats(inputs []place, settled map[int][]place) {
+	stays := w.count("start", "stop") == 1
+	if !stays && w.count("outputs") > 0 {
+		return
+	}
+	first := func(v int) (at time.Time) {
+		for _, s := range settled[v] {
+			if at.IsZero() || s.at.Before(at) {
+				at = s.at
+			}
+		}
+		return at
+	}
+	for _, in := range inputs {
+		j, n := w.Jobs[in.version], 0
+		for _, s := range settled[in.version] {
+			if lane := s.topic != schemas.DuplicationHigh && s.topic != schemas.Dead; !lane || !w.Delayer {
+				n++
+			}
+		}
+		if n == 1 {
+			continue
+		}
+		held := slices.ContainsFunc(inputs, func(before place) bool {
+			return before.part == in.part && before.offset < in.offset && first(before.version).After(first(in.version))
+		})
+		if stays || !j.waits() && !held {
+			w.fault("message %d (%s) was settled %d times", in.version, j.End, n)
+		}
+	}
+}
+
+// names has the commits name their topics.
+func (w *world) names() {
+	cfg := w.b.Config()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer cl.Close()
+	topics, err := kadm.NewClient(cl).ListTopics(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for name, detail := range topics {
+		for i := range w.commits {
+			if c := &w.commits[i]; c.topic == "" && c.id == detail.ID {
+				c.topic = schemas.Topic(strings.TrimPrefix(name, cfg.Prefix))
+			}
+		}
+	}
+}
+
+// built says whether the test was built with a flag, such as -race=true or, among others, -tags=synctests.
+func built(flag, value string) bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
+		return s.Key == flag && slices.Contains(strings.Split(s.Value, ","), value)
+	})
+}
+
+// What a worker has done does not keep its keys from the others, though the next task in its hand does not end.
+func TestFreedKeysOfAWorkerWhoseNextTaskIsLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Of 300 short tasks a worker takes five at once, of which others may take some before it comes to them.
+		// The second of each of the first dozen hands is long.
+		const workers, keys, long = 64, 300, 12
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		var handled ledger
+		background(t, pool(t, b, kafka.PoolConfig{Workers: workers, Window: 1 << 12}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if i, _ := strconv.Atoi(d.Body.(*pb.Change).GetItem()); d.Offset < workers {
+				time.Sleep(10 * time.Microsecond)
+			} else if i%5 == 1 && i < 5*long {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			handled.note(d)
+			return nil, nil
+		}))
+		send(b, workers) // one for each worker: they learn that tasks are short
+		time.Sleep(time.Second)
+		for _, want := range []int{workers + keys - long, workers + 2*(keys-long)} {
+			send(b, keys)
+			time.Sleep(5 * time.Second)
+			if got := handled.total(); got != want {
+				t.Errorf("%d handled, want %d", got, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,182 @@
+package kafka_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// foreign writes records as whoever compresses and does not care how long they are.
+func foreign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
+	t.Helper()
+	cfg := b.Config()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics(),
+		kgo.ProducerBatchMaxBytes(90<<20), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for _, rec := range recs {
+		rec.Topic = cfg.Prefix + rec.Topic
+		if err := cl.ProduceSync(t.Context(), rec).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// messageRecord is a message as a record that can be tampered with.
+func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
+	t.Helper()
+	enc, err := schemas.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := &kgo.Record{Topic: string(enc.Topic), Key: enc.Key, Value: enc.Value}
+	for _, h := range enc.Headers {
+		rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+	}
+	return rec
+}
+
+// A record that is small only while it is compressed is a dead letter with all of its bytes, and what
+// stands behind it is handled.
+func TestOversizedRecordIsADeadLetter(t *testing.T) {
+	garbage := bytes.Repeat([]byte("x"), 5<<20)
+	fails := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+		return nil, retry.Wait(context.DeadlineExceeded, time.Now().Add(time.Hour)) // into a lane
+	}
+	change1 := change("a").Body.(*pb.Change)
+	value := func(m schemas.Message) *kgo.Record {
+		r := messageRecord(t, m)
+		r.Value = garbage
+		return r
+	}
+	header := func(m schemas.Message) *kgo.Record {
+		r := messageRecord(t, m)
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: "x", Value: garbage})
+		return r
+	}
+	key := func(m schemas.Message) *kgo.Record {
+		r := messageRecord(t, m)
+		r.Key = garbage
+		return r
+	}
+	back := func(topic schemas.Topic, r *kgo.Record) *kgo.Record {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: schemas.TrailTopic, Value: []byte(r.Topic)})
+		r.Topic = string(topic)
+		return r
+	}
+	group := func(t *testing.T, b *kafkatest.Broker) runner { return planner(t, b, fails) }
+	copies := func(t *testing.T, b *kafkatest.Broker) runner {
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	delay := func(t *testing.T, b *kafkatest.Broker) runner { return delayer(t, b) }
+	sink := func(t *testing.T, b *kafkatest.Broker) runner {
+		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, discard{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	for name, tt := range map[string]struct {
+		rec  *kgo.Record
+		read schemas.Topic
+		role schemas.Role
+		run  func(*testing.T, *kafkatest.Broker) runner
+	}{
+		"value, group":   {value(change("a")), schemas.Changes, schemas.RolePlanner, group},
+		"headers, group": {header(change("a")), schemas.Changes, schemas.RolePlanner, group},
+		"key, group":     {key(change("a")), schemas.Changes, schemas.RolePlanner, group},
+		"again, group":   {back(schemas.Again(schemas.RolePlanner), value(change("a"))), schemas.Again(schemas.RolePlanner), schemas.RolePlanner, group},
+		"value, pool":    {value(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
+		"headers, pool":  {header(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
+		"value, sink":    {value(change("a")), schemas.Changes, schemas.RoleSink, sink},
+		"lane":           {back(schemas.Delay("30s"), value(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
+		"key in a lane":  {back(schemas.Delay("30s"), key(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				rec := *tt.rec
+				foreign(t, b, &rec)
+				if err := run(t, 2*time.Minute, tt.run(t, b)); err != nil {
+					t.Fatal(err)
+				}
+				dead := b.Read(schemas.Dead)
+				if len(dead) != 1 {
+					t.Fatalf("%d dead letters, want 1", len(dead))
+				}
+				if got := dead[0]; !bytes.Equal(got.Key, tt.rec.Key) || !bytes.Equal(got.Value, tt.rec.Value) || got.Size() < len(garbage) {
+					t.Errorf("the letter is not what was written: key of %d bytes, value of %d", len(got.Key), len(got.Value))
+				}
+				if got := sum(b.Committed(tt.role, tt.read)); got != 1 {
+					t.Errorf("committed %d, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+type discard struct{}
+
+func (discard) Store(context.Context, []*schemas.Delivery) error { return nil }
+func (discard) Forget(schemas.Topic, int32)                      {}
+
+// What nobody could pass on any more ends the role, with the offset; the client alone would stop to read
+// the partition in silence.
+func TestBatchThatIsTooLongToRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(numbered(3, 1)...)
+		rec := messageRecord(t, change("a"))
+		rec.Value = bytes.Repeat([]byte("x"), 70<<20)
+		foreign(t, b, rec)
+		err := run(t, time.Minute, planner(t, b, plan))
+		if err == nil || !strings.Contains(err.Error(), "the batch at offset 3 is longer than") || !strings.Contains(err.Error(), "offset to 4") {
+			t.Errorf("got %v", err)
+		}
+		if n := len(b.Read(schemas.Dead)); n != 0 {
+			t.Errorf("%d dead letters", n)
+		}
+	})
+}
+
+// A letter that could not come back is refused, and holds up no other.
+func TestRedriveRefusesWhatIsTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		big, small := messageRecord(t, change("a")), messageRecord(t, change("b"))
+		big.Value, small.Value = bytes.Repeat([]byte("x"), 5<<20), []byte("{")
+		foreign(t, b, big, small)
+		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+			t.Fatal(err)
+		}
+		d, err := kafka.NewDeadLetters(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		got, err := d.Redrive(t.Context(), kafka.DeadQuery{}, kafka.DeadOrder{Who: "ann"})
+		if err != nil || got.Done != 1 || got.Refused != 1 || !strings.Contains(got.Why.Error(), "cannot be redriven: key, value and headers are") {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		if n := len(b.Read(schemas.Again(schemas.RolePlanner))); n != 1 {
+			t.Errorf("%d records came back, want 1", n)
+		}
+	})
+}
