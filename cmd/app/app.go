@@ -1,8 +1,9 @@
 // Package app makes a process out of the parts of millrace. It is the only package
 // that imports both streams and sinks, and the only place to read to know what runs.
 //
-// It promises that whoever fails first stops the rest, that a stop is bounded in time,
-// and that no role serves before the tables that it needs have been read.
+// It promises that whoever fails first stops the rest, that a stop is bounded in time, that no
+// role serves before the tables that it needs have been read, and that none waits for an engine
+// or a store that it does not use, nor ends since one that it uses is away.
 package app
 
 import (
@@ -81,7 +82,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, fmt.Errorf("make the controls: %w", err)
 	}
 	a.kafka.Controls = a.controls
-	if a.stores, err = openStores(cfg, log); err != nil {
+	if a.stores, err = newStores(cfg, log); err != nil {
 		return nil, err
 	}
 	a.slots = kafka.NewSlots(a.stores.limit)
@@ -151,52 +152,6 @@ func (a *App) ensureTopics(ctx context.Context) error {
 		return fmt.Errorf("make the topics: %w", err)
 	}
 	return nil
-}
-
-// Run runs the roles until ctx is done, and then returns nil within the grace time.
-func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
-	l, err := a.listen(ctx)
-	if err != nil {
-		return err
-	}
-	if l != nil {
-		defer l.Close()
-	}
-	if err := a.tracing.start(ctx); err != nil {
-		return err
-	}
-	defer a.tracing.stop(ctx)
-	if err := a.db.Check(ctx); err != nil {
-		return fmt.Errorf("%w: %w", ErrPrecondition, err)
-	}
-	if err := a.stores.checkMarkers(ctx); err != nil {
-		return err
-	}
-	if err := a.ensureTopics(ctx); err != nil {
-		return err
-	}
-	parts := []part{
-		{"controls", a.controls.Run},
-		{"policies", a.policies.Run},
-		{"reader", a.reader.Run},
-	}
-	if a.cfg.Policies.Folder != "" {
-		parts = append(parts, part{"policy folder", a.policyFolder})
-	} else {
-		close(a.published)
-	}
-	for _, role := range roles {
-		made, err := a.role(role)
-		if err != nil {
-			return fmt.Errorf("make role %s: %w", role, err)
-		}
-		for _, p := range made {
-			parts = append(parts, a.controlled(p))
-		}
-	}
-	parts = append(parts, a.observed(l)...)
-	a.log.Info("run", "roles", roles)
-	return supervise(ctx, a.log, a.drain+overDrain, parts...)
 }
 
 // policyFolder publishes the documents of the folder that differ from what is in force,
@@ -285,7 +240,7 @@ type StoreName struct{ Account, Store string }
 
 // InitStore is App.InitStore without engines.
 func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName) error {
-	stores, err := openStores(cfg, log)
+	stores, err := newStores(cfg, log)
 	if err != nil {
 		return err
 	}

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/limit"
 )
 
 const (
@@ -53,8 +55,10 @@ type sight struct {
 	looked time.Time     // zero: not yet
 	fresh  time.Duration // for how long that counts
 	stall  time.Duration
-	faults map[string]error // what is wrong with each engine; nil: nothing
+	faults map[string]error // what is wrong with each engine that the roles use; nil: nothing
 	duties []duty           // as of looked, but for what the process itself knows
+	stores []BreakerState   // those that the roles touch
+	ending bool             // somebody has asked the process to end
 }
 
 // A verdict says how the process is, and why it is not better.
@@ -75,12 +79,18 @@ func judge(s sight) verdict {
 	}
 	known := !s.looked.IsZero() && s.now.Sub(s.looked) < s.fresh
 	if !known {
-		no(&v.Ready, "nothing is known of Kafka and ClickHouse yet, or any more")
+		no(&v.Ready, "nothing is known of the engines yet, or any more")
+	}
+	if s.ending {
+		no(&v.Ready, "the process is stopping")
 	}
 	for _, engine := range []string{engineKafka, engineClickHouse} {
 		if err := s.faults[engine]; known && err != nil {
 			no(&v.Ready, "%s is away: %v", engine, err)
 		}
+	}
+	if names := away(s.stores); len(names) > 0 && len(names) == len(s.stores) {
+		no(&v.Ready, "every store is away: %s", strings.Join(names, ", "))
 	}
 	joined := true
 	for _, d := range s.duties {
@@ -106,6 +116,16 @@ func judge(s sight) verdict {
 	return v
 }
 
+// away are the names of the stores that are.
+func away(stores []BreakerState) (names []string) {
+	for _, b := range stores {
+		if b.State != limit.Closed {
+			names = append(names, b.Account+"/"+b.Store)
+		}
+	}
+	return names
+}
+
 // health looks at how the process does.
 type health struct {
 	log    *slog.Logger
@@ -114,9 +134,9 @@ type health struct {
 	// What it looks at.
 	states   func() []kafka.RoleState
 	lags     func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
-	ping     func(context.Context) error // ClickHouse
-	breakers func() []BreakerState
-	publish  func([]kafka.Lag) // of metrics
+	ping     func(context.Context) error // ClickHouse; nil: no role here uses it
+	breakers func() []BreakerState       // of the stores that roles here touch
+	publish  func([]kafka.Lag)           // of metrics
 
 	mu      sync.Mutex // guards the rest
 	looked  time.Time
@@ -124,6 +144,7 @@ type health struct {
 	due     map[group]int64
 	behind  map[schemas.Role]time.Time
 	started bool
+	ending  bool
 }
 
 // A group is one class of a role.
@@ -132,12 +153,29 @@ type group struct {
 	class schemas.Class
 }
 
-func (a *App) newHealth() *health {
+func (a *App) newHealth(n needs, s *schema) *health {
 	m := a.kafka.Metrics
-	return &health{
+	h := &health{
 		log: a.log, stall: a.cfg.Health.StallAfter, prefix: a.cfg.Kafka.TopicPrefix,
-		states: m.State, lags: a.admin.Lags, ping: a.db.Ping, breakers: a.stores.Breakers, publish: m.SetLags,
+		states: m.State, lags: a.admin.Lags, breakers: func() []BreakerState { return nil }, publish: m.SetLags,
 	}
+	if n.clickhouse {
+		h.ping = s.ping
+	}
+	if n.stores {
+		h.breakers = a.stores.Breakers
+	}
+	return h
+}
+
+// stop says that the process has been asked to end.
+func (h *health) stop() {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ending = true
 }
 
 // run looks now and then, until ctx is done.
@@ -170,14 +208,15 @@ func (h *health) look(run context.Context) {
 		engineErr error
 	)
 	wg.Go(func() { lags, lagErr = h.lags(ctx, roles...) })
-	wg.Go(func() { engineErr = h.ping(ctx) })
+	if h.ping != nil {
+		wg.Go(func() { engineErr = h.ping(ctx) })
+	}
 	wg.Wait()
 	if run.Err() != nil {
 		return
 	}
 	if lagErr != nil {
 		h.log.Warn("the lag is not known", "err", lagErr)
-		lags = nil
 	} else {
 		h.publish(lags)
 	}
@@ -186,19 +225,43 @@ func (h *health) look(run context.Context) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.looked, h.faults = time.Now(), map[string]error{engineKafka: lagErr, engineClickHouse: engineErr}
+	before := h.looked
+	h.looked, h.faults = time.Now(), map[string]error{engineKafka: lagErr}
+	if h.ping != nil {
+		h.faults[engineClickHouse] = engineErr
+	}
+	if lagErr != nil {
+		h.hold(states, h.looked.Sub(before))
+		return
+	}
 	h.due = map[group]int64{}
 	for _, s := range states {
 		h.due[group{s.Role, s.Class}] = owned(s, lags, h.prefix)
 	}
-	before := h.behind
+	since := h.behind
 	h.behind = map[schemas.Role]time.Time{}
 	for _, d := range h.duties(states) {
 		if d.Able {
 			h.behind[d.Role] = h.looked
-			if since, ok := before[d.Role]; ok {
-				h.behind[d.Role] = since
+			if at, ok := since[d.Role]; ok {
+				h.behind[d.Role] = at
 			}
+		}
+	}
+}
+
+// hold leaves what was due as it was, since it is not known what is now, and does not count the time
+// since the last look: so a look that fails neither hides a stall nor makes one. h.mu is held.
+func (h *health) hold(states []kafka.RoleState, unseen time.Duration) {
+	for _, d := range h.duties(states) {
+		if since, ok := h.behind[d.Role]; ok {
+			if d.Active.After(since) {
+				since = d.Active
+			}
+			if since = since.Add(unseen); since.After(h.looked) {
+				since = h.looked
+			}
+			h.behind[d.Role] = since
 		}
 	}
 }
@@ -237,8 +300,8 @@ func (h *health) duties(states []kafka.RoleState) (all []duty) {
 		due := h.due[group{s.Role, s.Class}]
 		d.Due += due
 		held := s.InFlight > 0 && s.Held >= s.InFlight && s.Busy == 0
-		away := stores(s.Role) && h.faults[engineClickHouse] != nil
-		d.Able = d.Able || due > 0 && !held && !away
+		waits := stores(s.Role) && h.faults[engineClickHouse] != nil
+		d.Able = d.Able || due > 0 && !held && !waits
 		if s.Active.After(d.Active) {
 			d.Active = s.Active
 		}
@@ -250,9 +313,9 @@ func (h *health) duties(states []kafka.RoleState) (all []duty) {
 // A report is what the process says of itself.
 type report struct {
 	verdict
-	Engines  map[string]string `json:"engines"` // "ok", or what is wrong
+	Engines  map[string]string `json:"engines"` // that the roles use: "ok", or what is wrong
 	Roles    []duty            `json:"roles"`
-	Breakers []breakerReport   `json:"breakers"` // of all stores
+	Breakers []breakerReport   `json:"breakers"` // of all stores, where a role touches them
 }
 
 type breakerReport struct {
@@ -269,7 +332,8 @@ func (h *health) report() report {
 	defer h.mu.Unlock()
 	duties := h.duties(states)
 	r := report{Engines: map[string]string{}, Roles: duties, Breakers: []breakerReport{},
-		verdict: judge(sight{now: time.Now(), looked: h.looked, fresh: 4 * h.every(), stall: h.stall, faults: h.faults, duties: duties})}
+		verdict: judge(sight{now: time.Now(), looked: h.looked, fresh: 4 * h.every(), stall: h.stall, faults: h.faults,
+			duties: duties, stores: breakers, ending: h.ending})}
 	h.started = h.started || r.Started
 	r.Started = h.started
 	for engine, err := range h.faults {

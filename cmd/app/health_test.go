@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/storage/limit"
 )
 
 const stallAfter = 5 * time.Minute
@@ -32,6 +33,8 @@ func TestJudge(t *testing.T) {
 		duties []duty
 		looked time.Time
 		faults map[string]error
+		stores []BreakerState
+		ending bool
 		want   verdict
 	}{
 		"work is done":                        {duties: []duty{busy}, want: all},
@@ -51,12 +54,16 @@ func TestJudge(t *testing.T) {
 		"Kafka is away":                       {duties: []duty{busy}, faults: map[string]error{engineKafka: away}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka is away: connection refused"}}},
 		"ClickHouse is away":                  {duties: []duty{busy}, faults: map[string]error{engineClickHouse: away}, want: verdict{Live: true, Started: true, Reasons: []string{"clickhouse is away: connection refused"}}},
 		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: verdict{Started: true, Reasons: []string{"clickhouse is away: connection refused", stall.Reasons[0]}}},
-		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: verdict{Live: true, Reasons: []string{"nothing is known of Kafka and ClickHouse yet, or any more"}}},
-		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: verdict{Live: true, Reasons: []string{"nothing is known of Kafka and ClickHouse yet, or any more"}}},
-		"stuck, though nobody looks any more": {duties: with(func(d *duty) { d.Stuck = 1 }), looked: ago(time.Minute), want: verdict{Reasons: []string{"nothing is known of Kafka and ClickHouse yet, or any more", "role copier: 1 tasks ignore that they were cancelled"}}},
+		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: verdict{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
+		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: verdict{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
+		"stuck, though nobody looks any more": {duties: with(func(d *duty) { d.Stuck = 1 }), looked: ago(time.Minute), want: verdict{Reasons: []string{"nothing is known of the engines yet, or any more", "role copier: 1 tasks ignore that they were cancelled"}}},
+		"one store is away":                   {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
+		"every store is away":                 {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: verdict{Live: true, Started: true, Reasons: []string{"every store is away: a/1, b/1"}}},
+		"asked to end":                        {duties: []duty{busy}, ending: true, want: verdict{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := sight{now: now, looked: ago(10 * time.Second), fresh: time.Minute, stall: stallAfter, faults: tt.faults, duties: tt.duties}
+			s := sight{now: now, looked: ago(10 * time.Second), fresh: time.Minute, stall: stallAfter, faults: tt.faults, duties: tt.duties,
+				stores: tt.stores, ending: tt.ending}
 			if tt.looked.Equal(time.Time{}.Add(1)) {
 				s.looked = time.Time{}
 			} else if !tt.looked.IsZero() {
@@ -76,13 +83,20 @@ type scene struct {
 	lagErr error
 	ping   error
 	set    int // times that lags were set
+	flaky  int // each so many looks one fails
+	looks  int
 }
 
 func (s *scene) health(stall time.Duration) *health {
 	return &health{
 		log: slog.New(slog.DiscardHandler), stall: stall, prefix: "p.",
-		states:   func() []kafka.RoleState { return s.states },
-		lags:     func(context.Context, ...schemas.Role) ([]kafka.Lag, error) { return s.lags, s.lagErr },
+		states: func() []kafka.RoleState { return s.states },
+		lags: func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
+			if s.looks++; s.flaky > 0 && s.looks%s.flaky == 0 {
+				return nil, errors.New("away")
+			}
+			return s.lags, s.lagErr
+		},
 		ping:     func(context.Context) error { return s.ping },
 		breakers: func() []BreakerState { return nil },
 		publish:  func([]kafka.Lag) { s.set++ },
@@ -147,6 +161,27 @@ func TestHealth(t *testing.T) {
 			during: func(s *scene, d time.Duration) {
 				s.lagErr = nil
 				if d < 9*time.Minute {
+					s.lagErr = errors.New("away")
+				}
+			}, live: true},
+		"now and then Kafka does not say": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}, flaky: 4}},
+		"Kafka was away for most of the time": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, d time.Duration) {
+				s.lagErr = nil
+				if d >= 2*time.Minute && d < 8*time.Minute {
+					s.lagErr = errors.New("away")
+				}
+			}, live: true},
+		"something was done before Kafka went away": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			during: func(s *scene, d time.Duration) {
+				if d < 4*time.Minute {
+					s.states[0].Active = time.Now()
+				}
+				s.lagErr = nil
+				if d >= 4*time.Minute && d < 7*time.Minute {
 					s.lagErr = errors.New("away")
 				}
 			}, live: true},

@@ -36,9 +36,9 @@ func get(t *testing.T, h http.Handler, method, path string) (int, string) {
 
 func TestHandler(t *testing.T) {
 	s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
-	h := s.health(stallAfter)
+	h, one := s.health(stallAfter), limit.Closed
 	h.breakers = func() []BreakerState {
-		return []BreakerState{{Account: "acme", Store: "2", State: limit.Open, Since: time.Unix(1000, 0).UTC(), Cause: errors.New("input/output error")}}
+		return []BreakerState{{Account: "acme", Store: "1", State: one}, {Account: "acme", Store: "2", State: limit.Open, Since: time.Unix(1000, 0).UTC(), Cause: errors.New("input/output error")}}
 	}
 	srv := handler(h, newRegistry(), h.log)
 	codes := func() (got [3]int) {
@@ -59,6 +59,10 @@ func TestHandler(t *testing.T) {
 	check("before it has joined", [3]int{503, 503, 200})
 	s.states[0].Member = true
 	check("joined", [3]int{200, 200, 200})
+	one = limit.Open
+	check("every store is away", [3]int{200, 503, 200})
+	one = limit.Closed
+	check("one store is back", [3]int{200, 200, 200})
 	s.states[0].Member = false
 	check("out of its group: it has started all the same", [3]int{200, 503, 200})
 	s.states[0].Member, s.ping = true, errors.New("refused")
@@ -88,7 +92,7 @@ func TestHandler(t *testing.T) {
 	want.Engines = map[string]string{"kafka": "ok", "clickhouse": "refused"}
 	want.Roles = want.Roles[:1]
 	want.Roles[0].Role, want.Roles[0].Member, want.Roles[0].Stuck = "copier", true, 1
-	want.Breakers = []breakerReport{{Store: "acme/2", State: limit.Open.String(), Since: time.Unix(1000, 0).UTC(), Cause: "input/output error"}}
+	want.Breakers = []breakerReport{{Store: "acme/1", State: limit.Closed.String()}, {Store: "acme/2", State: limit.Open.String(), Since: time.Unix(1000, 0).UTC(), Cause: "input/output error"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v\nin %s", got, want, body)
 	}
@@ -119,7 +123,7 @@ func TestListen(t *testing.T) {
 		t.Errorf("got %v, want what is wrong with which setting", err)
 	}
 	a.cfg.HTTP.Listen = ""
-	if l, err := a.listen(t.Context()); l != nil || err != nil || a.observed(nil) != nil {
+	if l, err := a.listen(t.Context()); l != nil || err != nil {
 		t.Errorf("got %v and %v without the setting", l, err)
 	}
 }

@@ -57,17 +57,6 @@ func (a *App) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// observed are the parts that tell on l how the process is; none without l.
-func (a *App) observed(l net.Listener) []part {
-	if l == nil {
-		return nil
-	}
-	h := a.newHealth()
-	return []part{{"health", h.run}, {"http", func(ctx context.Context) error {
-		return serve(ctx, l, handler(h, a.registry, a.log), a.log)
-	}}}
-}
-
 // handler answers /livez, /readyz, /startupz and /metrics.
 func handler(h *health, reg *prometheus.Registry, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()

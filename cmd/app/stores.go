@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -24,6 +24,7 @@ import (
 // Stores are the stores of the configuration, opened. Its methods are what the
 // processors need to know of them.
 type Stores struct {
+	log      *slog.Logger
 	byKey    map[string]store // by schemas.Key(account, id)
 	accounts map[string][]string
 	limits   map[string]config.Limits // by account
@@ -31,26 +32,28 @@ type Stores struct {
 }
 
 type store struct {
-	storage.Store // the driver's, behind the breaker
-	driver        storage.Store
+	storage.Store // the mount, behind the breaker
+	mount         *mount
 	breaker       *limit.Breaker
+	turns         *turns
 	cfg           config.Store
 }
 
-// openStores opens every store of cfg. It touches the roots of file stores, no network.
-func openStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
-	s := &Stores{byKey: map[string]store{}, accounts: map[string][]string{}, limits: map[string]config.Limits{}}
+// newStores knows every store of cfg. It opens none: a store is opened when it is first used.
+func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
+	s := &Stores{log: log, byKey: map[string]store{}, accounts: map[string][]string{}, limits: map[string]config.Limits{}}
 	var errs []error
 	for _, a := range cfg.Accounts {
 		s.limits[a.ID] = a.Limits
 		for _, c := range a.Stores {
-			opened, err := openStore(a.ID, c, log)
+			open, err := driver(a.ID, c, log)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("open store %s/%s: %w: make or mount its root, or mend accounts in the configuration", a.ID, c.ID, err))
+				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
 				continue
 			}
-			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log})
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(opened, b), opened, b, c}
+			m, changes := &mount{kind: c.Driver, open: open}, new(turns)
+			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.count})
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(m, b), m, b, changes, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// Primary first: the order in which good copies are looked for.
@@ -76,14 +79,16 @@ func rank(c config.Store) int {
 	return 1
 }
 
-// openStore is the one switch over drivers.
-func openStore(account string, c config.Store, log *slog.Logger) (storage.Store, error) {
+// driver is the one switch over drivers. It returns what opens a store.
+func driver(account string, c config.Store, log *slog.Logger) (open func() (storage.Store, error), err error) {
 	switch c.Driver {
 	case "file":
-		return file.Open(file.Config{ID: schemas.Key(account, c.ID), Root: c.Root,
-			Skipped: func(path, reason string) {
-				log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
-			}})
+		return func() (storage.Store, error) {
+			return file.Open(file.Config{ID: schemas.Key(account, c.ID), Root: c.Root,
+				Skipped: func(path, reason string) {
+					log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
+				}})
+		}, nil
 	default:
 		return nil, fmt.Errorf("unknown driver %q", c.Driver)
 	}
@@ -92,7 +97,7 @@ func openStore(account string, c config.Store, log *slog.Logger) (storage.Store,
 // CheckStores opens the stores of cfg and reads their markers, so that what a person must mend is
 // told before anything is made.
 func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	stores, err := openStores(cfg, log)
+	stores, err := newStores(cfg, log)
 	if err != nil {
 		return err
 	}
@@ -103,9 +108,7 @@ func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 func (s *Stores) close() error {
 	var errs []error
 	for _, st := range s.byKey {
-		if c, ok := st.driver.(io.Closer); ok {
-			errs = append(errs, c.Close())
-		}
+		errs = append(errs, st.mount.close())
 	}
 	return errors.Join(errs...)
 }
@@ -128,13 +131,11 @@ func (s *Stores) Admit(account, id string) error {
 
 // Path returns where an item's bytes lie in a store that keeps them in files.
 func (s *Stores) Path(name StoreName, space, item string) (string, error) {
-	files, ok := s.byKey[schemas.Key(name.Account, name.Store)].driver.(interface {
-		Path(space, item string) (string, error)
-	})
+	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
 	if !ok {
-		return "", fmt.Errorf("no store %s/%s that keeps files", name.Account, name.Store)
+		return "", fmt.Errorf("no store %s/%s", name.Account, name.Store)
 	}
-	return files.Path(space, item)
+	return st.mount.Path(space, item)
 }
 
 // limit is what the configuration says of a store, or of an account as a whole.
@@ -169,25 +170,32 @@ func (s *Stores) Breakers() []BreakerState {
 // IDs returns the ids of an account's stores, the primary first.
 func (s *Stores) IDs(account string) []string { return s.accounts[account] }
 
-// checkMarkers refuses stores whose marker cannot be read: a root that is not mounted
-// must not look like a store that lost everything. It asks the drivers: what a person
-// mends before anything runs is no failure of a store that is in use.
+// checkMarkers refuses stores whose marker cannot be read, for a person who waits for them: a root
+// that is not mounted must not look like a store that lost everything. It passes by the
+// breakers: what a person mends before anything runs is no failure of a store that is in use.
 func (s *Stores) checkMarkers(ctx context.Context) error {
 	var errs []error
 	for account, ids := range s.accounts {
 		for _, id := range ids {
-			err := s.byKey[schemas.Key(account, id)].driver.Marker(ctx)
-			switch {
-			case errors.Is(err, storage.ErrNoMarker):
-				errs = append(errs, fmt.Errorf("%w: if it is mounted and new to millrace, run: millrace store init %s/%s", err, account, id))
-			case errors.Is(err, storage.ErrWrongMarker):
-				errs = append(errs, fmt.Errorf("%w: check the root of store %s/%s in the configuration", err, account, id))
-			case err != nil:
-				errs = append(errs, fmt.Errorf("store %s/%s: %w", account, id, err))
+			if err := s.byKey[schemas.Key(account, id)].mount.Marker(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", account, id, err, remedy(StoreName{account, id}, err)))
 			}
 		}
 	}
 	return precondition(errs)
+}
+
+// remedy says what a person can do about a marker that could not be read.
+func remedy(n StoreName, err error) string {
+	switch {
+	case errors.Is(err, storage.ErrWrongMarker):
+		return "check its root in the configuration"
+	case errors.Is(err, fs.ErrNotExist):
+		return "make or mount its root, or mend accounts in the configuration"
+	case errors.Is(err, storage.ErrNoMarker):
+		return fmt.Sprintf("if it is mounted and new to millrace, run: millrace store init %s/%s", n.Account, n.Store)
+	}
+	return "see that it is up, mounted and reachable"
 }
 
 // init writes a store's marker where it has none.
@@ -196,9 +204,12 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 	if !ok {
 		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
 	}
-	err := st.driver.Marker(ctx)
-	if errors.Is(err, storage.ErrNoMarker) {
-		err = st.driver.WriteMarker(ctx)
+	d, err := st.mount.reach()
+	if err != nil {
+		return fmt.Errorf("%w: open store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, remedy(name, err))
+	}
+	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
+		err = d.WriteMarker(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)

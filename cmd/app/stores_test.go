@@ -31,7 +31,7 @@ func openTestStores(t *testing.T, dir string) *Stores {
 		{ID: "zoo", Stores: []config.Store{at("zoo", "a")}},
 		{ID: "acme", Stores: []config.Store{at("acme", "a"), at("acme", "b")}},
 	}}
-	s, err := openStores(cfg, slog.New(slog.DiscardHandler))
+	s, err := newStores(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,19 +12,36 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// trimmer deletes what every reader has handled, now and then; no part where it is turned off.
+// trimmer deletes what every reader has handled, now and then, but not while the sweeper or everything
+// is paused; no part where it is turned off.
 func (a *App) trimmer() []part {
 	if a.cfg.Trim.Every <= 0 {
 		return nil
 	}
 	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
 	return []part{{"trimmer", func(ctx context.Context) error {
-		for ctx.Err() == nil {
+		for a.leave(ctx) {
 			a.trim(ctx, t)
 			_ = retry.Sleep(ctx, a.cfg.Trim.Every) // only ctx ends it early
 		}
 		return nil
 	}}}
+}
+
+// leave waits until the sweeper is not paused. It returns false where ctx ends before.
+func (a *App) leave(ctx context.Context) bool {
+	changed, cancel := a.controls.Watch()
+	defer cancel()
+	for said := false; a.controls.Role(schemas.RoleSweeper) && ctx.Err() == nil; said = true {
+		if !said {
+			a.log.Info("trimming paused")
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+	return ctx.Err() == nil
 }
 
 // trim trims once, and puts on record what that came to. What failed is left to the next time.

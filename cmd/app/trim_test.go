@@ -88,3 +88,52 @@ func TestTrimmerOff(t *testing.T) {
 		t.Errorf("got %v, want none", parts)
 	}
 }
+
+// While the sweeper is paused, or everything, nothing is trimmed, and right after that it is.
+func TestTrimmerIsPaused(t *testing.T) {
+	for name, ctl := range map[string]*pb.Control{"all": {Paused: true}, "the sweeper": {Paused: true, Role: string(schemas.RoleSweeper)}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				admin, err := kafka.NewAdmin(b.Config())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer admin.Close()
+				p, err := kafka.NewProducer(b.Config(), "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close()
+				a := &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour}}, log: slog.New(slog.DiscardHandler), admin: admin, producer: p, controls: &kafka.Controls{}}
+				set := func(paused bool) {
+					ctl.Paused = paused
+					if err := a.controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {
+						t.Fatal(err)
+					}
+				}
+				jobs := func(when string, want int) {
+					t.Helper()
+					time.Sleep(2*time.Hour + time.Minute)
+					synctest.Wait()
+					if got := len(b.Bodies(schemas.Jobs)); got != want {
+						t.Errorf("%s: %d jobs, want %d", when, got, want)
+					}
+				}
+				set(true)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- a.trimmer()[0].run(ctx) }()
+				jobs("paused from the start", 0)
+				set(false)
+				jobs("let go", 3)
+				set(true)
+				jobs("paused on the way", 3)
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

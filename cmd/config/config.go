@@ -97,7 +97,7 @@ type Policies struct {
 type Kafka struct {
 	// Addresses to start from, host:port.
 	Brokers []string `key:"brokers"`
-	// Goes before the name of every topic and group.
+	// Goes before the name of every topic and group: letters, digits, dot, dash and underscore, a letter or digit first.
 	TopicPrefix string `key:"topic_prefix"`
 	// Of topics that are made; those that exist stay as they are.
 	Partitions int `key:"partitions"`
@@ -111,9 +111,10 @@ type Kafka struct {
 	SASL SASL `key:"sasl"`
 	// Who shares out partitions: the members of a group (classic), or the brokers (consumer, KIP-848, which is for Kafka 4.3 and newer).
 	GroupProtocol string `key:"group_protocol" oneof:"classic|consumer"`
-	// A name of this process among those that run the same roles, such as its pod's. With it a restart within session_timeout moves no partitions.
+	// A name of this process among those that run the same roles, such as its pod's. With it a restart within the session's time-out moves no partitions.
 	Instance string `key:"instance"`
-	// How long a member may be silent before its partitions go to others.
+	// How long a member may be silent before its partitions go to others: 6s to 30m. With group_protocol consumer the brokers
+	// say so (group.consumer.session.timeout.ms), and this must be left out.
 	SessionTimeout time.Duration `key:"session_timeout"`
 }
 
@@ -207,7 +208,7 @@ type Roles struct {
 	Attempts int `key:"attempts"`
 	// How many messages of class high are begun for one of class low, while both have work.
 	HighWeight int `key:"high_weight"`
-	// How long a task may go on without progress before it is cancelled.
+	// How long a task may go on without progress before it is cancelled; 1s or more.
 	Stall time.Duration `key:"stall"`
 	// How long tasks at work may go on when the process stops or their partition moves; then they are cancelled, and done again.
 	Drain time.Duration `key:"drain"`
@@ -217,9 +218,9 @@ type Roles struct {
 type Role struct {
 	// Items at a time, in one process.
 	Workers int `key:"workers"`
-	// Of the workers, those that are kept free of class low.
+	// Of the workers, those that are kept free of class low. Not for the deleter, which has no such class.
 	Reserved int `key:"reserved"`
-	// Large items at a time, besides.
+	// Large items at a time, besides. Not for the deleter either.
 	Large int `key:"large"`
 	// Messages of one partition that are read and not done.
 	Window int `key:"window"`
@@ -239,7 +240,7 @@ type Sink struct {
 
 // Trim says how topics are trimmed: records that every reader has handled are deleted, and no others.
 type Trim struct {
-	// Time between two looks; 0 turns it off.
+	// Time between two looks, 1m or more; 0 turns it off. Nothing is trimmed while the sweeper, or everything, is paused.
 	Every time.Duration `key:"every"`
 	// How long records are kept although they are handled.
 	Keep time.Duration `key:"keep"`
@@ -247,7 +248,7 @@ type Trim struct {
 
 // Health says when the process calls itself unhealthy.
 type Health struct {
-	// There is work that is due and not paused, and nothing of it has been done for this long.
+	// There is work that is due and not paused, and nothing of it has been done for this long; 1s or more.
 	StallAfter time.Duration `key:"stall_after"`
 }
 

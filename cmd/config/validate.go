@@ -15,7 +15,7 @@ import (
 
 var (
 	idForm       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
-	prefixForm   = regexp.MustCompile(`^[A-Za-z0-9._-]{0,100}$`)
+	prefixForm   = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$`)
 	laneForm     = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
 	databaseForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 )
@@ -45,9 +45,11 @@ func validate(c *Config, fault report) {
 	positive("fixity.fresh_wait", f.FreshWait, fault)
 	notNegative("deletes.delay", c.Deletes.Delay, fault)
 	validateRoles(&c.Roles, fault)
-	notNegative("trim.every", c.Trim.Every, fault)
+	if c.Trim.Every != 0 {
+		atLeast("trim.every", c.Trim.Every, time.Minute, fault)
+	}
 	notNegative("trim.keep", c.Trim.Keep, fault)
-	positive("health.stall_after", c.Health.StallAfter, fault)
+	atLeast("health.stall_after", c.Health.StallAfter, time.Second, fault)
 	if c.HTTP.Listen != "" {
 		addresses("http.listen", []string{c.HTTP.Listen}, func(_ string, value any, reason string) { fault("http.listen", value, reason) })
 	}
@@ -74,13 +76,16 @@ func validateRoles(r *Roles, fault report) {
 			if role.Large != 0 {
 				fault(at+".large", role.Large, "deletes have no large class")
 			}
+			if role.Reserved > 0 {
+				fault(at+".reserved", role.Reserved, "deletes have no class low: there is nothing to keep workers free of")
+			}
 		} else {
 			between(at+".large", role.Large, 4096, fault)
 		}
 	}
 	between("roles.attempts", r.Attempts, 1000, fault)
 	between("roles.high_weight", r.HighWeight, 1000, fault)
-	positive("roles.stall", r.Stall, fault)
+	atLeast("roles.stall", r.Stall, time.Second, fault)
 	positive("roles.drain", r.Drain, fault)
 	if r.Drain > 4*time.Minute {
 		fault("roles.drain", formatDuration(r.Drain), "want 4m at most: the brokers give a member five minutes to let go of its partitions")
@@ -201,7 +206,7 @@ func within(path, parent string) bool {
 func validateKafka(k *Kafka, fault report) {
 	addresses("kafka.brokers", k.Brokers, fault)
 	if !prefixForm.MatchString(k.TopicPrefix) {
-		fault("kafka.topic_prefix", k.TopicPrefix, "want at most 100 letters, digits, dots, dashes and underscores")
+		fault("kafka.topic_prefix", k.TopicPrefix, "want at most 100 letters, digits, dots, dashes and underscores, a letter or digit first")
 	}
 	between("kafka.partitions", k.Partitions, 10_000, fault)
 	between("kafka.replication", k.Replication, 100, fault)
@@ -212,7 +217,7 @@ func validateKafka(k *Kafka, fault report) {
 	if k.Instance != "" && !idForm.MatchString(k.Instance) {
 		fault("kafka.instance", k.Instance, "want letters, digits, dots, dashes and underscores, a letter or digit first")
 	}
-	positive("kafka.session_timeout", k.SessionTimeout, fault)
+	validateSession(k, fault)
 	validateTLS("kafka.tls", k.TLS, fault)
 	switch s := k.SASL; {
 	case s.Mechanism == "":
@@ -223,6 +228,19 @@ func validateKafka(k *Kafka, fault report) {
 		fault("kafka.sasl.user", nil, "is missing")
 	case s.Password.IsZero():
 		fault("kafka.sasl.password", nil, "is missing")
+	}
+}
+
+// validateSession knows what brokers allow that are not set otherwise, and that three heartbeats must
+// fit into a session.
+func validateSession(k *Kafka, fault report) {
+	const at = "kafka.session_timeout"
+	switch d := k.SessionTimeout; {
+	case d < 6*time.Second || d > 30*time.Minute:
+		fault(at, formatDuration(d), "want 6s to 30m: brokers allow no other")
+	case k.GroupProtocol == "consumer" && d != Default().Kafka.SessionTimeout:
+		fault(at, formatDuration(d), "has no effect with kafka.group_protocol consumer: the brokers say how long a session is; "+
+			"leave it out, and set group.consumer.session.timeout.ms there")
 	}
 }
 
@@ -300,6 +318,12 @@ func ladder(at string, steps []time.Duration, fault report) {
 func positive(at string, d time.Duration, fault report) {
 	if d <= 0 {
 		fault(at, formatDuration(d), "want more than 0")
+	}
+}
+
+func atLeast(at string, d, least time.Duration, fault report) {
+	if d < least {
+		fault(at, formatDuration(d), "want "+formatDuration(least)+" or more")
 	}
 }
 

@@ -183,6 +183,10 @@ func newDeadShow() *cobra.Command {
 	return c
 }
 
+// deadCodes are the exit codes of redrive and discard.
+const deadCodes = `Exit codes: 0 all of them, 1 none or not to the end, 2 usage, 4 some were refused (it is said why) and the
+others are done, 5 precondition, 130 interrupted.`
+
 // deadOrder is what redrive and discard have in common.
 type deadOrder struct {
 	deadFlags
@@ -228,7 +232,9 @@ func newDeadRedrive() *cobra.Command {
 		Long: `Sends dead letters, named or chosen, to the role that could not handle them, with all attempts before
 them and their history kept. What the sinks could not store goes to the topic where it came from, and so
 does a letter whose value was edited. Nothing is removed: the letters stay, and it is put on record that
-they were redriven, so that the same command goes on with the rest where it was stopped.`,
+they were redriven, so that the same command goes on with the rest where it was stopped.
+
+` + deadCodes,
 		RunE: func(c *cobra.Command, ids []string) error {
 			q, order, err := o.order(ids)
 			if err != nil {
@@ -259,6 +265,10 @@ func newDeadDiscard() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "discard [ID...] --reason TEXT",
 		Short: "Put on record that dead letters are not to be handled any more; they stay where they are",
+		Long: `Puts on record that dead letters, named or chosen, are not to be handled any more, and why. They stay
+where they are, and can be redriven by their ids with --force.
+
+` + deadCodes,
 		RunE: func(c *cobra.Command, ids []string) error {
 			q, order, err := o.order(ids)
 			if err != nil {
@@ -317,9 +327,13 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 		if o.state != "" && verb == "redrive" && r.Done > 0 {
 			fmt.Fprintf(out, "they are handled when 'millrace standalone --state %s' runs\n", o.state)
 		}
-		if r.Refused > 0 {
-			return fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.Why)
+		if r.Refused == 0 {
+			return nil
 		}
-		return nil
+		err = fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.Why)
+		if r.Done > 0 {
+			err = fmt.Errorf("%w: %w", errPartly, err)
+		}
+		return err
 	})
 }

@@ -25,18 +25,33 @@ const (
 	exitError        = 1
 	exitUsage        = 2
 	exitFindings     = 3
+	exitPartly       = 4
 	exitPrecondition = 5
 	exitInterrupted  = 130
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := context.WithCancel(context.Background())
+	go obey(signals, stop, os.Exit) // for as long as the process lives
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// errUsage marks a command line that cannot be meant.
-var errUsage = errors.New("usage")
+// obey has the first signal stop the process, and the second one end it at once. It is not left to
+// the signals' default: a shell may have started the process with SIGINT ignored.
+func obey(signals <-chan os.Signal, stop context.CancelFunc, exit func(int)) {
+	<-signals
+	stop()
+	<-signals
+	exit(exitInterrupted)
+}
+
+// Sentinels that choose an exit code.
+var (
+	errUsage  = errors.New("usage")       // a command line that cannot be meant
+	errPartly = errors.New("partly done") // what was refused is left; the rest is done
+)
 
 // run is main without the process.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -62,6 +77,8 @@ func exitCode(ctx context.Context, err error) int {
 		return exitUsage
 	case errors.Is(err, app.ErrPrecondition):
 		return exitPrecondition
+	case errors.Is(err, errPartly):
+		return exitPartly
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitInterrupted
 	}
@@ -76,7 +93,7 @@ func newRoot() *cobra.Command {
 and again that every copy is intact, repairs what is not, and can tell years later what
 happened to any item.
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupted.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition, 130 interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,

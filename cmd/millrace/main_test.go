@@ -8,9 +8,32 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
+
+// The first signal asks the process to stop, and only the second one ends it, whatever still runs.
+func TestObey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		signals, code := make(chan os.Signal), make(chan int, 1)
+		go obey(signals, stop, func(n int) { code <- n })
+		synctest.Wait()
+		if ctx.Err() != nil {
+			t.Fatal("it stops without a signal")
+		}
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		if ctx.Err() == nil || len(code) > 0 {
+			t.Fatalf("the first signal: stopped: %v, ended: %d", ctx.Err(), len(code))
+		}
+		signals <- syscall.SIGINT
+		if got := <-code; got != exitInterrupted {
+			t.Errorf("ended with %d, want %d", got, exitInterrupted)
+		}
+	})
+}
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -21,8 +22,17 @@ func newRun() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run --config FILE --roles ROLE,...",
 		Short: "Run roles against the Kafka and ClickHouse of the configuration",
-		Long:  fmt.Sprintf("Runs any set of roles; as many processes as wanted share the work.\n\nRoles: %v.", app.Roles()),
-		Args:  noArgs,
+		Long: fmt.Sprintf(`Runs any set of roles; as many processes as wanted share the work. What the roles do not use need not be
+there; a ClickHouse or a store that is away is waited for, and the rest goes on.
+
+The first signal (SIGINT, SIGTERM) has no new work begun and what is at work end, for roles.drain at most;
+a second one ends the process at once (exit code 130), and then what was at work is done again elsewhere.
+
+Roles: %v.
+
+Exit codes: 0 stopped by a signal, 1 error, 2 usage, 5 what a person must mend first: a migration that is
+missing, a root that is another store's, a port that is taken.`, app.Roles()),
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
 				return fmt.Errorf("%w: name a configuration with --config FILE", errUsage)
@@ -35,7 +45,9 @@ func newRun() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a, err := app.Open(c.Context(), cfg, app.Options{Log: newLog(cfg, c.ErrOrStderr())})
+			log := newLog(cfg, c.ErrOrStderr())
+			defer tellStop(c.Context(), log)()
+			a, err := app.Open(c.Context(), cfg, app.Options{Log: log})
 			if err != nil {
 				return err
 			}
@@ -46,6 +58,11 @@ func newRun() *cobra.Command {
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
 	c.Flags().StringSliceVar(&roles, "roles", nil, "`ROLES` to run, or all")
 	return c
+}
+
+// tellStop tells, when ctx ends, what the signal does. What it returns ends that.
+func tellStop(ctx context.Context, log *slog.Logger) (end func() bool) {
+	return context.AfterFunc(ctx, func() { log.Info("signal: the process stops; a second one ends it at once") })
 }
 
 // chooseRoles reads the names of roles; none is not all, so that nobody runs what he did not name.
@@ -109,6 +126,7 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 		return fmt.Errorf("%w: name a state directory with --state DIR, or state.dir in the configuration", errUsage)
 	}
 	log := newLog(cfg, stderr)
+	defer tellStop(ctx, log)()
 	if err := app.CheckStores(ctx, cfg, log); err != nil {
 		return err
 	}

@@ -1,0 +1,261 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A mount is a store that need not be there when the process starts. Until its marker has been
+// read once nothing of it is believed and nothing is written to it: every operation looks for
+// the marker first, and where that is not found it fails with an error of class unavailable. From
+// then on operations go straight to the driver, which knows by itself when the store is gone.
+type mount struct {
+	kind string // the driver's name
+	open func() (storage.Store, error)
+
+	seen atomic.Pointer[storage.Store] // the driver, once its marker was read
+
+	opening sync.Mutex    // held while the driver is opened, which may hang
+	driver  storage.Store // guarded by opening; nil: not opened yet
+
+	mu   sync.Mutex // guards last
+	last *looking   // the newest
+}
+
+// A looking is one look for the marker. err is set before done is closed.
+type looking struct {
+	done chan struct{}
+	err  error
+}
+
+var _ storage.Store = (*mount)(nil)
+
+// reach opens the driver if it is not open. It may block for as long as the root does.
+func (m *mount) reach() (storage.Store, error) {
+	m.opening.Lock()
+	defer m.opening.Unlock()
+	if m.driver == nil {
+		d, err := m.open()
+		if err != nil {
+			return nil, err
+		}
+		m.driver = d
+	}
+	return m.driver, nil
+}
+
+// found returns the driver, if its marker has been read or can be now.
+func (m *mount) found(ctx context.Context) (storage.Store, error) {
+	if d := m.seen.Load(); d != nil {
+		return *d, nil
+	}
+	l := m.look(ctx)
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		return nil, retry.Unavailable(fmt.Errorf("look for the store's marker: %w", context.Cause(ctx)))
+	}
+	if l.err != nil {
+		return nil, retry.Unavailable(l.err)
+	}
+	return *m.seen.Load(), nil
+}
+
+// look begins to look for the marker, or joins those who do. There is one goroutine for it at most,
+// and nobody waits for it without a bound: a network mount can hang for as long as it likes.
+func (m *mount) look(ctx context.Context) *looking {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last != nil {
+		select {
+		case <-m.last.done:
+		default:
+			return m.last
+		}
+	}
+	l := &looking{done: make(chan struct{})}
+	m.last = l
+	ctx = context.WithoutCancel(ctx) // others wait for it too
+	go func() {
+		defer close(l.done)
+		d, err := m.reach()
+		if err == nil {
+			err = d.Marker(ctx)
+		}
+		if l.err = err; err == nil {
+			m.seen.Store(&d)
+		}
+	}()
+	return l
+}
+
+// close closes the driver. One that is still being opened is left to the end of the process.
+func (m *mount) close() error {
+	if !m.opening.TryLock() {
+		return nil
+	}
+	defer m.opening.Unlock()
+	if c, ok := m.driver.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// errNoFiles says that a store has no paths.
+var errNoFiles = errors.New("the store does not keep files")
+
+// Path returns where an item's bytes lie.
+func (m *mount) Path(space, item string) (string, error) {
+	d, err := m.reach()
+	if err != nil {
+		return "", err
+	}
+	files, ok := d.(interface {
+		Path(space, item string) (string, error)
+	})
+	if !ok {
+		return "", errNoFiles
+	}
+	return files.Path(space, item)
+}
+
+// Capabilities implements storage.Store. Of a store that was not found yet only the kind is known;
+// whoever asks has had an answer of another method before.
+func (m *mount) Capabilities() storage.Capabilities {
+	if d := m.seen.Load(); d != nil {
+		return (*d).Capabilities()
+	}
+	return storage.Capabilities{Kind: m.kind}
+}
+
+// Spaces implements storage.Store.
+func (m *mount) Spaces(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		d, err := m.found(ctx)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		d.Spaces(ctx)(yield)
+	}
+}
+
+// StatSpace implements storage.Store.
+func (m *mount) StatSpace(ctx context.Context, space string) (storage.Space, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Space{}, err
+	}
+	return d.StatSpace(ctx, space)
+}
+
+// CreateSpace implements storage.Store.
+func (m *mount) CreateSpace(ctx context.Context, space storage.Space) error {
+	d, err := m.found(ctx)
+	if err != nil {
+		return err
+	}
+	return d.CreateSpace(ctx, space)
+}
+
+// SetSpace implements storage.Store.
+func (m *mount) SetSpace(ctx context.Context, space storage.Space) error {
+	d, err := m.found(ctx)
+	if err != nil {
+		return err
+	}
+	return d.SetSpace(ctx, space)
+}
+
+// DeleteSpace implements storage.Store.
+func (m *mount) DeleteSpace(ctx context.Context, space string) error {
+	d, err := m.found(ctx)
+	if err != nil {
+		return err
+	}
+	return d.DeleteSpace(ctx, space)
+}
+
+// List implements storage.Store.
+func (m *mount) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
+	return func(yield func(storage.Object, error) bool) {
+		d, err := m.found(ctx)
+		if err != nil {
+			yield(storage.Object{}, err)
+			return
+		}
+		d.List(ctx, space, after)(yield)
+	}
+}
+
+// Stat implements storage.Store.
+func (m *mount) Stat(ctx context.Context, space, item string) (storage.Object, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return d.Stat(ctx, space, item)
+}
+
+// Open implements storage.Store.
+func (m *mount) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	return d.Open(ctx, space, item, version)
+}
+
+// Put implements storage.Store.
+func (m *mount) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return d.Put(ctx, space, item, r, o)
+}
+
+// SetProperties implements storage.Store.
+func (m *mount) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return d.SetProperties(ctx, space, item, p, c)
+}
+
+// Delete implements storage.Store.
+func (m *mount) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Deleted{}, err
+	}
+	return d.Delete(ctx, space, item, o)
+}
+
+// Marker implements storage.Store. Before it was read once, that there is none means that the
+// store is away.
+func (m *mount) Marker(ctx context.Context) error {
+	if d := m.seen.Load(); d != nil {
+		return (*d).Marker(ctx)
+	}
+	_, err := m.found(ctx)
+	return err
+}
+
+// WriteMarker implements storage.Store.
+func (m *mount) WriteMarker(ctx context.Context) error {
+	d, err := m.reach()
+	if err != nil {
+		return err
+	}
+	return d.WriteMarker(ctx)
+}

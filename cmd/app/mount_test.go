@@ -1,0 +1,178 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// What has its marker is a store as any other, and what has none yet takes one.
+func TestMountContract(t *testing.T) {
+	inner := map[storage.Store]*mem.Store{}
+	fresh := func(t *testing.T) storage.Store {
+		d, err := mem.New(mem.Config{ID: "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &mount{kind: "mem", open: func() (storage.Store, error) { return d, nil }}
+		inner[m] = d
+		return m
+	}
+	t.Run("fresh", func(t *testing.T) { storagetest.Run(t, fresh, storagetest.Only("Marker")) })
+	t.Run("marked", func(t *testing.T) {
+		storagetest.Run(t, func(t *testing.T) storage.Store {
+			m := fresh(t)
+			if err := errors.Join(m.WriteMarker(t.Context()), m.Marker(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}, storagetest.WithKept(func(_ *testing.T, s storage.Store, space, item string) (all [][]byte) {
+			for _, k := range inner[s].Kept() {
+				if k.Space == space && k.Object.Item == item {
+					all = append(all, k.Bytes)
+				}
+			}
+			return all
+		}),
+			storagetest.Only("Capabilities", "Spaces", "SpaceErrors", "OddIDs", "BadNames", "Nesting", "List", "ListModel", "ListCancelled",
+				"Put", "PutLarge", "PutCondition", "PutDigests", "PutBroken", "PutVersions", "OpenPinned", "OpenWhileChange", "Properties",
+				"Delete", "Keep", "RacePut", "RaceReplace", "RaceDelete", "RaceNeighbours"))
+	})
+}
+
+// calls are all that a store can be asked for, but its marker.
+func calls(ctx context.Context, s storage.Store) map[string]error {
+	errs := map[string]error{}
+	for _, err := range s.Spaces(ctx) {
+		errs["Spaces"] = err
+	}
+	for _, err := range s.List(ctx, "photos", "") {
+		errs["List"] = err
+	}
+	_, errs["StatSpace"] = s.StatSpace(ctx, "photos")
+	errs["CreateSpace"] = s.CreateSpace(ctx, storage.Space{Name: "photos"})
+	errs["SetSpace"] = s.SetSpace(ctx, storage.Space{Name: "photos"})
+	errs["DeleteSpace"] = s.DeleteSpace(ctx, "photos")
+	_, errs["Stat"] = s.Stat(ctx, "photos", "a")
+	_, _, errs["Open"] = s.Open(ctx, "photos", "a", "")
+	_, errs["Put"] = s.Put(ctx, "photos", "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
+	_, errs["SetProperties"] = s.SetProperties(ctx, "photos", "a", storage.Properties{}, storage.Condition{})
+	_, errs["Delete"] = s.Delete(ctx, "photos", "a", storage.DeleteOptions{})
+	return errs
+}
+
+// A root that is not there, one that is not mounted, and one of another store: nothing is believed
+// of them and nothing is written to them, until the store is there.
+func TestMountIsNotThere(t *testing.T) {
+	for name, tt := range map[string]struct {
+		make func(t *testing.T, root string)
+		mend func(t *testing.T, root string)
+		want error
+	}{
+		"no root": {func(*testing.T, string) {}, func(*testing.T, string) {}, os.ErrNotExist},
+		"an empty root": {func(t *testing.T, root string) {
+			if err := os.Mkdir(root, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, func(t *testing.T, root string) {
+			if err := os.Remove(root); err != nil { // nothing was written into it
+				t.Fatal(err)
+			}
+		}, storage.ErrNoMarker},
+		"another store's root": {func(t *testing.T, root string) { marked(t, "2", root) }, func(t *testing.T, root string) {
+			if err := os.Rename(root, root+".other"); err != nil {
+				t.Fatal(err)
+			}
+		}, storage.ErrWrongMarker},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, ctx := filepath.Join(t.TempDir(), "root"), t.Context()
+			tt.make(t, root)
+			m := &mount{kind: "file", open: func() (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
+			errs := calls(ctx, m)
+			errs["Marker"] = m.Marker(ctx)
+			if len(errs) != 12 {
+				t.Errorf("asked %d ways", len(errs))
+			}
+			for call, err := range errs {
+				if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, tt.want) {
+					t.Errorf("%s: got %v, want %v of class unavailable", call, err, tt.want)
+				}
+			}
+			if got := m.Capabilities().Kind; got != "file" {
+				t.Errorf("kind %q", got)
+			}
+			tt.mend(t, root)
+			marked(t, "1", root)
+			if err := calls(ctx, m)["Stat"]; !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace) {
+				t.Errorf("when it is there: got %v, want an answer", err)
+			}
+			if !m.Capabilities().ConditionalPut {
+				t.Error("its capabilities are not the driver's")
+			}
+			if err := m.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// marked makes root a store's.
+func marked(t *testing.T, id, root string) {
+	t.Helper()
+	f, err := file.Open(file.Config{ID: id, Root: root, Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.WriteMarker(t.Context()), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A root that hangs keeps nobody longer than he waits, is asked once at a time, and is used when it answers.
+func TestMountHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, err := mem.New(mem.Config{ID: "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner.Mark("1")
+		opened, answer := 0, make(chan struct{})
+		m := &mount{kind: "mem", open: func() (storage.Store, error) {
+			opened++
+			<-answer
+			return inner, nil
+		}}
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			begun := time.Now()
+			_, err := m.Stat(ctx, "photos", "a")
+			cancel()
+			if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+				t.Errorf("after %v: got %v, want that time is up", time.Since(begun), err)
+			}
+		}
+		if err := m.close(); err != nil { // waits for nothing
+			t.Error(err)
+		}
+		close(answer)
+		synctest.Wait()
+		if _, err := m.Stat(t.Context(), "photos", "a"); !errors.Is(err, storage.ErrNoSpace) {
+			t.Errorf("got %v, want an answer", err)
+		}
+		if opened != 1 {
+			t.Errorf("opened %d times", opened)
+		}
+	})
+}

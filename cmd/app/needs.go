@@ -1,0 +1,36 @@
+package app
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// needs are what the roles of a process use besides Kafka.
+type needs struct {
+	clickhouse bool
+	stores     bool // the stores' bytes, and not only what the configuration says of them
+}
+
+func needsOf(roles []schemas.Role) needs {
+	return needs{slices.ContainsFunc(roles, readsClickHouse), slices.ContainsFunc(roles, touchesStores)}
+}
+
+// readsClickHouse says whether a role reads or writes ClickHouse.
+func readsClickHouse(role schemas.Role) bool {
+	switch role {
+	case schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleSweeper,
+		schemas.RoleSink, schemas.RoleState:
+		return true
+	}
+	return false
+}
+
+// touchesStores says whether a role reads or writes in stores.
+func touchesStores(role schemas.Role) bool {
+	switch role {
+	case schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker:
+		return true
+	}
+	return false
+}

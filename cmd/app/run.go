@@ -1,0 +1,122 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// Run runs the roles until ctx is done, and then returns nil within the grace time. From the
+// beginning to the end it tells, where the settings say so, how the process is.
+func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
+	l, err := a.listen(ctx)
+	if err != nil {
+		return err
+	}
+	n := needsOf(roles)
+	w := work{App: a, needs: n, schema: newSchema(a.db, a.log)}
+	if l == nil {
+		return w.run(ctx, roles)
+	}
+	w.health = a.newHealth(n, w.schema)
+	if n.stores {
+		a.registry.MustRegister(newBreakerMetrics(a.stores))
+	}
+	return w.observed(ctx, l, roles)
+}
+
+// work is one Run of an App.
+type work struct {
+	*App
+	needs  needs
+	schema *schema
+	health *health // nil: nobody can ask for it
+}
+
+// observed is run, and answers on l meanwhile: also before the parts run, and while they stop.
+func (w work) observed(ctx context.Context, l net.Listener, roles []schemas.Role) error {
+	g, gctx := errgroup.WithContext(ctx)
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	g.Go(func() error { return serve(serving, l, handler(w.health, w.registry, w.log), w.log) })
+	g.Go(func() error {
+		defer stop()
+		return w.run(gctx, roles)
+	})
+	return g.Wait()
+}
+
+// run prepares, and then supervises the parts.
+func (w work) run(ctx context.Context, roles []schemas.Role) error {
+	if err := w.tracing.start(ctx); err != nil {
+		return err
+	}
+	defer w.tracing.stop(ctx)
+	defer context.AfterFunc(ctx, func() {
+		w.health.stop()
+		w.log.Info("stop: no new work is begun; what is at work may end, or is cancelled then and done again", "drain", w.drain)
+	})()
+	parts, err := w.parts(roles)
+	if err != nil {
+		return err
+	}
+	if err := w.prepare(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	w.log.Info("run", "roles", roles)
+	err = supervise(ctx, w.log, w.drain+overDrain, parts...)
+	if err == nil {
+		w.log.Info("stopped", "roles", roles)
+	}
+	return err
+}
+
+// prepare finds out what a person must mend before the roles can run. What is away may come back.
+func (w work) prepare(ctx context.Context) error {
+	if w.needs.clickhouse {
+		if err := w.schema.look(ctx); err != nil {
+			return err
+		}
+	}
+	if w.needs.stores {
+		if err := w.stores.look(ctx); err != nil {
+			return err
+		}
+	}
+	if err := w.ensureTopics(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// parts are those of the roles, and those that they use.
+func (w work) parts(roles []schemas.Role) ([]part, error) {
+	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}}
+	if w.needs.clickhouse {
+		parts = append(parts, part{"schema", w.schema.run}, part{"reader", w.reader.Run})
+	}
+	if w.needs.stores {
+		parts = append(parts, part{"stores", w.stores.run})
+	}
+	if w.cfg.Policies.Folder != "" {
+		parts = append(parts, part{"policy folder", w.policyFolder})
+	} else {
+		close(w.published)
+	}
+	if w.health != nil {
+		parts = append(parts, part{"health", w.health.run})
+	}
+	for _, role := range roles {
+		made, err := w.role(role)
+		if err != nil {
+			return nil, fmt.Errorf("make role %s: %w", role, err)
+		}
+		for _, p := range made {
+			parts = append(parts, w.controlled(p))
+		}
+	}
+	return parts, nil
+}

@@ -1,0 +1,225 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/embedded"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A site is a process over a broker of its own, with a ClickHouse that is away and stores of which acme/3 is.
+type site struct {
+	t    *testing.T
+	cfg  *config.Config
+	said lines
+	url  string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	cfg := config.Default()
+	cfg.Kafka.Brokers, cfg.Kafka.Replication, cfg.Kafka.MinInSync, cfg.Kafka.Partitions = []string{b.Addr()}, 1, 1, 1
+	cfg.ClickHouse.Addresses = []string{free(t)}
+	cfg.HTTP.Listen = free(t)
+	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}}
+	acc := config.Account{ID: "acme"}
+	dir := t.TempDir()
+	for _, id := range []string{"1", "2", "3"} {
+		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(dir, id), Primary: id == "1"})
+	}
+	marked(t, schemas.Key("acme", "1"), acc.Stores[0].Root)
+	marked(t, schemas.Key("acme", "2"), acc.Stores[1].Root)
+	cfg.Accounts = []config.Account{acc}
+	return &site{t: t, cfg: &cfg, url: "http://" + cfg.HTTP.Listen}
+}
+
+// free returns an address on which nobody listens.
+func free(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// run runs roles until the end of the test.
+func (s *site) run(roles ...schemas.Role) *App {
+	s.t.Helper()
+	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.log(), Drain: time.Second})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(s.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, roles) }()
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Errorf("%v\n%s", err, s.said.buf.String())
+		}
+		a.Close()
+	})
+	return a
+}
+
+// asked asks for path, and returns 0 where nobody answers.
+func (s *site) asked(path string) (code int, body string) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
+}
+
+func (s *site) await(path string, code int, holds ...string) {
+	s.t.Helper()
+	s.until(func() error {
+		got, body := s.asked(path)
+		for _, h := range holds {
+			if !strings.Contains(body, h) {
+				return fmt.Errorf("%s: no %q in %d %s", path, h, got, body)
+			}
+		}
+		if got != code {
+			return fmt.Errorf("%s: got %d, want %d: %s", path, got, code, body)
+		}
+		return nil
+	})
+}
+
+func (s *site) until(done func() error) {
+	s.t.Helper()
+	end, tick := time.Now().Add(30*time.Second), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := done()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			s.t.Fatalf("%v\n%s", err, s.said.buf.String())
+		}
+		<-tick.C
+	}
+}
+
+// A role that uses neither ClickHouse nor stores starts, and is ready, whatever is away.
+func TestRunNeedsWhatItsRolesUse(t *testing.T) {
+	s := newSite(t)
+	marked(t, "another", s.cfg.Accounts[0].Stores[2].Root) // nor is a wrong marker its business
+	s.run(schemas.RoleDelayer)
+	s.await("/startupz", 200)
+	s.await("/readyz", 200, `"kafka": "ok"`, `"breakers": []`)
+	if _, body := s.asked("/readyz"); strings.Contains(body, "clickhouse") {
+		t.Errorf("it tells of ClickHouse: %s", body)
+	}
+}
+
+// While ClickHouse is away, and a store, all roles run, and what needs neither is done: an item is
+// copied. The process is live, and not ready.
+func TestRunWhileClickHouseIsAway(t *testing.T) {
+	s := newSite(t)
+	a := s.run(Roles()...)
+	s.await("/startupz", 200)
+	s.await("/readyz", 503, "clickhouse is away: ", `"state": "open"`)
+	s.await("/livez", 200)
+	s.await("/metrics", 200, `millrace_limit_breaker_state{account="acme",state="open",store="3"} 1`)
+	for what, n := range map[string]int{"ClickHouse does not answer: it is asked again": 1, "store is not there": 1} {
+		if s.said.with(what) < n {
+			t.Errorf("the log does not say %q", what)
+		}
+	}
+	doc, err := policy.Parse([]byte(`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.SetPolicy(t.Context(), "acme", doc, "test"); err != nil {
+		t.Fatal(err)
+	}
+	store, err := a.Emitting("acme", "1", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
+		t.Fatal(err)
+	}
+	copied := func(id string) func() error {
+		st, _ := a.Stores().Store("acme", id)
+		return func() error {
+			_, err := st.Stat(t.Context(), "photos", "a")
+			return err
+		}
+	}
+	s.until(copied("2"))
+	// The third one comes: it is found, and what waited for it is done.
+	marked(t, schemas.Key("acme", "3"), s.cfg.Accounts[0].Stores[2].Root)
+	s.until(copied("3"))
+}
+
+// It answers while it prepares, and says that it has not started. Here nobody ever answers as a broker.
+func TestRunAnswersAtOnce(t *testing.T) {
+	s := newSite(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Kafka.Brokers = []string{silent.Addr().String()}
+	s.run(schemas.RoleDelayer)
+	t.Cleanup(func() { silent.Close() }) // first, so that nobody waits for it when the process stops
+	s.await("/startupz", 503, "nothing is known of the engines yet")
+	s.await("/readyz", 503)
+	s.await("/livez", 200)
+	s.await("/metrics", 200, "go_goroutines ")
+}
+
+// A root with another store's marker refuses the start of a role that would touch it.
+func TestRunRefusesAWrongMarker(t *testing.T) {
+	s := newSite(t)
+	marked(t, "another", s.cfg.Accounts[0].Stores[2].Root)
+	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.log(), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := a.Run(ctx, []schemas.Role{schemas.RoleCopier}); !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) {
+		t.Errorf("got %v, want the wrong marker", err)
+	}
+	if code, _ := s.asked("/livez"); code != 0 {
+		t.Errorf("it still answers: %d", code)
+	}
+}

@@ -1,0 +1,71 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// Each row is what ClickHouse says when it is asked, from the start on.
+func TestSchema(t *testing.T) {
+	away := errors.New("connection refused")
+	lacks := fmt.Errorf("%w: 0003", clickhouse.ErrMigration)
+	for name, tt := range map[string]struct {
+		says  []error // the last one again and again
+		start error
+		later error // what ends the process
+		ping  error // after an hour
+	}{
+		"up to date":             {says: []error{nil}},
+		"lacks a migration":      {says: []error{lacks}, start: clickhouse.ErrMigration},
+		"is away":                {says: []error{away}, ping: away},
+		"is away, and back":      {says: []error{away, away, nil}},
+		"is back, but lacks one": {says: []error{away, away, lacks}, later: clickhouse.ErrMigration},
+		"hangs":                  {says: []error{context.DeadlineExceeded, nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				n := 0
+				var said lines
+				s := &schema{log: said.log(), alive: func(context.Context) error { return nil }, check: func(ctx context.Context) error {
+					err := tt.says[min(n, len(tt.says)-1)]
+					n++
+					if errors.Is(err, context.DeadlineExceeded) {
+						<-ctx.Done()
+					}
+					return err
+				}}
+				if err := s.look(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, ErrPrecondition) {
+					t.Fatalf("at the start: got %v, want %v", err, tt.start)
+				}
+				if tt.start != nil {
+					return
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- s.run(ctx) }()
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if got := s.ping(ctx); tt.later == nil && !errors.Is(got, tt.ping) {
+					t.Errorf("ping: got %v, want %v", got, tt.ping)
+				}
+				cancel()
+				if err := <-ended; !errors.Is(err, tt.later) || tt.later != nil && !errors.Is(err, ErrPrecondition) {
+					t.Errorf("ended with %v, want %v", err, tt.later)
+				}
+				if tt.ping == nil && tt.later == nil && n != len(tt.says) {
+					t.Errorf("asked %d times, want %d", n, len(tt.says))
+				}
+				if lost := said.with("does not answer"); (lost > 0) != (tt.says[0] != nil) {
+					t.Errorf("said %d times that it does not answer", lost)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/limit"
+)
+
+const (
+	firstLook = 5 * time.Second // for all stores, when the process starts
+	nextLook  = 10 * time.Second
+)
+
+// names are all stores, by account and in the order of IDs.
+func (s *Stores) names() (all []StoreName) {
+	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
+		for _, id := range s.accounts[account] {
+			all = append(all, StoreName{account, id})
+		}
+	}
+	return all
+}
+
+func (s *Stores) of(n StoreName) store { return s.byKey[schemas.Key(n.Account, n.Store)] }
+
+// look reads all markers once, so that the breakers of stores that are not there are open before
+// the first task. It refuses only what no waiting mends: a root that is another store's.
+func (s *Stores) look(run context.Context) error {
+	ctx, cancel := context.WithTimeout(run, firstLook)
+	defer cancel()
+	names := s.names()
+	errs := make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, n := range names {
+		wg.Go(func() {
+			err := s.of(n).Marker(ctx)
+			switch {
+			case err == nil, run.Err() != nil:
+			case errors.Is(err, storage.ErrWrongMarker):
+				errs[i] = fmt.Errorf("store %s/%s: %w: %s", n.Account, n.Store, err, remedy(n, err))
+			default:
+				s.log.Warn("store is not there: it is looked for again, and what needs it waits",
+					"account", n.Account, "store", n.Store, "err", err, "do", remedy(n, err))
+			}
+		})
+	}
+	wg.Wait()
+	return precondition(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+}
+
+// run looks for the stores that were not there when the process started, until each has answered: no
+// message need come for one to be found. A store that goes away later is probed by messages.
+func (s *Stores) run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, n := range s.names() {
+		st := s.of(n)
+		wg.Go(func() {
+			for ctx.Err() == nil && !st.there() {
+				_ = retry.Sleep(ctx, st.probe(ctx)) // only ctx ends it early
+			}
+		})
+	}
+	wg.Wait()
+	<-ctx.Done()
+	return nil
+}
+
+// there says whether the store has been found, and is not away.
+func (st store) there() bool {
+	is, _, _ := st.breaker.State()
+	return is == limit.Closed && st.mount.seen.Load() != nil
+}
+
+// probe looks for the store if its breaker lets it, and returns how long to wait for the next look.
+func (st store) probe(run context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(run, nextLook)
+	defer cancel()
+	const least = 100 * time.Millisecond
+	var open *limit.OpenError
+	if err := st.Marker(ctx); errors.As(err, &open) {
+		return max(time.Until(open.Until), least)
+	}
+	return least
+}
+
+// turns count how often a breaker came into each state.
+type turns [limit.Open + 1]atomic.Int64
+
+// count is a limit.Config's Changed.
+func (t *turns) count(_, to limit.State) { t[to].Add(1) }
+
+// A breakerMetrics tells of the breakers of all stores. Its label values are the stores of the
+// configuration and the states.
+type breakerMetrics struct {
+	stores         *Stores
+	state, changes *prometheus.Desc
+}
+
+var _ prometheus.Collector = (*breakerMetrics)(nil)
+
+func newBreakerMetrics(s *Stores) *breakerMetrics {
+	labels := []string{"account", "store", "state"}
+	return &breakerMetrics{s,
+		prometheus.NewDesc("millrace_limit_breaker_state",
+			"1 for the state that the breaker of a store is in, 0 for the others; a store is away unless it is closed.", labels, nil),
+		prometheus.NewDesc("millrace_limit_breaker_changes_total", "Times that the breaker of a store came into a state.", labels, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (m *breakerMetrics) Describe(to chan<- *prometheus.Desc) { to <- m.state; to <- m.changes }
+
+// Collect implements prometheus.Collector.
+func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
+	for _, n := range m.stores.names() {
+		st := m.stores.of(n)
+		is, _, _ := st.breaker.State()
+		for state := range limit.Open + 1 {
+			in := 0.0
+			if state == is {
+				in = 1
+			}
+			to <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, in, n.Account, n.Store, state.String())
+			to <- prometheus.MustNewConstMetric(m.changes, prometheus.CounterValue, float64(st.turns[state].Load()), n.Account, n.Store, state.String())
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Three stores of which one is there, one has no root, and one is not mounted: those are away from the
+// first task on, the other is used, and they are found without any message when they come.
+func TestStoresAreLookedFor(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		acc := config.Account{ID: "acme"}
+		root := func(id string) string { return filepath.Join(dir, id) }
+		for _, id := range []string{"1", "2", "3"} {
+			acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: root(id)})
+		}
+		marked(t, schemas.Key("acme", "1"), root("1"))
+		if err := os.Mkdir(root("3"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var said lines
+		s, err := newStores(&config.Config{Accounts: []config.Account{acc}}, said.log())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.look(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"acme/1 closed", "acme/2 open", "acme/3 open"}; !slices.Equal(states(s), want) {
+			t.Fatalf("got %q, want %q", states(s), want)
+		}
+		for _, want := range []string{"make or mount its root", "millrace store init acme/3"} {
+			if said.with(want) != 1 {
+				t.Errorf("%d lines say %q", said.with(want), want)
+			}
+		}
+		if s.Admit("acme", "1") != nil || s.Admit("acme", "2") == nil || s.Admit("acme", "3") == nil {
+			t.Error("not the stores that are there are admitted to")
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- s.run(ctx) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if want := []string{"acme/1 closed", "acme/2 open", "acme/3 open"}; !slices.Equal(states(s), want) {
+			t.Fatalf("after an hour: got %q, want %q", states(s), want)
+		}
+		if entries, err := os.ReadDir(root("3")); err != nil || len(entries) > 0 {
+			t.Errorf("what is not mounted holds %v, %v", entries, err)
+		}
+		for _, id := range []string{"2", "3"} {
+			marked(t, schemas.Key("acme", id), root(id))
+		}
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		if want := []string{"acme/1 closed", "acme/2 closed", "acme/3 closed"}; !slices.Equal(states(s), want) {
+			t.Errorf("when they are there: got %q, want %q", states(s), want)
+		}
+		got := metrics(t, s)
+		for _, want := range []string{
+			`millrace_limit_breaker_state{account="acme",state="closed",store="2"} 1`,
+			`millrace_limit_breaker_state{account="acme",state="open",store="2"} 0`,
+			`millrace_limit_breaker_changes_total{account="acme",state="closed",store="2"} 1`,
+			`millrace_limit_breaker_changes_total{account="acme",state="open",store="1"} 0`,
+		} {
+			if !slices.Contains(got, want) {
+				t.Errorf("%q is not in\n%s", want, strings.Join(got, "\n"))
+			}
+		}
+		cancel()
+		if err := errors.Join(<-ended, s.close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A root with another store's marker is refused, however many others are away.
+func TestWrongMarkerIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	marked(t, schemas.Key("acme", "2"), filepath.Join(dir, "1"))
+	s, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{
+		{ID: "1", Driver: "file", Root: filepath.Join(dir, "1")}, {ID: "2", Driver: "file", Root: filepath.Join(dir, "none")},
+	}}}}, new(lines).log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.look(t.Context())
+	if !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) || !strings.Contains(err.Error(), "store acme/1") || strings.Contains(err.Error(), "acme/2:") {
+		t.Errorf("got %v, want what is wrong with acme/1", err)
+	}
+	if err := s.checkMarkers(t.Context()); !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), "store acme/2") {
+		t.Errorf("the check of all: got %v, want what is wrong with acme/2 too", err)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An unknown driver is refused before anything is opened.
+func TestUnknownDriver(t *testing.T) {
+	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(lines).log())
+	if !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// metrics are what is told of the breakers, as name{labels} value.
+func metrics(t *testing.T, s *Stores) (all []string) {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(newBreakerMetrics(s))
+	_, body := get(t, handler((&scene{}).health(stallAfter), reg, new(lines).log()), "GET", "/metrics")
+	return strings.Split(body, "\n")
+}
+
+// What each role uses, as the design says.
+func TestNeeds(t *testing.T) {
+	for role, want := range map[schemas.Role]needs{
+		schemas.RolePlanner: {}, schemas.RoleDelayer: {},
+		schemas.RoleSteward: {clickhouse: true}, schemas.RoleSweeper: {clickhouse: true}, schemas.RoleSink: {clickhouse: true},
+		schemas.RoleCopier: {true, true}, schemas.RoleDeleter: {true, true}, schemas.RoleChecker: {true, true},
+	} {
+		if got := needsOf([]schemas.Role{role}); got != want {
+			t.Errorf("%s: got %+v, want %+v", role, got, want)
+		}
+	}
+	if got, want := needsOf(Roles()), (needs{true, true}); got != want {
+		t.Errorf("all: got %+v, want %+v", got, want)
+	}
+}

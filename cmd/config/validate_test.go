@@ -1,0 +1,57 @@
+package config
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// Each row is one setting that would only fail, or do nothing, when the process runs.
+func TestValidate(t *testing.T) {
+	for text, want := range map[string]string{ // of the one fault, after its place; empty: none
+		"kafka: {session_timeout: 2s}":                                "kafka.session_timeout = 2s: want 6s to 30m",
+		"kafka: {session_timeout: 31m}":                               "kafka.session_timeout = 31m: want 6s to 30m",
+		"kafka: {session_timeout: 6s}":                                "",
+		"kafka: {session_timeout: 10s, group_protocol: consumer}":     "kafka.session_timeout = 10s: has no effect with kafka.group_protocol consumer",
+		"kafka: {session_timeout: 45s, group_protocol: consumer}":     "",
+		"kafka: {group_protocol: consumer}":                           "",
+		"kafka: {topic_prefix: ..}":                                   "kafka.topic_prefix = ..: want at most 100 letters",
+		"kafka: {topic_prefix: .}":                                    "kafka.topic_prefix = .: want at most 100 letters",
+		"kafka: {topic_prefix: __consumer}":                           "kafka.topic_prefix = __consumer: want at most 100 letters",
+		"kafka: {topic_prefix: a/b}":                                  "kafka.topic_prefix = a/b: want at most 100 letters",
+		"kafka: {topic_prefix: \"a b\"}":                              "kafka.topic_prefix = a b: want at most 100 letters",
+		"kafka: {topic_prefix: ü}":                                    "kafka.topic_prefix = ü: want at most 100 letters",
+		"kafka: {topic_prefix: " + strings.Repeat("a", 101) + "}":     "kafka.topic_prefix = " + strings.Repeat("a", 60) + "...: want at most 100 letters",
+		"kafka: {topic_prefix: " + strings.Repeat("a", 99) + ".}":     "",
+		"kafka: {topic_prefix: \"\"}":                                 "",
+		"health: {stall_after: 1ns}":                                  "health.stall_after = 1ns: want 1s or more",
+		"health: {stall_after: 0s}":                                   "health.stall_after = 0s: want 1s or more",
+		"health: {stall_after: 1s}":                                   "",
+		"trim: {every: 1ns}":                                          "trim.every = 1ns: want 1m or more",
+		"trim: {every: -1h}":                                          "trim.every = -1h: want 1m or more",
+		"trim: {every: 0s}":                                           "",
+		"trim: {every: 1m}":                                           "",
+		"roles: {stall: 1ns}":                                         "roles.stall = 1ns: want 1s or more",
+		"roles: {deleter: {reserved: 2}}":                             "roles.deleter.reserved = 2: deletes have no class low",
+		"roles: {deleter: {large: 2}}":                                "roles.deleter.large = 2: deletes have no large class",
+		"roles: {copier: {workers: 3, reserved: 2, large: 1}}":        "",
+		"roles: {copier: {workers: 2, reserved: 2}}":                  "roles.copier.reserved = 2: want 0 or more, and fewer than workers",
+		"kafka: {session_timeout: 0s, group_protocol: consumer}":      "kafka.session_timeout = 0s: want 6s to 30m",
+		"kafka: {session_timeout: -1s}\nlog: {level: info}":           "kafka.session_timeout = -1s: want 6s to 30m",
+		"kafka: {instance: pod-1, group_protocol: consumer}\nlog: {}": "",
+	} {
+		t.Run(text, func(t *testing.T) {
+			_, _, err := load(t, text+"\n")
+			if want == "" {
+				if err != nil {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			var faults Faults
+			if !errors.As(err, &faults) || len(faults) != 1 || !strings.Contains(faults[0].String(), ": "+want) {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		})
+	}
+}
