@@ -37,7 +37,8 @@ func (d *demo) until(ctx context.Context, what string, look func(context.Context
 			last, moved = now, time.Now()
 		}
 		if time.Since(moved) > stall {
-			short := &shortfall{fmt.Sprintf("%s: %d of %d, and nothing moved for %v", what, last.done, last.total, stall)}
+			short := &shortfall{fmt.Sprintf("%s: %d of %d, and nothing moved for %v (what could not be handled: 'millrace dead list --state %s')",
+				what, last.done, last.total, stall, d.cfg.State)}
 			if err != nil {
 				return fmt.Errorf("%w (%w)", short, err)
 			}
