@@ -23,7 +23,9 @@ func findJava(ctx context.Context) (java, version string, err error) {
 	if onPath, err := exec.LookPath("java"); err == nil {
 		candidates = append(candidates, onPath)
 	}
-	for _, usual := range []string{"/usr/lib/jvm/*/bin/java", "/opt/java/*/bin/java", "/opt/jdk*/bin/java", "/Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java"} {
+	for _, usual := range []string{
+		"/usr/lib/jvm/*/bin/java", "/opt/java/*/bin/java", "/opt/jdk*/bin/java", "/Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java",
+	} {
 		found, err := filepath.Glob(usual)
 		if err != nil {
 			return "", "", err
@@ -37,11 +39,11 @@ func findJava(ctx context.Context) (java, version string, err error) {
 			last = absent("ask %s for its version: %w", java, err)
 			continue
 		}
-		if version, major := parseJava(string(out)); major >= leastJava {
+		version, major := parseJava(string(out))
+		if major >= leastJava {
 			return java, version, nil
-		} else {
-			last = absent("%s is Java %q, and the brokers need %d", java, version, leastJava)
 		}
+		last = absent("%s is Java %q, and the brokers need %d", java, version, leastJava)
 	}
 	return "", "", last
 }

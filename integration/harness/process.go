@@ -219,6 +219,12 @@ func (p *process) said() string {
 // freePorts finds n loopback addresses on which nothing listens, below those that
 // connections take: a broker that is away for a while must find its port free.
 func freePorts(n int) (addrs []string, err error) {
+	var held []net.Listener // all, until the last is found, so that none comes twice
+	defer func() {
+		for _, l := range held {
+			l.Close()
+		}
+	}()
 	for tries := 0; len(addrs) < n; tries++ {
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
 		l, err := net.Listen("tcp", addr)
@@ -228,8 +234,7 @@ func freePorts(n int) (addrs []string, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("find free ports: %w", err)
 		}
-		defer l.Close() // all are held until the last is found, so that none comes twice
-		addrs = append(addrs, addr)
+		held, addrs = append(held, l), append(addrs, addr)
 	}
 	return addrs, nil
 }

@@ -29,12 +29,13 @@ func settings(p place, all []place, more ...map[string]string) map[string]string
 	}
 	replicas, inSync := fmt.Sprint(len(all)), fmt.Sprint(max(1, len(all)-1))
 	s := map[string]string{
-		"process.roles":                                    "broker,controller",
-		"node.id":                                          fmt.Sprint(p.id),
-		"controller.quorum.voters":                         strings.Join(voters, ","),
-		"controller.listener.names":                        "CONTROLLER",
-		"listeners":                                        "CLIENT://" + p.client.bind + ",PEER://" + p.peer.bind + ",CONTROLLER://" + p.controller.bind,
-		"advertised.listeners":                             "CLIENT://" + p.client.advertised + ",PEER://" + p.peer.advertised + ",CONTROLLER://" + p.controller.advertised,
+		"process.roles":             "broker,controller",
+		"node.id":                   fmt.Sprint(p.id),
+		"controller.quorum.voters":  strings.Join(voters, ","),
+		"controller.listener.names": "CONTROLLER",
+		"listeners":                 "CLIENT://" + p.client.bind + ",PEER://" + p.peer.bind + ",CONTROLLER://" + p.controller.bind,
+		"advertised.listeners": "CLIENT://" + p.client.advertised + ",PEER://" + p.peer.advertised +
+			",CONTROLLER://" + p.controller.advertised,
 		"inter.broker.listener.name":                       "PEER",
 		"listener.security.protocol.map":                   "CLIENT:PLAINTEXT,PEER:PLAINTEXT,CONTROLLER:PLAINTEXT",
 		"log.dirs":                                         p.data,

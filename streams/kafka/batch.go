@@ -123,7 +123,7 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	g.ctx, g.fail = context.WithoutCancel(ctx), fail
-	cl, leave, err := join(g.opts)
+	cl, leave, err := join(ctx, g.opts)
 	if err != nil {
 		return fmt.Errorf("batch group %s: %w", g.cfg.Role, err)
 	}

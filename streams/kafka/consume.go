@@ -98,8 +98,8 @@ const leaveTimeout = 4 * time.Second
 
 // join makes a client that is a member of a group. leave leaves the group and closes the client, whether
 // or not the brokers answer.
-func join(opts []kgo.Opt) (cl *kgo.Client, leave func(), err error) {
-	alive, cancel := context.WithCancel(context.Background())
+func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), err error) {
+	alive, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a stop still talks to the brokers
 	cl, err = kgo.NewClient(append(slices.Clip(opts), kgo.WithContext(alive))...)
 	if err != nil {
 		cancel()

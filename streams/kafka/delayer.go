@@ -73,7 +73,7 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 // Run moves records until ctx is done, and then returns nil. Any other return is an
 // error that Run could not get past; what was not committed is moved again.
 func (d *Delayer) Run(ctx context.Context) error {
-	cl, leave, err := join(d.opts)
+	cl, leave, err := join(ctx, d.opts)
 	if err != nil {
 		return fmt.Errorf("delayer: %w", err)
 	}

@@ -90,7 +90,7 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 // error that Run could not get past; what was not committed is delivered again. A handler that
 // ignores for poolGrace that its time is up is such an error: it would hold the poll, and all rebalances.
 func (g *Group) Run(ctx context.Context) error {
-	cl, leave, err := join(g.opts)
+	cl, leave, err := join(ctx, g.opts)
 	if err != nil {
 		return fmt.Errorf("group %s: %w", g.cfg.Role, err)
 	}

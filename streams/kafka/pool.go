@@ -181,7 +181,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer giveUp()
 	p.sending = sending
 	for i, in := range p.intakes {
-		cl, leave, err := join(in.opts)
+		cl, leave, err := join(ctx, in.opts)
 		if err != nil {
 			p.close(p.intakes[:i])
 			return fmt.Errorf("pool %s: %w", p.cfg.Role, err)
