@@ -14,22 +14,28 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
+// trimming is an App that trims each hour what is older than keep.
+func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
+	t.Helper()
+	admin, err := kafka.NewAdmin(b.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(admin.Close)
+	p, err := kafka.NewProducer(b.Config(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler), admin: admin, producer: p}
+}
+
 // The trimmer trims at once and then now and then; each time is a job on record, with how many
 // records it deleted of which topic, and a time when nothing answers is followed by the next.
 func TestTrimmer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		admin, err := kafka.NewAdmin(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer admin.Close()
-		p, err := kafka.NewProducer(b.Config(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
-		a := &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: time.Minute}}, log: slog.New(slog.DiscardHandler), admin: admin, producer: p}
+		a := trimming(t, b, time.Minute)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		const topic = schemas.DuplicationHigh // has one reader
@@ -95,17 +101,8 @@ func TestTrimmerIsPaused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				admin, err := kafka.NewAdmin(b.Config())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer admin.Close()
-				p, err := kafka.NewProducer(b.Config(), "test")
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer p.Close()
-				a := &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour}}, log: slog.New(slog.DiscardHandler), admin: admin, producer: p, controls: &kafka.Controls{}}
+				a := trimming(t, b, 0)
+				a.controls = &kafka.Controls{}
 				set := func(paused bool) {
 					ctl.Paused = paused
 					if err := a.controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {

@@ -247,20 +247,10 @@ func (g *BatchGroup) lost(_ context.Context, cl *kgo.Client, parts map[string][]
 }
 
 // owned returns the streams of parts, or all with nil.
-func (g *BatchGroup) owned(parts map[string][]int32) (streams []*stream) {
+func (g *BatchGroup) owned(parts map[string][]int32) []*stream {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if parts == nil {
-		for _, s := range g.streams {
-			streams = append(streams, s)
-		}
-	}
-	each(parts, func(at partition) {
-		if s := g.streams[at]; s != nil {
-			streams = append(streams, s)
-		}
-	})
-	return streams
+	return among(g.streams, parts)
 }
 
 // release ends streams. If they are still ours, a Store may go on for Drain, and what

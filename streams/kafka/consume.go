@@ -120,6 +120,20 @@ func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), er
 // commitTimeout bounds one commit, during which no partition can leave us.
 const commitTimeout = 10 * time.Second
 
+// among returns what all holds for parts, or all of it with nil.
+func among[T any](all map[partition]T, parts map[string][]int32) []T {
+	if parts == nil {
+		return slices.Collect(maps.Values(all))
+	}
+	var some []T
+	each(parts, func(at partition) {
+		if v, ok := all[at]; ok {
+			some = append(some, v)
+		}
+	})
+	return some
+}
+
 // A position is what is committed for a partition.
 type position struct {
 	kgo.EpochOffset

@@ -31,15 +31,15 @@ type past struct {
 
 const pastForm = "millrace/1"
 
-// readPast reads metadata as a new owner finds it: what was at work then has died. committed is the
-// offset of the commit, window how far ahead tasks may have been begun.
-func readPast(text string, committed int64, window int) past {
+// readPast reads metadata as an owner finds it: if the one before is gone, what was at work then has died.
+// committed is the offset of the commit, window how far ahead tasks may have been begun.
+func readPast(text string, committed int64, window int, gone bool) past {
 	p := past{deaths: map[int64]int{}}
 	words := strings.Fields(text)
 	if len(words) < 3 || words[0] != pastForm {
 		return p
 	}
-	died := words[1] == "open"
+	died := gone && words[1] == "open"
 	p.horizon, _ = strconv.ParseInt(words[2], 10, 64) // 0: none
 	for _, w := range words[3:] {
 		w, atWork := strings.CutSuffix(w, "*")

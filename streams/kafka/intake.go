@@ -287,20 +287,10 @@ func (in *intake) lost(_ context.Context, _ *kgo.Client, parts map[string][]int3
 }
 
 // owned returns the shares of parts, or all with nil.
-func (in *intake) owned(parts map[string][]int32) (shares []*share) {
+func (in *intake) owned(parts map[string][]int32) []*share {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if parts == nil {
-		for _, sh := range in.shares {
-			shares = append(shares, sh)
-		}
-	}
-	each(parts, func(at partition) {
-		if sh := in.shares[at]; sh != nil {
-			shares = append(shares, sh)
-		}
-	})
-	return shares
+	return among(in.shares, parts)
 }
 
 // drop kills shares: whatever of them ends later counts for nothing.

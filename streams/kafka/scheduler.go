@@ -288,7 +288,7 @@ func (s *scheduler) granted(f *flow) {
 	s.mu.Lock()
 	f.waits = false
 	switch {
-	case f.heads.len() == 0 || f.paused && !f.spill || f.spill:
+	case f.heads.len() == 0 || f.paused: // what spills needs none
 		s.letGo(f)
 		s.list(f)
 	default:

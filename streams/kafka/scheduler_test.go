@@ -278,7 +278,7 @@ func TestPast(t *testing.T) {
 		"nothing but the opening": {"millrace/1 open 0", 10, past{map[int64]int{}, 74}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := readPast(tt.text, tt.committed, 64); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			if got := readPast(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})

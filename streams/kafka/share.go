@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,10 +197,7 @@ func (s *share) last() string {
 func (s *share) learn(metadata string, offset int64, ours bool, log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ours {
-		metadata = strings.Replace(metadata, " open ", " closed ", 1)
-	}
-	s.past = readPast(metadata, offset, s.window())
+	s.past = readPast(metadata, offset, s.window(), !ours)
 	s.wary.Store(s.past.horizon > 0 || len(s.past.deaths) > 0)
 	if len(s.past.deaths) > 0 {
 		log.Warn("messages were at work when a process died", "topic", s.topic, "partition", s.id, "messages", len(s.past.deaths))
