@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/millrace/bench"
+	"github.com/millrace/millrace/streams/kafka/kafkabench"
 )
 
 func newBench() *cobra.Command {
-	return noun("bench", "Take figures, and hold them against their targets", newBenchRuntime(), newBenchSide())
+	return noun("bench", "Take figures, and hold them against their targets", newBenchRuntime(), newBenchSide(), newBenchBroker())
 }
 
 func newBenchRuntime() *cobra.Command {
@@ -24,7 +25,7 @@ func newBenchRuntime() *cobra.Command {
 		Use:   "runtime",
 		Short: "Take the figures of the stream runtime, in one table",
 		Long: `Takes the figures of the stream runtime on this machine, now: on a broker in memory on
-loopback, each figure for itself, those with a peer in turns with it. It takes about four
+loopback that is another process, each figure for itself, those with a peer in turns with it. It takes about four
 minutes, and figures mean little on a machine that does anything else meanwhile. What the
 rounds gave goes to standard error.
 
@@ -63,6 +64,17 @@ Exit codes: 0 all figures were taken, also where a target was missed (see MET), 
 	c.Flags().StringVar(&cfg.Peers, "peers", "", "`DIR` of the peers' programs (default: peers, beside this program)")
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM`: table or json (one object)")
 	return c
+}
+
+// newBenchBroker is the broker of the figures, for 'bench runtime' to start.
+func newBenchBroker() *cobra.Command {
+	return &cobra.Command{
+		Use:    "broker",
+		Short:  "Serve as a broker in memory until standard input ends",
+		Hidden: true,
+		Args:   noArgs,
+		RunE:   func(c *cobra.Command, _ []string) error { return kafkabench.Serve(c.InOrStdin(), c.OutOrStdout()) },
+	}
 }
 
 // newBenchSide is our side of a comparison, for 'bench runtime' to start.

@@ -275,8 +275,8 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // records that are gone are never skipped in silence
 		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others
-		kgo.FetchMaxBytes(16 << 20),
-		kgo.FetchMaxPartitionBytes(1 << 20),
+		kgo.FetchMaxBytes(fetchBytes),
+		kgo.FetchMaxPartitionBytes(portionBytes),
 		kgo.MaxDecompressBatchBytes(most),
 	}
 	if c.ServerSide {

@@ -165,6 +165,7 @@ func (s *scheduler) purge() {
 			if next := t.next; next.share.stopping.Load() {
 				s.dropped(next)
 				t.next = next.next
+				q.n--
 			} else {
 				t = next
 			}
@@ -174,15 +175,14 @@ func (s *scheduler) purge() {
 		}
 	}
 	for _, f := range s.flows {
-		for range f.heads.len() {
-			q := f.heads.pop()
+		for _, q := range f.heads.all() {
 			if !q.head.share.stopping.Load() {
 				f.heads.push(q)
 				continue
 			}
 			s.ready--
 			s.dropped(q.head)
-			s.shift(q) // may come back to the end of this flow: what follows is not stopping
+			s.shift(q) // may come back: what follows is not stopping
 		}
 		if f.heads.len() == 0 && f.listed {
 			s.unlist(f)

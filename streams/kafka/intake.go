@@ -16,14 +16,15 @@ import (
 // An intake is one client of a Pool, a member of the group of one class. It has a budget of bytes
 // of its own, so no class keeps another from being read.
 type intake struct {
-	p      *Pool
-	class  schemas.Class
-	topics []string
-	opts   []kgo.Opt
-	cl     *kgo.Client
-	leave  func() // closes cl
-	weight *scale
-	meter  *roleMetrics
+	p       *Pool
+	class   schemas.Class
+	topics  []string
+	opts    []kgo.Opt
+	cl      *kgo.Client
+	leave   func() // closes cl
+	weight  *scale
+	meter   *roleMetrics
+	portion *portion
 
 	commits *commits
 	asks    chan chan error // of those who wait for a commit
@@ -40,10 +41,10 @@ const maxAsks = 1024
 
 func newIntake(p *Pool, m member) (*intake, error) {
 	in := &intake{
-		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
+		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class), portion: newPortion(p.window),
 		commits: newCommits(), asks: make(chan chan error, maxAsks), shares: map[partition]*share{}, left: map[partition]string{},
 	}
-	opts := append(p.kafka.consume(m),
+	opts := append(p.kafka.consume(m), kgo.WithHooks(in.portion), kgo.FetchMaxPartitionBytes(portionAtOnce),
 		kgo.OnPartitionsAssigned(in.assigned), kgo.OnOffsetsFetched(in.fetched),
 		kgo.OnPartitionsRevoked(in.revoked), kgo.OnPartitionsLost(in.lost))
 	if len(p.intakes) == 0 { // the first one publishes for all: one client keeps the order of outputs
@@ -58,6 +59,9 @@ func newIntake(p *Pool, m member) (*intake, error) {
 func (in *intake) poll(ctx context.Context) error {
 	for ctx.Err() == nil {
 		in.weight.wait(ctx, in.p.cfg.Bytes)
+		if n, changed := in.portion.next(); changed {
+			in.cl.UpdateFetchMaxBytes(fetchBytes, n)
+		}
 		fetches := in.cl.PollRecords(ctx, in.p.window/4)
 		if err := pollError(fetches, in.p.router.log); err != nil {
 			return in.p.router.below(ctx, in.cl, err)

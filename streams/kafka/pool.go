@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -253,10 +254,19 @@ func (p *Pool) spawn(n, kind int) {
 // maxWork bounds what a message may say of its size: sums of it are still numbers.
 const maxWork = 1 << 50
 
+// courtesy is how long messages are decoded before others of the process have their turn: a class that
+// has much to read is not to be in the way of one that has little.
+const courtesy = 200 * time.Microsecond
+
 // enqueue gives tasks of an intake to the scheduler.
 func (p *Pool) enqueue(in *intake, tasks []*task) {
 	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
+	began := time.Now()
 	for i, t := range tasks {
+		if i%64 == 63 && time.Since(began) > courtesy {
+			runtime.Gosched()
+			began = time.Now()
+		}
 		keys[i] = p.describe(t, &work[i])
 	}
 	p.sched.mu.Lock()

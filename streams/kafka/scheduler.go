@@ -25,119 +25,6 @@ func rank(c schemas.Class) int {
 	return classHigh
 }
 
-// A task is one record in a Pool.
-type task struct {
-	letter
-	share    *share
-	slot     uint64 // of the share's tracker
-	flow     *flow
-	next     *task // of the same key
-	delivery *schemas.Delivery
-	err      error // of decoding, then of the last call
-	began    time.Time
-	cost     int64
-	tries    int // calls in this delivery so far
-	decoded  bool
-	slots    bool // it holds those of its flow
-}
-
-func (t *task) bytes() int64 { return weigh(t.rec) }
-
-// A queue holds the tasks of one key, in order. Its head is in its flow, or at work, or
-// parked; never two of these.
-type queue struct {
-	key        uint64
-	head, tail *task
-	next       *queue // of the free ones
-}
-
-// A flow is what the scheduler tells apart: the work of one class, for one account, on the
-// same stores. It holds the keys whose heads are of that kind and wait to be run.
-type flow struct {
-	sched  *scheduler
-	class  int
-	work   Work // but for its key and bytes
-	turn   *turn
-	heads  fifo[*queue]
-	listed bool // is in turn.flows
-	paused bool // by a Control
-	spill  bool // although paused it is run, into the delay lanes
-
-	slots   []*slot // that each of its tasks needs
-	held    int     // of slots, for the next task; guarded by Slots.mu while waits
-	cost    int64   // of the next task
-	waits   bool    // for slots
-	yielded bool    // its slots, and is in class.yielded
-}
-
-// A turn is one account within a class.
-type turn struct {
-	class   *class
-	flows   fifo[*flow] // that have a task which may run
-	credit  int64       // bytes that it may begin before the next has its turn
-	listed  bool        // is in class.turns
-	idle    int         // class.idle when credit was last set
-	account string
-	known   int // flows of it that are known
-}
-
-// turnBytes is what a task costs beyond its bytes, and what an account may begin before the next
-// has its turn: small tasks of several accounts alternate.
-const turnBytes = 64 << 10
-
-// A class holds the accounts that have work of it. They take turns by deficit round robin.
-type class struct {
-	turns   fifo[*turn]
-	byName  map[string]*turn
-	atWork  int         // tasks that workers have
-	yielded fifo[*flow] // that gave back their slots, as no worker could begin their tasks
-	idle    int         // how often it had no turns: debts are from the time after
-}
-
-// next returns whose turn it is, or nil. Who began more than his turn allows sits out until
-// he has made up for it.
-func (c *class) next() *turn {
-	for passed := 0; c.turns.len() > 0; {
-		t := c.turns.peek()
-		switch {
-		case t.flows.len() == 0:
-			c.turns.pop()
-			t.listed = false
-			continue
-		case c.turns.len() == 1:
-			t.credit = max(t.credit, 1)
-			return t
-		case t.credit > 0:
-			return t
-		}
-		if passed++; passed > c.turns.len() {
-			c.advance()
-			passed = 0
-			continue
-		}
-		t.credit += turnBytes
-		c.turns.push(c.turns.pop())
-	}
-	return nil
-}
-
-// advance is as many rounds at once as the first account needs to have its turn.
-func (c *class) advance() {
-	least := int64(0)
-	for i := range c.turns.len() {
-		debt := -c.turns.peek().credit
-		if i == 0 || debt < least {
-			least = debt
-		}
-		c.turns.push(c.turns.pop())
-	}
-	for range c.turns.len() {
-		t := c.turns.pop()
-		t.credit += least/turnBytes*turnBytes + turnBytes
-		c.turns.push(t)
-	}
-}
-
 // A scheduler gives out tasks: those of one key one after the other and in order, those of
 // different keys side by side; by class, and within a class by account. A task that is
 // given out has its slots.
@@ -155,7 +42,8 @@ type scheduler struct {
 	kept    int // of allowed, those that low must leave
 	large   int // tasks of large at work at a time
 	classes [classes]class
-	streak  int // of class high, while low had work
+	added   uint64 // tasks
+	streak  int    // of class high, while low had work
 	keys    map[uint64]*queue
 	flows   map[Work]*flow
 	last    [classes]*flow // looked up last
@@ -214,9 +102,12 @@ type item struct {
 func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.mu.Lock()
 	for i, t := range tasks {
+		s.added++
+		t.seq = s.added
 		if q := s.keys[keys[i]]; q != nil {
 			q.tail.next = t
 			q.tail = t
+			q.n++
 			continue
 		}
 		q := s.free
@@ -225,7 +116,7 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 		} else {
 			s.free = q.next
 		}
-		*q = queue{key: keys[i], head: t, tail: t}
+		*q = queue{key: keys[i], head: t, tail: t, n: 1}
 		s.keys[keys[i]] = q
 		s.push(q)
 	}
@@ -411,7 +302,7 @@ func (s *scheduler) take(w *worker) bool {
 			n = min(most, s.ready/(len(s.workers)+1)+1)
 		}
 		if s.deal(w, n) || s.many > 0 && s.steal(w) {
-			if s.idle[w.kind] > 0 {
+			if s.idle[w.kind] > 0 && (s.ready > 0 || s.many > 0) {
 				s.work[w.kind].Signal()
 			}
 			return true
@@ -512,6 +403,7 @@ func (s *scheduler) ended(t *task) {
 // shift takes the head off q, and has what follows wait to be run.
 func (s *scheduler) shift(q *queue) {
 	done := q.head
+	q.n--
 	if q.head, done.next = done.next, nil; q.head != nil { // or it would keep those after it in memory
 		s.push(q)
 		return

@@ -1,5 +1,5 @@
 // Package bench takes the figures of the stream runtime and holds them against their
-// targets: one table, made in one run, on a broker in memory on loopback.
+// targets: one table, made in one run, on a broker in memory on loopback, in a process of its own.
 //
 // It promises that a figure is measured or the run fails: what a peer that is not there
 // would have shown is absent from the table, its row is not. A figure that was taken in
@@ -22,7 +22,7 @@ type Config struct {
 	Quick    bool           // amounts so small that the figures say nothing: for tests
 	Rows     *regexp.Regexp // takes only rows whose names match; nil: all
 	Peers    string         // the folder of the peers' programs
-	Self     string         // this program: its side of a comparison runs in a process too
+	Self     string         // this program: the broker and its side of a comparison are processes of it
 	Progress io.Writer
 }
 

@@ -112,11 +112,11 @@ func warm(account string) probes {
 func (r *runner) latency(
 	ctx context.Context, pc kafka.PoolConfig, h func(context.Context, *prober, *schemas.Delivery), once func(context.Context, *rig, *prober) error,
 ) error {
-	g, err := newRig(ctx)
+	g, err := r.newRig(ctx)
 	if err != nil {
 		return err
 	}
-	defer g.Close()
+	defer g.close()
 	p, err := newProber(g)
 	if err != nil {
 		return err

@@ -40,13 +40,13 @@ const (
 )
 
 // behind has many records wait behind handlers that are stuck, and takes by how much the
-// heap grows, broker and client together, garbage left out.
+// heap grows, garbage left out.
 func (r *runner) behind(ctx context.Context) (m measurement, err error) {
-	g, err := newRig(ctx)
+	g, err := r.newRig(ctx)
 	if err != nil {
 		return m, err
 	}
-	defer g.Close()
+	defer g.close()
 	if err := g.Fill(ctx, prefix, r.amounts.behind, raw()); err != nil {
 		return m, err
 	}

@@ -68,7 +68,7 @@ func (r *runner) versus(ctx context.Context) (m measurement, err error) {
 	default:
 		return m, fmt.Errorf("look for the peer: %w", err)
 	}
-	if m, err = c.run(ctx, r.amounts.long()); err == nil && c.theirs == nil {
+	if m, err = c.run(ctx, r, r.amounts.long()); err == nil && c.theirs == nil {
 		m.absent = "make peers"
 	}
 	return m, err

@@ -25,18 +25,21 @@ type rig struct {
 	*kafkabench.Broker
 }
 
-func newRig(ctx context.Context) (*rig, error) {
-	b, err := kafkabench.StartBroker()
+func (r *runner) newRig(ctx context.Context) (*rig, error) {
+	b, err := kafkabench.StartBroker(ctx, r.cfg.Self, "bench", "broker")
 	if err != nil {
 		return nil, err
 	}
 	g := &rig{b}
 	if err := kafka.EnsureTopics(ctx, config(b.Addr()), kafka.TopicOptions{Partitions: partitions}); err != nil {
-		b.Close()
+		g.close()
 		return nil, err
 	}
 	return g, nil
 }
+
+// close ends the broker. How that went is no matter to the figures.
+func (g *rig) close() { _ = g.Close() }
 
 // config is what the parts of one process share.
 func config(broker string) kafka.Config {

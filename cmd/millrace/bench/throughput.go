@@ -19,12 +19,12 @@ type contest struct {
 }
 
 // run has the sides take turns.
-func (c contest) run(ctx context.Context, rounds int) (m measurement, err error) {
-	g, err := newRig(ctx)
+func (c contest) run(ctx context.Context, r *runner, rounds int) (m measurement, err error) {
+	g, err := r.newRig(ctx)
 	if err != nil {
 		return m, err
 	}
-	defer g.Close()
+	defer g.close()
 	if err := g.Fill(ctx, prefix, c.n, c.record); err != nil {
 		return m, err
 	}
@@ -58,7 +58,7 @@ func ours(n int, pc kafka.PoolConfig, work func(context.Context)) func(context.C
 // noop has a handler that does nothing, and records that nobody decodes.
 func (r *runner) noop(ctx context.Context) (measurement, error) {
 	n := r.amounts.raw
-	return contest{n: n, record: raw(), ours: ours(n, kafka.PoolConfig{Raw: true}, nothing)}.run(ctx, r.amounts.rounds)
+	return contest{n: n, record: raw(), ours: ours(n, kafka.PoolConfig{Raw: true}, nothing)}.run(ctx, r, r.amounts.rounds)
 }
 
 // decoded has a handler that does nothing, and whole messages.
@@ -68,7 +68,7 @@ func (r *runner) decoded(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	n := r.amounts.whole
-	return contest{n: n, record: record, ours: ours(n, kafka.PoolConfig{}, nothing)}.run(ctx, r.amounts.rounds)
+	return contest{n: n, record: record, ours: ours(n, kafka.PoolConfig{}, nothing)}.run(ctx, r, r.amounts.rounds)
 }
 
 // workers are those of the Pools whose tasks wait for something: as many as may wait at a time,
@@ -82,7 +82,7 @@ func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	n := r.amounts.tasks
-	return contest{n: n, record: record, ours: ours(n, kafka.PoolConfig{Workers: workers}, rest)}.run(ctx, r.amounts.rounds)
+	return contest{n: n, record: record, ours: ours(n, kafka.PoolConfig{Workers: workers}, rest)}.run(ctx, r, r.amounts.rounds)
 }
 
 // skewed has some keys that come often and many that come seldom, and tasks of a millisecond.
@@ -110,5 +110,5 @@ func (r *runner) skewed(ctx context.Context) (m measurement, err error) {
 			})
 			return rate, err
 		},
-	}.run(ctx, r.amounts.long())
+	}.run(ctx, r, r.amounts.long())
 }

@@ -1,12 +1,21 @@
-// Package kafkabench is what the figures of the runtime are taken with: a broker in memory
-// that is filled fast, and the consumer that the Pool is compared with.
+// Package kafkabench is what the figures of the runtime are taken with: a broker in memory, in a
+// process of its own as brokers are, that is filled fast, and the consumer that the Pool is
+// compared with.
 //
-// It promises the same records in the same order each time. Nothing outlives the process.
+// It promises the same records in the same order each time. Nothing outlives the process: a broker
+// ends when whoever started it does, however that ends.
 package kafkabench
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,26 +30,75 @@ const (
 	fillBuffer = 200_000 // records on their way at a time
 )
 
-// A Broker is a kfake of one broker on loopback, running from StartBroker until Close.
+// brokerGC is how much garbage the broker lets gather: it holds up to some hundred megabytes, and
+// to walk through them again and again would take the processor from what is measured.
+const brokerGC = 400
+
+// Serve is a broker's process: it writes to out the host and port of a broker of one node that
+// holds its data in memory, on loopback, and ends when in ends.
+func Serve(in io.Reader, out io.Writer) error {
+	debug.SetGCPercent(brokerGC)
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		return fmt.Errorf("start broker in memory: %w", err)
+	}
+	defer cluster.Close()
+	if _, err := fmt.Fprintln(out, cluster.ListenAddrs()[0]); err != nil {
+		return fmt.Errorf("say where the broker is: %w", err)
+	}
+	_, err = io.Copy(io.Discard, in)
+	return err
+}
+
+// A Broker is a process that serves from StartBroker until Close.
 type Broker struct {
-	cluster *kfake.Cluster
+	process *exec.Cmd
+	in      io.Closer // its end ends the process
 	addr    string
 }
 
-// StartBroker starts a broker that holds its data in memory.
-func StartBroker() (*Broker, error) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+// brokerStop is how long a broker may take to stop.
+const brokerStop = 5 * time.Second
+
+// StartBroker starts a program that calls Serve with its standard input and output, and waits until
+// it serves. The end of ctx kills it.
+func StartBroker(ctx context.Context, program string, args ...string) (*Broker, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stderr = os.Stderr
+	cmd.WaitDelay = brokerStop
+	in, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("start broker in memory: %w", err)
+		return nil, fmt.Errorf("start broker: %w", err)
 	}
-	return &Broker{cluster: cluster, addr: cluster.ListenAddrs()[0]}, nil
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start broker: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start broker: %w", err)
+	}
+	b := &Broker{process: cmd, in: in}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start broker: it does not say where it is: %w", err), b.Close())
+	}
+	b.addr = strings.TrimSpace(line)
+	return b, nil
 }
 
 // Addr is the host and port to connect to.
 func (b *Broker) Addr() string { return b.addr }
 
-// Close lets go of the data and stops listening.
-func (b *Broker) Close() { b.cluster.Close() }
+// Close lets go of the data and waits until the process has ended.
+func (b *Broker) Close() error {
+	_ = b.in.Close() // it may have ended
+	kill := time.AfterFunc(brokerStop, func() { _ = b.process.Process.Kill() })
+	defer kill.Stop()
+	if err := b.process.Wait(); err != nil {
+		return fmt.Errorf("stop broker: %w", err)
+	}
+	return nil
+}
 
 // Fill writes n records, the ith being record(i), each to its topic and the partition of its
 // key, in batches as the runtime's own producer makes them, and waits until all are
