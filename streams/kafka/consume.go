@@ -114,6 +114,7 @@ func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), er
 			cancel() // or each connection would be waited for
 		}
 		cl.Close()
+		cl.AllowRebalance() // Close polls once more, for which a second leave that it began would wait for ever
 	}, nil
 }
 

@@ -9,10 +9,9 @@ import (
 // Bounds of what a fetch asks for of one partition. A batch that is longer comes all the same, but
 // one partition in a fetch.
 const (
-	fetchBytes    = 16 << 20 // of all partitions
-	portionBytes  = 1 << 20
-	portionLeast  = 64 << 10
-	portionAtOnce = 128 << 10 // before anything was read
+	fetchBytes   = 16 << 20 // of all partitions
+	portionBytes = 1 << 20
+	portionLeast = 64 << 10
 )
 
 // A portion is how many bytes of a partition one fetch of a Pool asks for: about as many records as a
@@ -30,7 +29,13 @@ type portion struct {
 
 var _ kgo.HookFetchBatchRead = (*portion)(nil)
 
-func newPortion(window int) *portion { return &portion{records: window / 2, asked: portionAtOnce} }
+func newPortion(window int) *portion { return &portion{records: window / 2, asked: portionBytes} }
+
+// options are those of the client that p is for. In a fetch session a partition keeps the bytes that were
+// asked for when it last got on: one whose next batch is longer would have to wait until it is the only one.
+func (p *portion) options() []kgo.Opt {
+	return []kgo.Opt{kgo.WithHooks(p), kgo.DisableFetchSessions()}
+}
 
 // OnFetchBatchRead implements kgo.HookFetchBatchRead.
 func (p *portion) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, b kgo.FetchBatchMetrics) {
@@ -45,7 +50,7 @@ func (p *portion) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, b kg
 	}
 	weight := min(float64(b.NumRecords)/float64(p.records), 1) // of one batch among many
 	p.mean += (mean - p.mean) * weight
-	p.longest = max(p.longest*(1-weight/16), float64(b.CompressedBytes))
+	p.longest = max(p.longest*(1-weight/512), float64(b.CompressedBytes))
 }
 
 // next returns what to ask for from now on, if that differs enough to say so.

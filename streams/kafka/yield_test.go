@@ -216,11 +216,12 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 			sh.finish(i + 1)
 		}
 		var both sync.WaitGroup
-		both.Go(func() { sh.admit(recs[47:]) })
+		both.Go(func() { sh.admit(recs[47:]); sh.pause() })
 		both.Go(func() { sh.finish(0) })
 		both.Wait()
-		if paused := len(cl.PauseFetchPartitions(nil)["t"]) > 0; paused != sh.full() {
-			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, sh.full())
+		full, _ := sh.full()
+		if paused := len(cl.PauseFetchPartitions(nil)["t"]) > 0; paused != full {
+			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, full)
 		}
 		cl.ResumeFetchPartitions(sh.one())
 	}
