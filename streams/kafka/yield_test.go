@@ -1,8 +1,6 @@
 package kafka
 
 import (
-	"runtime"
-	"sync"
 	"testing"
 	"time"
 
@@ -194,72 +192,4 @@ func TestDebtIsKept(t *testing.T) {
 	if n["a"] > 8 || n["b"] < 390 {
 		t.Errorf("turns %v: tasks 99 times as dear have more than their share", n)
 	}
-}
-
-// The intake pauses a partition in the moment in which a worker resumes it: whoever comes last has
-// seen what the other did.
-func TestPauseAndResumeAtOnce(t *testing.T) {
-	cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.ConsumeTopics("t"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
-	in := &intake{weight: newScale(), cl: cl}
-	recs := make([]*kgo.Record, 48)
-	for i := range recs {
-		recs[i] = &kgo.Record{Offset: int64(i)}
-	}
-	for try := range 5_000 {
-		sh := newShare(in, partition{"t", 0}, 64)
-		sh.admit(recs[:47])
-		for i := range uint64(46) {
-			sh.finish(i + 1)
-		}
-		var both sync.WaitGroup
-		both.Go(func() { sh.admit(recs[47:]); sh.pause() })
-		both.Go(func() { sh.finish(0) })
-		both.Wait()
-		full, _ := sh.full()
-		if paused := len(cl.PauseFetchPartitions(nil)["t"]) > 0; paused != full {
-			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, full)
-		}
-		cl.ResumeFetchPartitions(sh.one())
-	}
-}
-
-// One task that is not done keeps the records of its poll that are done from nothing.
-func TestDoneRecordsAreLetGo(t *testing.T) {
-	p := &Pool{}
-	p.cfg.defaults()
-	in := &intake{p: p, weight: newScale(), shares: map[partition]*share{}}
-	sh := newShare(in, partition{"t", 0}, 8192)
-	in.shares[sh.partition] = sh
-	recs := make([]*kgo.Record, 2048)
-	for i := range recs {
-		recs[i] = &kgo.Record{Offset: int64(i), Value: make([]byte, 16<<10)}
-	}
-	before := heap()
-	tasks, _, err := in.admit(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	recs = nil
-	for _, tk := range tasks[1:] {
-		if !sh.begin() {
-			t.Fatal("not begun")
-		}
-		p.finish(tk)
-	}
-	if freed := int64(before) - int64(heap()); freed < 30<<20 {
-		t.Errorf("%d MiB are free again, want all but one of 2048 records: 31", freed>>20)
-	}
-	runtime.KeepAlive(tasks[0])
-	runtime.KeepAlive(recs)
-}
-
-func heap() uint64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }

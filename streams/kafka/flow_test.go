@@ -1,0 +1,101 @@
+package kafka
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// waiting returns a queue of n tasks of which the first was the seqth to come.
+func waiting(seq uint64, n int) *queue { return &queue{head: &task{seq: seq}, n: n} }
+
+// In turns the oldest and the one with most behind it are next.
+func TestHeads(t *testing.T) {
+	for name, tt := range map[string]struct {
+		n    []int // tasks of each key, oldest first
+		want []uint64
+	}{
+		"one":                       {[]int{3}, []uint64{0}},
+		"all alike":                 {[]int{1, 1, 1, 1}, []uint64{0, 1, 2, 3}},
+		"one with much behind it":   {[]int{1, 1, 1, 600}, []uint64{0, 3, 1, 2}},
+		"more and most":             {[]int{1, 1, 100, 1, 2000}, []uint64{0, 4, 1, 2, 3}},
+		"the oldest has most":       {[]int{600, 1, 1}, []uint64{0, 1, 2}},
+		"less than eight is little": {[]int{1, 7, 1}, []uint64{0, 1, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h heads
+			for i, n := range tt.n {
+				h.push(waiting(uint64(i), n))
+			}
+			var got []uint64
+			for h.len() > 0 {
+				got = append(got, h.pop().head.seq)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// What goes in comes out once; what was looked at is the next, whatever comes in between; and who has become the
+// oldest waits for no more than one that was looked at and one that has much behind it.
+func TestHeadsProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var (
+			h     heads
+			seq   uint64
+			in    []uint64 // oldest first
+			since = map[uint64]int{}
+		)
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				seq++
+				h.push(waiting(seq, rapid.SampledFrom([]int{1, 5, 60, 500, 5000}).Draw(t, "n")))
+				in = append(in, seq)
+			},
+			"pop": func(t *rapid.T) {
+				if h.len() == 0 {
+					t.Skip()
+				}
+				if rapid.Bool().Draw(t, "look") {
+					looked := h.peek()
+					seq++
+					h.push(waiting(seq, 5000))
+					in = append(in, seq)
+					if h.peek() != looked {
+						t.Fatal("what was looked at is not the next")
+					}
+				}
+				got := h.pop().head.seq
+				i := slices.Index(in, got)
+				if i < 0 {
+					t.Fatalf("%d is out of nowhere", got)
+				}
+				in = slices.Delete(in, i, i+1)
+				delete(since, got)
+				if len(in) > 0 {
+					if since[in[0]]++; since[in[0]] > 3 { // the first made it the oldest
+						t.Fatalf("%d is the oldest and waited for %d turns", in[0], since[in[0]]-1)
+					}
+				}
+			},
+			"all": func(t *rapid.T) {
+				all := h.all()
+				if len(all) != len(in) || h.len() != 0 {
+					t.Fatalf("took out %d of %d, %d are left", len(all), len(in), h.len())
+				}
+				clear(since)
+				for _, q := range all {
+					h.push(q)
+				}
+			},
+			"": func(t *rapid.T) {
+				if h.len() != len(in) {
+					t.Fatalf("%d are in, want %d", h.len(), len(in))
+				}
+			},
+		})
+	})
+}

@@ -1,0 +1,144 @@
+package kafka
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// idleIntake is an intake whose client never talks to anybody.
+func idleIntake(t *testing.T) *intake {
+	cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.ConsumeTopics("t"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return &intake{cl: cl, weight: newScale(), room: make(chan struct{}, 1), shares: map[partition]*share{}}
+}
+
+// filled returns a share of a window of 64 with n records in flight.
+func (in *intake) filled(id int32, n int) *share {
+	sh := newShare(in, partition{"t", id}, 64)
+	in.shares[sh.partition] = sh
+	sh.admit(recordsFrom(0, n))
+	return sh
+}
+
+// recordsFrom are records from first to before last.
+func recordsFrom(first, last int) (recs []*kgo.Record) {
+	for i := first; i < last; i++ {
+		recs = append(recs, &kgo.Record{Offset: int64(i)})
+	}
+	return recs
+}
+
+func (in *intake) paused() int { return len(in.cl.PauseFetchPartitions(nil)["t"]) }
+
+// Partitions whose windows are nearly full are paused only if tasks take longer than a moment; what is
+// far from full is never, and what was paused is fetched again when there is room.
+func TestHold(t *testing.T) {
+	in := idleIntake(t)
+	in.filled(0, 47)
+	start := time.Now()
+	in.hold(t.Context())
+	if took := time.Since(start); took > patience/2 || in.paused() != 0 {
+		t.Errorf("nothing nearly full: held for %v, %d paused", took, in.paused())
+	}
+
+	quick, slow := in.filled(1, 48), in.filled(2, 48)
+	for i := range uint64(16) {
+		quick.finish(i)
+	}
+	in.hold(t.Context())
+	if full, _ := slow.full(); in.paused() != 1 || !full {
+		t.Errorf("%d paused, the slow one %v", in.paused(), full)
+	}
+	for i := range uint64(32) {
+		slow.finish(i)
+	}
+	if in.paused() != 0 {
+		t.Error("a window three quarters empty is still paused")
+	}
+
+	last := in.filled(3, 48)
+	time.AfterFunc(patience/4, func() {
+		for i := range uint64(16) {
+			last.finish(i)
+		}
+	})
+	in.hold(t.Context())
+	if in.paused() != 0 {
+		t.Error("paused, though there was room in a moment")
+	}
+
+	in.filled(4, 64)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	start = time.Now()
+	in.hold(ctx)
+	if took := time.Since(start); took > patience/2 || in.paused() != 1 {
+		t.Errorf("at the end: held for %v, %d paused", took, in.paused())
+	}
+}
+
+// The intake pauses a partition in the moment in which a worker resumes it: whoever comes last has
+// seen what the other did.
+func TestPauseAndResumeAtOnce(t *testing.T) {
+	in := idleIntake(t)
+	for try := range 5_000 {
+		sh := in.filled(0, 47)
+		for i := range uint64(46) {
+			sh.finish(i + 1)
+		}
+		var both sync.WaitGroup
+		both.Go(func() { sh.admit(recordsFrom(47, 48)); sh.pause() })
+		both.Go(func() { sh.finish(0) })
+		both.Wait()
+		full, _ := sh.full()
+		if paused := in.paused() > 0; paused != full {
+			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, full)
+		}
+		in.cl.ResumeFetchPartitions(sh.one())
+	}
+}
+
+// One task that is not done keeps the records of its poll that are done from nothing.
+func TestDoneRecordsAreLetGo(t *testing.T) {
+	p := &Pool{}
+	p.cfg.defaults()
+	in := &intake{p: p, weight: newScale(), shares: map[partition]*share{}}
+	sh := newShare(in, partition{"t", 0}, 8192)
+	in.shares[sh.partition] = sh
+	recs := make([]*kgo.Record, 2048)
+	for i := range recs {
+		recs[i] = &kgo.Record{Offset: int64(i), Value: make([]byte, 16<<10)}
+	}
+	before := heap()
+	tasks, _, err := in.admit(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recs = nil
+	for _, tk := range tasks[1:] {
+		if !sh.begin() {
+			t.Fatal("not begun")
+		}
+		p.finish(tk)
+	}
+	if freed := int64(before) - int64(heap()); freed < 30<<20 {
+		t.Errorf("%d MiB are free again, want all but one of 2048 records: 31", freed>>20)
+	}
+	runtime.KeepAlive(tasks[0])
+	runtime.KeepAlive(recs)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

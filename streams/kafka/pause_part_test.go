@@ -1,0 +1,122 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// Partitions hold many accounts: messages of a paused part make room for the others in the lanes,
+// spend nothing, and come back when the pause is over.
+func TestPausePartOfGroup(t *testing.T) {
+	for name, tt := range map[string]struct {
+		entry *pb.Control
+		waits bool
+	}{
+		"its account":                  {&pb.Control{Account: "acme", Paused: true}, true},
+		"its store":                    {&pb.Control{Account: "acme", Store: "1", Paused: true}, true},
+		"its role for its account":     {&pb.Control{Role: "planner", Account: "acme", Paused: true}, true},
+		"its role for its store":       {&pb.Control{Role: "planner", Account: "acme", Store: "1", Paused: true}, true},
+		"another store":                {&pb.Control{Account: "acme", Store: "2", Paused: true}, false},
+		"another role for its account": {&pb.Control{Role: "steward", Account: "acme", Paused: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+				other := change("other")
+				other.Body.(*pb.Change).Account = "umbrella"
+				b.Send(change("a"), other)
+				cfg, c := paused(t, b, tt.entry)
+				start, got := time.Now(), map[string]string{}
+				g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+						history := slices.ContainsFunc(d.Headers, func(h schemas.Header) bool { return h.Key == schemas.TrailHistory })
+						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt, d.Waits, history, time.Since(start).Round(time.Minute))
+						return plan(ctx, d)
+					})
+				if err != nil {
+					t.Fatal(err)
+				}
+				background(t, g)
+				background(t, delayer(t, b))
+				time.Sleep(21 * time.Minute)
+				lift := &pb.Control{Role: tt.entry.GetRole(), Account: tt.entry.GetAccount(), Store: tt.entry.GetStore()}
+				apply(t, c, lift)
+				time.Sleep(6 * time.Minute)
+				want := map[string]string{
+					"a":     "attempt 1, waits 0, history false after 0s",
+					"other": "attempt 1, waits 0, history false after 0s",
+				}
+				if tt.waits { // 30 s, 2 m, and then 5 m each time
+					want["a"] = "attempt 1, waits 0, history false after 23m0s"
+				}
+				if fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("got  %v\nwant %v", got, want)
+				}
+				if n := len(b.Read(schemas.Dead)) + len(b.Read(schemas.Delay("10m"))); n > 0 {
+					t.Errorf("%d dead letters and messages in a lane that is too long", n)
+				}
+			})
+		})
+	}
+}
+
+// A role to which nothing can come back handles its messages rather than to lose them.
+func TestPausePartOfRoleWithoutLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t, time.Minute, g); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || len(b.Read(schemas.Dead)) > 0 {
+			t.Errorf("got %v and %d dead letters, want %v and none", got, len(b.Read(schemas.Dead)), want)
+		}
+	})
+}
+
+// What cannot be put aside is not committed; what was, but was reported lost, is there once.
+func TestPauseAsideFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault     kafkatest.Fault
+		stops     bool
+		committed int64
+		lane      int
+	}{
+		"refused":       {kafkatest.Refused, true, 0, 0},
+		"not done":      {kafkatest.NotDone, false, 1, 1},
+		"done but lost": {kafkatest.DoneButLost, false, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(change("a"))
+				b.FailProduce(schemas.Delay("30s"), tt.fault, 1)
+				cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
+				g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t, time.Minute, g); (err != nil) != tt.stops {
+					t.Errorf("Run = %v", err)
+				}
+				if at, n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Delay("30s"))); at != tt.committed || n != tt.lane {
+					t.Errorf("committed %d, %d in the lane, want %d, %d", at, n, tt.committed, tt.lane)
+				}
+			})
+		})
+	}
+}
