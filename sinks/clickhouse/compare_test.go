@@ -3,6 +3,8 @@ package clickhouse_test
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,5 +168,39 @@ func TestManifestDamage(t *testing.T) {
 	}
 	if got := checkManifest(t, db, clickhouse.ManifestCheck{Most: 2}); len(got.Differ) != 2 || !got.Stopped {
 		t.Errorf("with two to be named: %d, stopped %v", len(got.Differ), got.Stopped)
+	}
+}
+
+// Every part of every column of the state is compared.
+func TestComparedParts(t *testing.T) {
+	got := clickhouse.ComparedParts()
+	for column, typ := range clickhouse.TableColumns()["copy_state"] {
+		_, tuple, ok := strings.Cut(typ, "Tuple(")
+		if !ok {
+			continue // keys, and digests, which are compared as a whole
+		}
+		var want []string
+		depth, word := 0, true // word: a name stands here
+		name := ""
+		for _, r := range tuple {
+			switch {
+			case r == '(':
+				depth++
+			case r == ')':
+				depth--
+			case depth == 0 && r == ',':
+				word, name = true, ""
+			case depth == 0 && r == ' ' && word && name != "":
+				want, word = append(want, name), false
+			case depth == 0 && word && r != ' ':
+				name += string(r)
+			}
+		}
+		if !slices.Equal(got[column], want) {
+			t.Errorf("of %s are compared %v, want %v", column, got[column], want)
+		}
+	}
+	if _, ok := got["digests"]; !ok || len(got) != len(clickhouse.TableColumns()["copy_state"])-4 {
+		t.Errorf("compared are %d columns of %v", len(got), clickhouse.TableColumns()["copy_state"])
 	}
 }

@@ -62,7 +62,11 @@ const (
 	markDead    = 1 << iota // the record is a dead letter
 	markForeign             // the row names a topic that does not feed the table
 	markNoID                // the record has no id of its own: its key says where it stands
+	monthAt                 // the month of the row, in the twelve bits from here on
 )
+
+// monthMark is the month of a time as an entry notes it.
+func monthMark(year, month int) uint16 { return uint16((year*12+month)&0xfff) * monthAt }
 
 // Add takes one record of the topic; unreadable says why it has no Body.
 func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
@@ -77,19 +81,19 @@ func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
 		e.Mark |= markDead
 	}
 	for _, t := range p.tables {
-		key, concerned, err := placeKey(d), true, unreadable
-		mark := e.Mark | markNoID
+		e := e
+		known, concerned, err := known{}, true, unreadable
 		if err == nil {
-			var id ledger.Key
-			if id, concerned, err = t.key(d); err == nil {
-				key, mark = id, e.Mark
-			}
+			known, concerned, err = t.known(d)
+		}
+		if e.Key, e.Mark = known.key, e.Mark|known.month; err != nil {
+			e.Key, e.Mark = placeKey(d), e.Mark|markNoID
 		}
 		if !concerned {
 			continue
 		}
 		t.records++
-		if err := t.book.Add(ledger.Topic, ledger.Entry{Key: key, At: e.At, Mark: mark}); err != nil {
+		if err := t.book.Add(ledger.Topic, e); err != nil {
 			return fmt.Errorf("noting what %s holds: %w", p.topic, err)
 		}
 	}
@@ -104,33 +108,53 @@ func placeKey(d *schemas.Delivery) (k ledger.Key) {
 	return k
 }
 
+// known is by what the one row of a message is known.
+type known struct {
+	key   ledger.Key
+	month uint16 // see monthMark
+}
+
 // A claim says how a topic's records are found again in one table.
 type claim struct {
 	table string
-	// key is what the one row of a message is known by; concerned is false for a record that
-	// makes no row in the table. An error says that the record cannot be a row.
-	key func(*schemas.Delivery) (key ledger.Key, concerned bool, err error)
+	// known says by what; concerned is false for a record that makes no row in the table. An error says
+	// that the record cannot be a row.
+	known func(*schemas.Delivery) (k known, concerned bool, err error)
 	// also is SQL for what tells rows of one id apart; empty where the id is all.
 	also   string
 	topics []string // all that feed the table
 }
 
+// knownIn returns by what a row is known in a table.
+func knownIn[T any](t *table[T], r row[T]) (k known, err error) {
+	if k.key, err = parseID(t.id(r)); err != nil {
+		return k, err
+	}
+	ts := t.ts(r)
+	if _, err := toMillis(ts); err != nil {
+		return k, err
+	}
+	k.month = monthMark(ts.AsTime().Year(), int(ts.AsTime().Month()))
+	return k, nil
+}
+
 func claimOf[T schemas.Body](t *table[T]) claim {
-	return claim{table: t.name, key: func(d *schemas.Delivery) (ledger.Key, bool, error) {
+	return claim{table: t.name, known: func(d *schemas.Delivery) (known, bool, error) {
 		m, ok := d.Body.(T)
 		if !ok {
-			return ledger.Key{}, true, fmt.Errorf("is a %T", d.Body)
+			return known{}, true, fmt.Errorf("is a %T", d.Body)
 		}
-		id, err := parseID(t.id(row[T]{d, m}))
-		return id, true, err
+		k, err := knownIn(t, row[T]{d, m})
+		return k, true, err
 	}}
 }
 
 // claims are those of every topic. A table whose rows are known by more than their id says so here.
 func claims() map[schemas.Topic][]claim {
+	letters, results := deadLetters(), duplicationLog()
 	all := map[schemas.Topic][]claim{
 		schemas.Changes:            {claimOf(auditLog())},
-		schemas.DuplicationResults: {claimOf(duplicationLog())},
+		schemas.DuplicationResults: {claimOf(results)},
 		schemas.FixityResults:      {claimOf(bitLog())},
 		schemas.Incidents:          {claimOfIncidents()},
 		schemas.Reports:            {claimOf(reports())},
@@ -138,14 +162,14 @@ func claims() map[schemas.Topic][]claim {
 		schemas.Policies:           {claimOf(policyHistory())},
 		schemas.Admin:              {claimOf(adminLog())},
 		schemas.Dead: {
-			{table: "dead_letters", key: func(d *schemas.Delivery) (ledger.Key, bool, error) {
-				id, err := parseID(readDead(d).id)
-				return id, true, err
+			{table: "dead_letters", known: func(d *schemas.Delivery) (known, bool, error) {
+				k, err := knownIn(letters, row[deadLetter]{d, readDead(d)})
+				return k, true, err
 			}},
-			{table: "duplication_log", key: func(d *schemas.Delivery) (ledger.Key, bool, error) {
+			{table: "duplication_log", known: func(d *schemas.Delivery) (known, bool, error) {
 				l := readDead(d)
-				id, err := parseID(l.duplication)
-				return id, l.ofCommand(), err
+				k, err := knownIn(results, row[*pb.DuplicationResult]{d, l.result(d)})
+				return k, l.ofCommand(), err
 			}},
 		},
 	}
@@ -166,14 +190,14 @@ func claims() map[schemas.Topic][]claim {
 // claimOfIncidents knows a row by the id of its incident and by which of its records it is.
 func claimOfIncidents() claim {
 	c := claimOf(incidents())
-	id := c.key
+	byID := c.known
 	c.also = "concat(toString(step_count), '/', toString(revision))"
-	c.key = func(d *schemas.Delivery) (ledger.Key, bool, error) {
-		key, concerned, err := id(d)
+	c.known = func(d *schemas.Delivery) (known, bool, error) {
+		k, concerned, err := byID(d)
 		if i, ok := d.Body.(*pb.Incident); ok && err == nil {
-			key, err = alsoKey(key, strconv.Itoa(int(i.GetStepCount()))+"/"+strconv.FormatInt(i.GetUpdated().AsTime().UnixMilli(), 10))
+			k.key, err = alsoKey(k.key, strconv.Itoa(int(i.GetStepCount()))+"/"+strconv.FormatInt(i.GetUpdated().AsTime().UnixMilli(), 10))
 		}
-		return key, concerned, err
+		return k, concerned, err
 	}
 	return c
 }
@@ -195,7 +219,7 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 	if also == "" {
 		also = "''"
 	}
-	rows, err := p.db.conn.Query(ctx, p.db.name("SELECT id, "+also+", inc, part, off, topic = ? FROM {db}."+t.table+"_v")+
+	rows, err := p.db.conn.Query(ctx, p.db.name("SELECT id, "+also+", inc, part, off, topic = ?, toYear(ts), toMonth(ts) FROM {db}."+t.table+"_v")+
 		" WHERE topic = ? OR NOT has(?, topic)", string(p.topic), string(p.topic), t.topics)
 	if err != nil {
 		return 0, err
@@ -205,9 +229,11 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 		var (
 			id, more string
 			ours     uint8
+			year     uint16
+			month    uint8
 			e        ledger.Entry
 		)
-		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours); err != nil {
+		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours, &year, &month); err != nil {
 			return n, err
 		}
 		if e.Key, err = parseID(id); err == nil && t.also != "" {
@@ -216,8 +242,8 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 		if err != nil {
 			return n, err
 		}
-		if ours == 0 {
-			e.Mark = markForeign
+		if e.Mark = monthMark(int(year), int(month)); ours == 0 {
+			e.Mark |= markForeign
 		}
 		if err := t.book.Add(ledger.Table, e); err != nil {
 			return n, err

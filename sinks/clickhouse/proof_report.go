@@ -33,19 +33,20 @@ type Reading struct {
 // ErrAnew means that a topic was deleted and made again while it was read.
 var ErrAnew = errors.New("the topic was made anew while it was read")
 
-// A TableProof is what the comparison of a topic with one table came to. Missing, Doubled and
-// Extra are findings; the rest is said so that nobody takes it for more than it is.
+// A TableProof is what the comparison of a topic with one table came to. Missing, Doubled,
+// Extra and Displaced are findings; the rest is said so that nobody takes it for more than it is.
 type TableProof struct {
 	Topic       schemas.Topic `json:"topic"`
 	Table       string        `json:"table"`
 	Incarnation uint32        `json:"incarnation"`
-	Records     int64         `json:"records"`  // in Kafka, of those that make a row
-	Messages    int64         `json:"messages"` // distinct
-	Rows        int64         `json:"rows"`     // in the view
-	Missing     Discrepancy       `json:"missing"`  // a message has no row
-	Doubled     Discrepancy       `json:"doubled"`  // a message has several rows in the view
-	Extra       Discrepancy       `json:"extra"`    // a row has no message, though Kafka should have it
-	Dead        Discrepancy       `json:"dead"`     // no row: the sink made it a dead letter
+	Records     int64         `json:"records"`   // in Kafka, of those that make a row
+	Messages    int64         `json:"messages"`  // distinct
+	Rows        int64         `json:"rows"`      // in the view
+	Missing     Discrepancy   `json:"missing"`   // a message has no row
+	Doubled     Discrepancy   `json:"doubled"`   // a message has several rows in the view
+	Extra       Discrepancy   `json:"extra"`     // a row has no message, though Kafka should have it
+	Displaced   Discrepancy   `json:"displaced"` // a message's row stands in another month than its time says
+	Dead        Discrepancy   `json:"dead"`      // no row: the sink made it a dead letter
 	// Pending messages have no row yet: they stand where the sink's group has not committed.
 	Pending Discrepancy `json:"pending"`
 	// Gone are rows whose records are no longer, or not yet, to be compared with.
@@ -55,7 +56,9 @@ type TableProof struct {
 }
 
 // Findings counts what is wrong.
-func (p *TableProof) Findings() int64 { return p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages }
+func (p *TableProof) Findings() int64 {
+	return p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages
+}
 
 // A Discrepancy names messages, by their places.
 type Discrepancy struct {
@@ -176,6 +179,10 @@ func (j *judge) message(topic, table []ledger.Entry) error {
 	}
 	j.of.Messages++
 	if len(table) > 0 {
+		if !sharesMonth(topic, table) {
+			j.of.Displaced.Messages++
+			j.of.Displaced.add(table[0], hasID)
+		}
 		return nil
 	}
 	f := &j.of.Pending
@@ -191,6 +198,18 @@ func (j *judge) message(topic, table []ledger.Entry) error {
 	f.Messages++
 	f.add(topic[0], hasID)
 	return nil
+}
+
+// sharesMonth says whether a row stands in the month of a record.
+func sharesMonth(topic, table []ledger.Entry) bool {
+	for _, a := range topic {
+		for _, b := range table {
+			if a.Mark/monthAt == b.Mark/monthAt {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // extra says whether Kafka should have the message of a row, and counts the row where not.
@@ -223,7 +242,7 @@ func (j *judge) extra(e ledger.Entry) bool {
 }
 
 func (j *judge) result() *TableProof {
-	for _, f := range []*Discrepancy{&j.of.Missing, &j.of.Doubled, &j.of.Extra, &j.of.Dead, &j.of.Pending} {
+	for _, f := range []*Discrepancy{&j.of.Missing, &j.of.Doubled, &j.of.Extra, &j.of.Displaced, &j.of.Dead, &j.of.Pending} {
 		f.Ranges, f.MoreRanges = f.places.Ranges(mostRanges)
 		slices.SortFunc(f.Examples, func(a, b Example) int { return exampleAt(a).Compare(exampleAt(b)) })
 	}
@@ -238,4 +257,6 @@ func (j *judge) result() *TableProof {
 	return j.of
 }
 
-func exampleAt(e Example) ledger.At { return ledger.At{Incarnation: e.Incarnation, Partition: e.Partition, Offset: e.Offset} }
+func exampleAt(e Example) ledger.At {
+	return ledger.At{Incarnation: e.Incarnation, Partition: e.Partition, Offset: e.Offset}
+}

@@ -46,14 +46,14 @@ const (
 type Entry struct {
 	Key  Key
 	At   At
-	Mark uint8 // what else the caller wants to know of it; below 128
+	Mark uint16 // what else the caller wants to know of it; below 32,768
 }
 
 const (
 	buckets   = 1024
 	entrySize = 32
 	chunkSize = 16 << 10 // of entries that lie together in the file
-	sideBit   = 1 << 7
+	sideBit   = 1 << 15
 )
 
 // A Book holds the entries of one comparison. It is for one goroutine.
@@ -93,7 +93,7 @@ func (b *Book) Add(side Side, e Entry) error {
 	k.open = binary.BigEndian.AppendUint64(k.open, e.At.Offset)
 	k.open = binary.BigEndian.AppendUint32(k.open, e.At.Incarnation)
 	k.open = binary.BigEndian.AppendUint16(k.open, e.At.Partition)
-	k.open = append(k.open, e.Mark|byte(side)<<7, 0)
+	k.open = binary.BigEndian.AppendUint16(k.open, e.Mark|uint16(side)<<15)
 	if len(k.open) < chunkSize {
 		return nil
 	}
@@ -179,7 +179,7 @@ func decode(all []Entry, raw []byte) []Entry {
 		e.At.Offset = binary.BigEndian.Uint64(raw[16:])
 		e.At.Incarnation = binary.BigEndian.Uint32(raw[24:])
 		e.At.Partition = binary.BigEndian.Uint16(raw[28:])
-		e.Mark = raw[30]
+		e.Mark = binary.BigEndian.Uint16(raw[30:])
 		all = append(all, e)
 	}
 	return all

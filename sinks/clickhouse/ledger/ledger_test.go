@@ -24,7 +24,7 @@ func TestEach(t *testing.T) {
 			want := map[Key][2][]Entry{}
 			for i := range n {
 				side := Side(i % 2)
-				e := Entry{At: At{uint32(i % 3), uint16(i % 5), uint64(n - i)}, Mark: uint8(i % 128)}
+				e := Entry{At: At{uint32(i % 3), uint16(i % 5), uint64(n - i)}, Mark: uint16(i % sideBit)}
 				copy(e.Key[:], fmt.Sprintf("%016d", i/3*3%(n/2)))
 				if err := b.Add(side, e); err != nil {
 					t.Fatal(err)
@@ -72,7 +72,7 @@ func TestEachStops(t *testing.T) {
 	if err := b.Each(ctx, func([]Entry, []Entry) error { return nil }, quiet); !errors.Is(err, full) {
 		t.Errorf("got %v, want why the context ended", err)
 	}
-	if err := b.Add(Topic, Entry{Mark: 128}); err == nil {
+	if err := b.Add(Topic, Entry{Mark: sideBit}); err == nil {
 		t.Error("a mark that would be taken for a side was taken")
 	}
 }
