@@ -124,6 +124,25 @@ func TestReadCompacted(t *testing.T) {
 	})
 }
 
+// A topic that is made anew while it is read is no topic that was read to its end.
+func TestReadOfTopicMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		a := newAdmin(t, b)
+		b.Write(job(t, 0, "a"), job(t, 0, "b"))
+		e, err := a.Extent(t.Context(), schemas.Jobs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Recreate(schemas.Jobs, 1)
+		b.Write(job(t, 0, "c"))
+		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return nil }); err == nil ||
+			!strings.Contains(err.Error(), "partition 0: the log ends at 1, and ended at 2 before") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
 func TestCommitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
