@@ -120,6 +120,9 @@ type shownSteps struct {
 }
 
 func (s *shownSteps) told(name string, done, total int64) {
+	if total == 0 {
+		return // nothing to be done is nothing to be shown
+	}
 	step, known := s.steps[name]
 	if !known {
 		step = s.display.Step(name, total)

@@ -17,7 +17,8 @@ type stateGroup struct {
 
 func stateGroups() []stateGroup {
 	return []stateGroup{
-		{"content", []string{"ver", "ns", "change", "size", "version", "etag", "media_type", "origin", "user", "source_time", "source_ns", "source_version"}, "change"},
+		{"content", []string{"ver", "ns", "change", "size", "version", "etag", "media_type", "origin", "user",
+			"source_time", "source_ns", "source_version"}, "change"},
 		{"digests", []string{""}, "digests"},
 		{"deleted", []string{"ver", "ns", "change", "origin", "user"}, "change"},
 		{"properties", []string{"ver", "media_type", "user"}, "time"},
@@ -82,12 +83,12 @@ func differences(state, logs, written []string) (columns []ColumnDifference, ret
 	for _, g := range stateGroups() {
 		a, b := state[i:i+len(g.parts)], logs[i:i+len(g.parts)]
 		told := false // another telling explains it
-		switch {
-		case g.told == "digests": // what stands in front is the content's
+		switch g.told {
+		case "digests": // what stands in front is the content's
 			told = state[2] == logs[2] && state[2] != "" && contains(a[0], b[0])
-		case g.told == "change":
+		case "change":
 			told = a[0] == b[0] && a[2] == b[2] && state[v] > logs[v]
-		case g.told == "time":
+		case "time":
 			told = (a[0] == b[0] || slices.Contains(written, a[0])) && state[v] > logs[v]
 		}
 		if versions[g.name] {
