@@ -46,10 +46,10 @@ func TestRead(t *testing.T) {
 		for i := range 5 {
 			b.Write(job(t, 0, fmt.Sprint("a", i)))
 		}
-		b.Transact(true, job(t, 0, "committed"))                                                    // 5, 6
-		b.Transact(false, job(t, 0, "given up"))                                                    // 7, 8
+		b.Transact(true, job(t, 0, "committed"))                                                   // 5, 6
+		b.Transact(false, job(t, 0, "given up"))                                                   // 7, 8
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Jobs, Value: []byte("x")}}) // 9
-		b.Transact(true, job(t, 1, "last"))                                                         // 0, 1: the end is behind what nobody is handed
+		b.Transact(true, job(t, 1, "last"))                                                        // 0, 1: the end is behind what nobody is handed
 		b.Trim(schemas.Jobs, 0, 2)
 		e, err := a.Extent(t.Context(), schemas.Jobs)
 		if err != nil {
