@@ -167,10 +167,11 @@ type walk struct {
 }
 
 // open begins a walk. The state is merged in the order in which it lies, so that the server
-// need not hold it.
+// need not hold it; what it sorts once more are the keys with their sums, and it does that on disk where they are many.
 func (m *manifestCheck) open(ctx context.Context, from string) (*walk, error) {
-	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1}))
-	rows, err := m.db.conn.Query(ctx, m.db.name("SELECT account, store, space, item, cityHash64("+stateValues()+") FROM "+from+
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
+		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20}))
+	rows, err := m.db.conn.Query(ctx, m.db.name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
 		" ORDER BY account, store, space, item"))
 	if err != nil {
 		return nil, err

@@ -30,12 +30,34 @@ func stateGroups() []stateGroup {
 	}
 }
 
-// currentDigests is what the manifest says of the digests of the current content, as text.
-const currentDigests = "toString(mapApply((k, v) -> (k, lower(hex(v))), mapFilter((k, v) -> substring(v, 1, 1) = char(1)" +
+// currentDigests is SQL for what the manifest says of the digests of the current content: the verified
+// ones where there are any. Each has a byte in front that says whether it is.
+const currentDigests = "mapFilter((k, v) -> substring(v, 1, 1) = char(1)" +
 	" OR NOT arrayExists(x -> substring(x, 9, 1) = char(1) AND substring(x, 18, 16) = content.change, mapValues(digests))," +
-	" mapApply((k, v) -> (k, concat(substring(v, 9, 1), substring(v, 34))), mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests)))))"
+	" mapApply((k, v) -> (k, concat(substring(v, 9, 1), substring(v, 34))), mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests)))"
 
-// stateValues is SQL for an array of all that is compared, as text.
+// stateSum is SQL for a sum of all that is compared: texts of it would cost more than the merge does.
+func stateSum() string {
+	var values []string
+	for _, g := range stateGroups() {
+		for _, part := range g.parts {
+			column := g.name + "." + part
+			switch part {
+			case "":
+				values = append(values, currentDigests)
+			case "ver":
+				values = append(values, "bitShiftRight("+column+", 83)")
+			case "source_time":
+				values = append(values, "isNull("+column+")", "ifNull("+column+", toDateTime64(0, 3, 'UTC'))")
+			default:
+				values = append(values, column)
+			}
+		}
+	}
+	return "cityHash64(" + strings.Join(values, ", ") + ")"
+}
+
+// stateValues is SQL for an array of the same, as texts.
 func stateValues() string {
 	var values []string
 	for _, g := range stateGroups() {
@@ -43,7 +65,7 @@ func stateValues() string {
 			column := g.name + "." + part
 			switch {
 			case g.name == "digests":
-				values = append(values, currentDigests)
+				values = append(values, "toString(mapApply((k, v) -> (k, lower(hex(v))), "+currentDigests+"))")
 			case part == "ver":
 				values = append(values, "if("+column+" = 0, '', toString(fromUnixTimestamp64Milli(toInt64(bitShiftRight("+column+
 					", 83)) - 17592186044416, 'UTC')))")
