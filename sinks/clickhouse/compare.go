@@ -204,12 +204,12 @@ func (m *manifestCheck) judge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	written, err := m.written(ctx)
+	logged, err := m.logged(ctx)
 	if err != nil {
 		return err
 	}
 	for _, c := range m.differ {
-		columns, retold := differences(state[c], logs[c], written[c])
+		columns, retold := differences(state[c], logs[c], logged[c])
 		if retold {
 			m.of.Retold++
 		}
@@ -254,16 +254,19 @@ func (m *manifestCheck) values(ctx context.Context, from string) (map[schemas.Co
 	return all, err
 }
 
-// written returns when the contents of the copies in question were written, as the log has it.
-func (m *manifestCheck) written(ctx context.Context) (map[schemas.Copy][]string, error) {
-	type record struct {
-		Account string   `ch:"account"`
-		Store   string   `ch:"store"`
-		Space   string   `ch:"space"`
-		Item    string   `ch:"item"`
-		Times   []string `ch:"times"`
-	}
-	all := map[schemas.Copy][]string{}
+// logged is what the log has of the changes of one copy.
+type logged struct {
+	Account string   `ch:"account"`
+	Store   string   `ch:"store"`
+	Space   string   `ch:"space"`
+	Item    string   `ch:"item"`
+	Times   []string `ch:"times"`   // of those of its content
+	Changes []string `ch:"changes"` // time and id, of deletes too
+}
+
+// logged returns what the log has of the changes of the copies in question.
+func (m *manifestCheck) logged(ctx context.Context) (map[schemas.Copy]logged, error) {
+	all := map[schemas.Copy]logged{}
 	if len(m.differ) == 0 {
 		return all, nil
 	}
@@ -271,11 +274,12 @@ func (m *manifestCheck) written(ctx context.Context) (map[schemas.Copy][]string,
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[record](asked, m.db, "reading when copies were written",
-		"SELECT account, store, space, item, groupUniqArray(toString(ts)) AS times FROM {db}.audit_log WHERE "+writesContent+
+	rows, err := query[logged](asked, m.db, "reading the changes of copies",
+		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
+			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log WHERE op IN ('add', 'update', 'copy', 'delete')"+
 			" AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies) GROUP BY account, store, space, item")
 	for _, r := range rows {
-		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.Times
+		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r
 	}
 	return all, err
 }

@@ -93,25 +93,27 @@ func stateVersions() string {
 }
 
 // differences judges one copy. A difference in a group that a change told is none where the log has
-// that change, and the state a later telling of it: the log keeps the telling that says most.
-// written are the times of the changes of content that the log has.
-func differences(state, logs, written []string) (columns []ColumnDifference, retold bool) {
+// that change, and the state a later telling of it: the log keeps the telling that says most, and which of two changes
+// of one millisecond came last is known by the last telling of each.
+func differences(state, logs []string, log logged) (columns []ColumnDifference, retold bool) {
 	if state == nil || logs == nil {
 		there := func(values []string) string { return map[bool]string{true: "there", false: "not there"}[values != nil] }
 		return []ColumnDifference{{"*", there(state), there(logs)}}, false
 	}
 	names, versions := stateNames()
 	i, v := 0, len(names)
+	other := false // the content is another change's
 	for _, g := range stateGroups() {
 		a, b := state[i:i+len(g.parts)], logs[i:i+len(g.parts)]
 		told := false // another telling explains it
 		switch g.told {
-		case "digests": // what stands in front is the content's
-			told = state[2] == logs[2] && state[2] != "" && contains(a[0], b[0])
 		case "change":
-			told = a[0] == b[0] && a[2] == b[2] && state[v] > logs[v]
+			told = state[v] > logs[v] && a[0] == b[0] && slices.Contains(log.Changes, a[0]+" "+a[2])
+			other = other || g.name == "content" && told && a[2] != b[2]
+		case "digests": // what stands in front is the content's
+			told = other || state[2] == logs[2] && state[2] != "" && contains(a[0], b[0])
 		case "time":
-			told = (a[0] == b[0] || slices.Contains(written, a[0])) && state[v] > logs[v]
+			told = state[v] > logs[v] && (a[0] == b[0] || slices.Contains(log.Times, a[0]))
 		}
 		if versions[g.name] {
 			v++

@@ -28,6 +28,45 @@ func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) 
 	return got
 }
 
+// drawTold draws records of one copy, of all that the state distinguishes; times collide often.
+func drawTold(t *rapid.T, item string) (all []told) {
+	for i := range rapid.IntRange(1, 6).Draw(t, "records") {
+		c := change(item, time.Duration(rapid.IntRange(0, 3).Draw(t, "time"))*time.Millisecond)
+		c.Version = fmt.Sprint("v", rapid.IntRange(0, 3).Draw(t, "version")) // equal ones are one change, told again
+		if rapid.Bool().Draw(t, "poor") {
+			c.Provenance, c.Digests, c.User = pb.Provenance_PROVENANCE_CLAIMED, map[string]string{"md5": c.Digests["md5"]}, "bob"
+		}
+		switch rapid.IntRange(0, 9).Draw(t, "kind") {
+		case 0:
+			c.Op, c.Digests = pb.Op_OP_DELETE, nil
+		case 1:
+			c.Op, c.Digests, c.Acl = pb.Op_OP_SET_ACL, nil, map[string]string{"n": fmt.Sprint(i)}
+		case 2:
+			c.Op, c.Digests, c.Properties = pb.Op_OP_SET_PROPERTIES, nil, map[string]string{"n": fmt.Sprint(i)}
+		case 3:
+			c.Op, c.Item = pb.Op_OP_DELETE_SPACE, ""
+		case 4:
+			c.Acl, c.SourceTime, c.SourceVersion = map[string]string{"ann": "rw"}, at(time.Hour), "sv"
+		case 5:
+			c.Properties = map[string]string{"z": "1", "a": "{'x':'y'}, \n"}
+		case 6:
+			c.Origin = pb.Origin_ORIGIN_FIXITY
+		case 7, 8:
+			r := result(c, time.Duration(rapid.IntRange(0, 2).Draw(t, "started"))*time.Millisecond)
+			r.Id = schemas.ID(item, fmt.Sprint(i))
+			r.Verdict = rapid.SampledFrom([]pb.Verdict{pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING,
+				pb.Verdict_VERDICT_NOT_CAPTURED, pb.Verdict_VERDICT_UNKNOWN, pb.Verdict_VERDICT_SKIPPED}).Draw(t, "verdict")
+			r.EvidenceLevel = rapid.Int32Range(3, 4).Draw(t, "level")
+			r.Overtaken, r.Final = rapid.IntRange(0, 4).Draw(t, "overtaken") == 0, rapid.Bool().Draw(t, "final")
+			all = append(all, told{schemas.FixityResults, int64(i), r})
+			continue
+		}
+		c.Id = schemas.ChangeID(c)
+		all = append(all, told{schemas.Changes, int64(i), c})
+	}
+	return all
+}
+
 // What the logs hold makes the state that the same records made, whatever happened to a copy:
 // the statements of the rebuild say what State.Store does. What was told several times may be told
 // apart, also after a merge has taken tellings out of the log.
@@ -39,34 +78,7 @@ func TestRebuild(t *testing.T) {
 	n, batches := 0, map[schemas.Topic][]*schemas.Delivery{}
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		history := drawHistory(rt, fmt.Sprint("item-", n))
-		for i := range history {
-			if c, ok := history[i].body.(*pb.Change); ok {
-				switch rapid.IntRange(0, 5).Draw(rt, "more") {
-				case 0:
-					c.Acl, c.SourceTime, c.SourceVersion = map[string]string{"ann": "rw"}, at(time.Hour), "sv"
-				case 1:
-					c.Op, c.Digests, c.Acl = pb.Op_OP_SET_ACL, nil, map[string]string{"n": fmt.Sprint(i)}
-				case 2:
-					c.Properties = map[string]string{"z": "1", "a": "{'x':'y'}, \n"}
-				case 3:
-					c.Op, c.Item = pb.Op_OP_DELETE_SPACE, ""
-				}
-				c.Id = schemas.ChangeID(c)
-			}
-			if r, ok := history[i].body.(*pb.FixityResult); ok {
-				switch rapid.IntRange(0, 4).Draw(rt, "more") {
-				case 0:
-					r.EvidenceLevel = 3
-				case 1:
-					r.Overtaken = true
-				case 2:
-					r.Verdict = pb.Verdict_VERDICT_SKIPPED
-				case 3:
-					r.Final = false
-				}
-			}
-		}
+		history := drawTold(rt, fmt.Sprint("item-", n))
 		for _, h := range history {
 			batches[h.topic] = append(batches[h.topic], deliver(h.topic, int64(n)*100+h.offset, h.body)...)
 		}

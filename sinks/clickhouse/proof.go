@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/ledger"
+	"github.com/millrace/millrace/sinks/clickhouse/tally"
 )
 
 // A Proof compares what a topic holds with the rows that the views of its tables show: every
@@ -24,14 +24,14 @@ type Proof struct {
 	db     *DB
 	topic  schemas.Topic
 	tables []*tableProof
-	held   ledger.Places // the records of a compacted topic
+	held   tally.Places // the records of a compacted topic
 	dead   func(*schemas.Delivery) bool
 }
 
 // tableProof is the comparison with one table.
 type tableProof struct {
 	claim
-	book    *ledger.Book
+	book    *tally.Book
 	records int64
 }
 
@@ -40,7 +40,7 @@ type tableProof struct {
 func (db *DB) NewProof(topic schemas.Topic, dead func(*schemas.Delivery) bool) (*Proof, error) {
 	p := &Proof{db: db, topic: topic, dead: dead}
 	for _, c := range claims()[topic] {
-		p.tables = append(p.tables, &tableProof{claim: c, book: ledger.New()})
+		p.tables = append(p.tables, &tableProof{claim: c, book: tally.New()})
 	}
 	if len(p.tables) == 0 {
 		return nil, fmt.Errorf("no table is fed by topic %s", topic)
@@ -70,7 +70,7 @@ func monthMark(year, month int) uint16 { return uint16((year*12+month)&0xfff) * 
 
 // Add takes one record of the topic; unreadable says why it has no Body.
 func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
-	e := ledger.Entry{At: ledger.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}}
+	e := tally.Entry{At: tally.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}}
 	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
 		return fmt.Errorf("proving %s/%d@%d: the place is out of range", p.topic, d.Partition, d.Offset)
 	}
@@ -93,7 +93,7 @@ func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
 			continue
 		}
 		t.records++
-		if err := t.book.Add(ledger.Topic, e); err != nil {
+		if err := t.book.Add(tally.Topic, e); err != nil {
 			return fmt.Errorf("noting what %s holds: %w", p.topic, err)
 		}
 	}
@@ -101,7 +101,7 @@ func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
 }
 
 // placeKey stands for the id of a record that has none.
-func placeKey(d *schemas.Delivery) (k ledger.Key) {
+func placeKey(d *schemas.Delivery) (k tally.Key) {
 	binary.BigEndian.PutUint32(k[:], d.Incarnation)
 	binary.BigEndian.PutUint32(k[4:], uint32(d.Partition))
 	binary.BigEndian.PutUint64(k[8:], uint64(d.Offset))
@@ -110,7 +110,7 @@ func placeKey(d *schemas.Delivery) (k ledger.Key) {
 
 // known is by what the one row of a message is known.
 type known struct {
-	key   ledger.Key
+	key   tally.Key
 	month uint16 // see monthMark
 }
 
@@ -203,7 +203,7 @@ func claimOfIncidents() claim {
 }
 
 // alsoKey is the key of a row that is known by more than its id.
-func alsoKey(id ledger.Key, also string) (ledger.Key, error) {
+func alsoKey(id tally.Key, also string) (tally.Key, error) {
 	return parseID(schemas.ID(hex.EncodeToString(id[:]), also))
 }
 
@@ -231,7 +231,7 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 			ours     uint8
 			year     uint16
 			month    uint8
-			e        ledger.Entry
+			e        tally.Entry
 		)
 		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours, &year, &month); err != nil {
 			return n, err
@@ -245,7 +245,7 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 		if e.Mark = monthMark(int(year), int(month)); ours == 0 {
 			e.Mark |= markForeign
 		}
-		if err := t.book.Add(ledger.Table, e); err != nil {
+		if err := t.book.Add(tally.Table, e); err != nil {
 			return n, err
 		}
 		if n++; n%10_000 == 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-func job(t *testing.T, partition int32, name string) kafkatest.Record {
+func jobRecord(t *testing.T, partition int32, name string) kafkatest.Record {
 	t.Helper()
 	r, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.ID(name), Name: name, Started: timestamppb.Now(), Finished: timestamppb.Now()}})
 	if err != nil {
@@ -44,12 +44,12 @@ func TestRead(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a := newAdmin(t, b)
 		for i := range 5 {
-			b.Write(job(t, 0, fmt.Sprint("a", i)))
+			b.Write(jobRecord(t, 0, fmt.Sprint("a", i)))
 		}
-		b.Transact(true, job(t, 0, "committed"))                                                   // 5, 6
-		b.Transact(false, job(t, 0, "given up"))                                                   // 7, 8
+		b.Transact(true, jobRecord(t, 0, "committed"))                                             // 5, 6
+		b.Transact(false, jobRecord(t, 0, "given up"))                                             // 7, 8
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Jobs, Value: []byte("x")}}) // 9
-		b.Transact(true, job(t, 1, "last"))                                                        // 0, 1: the end is behind what nobody is handed
+		b.Transact(true, jobRecord(t, 1, "last"))                                                  // 0, 1: the end is behind what nobody is handed
 		b.Trim(schemas.Jobs, 0, 2)
 		e, err := a.Extent(t.Context(), schemas.Jobs)
 		if err != nil {
@@ -58,7 +58,7 @@ func TestRead(t *testing.T) {
 		if !maps.Equal(e.Starts, map[int32]int64{0: 2, 1: 0}) || !maps.Equal(e.Ends, map[int32]int64{0: 10, 1: 2}) || e.Incarnation == 0 {
 			t.Errorf("got %+v", e)
 		}
-		b.Write(job(t, 0, "too late"), job(t, 1, "too late"))
+		b.Write(jobRecord(t, 0, "too late"), jobRecord(t, 1, "too late"))
 		got := map[string]string{}
 		if err := a.Read(t.Context(), schemas.Jobs, e, func(d *schemas.Delivery, unreadable error) error {
 			name := "unreadable"
@@ -129,13 +129,13 @@ func TestReadOfTopicMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := newAdmin(t, b)
-		b.Write(job(t, 0, "a"), job(t, 0, "b"))
+		b.Write(jobRecord(t, 0, "a"), jobRecord(t, 0, "b"))
 		e, err := a.Extent(t.Context(), schemas.Jobs)
 		if err != nil {
 			t.Fatal(err)
 		}
 		b.Recreate(schemas.Jobs, 1)
-		b.Write(job(t, 0, "c"))
+		b.Write(jobRecord(t, 0, "c"))
 		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return nil }); err == nil ||
 			!strings.Contains(err.Error(), "partition 0: the log ends at 1, and ended at 2 before") {
 			t.Errorf("got %v", err)
@@ -151,7 +151,7 @@ func TestCommitted(t *testing.T) {
 			t.Errorf("before any commit: %v, %v", got, err)
 		}
 		b.FailFetch(schemas.Jobs, kafkatest.Refused, -1)
-		b.Write(job(t, 0, "a"))
+		b.Write(jobRecord(t, 0, "a"))
 		e, err := a.Extent(t.Context(), schemas.Jobs)
 		if err != nil {
 			t.Fatal(err)

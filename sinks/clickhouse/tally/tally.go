@@ -1,11 +1,11 @@
-// Package ledger compares two large multisets of keys that stand at places in Kafka: what a
+// Package tally compares two large multisets of keys that stand at places in Kafka: what a
 // topic holds, and what a table has of it.
 //
 // It promises that every entry that was added is seen once, with all others of its key, in
 // memory that does not grow with their number but by a few bytes for each 16 KiB: entries wait
 // in one temporary file (32 bytes each, in os.TempDir), cut by their keys into parts of which one
 // at a time is read back. The file has no name any more once it is open, so that no kill leaves it.
-package ledger
+package tally
 
 import (
 	"bytes"
@@ -110,7 +110,7 @@ func bucketOf(k Key) int {
 
 func (b *Book) spill(k *bucket) error {
 	if b.file == nil {
-		f, err := os.CreateTemp("", "millrace-ledger-")
+		f, err := os.CreateTemp("", "millrace-tally-")
 		if err != nil {
 			return fmt.Errorf("make a temporary file: %w", err)
 		}
