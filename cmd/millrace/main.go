@@ -71,7 +71,7 @@ func exitCode(ctx context.Context, err error) int {
 	switch {
 	case err == nil:
 		return exitFine
-	case errors.Is(err, demo.ErrFindings):
+	case errors.Is(err, demo.ErrFindings), errors.Is(err, errFindings):
 		return exitFindings
 	case errors.Is(err, errUsage), errors.Is(err, demo.ErrUsage), errors.Is(err, bench.ErrUsage):
 		return exitUsage
@@ -104,7 +104,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition,
 		return fmt.Errorf("%w: %w; see '%s --help'", errUsage, err, c.CommandPath())
 	})
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
-		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newBench(), newVersion())
+		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newVerify(), newBench(), newVersion())
 	return root
 }
 

@@ -42,11 +42,13 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the command lines in testdata/script. "exits N CMD ..." runs a command
-// and wants its exit code; "deadstate" makes a state with dead letters; "fifo" and "notutf8" make files that an
+// and wants its exit code; "deadstate" makes a state with dead letters, "stored" one whose sink is done, "more"
+// and "damage" change such a one; "fifo" and "notutf8" make files that an
 // archive cannot hold.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir:       "testdata/script",
+		Condition: engine,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {
@@ -66,6 +68,9 @@ func TestScripts(t *testing.T) {
 				}
 			},
 			"deadstate": deadState,
+			"stored":    stored,
+			"more":      more,
+			"damage":    damage,
 			"fifo": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(syscall.Mkfifo(ts.MkAbs(args[0]), 0o644))
 			},

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
+
+	"github.com/millrace/millrace/schemas"
 )
 
 // TableColumns returns the columns that the sinks write: table to name to type.
@@ -52,3 +54,35 @@ func (db *DB) Conn() driver.Conn { return db.conn }
 
 // Name puts the database's name for {db}.
 func (db *DB) Name(statement string) string { return db.name(statement) }
+
+// ComparedParts returns what CheckManifest compares: column of copy_state to its parts.
+func ComparedParts() map[string][]string {
+	parts := map[string][]string{}
+	for _, g := range stateGroups() {
+		parts[g.name] = g.parts
+	}
+	return parts
+}
+
+// ClaimedTables returns the tables that a Proof compares each topic with, and FedTables those that
+// a Sink fills.
+func ClaimedTables() map[schemas.Topic][]string {
+	tables := map[schemas.Topic][]string{}
+	for topic, cs := range claims() {
+		for _, c := range cs {
+			tables[topic] = append(tables[topic], c.table)
+		}
+	}
+	return tables
+}
+
+// FedTables returns the tables that each topic feeds.
+func FedTables() map[schemas.Topic][]string {
+	tables := map[schemas.Topic][]string{}
+	for topic, fs := range feeds() {
+		for _, f := range fs {
+			tables[topic] = append(tables[topic], f.table)
+		}
+	}
+	return tables
+}

@@ -132,11 +132,17 @@ func (s *scanner) reached(id int32, next int64) {
 	s.left[id] = p
 }
 
-// probe asks for what is left: there may be no record up to the end of a span, which no poll tells.
+// probe asks for what is left: there may be no record up to the end of a span, which no poll
+// tells. A log that ends before a span does has lost its end, or is another's.
 func (s *scanner) probe(ctx context.Context, cl *kgo.Client) error {
-	topics, err := kadm.NewClient(cl).ListTopics(ctx, s.topic)
+	adm := kadm.NewClient(cl)
+	topics, err := adm.ListTopics(ctx, s.topic)
 	if err != nil {
 		return fmt.Errorf("list topic: %w", err)
+	}
+	_, ends, err := bounds(ctx, adm, s.topic)
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for id, p := range s.left {
@@ -145,6 +151,8 @@ func (s *scanner) probe(ctx context.Context, cl *kgo.Client) error {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
 		} else if next >= p.to {
 			s.reached(id, next)
+		} else if end := ends[s.topic][id]; end < p.to {
+			errs = append(errs, fmt.Errorf("partition %d: the log ends at %d, and ended at %d before", id, end, p.to))
 		}
 	}
 	return errors.Join(errs...)

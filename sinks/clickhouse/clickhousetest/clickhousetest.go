@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
@@ -120,6 +122,15 @@ func OpenEmpty(t testing.TB) *clickhouse.DB {
 		}
 	})
 	return db
+}
+
+// Exec runs a statement on the engine at addr, as somebody might who goes behind millrace's back.
+func Exec(ctx context.Context, addr, statement string) error {
+	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
+	if err != nil {
+		return err
+	}
+	return errors.Join(conn.Exec(ctx, statement), conn.Close())
 }
 
 // give decides what becomes of a test that cannot have an engine.

@@ -152,3 +152,23 @@ func (b *Broker) Trim(topic schemas.Topic, partition int32, offset int64) {
 		b.t.Fatal(err)
 	}
 }
+
+// Transact writes records of one topic in a transaction, and commits it or gives it up: behind
+// them stands a record that no reader is handed.
+func (b *Broker) Transact(commit bool, recs ...Record) {
+	b.t.Helper()
+	cl := b.client(kgo.TransactionalID("test"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	defer cl.Close()
+	if err := cl.BeginTransaction(); err != nil {
+		b.t.Fatal(err)
+	}
+	for _, r := range recs {
+		rec := &kgo.Record{Topic: b.cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
+		if err := cl.ProduceSync(b.t.Context(), rec).FirstErr(); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	if err := cl.EndTransaction(b.t.Context(), kgo.TransactionEndTry(commit)); err != nil {
+		b.t.Fatal(err)
+	}
+}

@@ -1,0 +1,277 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// A Verifier compares what Kafka holds with what ClickHouse has of it. It repairs nothing and
+// commits nothing; the one thing that it makes is a table in which the state is rebuilt, which it drops.
+type Verifier struct {
+	admin *kafka.Admin
+	db    *clickhouse.DB
+	log   *slog.Logger
+	told  func(step string, done, total int64)
+}
+
+// OpenVerifier opens both engines; told is told how far a step is. The caller closes it.
+func OpenVerifier(ctx context.Context, cfg *config.Config, log *slog.Logger, told func(step string, done, total int64)) (*Verifier, error) {
+	k, err := kafkaConfig(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	v := &Verifier{log: log, told: told}
+	if v.admin, err = kafka.NewAdmin(k); err != nil {
+		return nil, fmt.Errorf("make the admin client: %w", err)
+	}
+	if v.db, err = OpenDB(ctx, cfg, log); err != nil {
+		v.admin.Close()
+		return nil, err
+	}
+	return v, nil
+}
+
+// Close closes the clients.
+func (v *Verifier) Close() error {
+	v.admin.Close()
+	return v.db.Close()
+}
+
+// SinkTopics are those that Topics can prove.
+func SinkTopics() (topics []schemas.Topic) {
+	for _, e := range schemas.Catalogue() {
+		if e.Reads(schemas.RoleSink) {
+			topics = append(topics, e.Topic)
+		}
+	}
+	return topics
+}
+
+// Topics proves one topic after the other: each is read once, up to where it ends when its turn comes.
+func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*clickhouse.TableProof, error) {
+	// What was committed is asked for before anything is read: so far every record has its row, or
+	// its dead letter.
+	committed := map[schemas.Topic]map[int32]int64{}
+	for _, topic := range topics {
+		var err error
+		if committed[topic], err = v.admin.Committed(ctx, schemas.RoleSink, topic); err != nil {
+			return nil, fmt.Errorf("verify %s: %w", topic, err)
+		}
+	}
+	dead, err := v.refused(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look for what the sink made dead letters: %w", err)
+	}
+	var all []*clickhouse.TableProof
+	for _, topic := range topics {
+		proofs, err := v.topic(ctx, topic, committed[topic], dead)
+		if err != nil {
+			return nil, fmt.Errorf("verify %s: %w", topic, err)
+		}
+		all = append(all, proofs...)
+	}
+	return all, nil
+}
+
+func (v *Verifier) topic(ctx context.Context, topic schemas.Topic, committed map[int32]int64, dead map[place]int64) (_ []*clickhouse.TableProof, err error) {
+	noted, err := v.admin.Extent(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	p, err := v.db.NewProof(topic, func(d *schemas.Delivery) bool {
+		at, ok := dead[place{topic, d.Partition, d.Offset}]
+		return ok && at == d.Timestamp.UnixMilli()
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if err := v.read(ctx, topic, noted, func(d *schemas.Delivery, unreadable error) error {
+		if d.Incarnation != noted.Incarnation {
+			return clickhouse.ErrAnew
+		}
+		return p.Add(d, unreadable)
+	}); err != nil {
+		return nil, err
+	}
+	return p.Compare(ctx, clickhouse.Reading{
+		Noted: clickhouse.Extent(noted), Committed: committed, Told: v.told,
+		Now: func(ctx context.Context) (clickhouse.Extent, error) {
+			now, err := v.admin.Extent(ctx, topic)
+			return clickhouse.Extent(now), err
+		},
+	})
+}
+
+// read reads a topic, and tells how far it is, in offsets.
+func (v *Verifier) read(ctx context.Context, topic schemas.Topic, e kafka.Extent, f func(*schemas.Delivery, error) error) error {
+	var done, total, n int64
+	at := map[int32]int64{}
+	for id, end := range e.Ends {
+		at[id] = e.Starts[id]
+		total += max(0, end-e.Starts[id])
+	}
+	step := "read " + string(topic)
+	v.told(step, 0, total)
+	err := v.admin.Read(ctx, topic, e, func(d *schemas.Delivery, unreadable error) error {
+		done += d.Offset + 1 - at[d.Partition]
+		at[d.Partition] = d.Offset + 1
+		if n++; n%1000 == 0 {
+			v.told(step, min(done, total-1), total)
+		}
+		return f(d, unreadable)
+	})
+	if err == nil {
+		v.told(step, total, total)
+	}
+	return err
+}
+
+// A place is where a record stands.
+type place struct {
+	topic     schemas.Topic
+	partition int32
+	offset    int64
+}
+
+// refused returns the records that the sink made dead letters, and when they were made: that tells
+// them from those of a topic of the same name. There are few, or much is wrong.
+func (v *Verifier) refused(ctx context.Context) (map[place]int64, error) {
+	letters := map[place]int64{}
+	e, err := v.admin.Extent(ctx, schemas.Dead)
+	if err != nil {
+		return nil, err
+	}
+	return letters, v.read(ctx, schemas.Dead, e, func(d *schemas.Delivery, _ error) error {
+		h := map[string]string{}
+		for _, x := range d.Headers {
+			h[x.Key] = string(x.Value)
+		}
+		if schemas.Role(h[schemas.TrailRole]) != schemas.RoleSink {
+			return nil
+		}
+		partition, errP := strconv.ParseInt(h[schemas.TrailPartition], 10, 32)
+		offset, errO := strconv.ParseInt(h[schemas.TrailOffset], 10, 64)
+		made, errT := strconv.ParseInt(h[schemas.TrailTimestamp], 10, 64)
+		if err := errors.Join(errP, errO, errT); err != nil {
+			v.log.Warn("a dead letter does not say where it stood", "partition", d.Partition, "offset", d.Offset, "err", err)
+			return nil
+		}
+		letters[place{schemas.Topic(h[schemas.TrailTopic]), int32(partition), offset}] = made
+		return nil
+	})
+}
+
+// ManifestReport is what comparing the state of copies with the logs came to.
+type ManifestReport struct {
+	clickhouse.ManifestProof
+	// Moving are copies that differ, but of which records are under way that sink or state had not
+	// committed when the comparison began: that is no finding.
+	Moving []clickhouse.CopyDifference `json:"moving,omitempty"`
+}
+
+// Manifest makes the state of every copy once more from the logs, and compares.
+func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
+	from, err := v.uncommitted(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("verify the manifest: %w", err)
+	}
+	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Told: v.told})
+	if err != nil {
+		return nil, fmt.Errorf("verify the manifest: %w", err)
+	}
+	r := &ManifestReport{ManifestProof: *proof}
+	if len(r.Differ) == 0 {
+		return r, nil
+	}
+	moving, err := v.moving(ctx, from, r.Differ)
+	if err != nil {
+		return nil, fmt.Errorf("verify the manifest: %w", err)
+	}
+	r.Differ = slices.DeleteFunc(r.Differ, func(d clickhouse.CopyDifference) bool {
+		if moving[d.Copy()] {
+			r.Moving = append(r.Moving, d)
+		}
+		return moving[d.Copy()]
+	})
+	return r, nil
+}
+
+// stateTopics are those of which the state is made.
+func stateTopics() []schemas.Topic { return []schemas.Topic{schemas.Changes, schemas.FixityResults} }
+
+// uncommitted returns from where on it is not certain that both log and state have a topic's records.
+func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]kafka.Extent, error) {
+	all := map[schemas.Topic]kafka.Extent{}
+	for _, topic := range stateTopics() {
+		e, err := v.admin.Extent(ctx, topic)
+		if err != nil {
+			return nil, err
+		}
+		logs, err := v.admin.Committed(ctx, schemas.RoleSink, topic)
+		if err != nil {
+			return nil, err
+		}
+		state, err := v.admin.Committed(ctx, schemas.RoleState, topic)
+		if err != nil {
+			return nil, err
+		}
+		for id := range e.Starts { // a partition without a commit counts from its start
+			e.Starts[id] = max(e.Starts[id], min(logs[id], state[id]))
+		}
+		all[topic] = e
+	}
+	return all, nil
+}
+
+// moving returns of which of the copies there are records from the given offsets on.
+func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]kafka.Extent, differ []clickhouse.CopyDifference) (map[schemas.Copy]bool, error) {
+	asked, moving := map[schemas.Copy]bool{}, map[schemas.Copy]bool{}
+	for _, d := range differ {
+		asked[d.Copy()] = true
+	}
+	for _, topic := range stateTopics() {
+		e := from[topic]
+		now, err := v.admin.Extent(ctx, topic)
+		if err != nil {
+			return nil, err
+		}
+		if now.Incarnation != e.Incarnation {
+			return nil, clickhouse.ErrAnew
+		}
+		for id, start := range now.Starts {
+			e.Starts[id] = max(e.Starts[id], start)
+		}
+		e.Ends = now.Ends
+		if err := v.read(ctx, topic, e, func(d *schemas.Delivery, _ error) error {
+			if c := copyIn(d.Body); asked[c] {
+				moving[c] = true
+			}
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return moving, nil
+}
+
+// copyIn is the copy that a record tells of.
+func copyIn(b schemas.Body) schemas.Copy {
+	switch m := b.(type) {
+	case *pb.Change:
+		return schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+	case *pb.FixityResult:
+		return schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+	}
+	return schemas.Copy{}
+}

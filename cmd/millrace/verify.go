@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// errFindings is wrapped by what a command returns that found something wrong, and said what.
+var errFindings = errors.New("findings")
+
+// verifyFlags say what is verified, and how it is told.
+type verifyFlags struct {
+	engineFlags
+	topics   []string
+	manifest bool
+	strict   bool
+	output   string
+}
+
+func newVerify() *cobra.Command {
+	var f verifyFlags
+	c := &cobra.Command{
+		Use:   "verify",
+		Short: "Compare what Kafka holds with what ClickHouse has of it, id by id",
+		Long: `Reads each topic once, up to where it ends now, and the views of its tables once, and names
+messages without a row, with several, or with one in the wrong month, and rows without a message.
+An id that stands at two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
+what its group has not committed yet (--strict counts it); and rows whose records retention
+has removed from Kafka.
+
+With --manifest, makes the state of every copy once more, from audit log and bit log, in a table
+that is dropped again, and names the copies that the state says something else of, by column.
+
+Ids wait in a temporary file (64 bytes a message, in TMPDIR), so that memory does not grow with their number.
+
+Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupted.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			topics, err := f.check()
+			if err != nil {
+				return err
+			}
+			return f.run(c, topics)
+		},
+	}
+	f.register(c)
+	c.Flags().StringSliceVar(&f.topics, "topic", nil, "only these `TOPICS`, named without their prefix")
+	c.Flags().BoolVar(&f.manifest, "manifest", false, "compare the state of copies with the logs")
+	c.Flags().BoolVar(&f.strict, "strict", false, "what the sink has not committed yet is a finding too")
+	c.Flags().StringVarP(&f.output, "output", "o", "table", "`FORM`: table or json (one object)")
+	return c
+}
+
+// check returns the topics that are meant.
+func (f *verifyFlags) check() ([]schemas.Topic, error) {
+	if err := oneOf(f.output, "table", "json"); err != nil {
+		return nil, err
+	}
+	if f.manifest && len(f.topics) > 0 {
+		return nil, fmt.Errorf("%w: --manifest compares tables, and --topic a topic: name one of them", errUsage)
+	}
+	known := app.SinkTopics()
+	if len(f.topics) == 0 {
+		return known, nil
+	}
+	var topics []schemas.Topic
+	for _, t := range f.topics {
+		topic := schemas.Topic(t)
+		if !slices.Contains(known, topic) {
+			return nil, fmt.Errorf("%w: no table is fed by topic %q: the topics are %v", errUsage, t, known)
+		}
+		if !slices.Contains(topics, topic) {
+			topics = append(topics, topic)
+		}
+	}
+	return topics, nil
+}
+
+func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) {
+	ctx, out := c.Context(), c.OutOrStdout()
+	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	show := &shownSteps{display: progress.New(c.ErrOrStderr()), steps: map[string]*progress.Step{}}
+	v, err := app.OpenVerifier(ctx, e.cfg, e.log, show.told)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, v.Close()) }()
+	r := verdict{Strict: f.strict}
+	if f.manifest {
+		r.Manifest, err = v.Manifest(ctx)
+	} else {
+		r.Tables, err = v.Topics(ctx, topics)
+	}
+	show.display.Close()
+	if err != nil {
+		return err
+	}
+	return r.tell(out, f.output == "json")
+}
+
+// shownSteps begins a step when it is first told of, and ends it when it is complete.
+type shownSteps struct {
+	display *progress.Display
+	steps   map[string]*progress.Step // nil: it has ended
+}
+
+func (s *shownSteps) told(name string, done, total int64) {
+	if total == 0 {
+		return // nothing to be done is nothing to be shown
+	}
+	step, known := s.steps[name]
+	if !known {
+		step = s.display.Step(name, total)
+		s.steps[name] = step
+	}
+	switch {
+	case step == nil: // it was told once too often
+	case done < total:
+		step.Set(done)
+	default:
+		step.Set(total)
+		step.End(true)
+		s.steps[name] = nil
+	}
+}
+
+// A verdict is what verify says, as JSON in these names.
+type verdict struct {
+	OK       bool                     `json:"ok"`
+	Findings int64                    `json:"findings"`
+	Strict   bool                     `json:"strict,omitempty"`
+	Tables   []*clickhouse.TableProof `json:"tables,omitempty"`
+	Manifest *app.ManifestReport      `json:"manifest,omitempty"`
+}
+
+// tell writes the verdict, and returns an error that wraps errFindings where there are any.
+func (r *verdict) tell(out io.Writer, asJSON bool) error {
+	for _, t := range r.Tables {
+		r.Findings += t.Findings()
+		if r.Strict {
+			r.Findings += t.Pending.Messages
+		}
+	}
+	if r.Manifest != nil {
+		r.Findings += int64(len(r.Manifest.Differ))
+		if r.Strict {
+			r.Findings += int64(len(r.Manifest.Moving))
+		}
+	}
+	r.OK = r.Findings == 0
+	write := r.text
+	if asJSON {
+		write = func(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
+	}
+	if err := write(out); err != nil {
+		return fmt.Errorf("write what was found: %w", err)
+	}
+	if r.OK {
+		return nil
+	}
+	what := "messages or rows"
+	if r.Manifest != nil {
+		what = "copies"
+	}
+	return fmt.Errorf("%w: %d %s are not as they should be", errFindings, r.Findings, what)
+}
+
+func (r *verdict) text(out io.Writer) error {
+	var b strings.Builder
+	if r.Manifest != nil {
+		manifestText(&b, r.Manifest)
+	} else {
+		proofText(&b, r.Tables)
+	}
+	if r.OK {
+		b.WriteString("no findings\n")
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}

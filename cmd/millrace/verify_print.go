@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// Most that a table for people lists of one finding.
+const (
+	shownRanges = 20
+	shownCopies = 50
+)
+
+// proofText writes a table of the proofs, and a line for whatever there is to say.
+func proofText(b *strings.Builder, proofs []*clickhouse.TableProof) {
+	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tDEAD\tPENDING\t")
+	for _, p := range proofs {
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", p.Topic, p.Table, p.Records, p.Messages, p.Rows,
+			p.Missing.Messages, p.Doubled.Messages, p.Extra.Messages, p.Displaced.Messages, p.Dead.Messages, p.Pending.Messages)
+	}
+	tw.Flush() // into memory
+	for _, p := range proofs {
+		discrepancyText(b, p, "no row", p.Missing)
+		discrepancyText(b, p, "several rows in the view", p.Doubled)
+		discrepancyText(b, p, "a row, and no message in Kafka", p.Extra)
+		discrepancyText(b, p, "a row in another month than its time says", p.Displaced)
+		discrepancyText(b, p, "no row, but a dead letter (millrace dead list --role sink)", p.Dead)
+		discrepancyText(b, p, "no row yet: the sink has not committed so far", p.Pending)
+		goneText(b, p)
+	}
+}
+
+func discrepancyText(b *strings.Builder, p *clickhouse.TableProof, what string, d clickhouse.Discrepancy) {
+	if d.Messages == 0 {
+		return
+	}
+	fmt.Fprintf(b, "%s, %s: %s: %d\n", p.Topic, p.Table, what, d.Messages)
+	for i, r := range d.Ranges {
+		if i == shownRanges {
+			fmt.Fprintf(b, "  and %d more ranges\n", len(d.Ranges)-i+d.MoreRanges)
+			break
+		}
+		fmt.Fprintf(b, "  partition %d, offsets %d to %d (incarnation %08x)\n", r.Partition, r.First, r.Last, r.Incarnation)
+	}
+	for i, x := range d.Examples {
+		if x.ID != "" && i < 3 {
+			fmt.Fprintf(b, "  such as %s at %d@%d\n", x.ID, x.Partition, x.Offset)
+		}
+	}
+}
+
+// goneText says what Kafka does not have any more, so that nobody takes it for proved.
+func goneText(b *strings.Builder, p *clickhouse.TableProof) {
+	for _, t := range p.Trimmed {
+		fmt.Fprintf(b, "%s, %s: retention has removed partition %d below offset %d; %d rows of that are there and were not compared\n",
+			p.Topic, p.Table, t.Partition, t.Before, t.Rows)
+		if t.Unread > 0 {
+			fmt.Fprintf(b, "  the sink had not committed the last %d offsets of it: what it had not stored is lost\n", t.Unread)
+		}
+	}
+	for _, g := range []struct {
+		rows int64
+		why  string
+	}{
+		{p.Gone.Compaction, "of records that newer ones of their keys have replaced"},
+		{p.Gone.Incarnations, "of a topic of the same name that was deleted"},
+		{p.Gone.Later, "of records that came after the end was noted"},
+	} {
+		if g.rows > 0 {
+			fmt.Fprintf(b, "%s, %s: %d rows %s were not compared\n", p.Topic, p.Table, g.rows, g.why)
+		}
+	}
+}
+
+func manifestText(b *strings.Builder, m *app.ManifestReport) {
+	fmt.Fprintf(b, "%d copies compared with what the logs make of them\n", m.Copies)
+	if m.Retold > 0 {
+		fmt.Fprintf(b, "%d copies know another telling of a change than the log, which keeps the one that says most\n", m.Retold)
+	}
+	copiesText(b, "differ, but records of them are under way", m.Moving)
+	copiesText(b, "differ", m.Differ)
+	if m.Stopped {
+		b.WriteString("the comparison was stopped there: there may be more\n")
+	}
+}
+
+func copiesText(b io.Writer, what string, copies []clickhouse.CopyDifference) {
+	if len(copies) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "%d copies %s:\n", len(copies), what)
+	for i, d := range copies {
+		if i == shownCopies {
+			fmt.Fprintf(b, "  and %d more\n", len(copies)-i)
+			break
+		}
+		fmt.Fprintf(b, "  %s\n", schemas.Key(d.Account, d.Store, d.Space, d.Item))
+		for _, c := range d.Columns {
+			if c.Column == "*" {
+				fmt.Fprintf(b, "    state: %s; logs: %s\n", c.State, c.Logs)
+				continue
+			}
+			fmt.Fprintf(b, "    %s: the state has %.120q, the logs say %.120q\n", c.Column, c.State, c.Logs)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/embedded"
+)
+
+// stored is "stored DIR N": it makes a state directory whose broker holds N changes, all of which the sink has
+// stored, and puts the engine's command on the script's PATH.
+func stored(ts *testscript.TestScript, neg bool, args []string) {
+	var n int
+	if _, err := fmt.Sscan(args[len(args)-1], &n); neg || len(args) != 2 || err != nil {
+		ts.Fatalf("usage: stored DIR N")
+	}
+	bin := ts.MkAbs("bin")
+	ts.Check(os.MkdirAll(bin, 0o755))
+	build := exec.Command("go", "build", "-o", bin, "../millrace-clickhouse")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		ts.Fatalf("build the engine's command: %v\n%s", err, out)
+	}
+	ts.Setenv("PATH", bin+string(filepath.ListSeparator)+ts.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if os.Getenv("MILLRACE_LIBCHDB") == "" {
+		library, err := clickhouse.Fetch(ctx, os.Stderr)
+		ts.Check(err)
+		ts.Setenv("MILLRACE_LIBCHDB", library) // the script's HOME has none
+	}
+	ts.Check(makeStored(ctx, ts.MkAbs(args[0]), filepath.Join(bin, "millrace-clickhouse"), n))
+}
+
+// engine is the condition "engine": one can be had. Where CI is set, it must.
+func engine(cond string) (bool, error) {
+	if cond != "engine" {
+		return false, fmt.Errorf("there is no condition %q", cond)
+	}
+	if os.Getenv("MILLRACE_LIBCHDB") != "" {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	_, err := clickhouse.Fetch(ctx, os.Stderr)
+	if os.Getenv("CI") == "" {
+		return err == nil, nil
+	}
+	return true, err
+}
+
+func makeStored(ctx context.Context, dir, binary string, n int) (err error) {
+	broker, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(dir, "kafka")})
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	engine, err := clickhouse.Start(ctx, clickhouse.Config{Dir: filepath.Join(dir, "clickhouse"), Binary: binary})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close(ctx)) }()
+	cfg := config.Default()
+	cfg.Kafka.Brokers, cfg.Kafka.Replication, cfg.Kafka.MinInSync, cfg.Kafka.Partitions = []string{broker.Addr()}, 1, 1, 2
+	cfg.ClickHouse.Addresses = []string{engine.Addr()}
+	cfg.Sink.Age = 50 * time.Millisecond
+	a, err := app.Open(ctx, &cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if _, err := a.Migrate(ctx); err != nil {
+		return err
+	}
+	if err := tell(ctx, broker.Addr(), n); err != nil {
+		return err
+	}
+	run, stop := context.WithCancel(ctx)
+	var g errgroup.Group
+	g.Go(func() error { return a.Run(run, []schemas.Role{schemas.RoleSink}) })
+	err = a.CatchUp(ctx)
+	stop()
+	err = errors.Join(err, g.Wait(), os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("log: {level: warn}\n"), 0o644))
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 1}`), 0o644))
+}
+
+// tell publishes n changes.
+func tell(ctx context.Context, broker string, n int) error {
+	p, err := kafka.NewProducer(kafka.Config{Brokers: []string{broker}, Prefix: "millrace."}, "test")
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	for i := range n {
+		c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: fmt.Sprintf("item-%d", i), Version: "v", Size: int64(i),
+			Time: timestamppb.New(time.UnixMilli(1_700_000_000_000 + int64(i)))}
+		c.Id = schemas.ChangeID(c)
+		if err := p.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// more is "more DIR N": N changes more than the first are in Kafka, and not stored.
+func more(ts *testscript.TestScript, _ bool, args []string) {
+	var n int
+	_, err := fmt.Sscan(args[1], &n)
+	ts.Check(err)
+	broker, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(ts.MkAbs(args[0]), "kafka")})
+	ts.Check(err)
+	defer broker.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ts.Check(tell(ctx, broker.Addr(), n))
+}
+
+// damage is "damage DIR SQL": it runs a statement on the engine of a state behind millrace's back.
+func damage(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	engine, err := clickhouse.Start(ctx, clickhouse.Config{Dir: filepath.Join(ts.MkAbs(args[0]), "clickhouse"),
+		Binary: filepath.Join(ts.MkAbs("bin"), "millrace-clickhouse")})
+	ts.Check(err)
+	err = clickhousetest.Exec(ctx, engine.Addr(), args[1])
+	ts.Check(errors.Join(err, engine.Close(ctx)))
+}

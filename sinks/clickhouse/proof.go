@@ -1,0 +1,256 @@
+package clickhouse
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/tally"
+)
+
+// A Proof compares what a topic holds with the rows that the views of its tables show: every
+// message must be one row, wherever it stands, and every row a message.
+//
+// It is told each record once, with Add, and then reads the views once, with Compare. What
+// it is told waits in a temporary file, so memory does not grow with the number of records.
+type Proof struct {
+	db     *DB
+	topic  schemas.Topic
+	tables []*tableProof
+	held   tally.Places // the records of a compacted topic
+	dead   func(*schemas.Delivery) bool
+}
+
+// tableProof is the comparison with one table.
+type tableProof struct {
+	claim
+	book    *tally.Book
+	records int64
+}
+
+// NewProof returns a Proof of one of the topics that a Sink stores; dead says of which records the
+// sink made dead letters. The caller closes it.
+func (db *DB) NewProof(topic schemas.Topic, dead func(*schemas.Delivery) bool) (*Proof, error) {
+	p := &Proof{db: db, topic: topic, dead: dead}
+	for _, c := range claims()[topic] {
+		p.tables = append(p.tables, &tableProof{claim: c, book: tally.New()})
+	}
+	if len(p.tables) == 0 {
+		return nil, fmt.Errorf("no table is fed by topic %s", topic)
+	}
+	return p, nil
+}
+
+// Close lets go of the temporary files.
+func (p *Proof) Close() error {
+	var errs []error
+	for _, t := range p.tables {
+		errs = append(errs, t.book.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// What a Proof notes of an entry.
+const (
+	markDead    = 1 << iota // the record is a dead letter
+	markForeign             // the row names a topic that does not feed the table
+	markNoID                // the record has no id of its own: its key says where it stands
+	monthAt                 // the month of the row, in the twelve bits from here on
+)
+
+// monthMark is the month of a time as an entry notes it.
+func monthMark(year, month int) uint16 { return uint16((year*12+month)&0xfff) * monthAt }
+
+// Add takes one record of the topic; unreadable says why it has no Body.
+func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
+	e := tally.Entry{At: tally.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}}
+	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
+		return fmt.Errorf("proving %s/%d@%d: the place is out of range", p.topic, d.Partition, d.Offset)
+	}
+	if entry, ok := schemas.Lookup(p.topic); ok && entry.Cleanup == schemas.Compact {
+		p.held.Add(e.At)
+	}
+	if p.dead(d) {
+		e.Mark |= markDead
+	}
+	for _, t := range p.tables {
+		e := e
+		known, concerned, err := known{}, true, unreadable
+		if err == nil {
+			known, concerned, err = t.known(d)
+		}
+		if e.Key, e.Mark = known.key, e.Mark|known.month; err != nil {
+			e.Key, e.Mark = placeKey(d), e.Mark|markNoID
+		}
+		if !concerned {
+			continue
+		}
+		t.records++
+		if err := t.book.Add(tally.Topic, e); err != nil {
+			return fmt.Errorf("noting what %s holds: %w", p.topic, err)
+		}
+	}
+	return nil
+}
+
+// placeKey stands for the id of a record that has none.
+func placeKey(d *schemas.Delivery) (k tally.Key) {
+	binary.BigEndian.PutUint32(k[:], d.Incarnation)
+	binary.BigEndian.PutUint32(k[4:], uint32(d.Partition))
+	binary.BigEndian.PutUint64(k[8:], uint64(d.Offset))
+	return k
+}
+
+// known is by what the one row of a message is known.
+type known struct {
+	key   tally.Key
+	month uint16 // see monthMark
+}
+
+// A claim says how a topic's records are found again in one table.
+type claim struct {
+	table string
+	// known says by what; concerned is false for a record that makes no row in the table. An error says
+	// that the record cannot be a row.
+	known func(*schemas.Delivery) (k known, concerned bool, err error)
+	// also is SQL for what tells rows of one id apart; empty where the id is all.
+	also   string
+	topics []string // all that feed the table
+}
+
+// knownIn returns by what a row is known in a table.
+func knownIn[T any](t *table[T], r row[T]) (k known, err error) {
+	if k.key, err = parseID(t.id(r)); err != nil {
+		return k, err
+	}
+	ts := t.ts(r)
+	if _, err := toMillis(ts); err != nil {
+		return k, err
+	}
+	k.month = monthMark(ts.AsTime().Year(), int(ts.AsTime().Month()))
+	return k, nil
+}
+
+func claimOf[T schemas.Body](t *table[T]) claim {
+	return claim{table: t.name, known: func(d *schemas.Delivery) (known, bool, error) {
+		m, ok := d.Body.(T)
+		if !ok {
+			return known{}, true, fmt.Errorf("is a %T", d.Body)
+		}
+		k, err := knownIn(t, row[T]{d, m})
+		return k, true, err
+	}}
+}
+
+// claims are those of every topic. A table whose rows are known by more than their id says so here.
+func claims() map[schemas.Topic][]claim {
+	letters, results := deadLetters(), duplicationLog()
+	all := map[schemas.Topic][]claim{
+		schemas.Changes:            {claimOf(auditLog())},
+		schemas.DuplicationResults: {claimOf(results)},
+		schemas.FixityResults:      {claimOf(bitLog())},
+		schemas.Incidents:          {claimOfIncidents()},
+		schemas.Reports:            {claimOf(reports())},
+		schemas.Jobs:               {claimOf(jobLog())},
+		schemas.Policies:           {claimOf(policyHistory())},
+		schemas.Admin:              {claimOf(adminLog())},
+		schemas.Dead: {
+			{table: "dead_letters", known: func(d *schemas.Delivery) (known, bool, error) {
+				k, err := knownIn(letters, row[deadLetter]{d, readDead(d)})
+				return k, true, err
+			}},
+			{table: "duplication_log", known: func(d *schemas.Delivery) (known, bool, error) {
+				l := readDead(d)
+				k, err := knownIn(results, row[*pb.DuplicationResult]{d, l.result(d)})
+				return k, l.ofCommand(), err
+			}},
+		},
+	}
+	feeding := map[string][]string{}
+	for topic, cs := range all {
+		for _, c := range cs {
+			feeding[c.table] = append(feeding[c.table], string(topic))
+		}
+	}
+	for _, cs := range all {
+		for i := range cs {
+			cs[i].topics = feeding[cs[i].table]
+		}
+	}
+	return all
+}
+
+// claimOfIncidents knows a row by the id of its incident and by which of its records it is.
+func claimOfIncidents() claim {
+	c := claimOf(incidents())
+	byID := c.known
+	c.also = "concat(toString(step_count), '/', toString(revision))"
+	c.known = func(d *schemas.Delivery) (known, bool, error) {
+		k, concerned, err := byID(d)
+		if i, ok := d.Body.(*pb.Incident); ok && err == nil {
+			k.key, err = alsoKey(k.key, strconv.Itoa(int(i.GetStepCount()))+"/"+strconv.FormatInt(i.GetUpdated().AsTime().UnixMilli(), 10))
+		}
+		return k, concerned, err
+	}
+	return c
+}
+
+// alsoKey is the key of a row that is known by more than its id.
+func alsoKey(id tally.Key, also string) (tally.Key, error) {
+	return parseID(schemas.ID(hex.EncodeToString(id[:]), also))
+}
+
+// longQuery bounds reads of whole tables, and whatever else takes as long as there are rows.
+const longQuery = 24 * time.Hour
+
+// rows reads the view once, and returns how many rows of the topic, or of none that feeds the
+// table, it shows.
+func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) (n int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, longQuery)
+	defer cancel()
+	also := t.also
+	if also == "" {
+		also = "''"
+	}
+	rows, err := p.db.conn.Query(ctx, p.db.name("SELECT id, "+also+", inc, part, off, topic = ?, toYear(ts), toMonth(ts) FROM {db}."+t.table+"_v")+
+		" WHERE topic = ? OR NOT has(?, topic)", string(p.topic), string(p.topic), t.topics)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			id, more string
+			ours     uint8
+			year     uint16
+			month    uint8
+			e        tally.Entry
+		)
+		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours, &year, &month); err != nil {
+			return n, err
+		}
+		if e.Key, err = parseID(id); err == nil && t.also != "" {
+			e.Key, err = alsoKey(e.Key, more)
+		}
+		if err != nil {
+			return n, err
+		}
+		if e.Mark = monthMark(int(year), int(month)); ours == 0 {
+			e.Mark |= markForeign
+		}
+		if err := t.book.Add(tally.Table, e); err != nil {
+			return n, err
+		}
+		if n++; n%10_000 == 0 {
+			told(n)
+		}
+	}
+	return n, rows.Err()
+}

@@ -1,0 +1,262 @@
+package clickhouse
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/tally"
+)
+
+// An Extent is what a topic holds at one moment: offsets from Starts up to Ends, which are not in it.
+type Extent struct {
+	Incarnation  uint32
+	Starts, Ends map[int32]int64 // by partition
+}
+
+// A Reading is what is known of a topic beside its records.
+type Reading struct {
+	// Noted is the extent whose records were added.
+	Noted Extent
+	// Committed is what the sink's group had committed before anything was read.
+	Committed map[int32]int64
+	// Now tells the extent as it is when the rows have been read.
+	Now func(context.Context) (Extent, error)
+	// Told is told how far a step is.
+	Told func(step string, done, total int64)
+}
+
+// ErrAnew means that a topic was deleted and made again while it was read.
+var ErrAnew = errors.New("the topic was made anew while it was read")
+
+// A TableProof is what the comparison of a topic with one table came to. Missing, Doubled,
+// Extra and Displaced are findings; the rest is said so that nobody takes it for more than it is.
+type TableProof struct {
+	Topic       schemas.Topic `json:"topic"`
+	Table       string        `json:"table"`
+	Incarnation uint32        `json:"incarnation"`
+	Records     int64         `json:"records"`   // in Kafka, of those that make a row
+	Messages    int64         `json:"messages"`  // distinct
+	Rows        int64         `json:"rows"`      // in the view
+	Missing     Discrepancy   `json:"missing"`   // a message has no row
+	Doubled     Discrepancy   `json:"doubled"`   // a message has several rows in the view
+	Extra       Discrepancy   `json:"extra"`     // a row has no message, though Kafka should have it
+	Displaced   Discrepancy   `json:"displaced"` // a message's row stands in another month than its time says
+	Dead        Discrepancy   `json:"dead"`      // no row: the sink made it a dead letter
+	// Pending messages have no row yet: they stand where the sink's group has not committed.
+	Pending Discrepancy `json:"pending"`
+	// Gone are rows whose records are no longer, or not yet, to be compared with.
+	Gone Gone `json:"gone"`
+	// Trimmed are the partitions from whose start records were removed.
+	Trimmed []Trimmed `json:"trimmed,omitempty"`
+}
+
+// Findings counts what is wrong.
+func (p *TableProof) Findings() int64 {
+	return p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages
+}
+
+// A Discrepancy names messages, by their places.
+type Discrepancy struct {
+	Messages int64 `json:"messages"` // rows, where there is no message
+	// Ranges are the runs of offsets; those of missing messages tell the first place of each,
+	// those of doubled and extra ones where their rows say that they stood.
+	Ranges     []tally.Range `json:"ranges,omitempty"`
+	MoreRanges int           `json:"more_ranges,omitempty"`
+	Examples   []Example     `json:"examples,omitempty"`
+
+	places tally.Places
+}
+
+// An Example is one message of a finding.
+type Example struct {
+	ID          string `json:"id,omitempty"` // empty where it has none that can be read
+	Incarnation uint32 `json:"incarnation"`
+	Partition   uint16 `json:"partition"`
+	Offset      uint64 `json:"offset"`
+}
+
+// Gone counts rows by why Kafka does not have their records.
+type Gone struct {
+	Retention    int64 `json:"retention"`    // they lay below the start of the log
+	Compaction   int64 `json:"compaction"`   // newer ones of their keys are there
+	Incarnations int64 `json:"incarnations"` // the topic was made anew since
+	Later        int64 `json:"later"`        // they came after the end was noted
+}
+
+// Trimmed says what retention removed of one partition.
+type Trimmed struct {
+	Partition int32 `json:"partition"`
+	Before    int64 `json:"before"` // the first offset that is there
+	Rows      int64 `json:"rows"`   // of records that were removed
+	// Unread says that the sink's group had not committed that far: what it had not stored is lost.
+	Unread int64 `json:"unread,omitempty"`
+}
+
+// Most that a finding lists.
+const (
+	mostRanges   = 1000
+	mostExamples = 10
+)
+
+func (f *Discrepancy) add(e tally.Entry, hasID bool) {
+	f.places.Add(e.At)
+	if len(f.Examples) < mostExamples {
+		x := Example{Incarnation: e.At.Incarnation, Partition: e.At.Partition, Offset: e.At.Offset}
+		if hasID && e.Mark&markNoID == 0 {
+			x.ID = hex.EncodeToString(e.Key[:])
+		}
+		f.Examples = append(f.Examples, x)
+	}
+}
+
+// Compare reads the views and says what they make of the records that were added. It is called once.
+func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
+	counted := make([]int64, len(p.tables))
+	for i, t := range p.tables {
+		total, err := p.db.count(ctx, "counting "+t.table, "SELECT count() AS n FROM {db}."+t.table+" WHERE topic = ?", string(p.topic))
+		if err != nil {
+			return nil, err
+		}
+		step := "read " + t.table
+		if counted[i], err = t.rows(ctx, p, func(done int64) { r.Told(step, min(done, total-1), total) }); err != nil {
+			return nil, translate(fmt.Errorf("reading the view of %s: %w", t.table, err))
+		}
+		r.Told(step, total, total)
+	}
+	now, err := r.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if now.Incarnation != r.Noted.Incarnation {
+		return nil, fmt.Errorf("proving %s: %w", p.topic, ErrAnew)
+	}
+	var proofs []*TableProof
+	for i, t := range p.tables {
+		j := judge{p: p, t: t, r: r, now: now, of: &TableProof{Topic: p.topic, Table: t.table,
+			Incarnation: now.Incarnation, Records: t.records, Rows: counted[i]}}
+		step := "compare " + t.table
+		err := t.book.Each(ctx, j.message, func(part, parts int) { r.Told(step, int64(part), int64(parts)) })
+		if err != nil {
+			return nil, fmt.Errorf("comparing %s with %s: %w", p.topic, t.table, err)
+		}
+		proofs = append(proofs, j.result())
+	}
+	return proofs, nil
+}
+
+// A judge looks at one message after the other.
+type judge struct {
+	p       *Proof
+	t       *tableProof
+	r       Reading
+	now     Extent
+	of      *TableProof
+	trimmed map[int32]int64 // rows
+}
+
+// message judges what there is of one key.
+func (j *judge) message(topic, table []tally.Entry) error {
+	hasID := j.t.also == ""
+	if len(table) > 1 {
+		j.of.Doubled.Messages++
+		for _, e := range table {
+			j.of.Doubled.add(e, hasID)
+		}
+	}
+	if len(topic) == 0 {
+		for _, e := range table {
+			if j.extra(e) {
+				j.of.Extra.Messages++
+				j.of.Extra.add(e, hasID)
+			}
+		}
+		return nil
+	}
+	j.of.Messages++
+	if len(table) > 0 {
+		if !sharesMonth(topic, table) {
+			j.of.Displaced.Messages++
+			j.of.Displaced.add(table[0], hasID)
+		}
+		return nil
+	}
+	f := &j.of.Pending
+	for _, e := range topic {
+		if e.Mark&markDead != 0 {
+			f = &j.of.Dead
+			break
+		}
+		if at, ok := j.r.Committed[int32(e.At.Partition)]; ok && e.At.Offset < uint64(at) {
+			f = &j.of.Missing
+		}
+	}
+	f.Messages++
+	f.add(topic[0], hasID)
+	return nil
+}
+
+// sharesMonth says whether a row stands in the month of a record.
+func sharesMonth(topic, table []tally.Entry) bool {
+	for _, a := range topic {
+		for _, b := range table {
+			if a.Mark/monthAt == b.Mark/monthAt {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// extra says whether Kafka should have the message of a row, and counts the row where not.
+func (j *judge) extra(e tally.Entry) bool {
+	part := int32(e.At.Partition)
+	end, known := j.r.Noted.Ends[part]
+	switch {
+	case e.Mark&markForeign != 0:
+		return true
+	case e.At.Incarnation != j.now.Incarnation:
+		j.of.Gone.Incarnations++
+	case e.At.Offset < uint64(j.now.Starts[part]):
+		j.of.Gone.Retention++
+		if j.trimmed == nil {
+			j.trimmed = map[int32]int64{}
+		}
+		j.trimmed[part]++
+	case !known || e.At.Offset >= uint64(end):
+		if later, ok := j.now.Ends[part]; !ok || e.At.Offset >= uint64(later) {
+			return true // the log has never come so far, or has lost its end
+		}
+		j.of.Gone.Later++
+	default:
+		if entry, ok := schemas.Lookup(j.p.topic); !ok || entry.Cleanup != schemas.Compact || j.p.held.Has(e.At) {
+			return true
+		}
+		j.of.Gone.Compaction++
+	}
+	return false
+}
+
+func (j *judge) result() *TableProof {
+	for _, f := range []*Discrepancy{&j.of.Missing, &j.of.Doubled, &j.of.Extra, &j.of.Displaced, &j.of.Dead, &j.of.Pending} {
+		f.Ranges, f.MoreRanges = f.places.Ranges(mostRanges)
+		slices.SortFunc(f.Examples, func(a, b Example) int { return exampleAt(a).Compare(exampleAt(b)) })
+	}
+	for _, part := range slices.Sorted(maps.Keys(j.now.Starts)) {
+		before := j.now.Starts[part]
+		if before == 0 {
+			continue
+		}
+		j.of.Trimmed = append(j.of.Trimmed, Trimmed{Partition: part, Before: before, Rows: j.trimmed[part],
+			Unread: max(0, before-j.r.Committed[part])})
+	}
+	return j.of
+}
+
+func exampleAt(e Example) tally.At {
+	return tally.At{Incarnation: e.Incarnation, Partition: e.Partition, Offset: e.Offset}
+}

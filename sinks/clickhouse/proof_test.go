@@ -1,0 +1,343 @@
+package clickhouse_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+// A kept topic is what a test says that Kafka holds: partition 3 alone, incarnation 7.
+type kept struct {
+	records   []*schemas.Delivery
+	bad       map[int64]error // offsets that cannot be read
+	dead      []int64
+	committed int64
+	start     int64 // when the rows have been read
+	end       int64 // as noted
+	now       int64 // the end when the rows have been read; 0: end
+	anew      bool
+}
+
+func prove(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kept) ([]*clickhouse.TableProof, error) {
+	t.Helper()
+	p, err := db.NewProof(topic, func(d *schemas.Delivery) bool { return slices.Contains(k.dead, d.Offset) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, d := range k.records {
+		if err := p.Add(d, k.bad[d.Offset]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	steps := map[string][2]int64{}
+	noted := clickhouse.Extent{Incarnation: 7, Starts: map[int32]int64{3: 0}, Ends: map[int32]int64{3: k.end}}
+	got, err := p.Compare(t.Context(), clickhouse.Reading{
+		Noted: noted, Committed: map[int32]int64{3: k.committed},
+		Now: func(context.Context) (clickhouse.Extent, error) {
+			now := clickhouse.Extent{Incarnation: 7, Starts: map[int32]int64{3: k.start}, Ends: map[int32]int64{3: max(k.now, k.end)}}
+			if k.anew {
+				now.Incarnation++
+			}
+			return now, nil
+		},
+		Told: func(step string, done, total int64) { steps[step] = [2]int64{done, total} },
+	})
+	for step, at := range steps {
+		if at[0] != at[1] && err == nil {
+			t.Errorf("step %q ended at %d of %d", step, at[0], at[1])
+		}
+	}
+	return got, err
+}
+
+// inWords says what a proof found.
+func inWords(p *clickhouse.TableProof) string {
+	s := fmt.Sprintf("%s: %d records, %d messages, %d rows", p.Table, p.Records, p.Messages, p.Rows)
+	for _, f := range []struct {
+		name string
+		of   clickhouse.Discrepancy
+	}{{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced}, {"dead", p.Dead}, {"pending", p.Pending}} {
+		if f.of.Messages == 0 && len(f.of.Ranges) == 0 {
+			continue
+		}
+		s += fmt.Sprintf("; %s %d", f.name, f.of.Messages)
+		for _, r := range f.of.Ranges {
+			s += fmt.Sprintf(" %d/%d@%d-%d", r.Incarnation, r.Partition, r.First, r.Last)
+		}
+	}
+	if p.Gone != (clickhouse.Gone{}) {
+		s += fmt.Sprintf("; gone %+v", p.Gone)
+	}
+	for _, x := range p.Trimmed {
+		s += fmt.Sprintf("; trimmed %d before %d, %d rows, %d unread", x.Partition, x.Before, x.Rows, x.Unread)
+	}
+	return s
+}
+
+func TestProof(t *testing.T) {
+	batch := deliver(schemas.Changes, 0, changes(100)...)
+	twice := append(slices.Clone(batch[:20]), deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
+	other := deliver(schemas.Changes, 50, change("other", 0))
+	other[0].Incarnation = 6
+	const insert = "INSERT INTO {db}.audit_log SELECT "
+	tests := map[string]struct {
+		stored []*schemas.Delivery // nil: all of batch
+		damage []string
+		kept   kept
+		want   string
+	}{
+		"all is there": {kept: kept{records: batch}, want: "100 records, 100 messages, 100 rows"},
+		"rows removed": {
+			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off IN (7, 8, 9, 60) SETTINGS mutations_sync = 2"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 96 rows; missing 4 7/3@7-9 7/3@60-60",
+		},
+		"a row doubled under another id": {
+			damage: []string{insert + "* REPLACE (unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 42"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 101 rows; extra 1 7/3@42-42",
+		},
+		"a row of another month": {
+			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42",
+		},
+		"a row moved to another month": {
+			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42",
+				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND toYYYYMM(ts) = 202603 SETTINGS mutations_sync = 2"},
+			kept: kept{records: batch}, want: "100 records, 100 messages, 100 rows; displaced 1 7/3@42-42",
+		},
+		"a row stored twice is one in the view": {
+			damage: []string{insert + "* FROM {db}.audit_log WHERE off = 42"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows",
+		},
+		"an id at several offsets": {stored: twice, kept: kept{records: twice, end: 23}, want: "23 records, 20 messages, 20 rows"},
+		"an id at several offsets, and no row": {
+			stored: twice, damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off IN (5, 21, 22) SETTINGS mutations_sync = 2"},
+			kept: kept{records: twice, end: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
+		},
+		"an offset that holds another message now": {
+			stored: batch, damage: nil,
+			kept: kept{records: append(deliver(schemas.Changes, 0, change("new", 0)), batch[1:]...)},
+			want: "100 records, 100 messages, 100 rows; missing 1 7/3@0-0; extra 1 7/3@0-0",
+		},
+		"not yet committed": {
+			stored: batch[:90], kept: kept{records: batch, committed: 88},
+			want: "100 records, 100 messages, 90 rows; pending 10 7/3@90-99",
+		},
+		"dead letters": {
+			stored: append(slices.Clone(batch[:10]), batch[12:]...),
+			kept:   kept{records: batch, bad: map[int64]error{10: errors.New("garbage")}, dead: []int64{10, 11, 12}},
+			want:   "100 records, 100 messages, 98 rows; dead 2 7/3@10-11",
+		},
+		"unreadable, and no dead letter": {
+			stored: append(slices.Clone(batch[:10]), batch[11:]...),
+			kept:   kept{records: batch, bad: map[int64]error{10: errors.New("garbage")}},
+			want:   "100 records, 100 messages, 99 rows; missing 1 7/3@10-10",
+		},
+		"trimmed": {
+			kept: kept{records: batch[30:], start: 30}, want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
+		},
+		"trimmed while it was read": {
+			kept: kept{records: batch[30:], start: 50}, want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 50, 30 rows, 0 unread",
+		},
+		"trimmed before it was stored": {
+			stored: batch[50:], kept: kept{records: batch[50:], start: 50, committed: 20},
+			want: "50 records, 50 messages, 50 rows; trimmed 3 before 50, 0 rows, 30 unread",
+		},
+		"gaps": { // control records, and what a transaction gave up
+			stored: append(slices.Clone(batch[:30]), batch[40:]...), kept: kept{records: append(slices.Clone(batch[:30]), batch[40:]...)},
+			want: "90 records, 90 messages, 90 rows",
+		},
+		"a row in a gap": {
+			kept: kept{records: append(slices.Clone(batch[:30]), batch[31:]...)}, want: "99 records, 99 messages, 100 rows; extra 1 7/3@30-30",
+		},
+		"rows of a topic of the same name": {
+			stored: append(slices.Clone(batch), other...), kept: kept{records: batch},
+			want: "100 records, 100 messages, 101 rows; gone {Retention:0 Compaction:0 Incarnations:1 Later:0}",
+		},
+		"rows that came later": {
+			kept: kept{records: batch[:80], end: 80, committed: 80, now: 100},
+			want: "80 records, 80 messages, 100 rows; gone {Retention:0 Compaction:0 Incarnations:0 Later:20}",
+		},
+		"the log lost its end": {
+			kept: kept{records: batch[:80], end: 80, committed: 80, now: 99}, want: "80 records, 80 messages, 100 rows; extra 1 7/3@99-99; gone {Retention:0 Compaction:0 Incarnations:0 Later:19}",
+		},
+		"a row of no topic, and one of a partition that is not there": {
+			damage: []string{insert + "* REPLACE ('somewhere' AS topic) FROM {db}.audit_log WHERE off = 42", "ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND topic = 'changes' SETTINGS mutations_sync = 2",
+				insert + "* REPLACE ('nowhere' AS topic, unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 43",
+				insert + "* REPLACE (9 AS part, unhex('" + id2 + "') AS id) FROM {db}.audit_log WHERE off = 44"},
+			kept: kept{records: batch}, want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44",
+		},
+	}
+	db := clickhousetest.Open(t)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.audit_log SYNC"); err != nil {
+				t.Fatal(err)
+			}
+			if tc.stored == nil {
+				tc.stored = batch
+			}
+			if err := clickhouse.NewSink(db).Store(t.Context(), tc.stored); err != nil {
+				t.Fatal(err)
+			}
+			for _, statement := range tc.damage {
+				if err := db.Exec(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.kept.end == 0 {
+				tc.kept.end = 100
+			}
+			if tc.kept.committed == 0 {
+				tc.kept.committed = tc.kept.end
+			}
+			got, err := prove(t, db, schemas.Changes, tc.kept)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got) != 1 || inWords(got[0]) != "audit_log: "+tc.want {
+				t.Errorf("got  %s\nwant audit_log: %s", inWords(got[0]), tc.want)
+			}
+		})
+	}
+}
+
+// A finding names the messages, so that they can be looked up in either place.
+func TestProofExamples(t *testing.T) {
+	db := clickhousetest.Open(t)
+	batch := deliver(schemas.Changes, 0, changes(30)...)
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch[:10]); err != nil {
+		t.Fatal(err)
+	}
+	proofs, err := prove(t, db, schemas.Changes, kept{records: batch, bad: map[int64]error{12: errors.New("garbage")}, end: 30, committed: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := proofs[0].Missing
+	if len(got.Examples) != 10 || got.Messages != 20 || proofs[0].Findings() != 20 {
+		t.Fatalf("got %+v", got)
+	}
+	for _, x := range got.Examples {
+		want := batch[x.Offset].Body.(*pb.Change).GetId()
+		if x.Offset == 12 {
+			want = ""
+		}
+		if x.ID != want || x.Incarnation != 7 || x.Partition != 3 {
+			t.Errorf("got %+v, want id %s", x, want)
+		}
+	}
+}
+
+func TestProofOfTopicMadeAnew(t *testing.T) {
+	db := clickhousetest.Open(t)
+	if _, err := prove(t, db, schemas.Changes, kept{anew: true}); !errors.Is(err, clickhouse.ErrAnew) {
+		t.Errorf("got %v, want %v", err, clickhouse.ErrAnew)
+	}
+	if _, err := db.NewProof(schemas.Checkpoints, nil); err == nil {
+		t.Error("a topic that feeds no table can be proved")
+	}
+}
+
+// Incidents have one id for many records, and the older ones are compacted away.
+func TestProofOfIncidents(t *testing.T) {
+	db := clickhousetest.Open(t)
+	incident := func(id string, step int32) *pb.Incident {
+		return &pb.Incident{Id: id, Account: "acme", Store: "1", Space: "s", Item: id, Kind: "lost", State: pb.IncidentState_INCIDENT_STATE_OPEN,
+			Opened: at(0), Updated: at(time.Duration(step) * time.Second), StepCount: step}
+	}
+	batch := deliver(schemas.Incidents, 0, incident(id1, 1), incident(id1, 2), incident(id2, 1), incident(id1, 3), incident(id1, 3))
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	compacted := []*schemas.Delivery{batch[2], batch[4]}
+	k := kept{records: compacted, end: 5, committed: 5}
+	check := func(when, want string) {
+		t.Helper()
+		got, err := prove(t, db, schemas.Incidents, k)
+		if err != nil || len(got) != 1 || inWords(got[0]) != want {
+			t.Errorf("%s: %v\n got %s\nwant %s", when, err, inWords(got[0]), want)
+		}
+	}
+	check("compacted", "incidents: 2 records, 2 messages, 4 rows; gone {Retention:0 Compaction:2 Incarnations:0 Later:0}")
+	k.records = batch
+	check("not compacted", "incidents: 5 records, 4 messages, 4 rows")
+	if err := db.Exec(t.Context(), "INSERT INTO {db}.incidents SELECT * REPLACE (unhex(?) AS id) FROM {db}.incidents WHERE off = 2", schemas.ID("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Exec(t.Context(), "ALTER TABLE {db}.incidents DELETE WHERE step_count = 2 SETTINGS mutations_sync = 2"); err != nil {
+		t.Fatal(err)
+	}
+	k.records = compacted
+	check("damaged", "incidents: 2 records, 2 messages, 4 rows; extra 1 7/3@2-2; gone {Retention:0 Compaction:1 Incarnations:0 Later:0}")
+}
+
+// A dead letter is a row of its own and, where it was a command, the end of that command.
+func TestProofOfDeadLetters(t *testing.T) {
+	db := clickhousetest.Open(t)
+	command := &pb.DuplicationCommand{Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1", DestinationStore: "2",
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE}
+	rec, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := make([]*schemas.Delivery, 3)
+	for i := range batch {
+		batch[i] = &schemas.Delivery{Topic: schemas.Dead, From: schemas.Dead, Incarnation: 7, Partition: 3, Offset: int64(i),
+			Timestamp: start, Value: rec.Value, Headers: append([]schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)}}, rec.Headers...)}
+	}
+	batch[1].Value = []byte("garbage")
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	results := deliver(schemas.DuplicationResults, 0, &pb.DuplicationResult{Id: id2, Account: "acme", Finished: timestamppb.New(start)})
+	if err := clickhouse.NewSink(db).Store(t.Context(), results); err != nil {
+		t.Fatal(err)
+	}
+	check := func(topic schemas.Topic, records []*schemas.Delivery, want ...string) {
+		t.Helper()
+		proofs, err := prove(t, db, topic, kept{records: records, end: int64(len(records)), committed: int64(len(records))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range proofs {
+			got = append(got, inWords(p))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\n got %q\nwant %q", topic, got, want)
+		}
+	}
+	check(schemas.DuplicationResults, results, "duplication_log: 1 records, 1 messages, 1 rows")
+	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows", "duplication_log: 2 records, 2 messages, 2 rows")
+	if err := db.Exec(t.Context(), "ALTER TABLE {db}.duplication_log DELETE WHERE decision = 'dead' AND off = 2 SETTINGS mutations_sync = 2"); err != nil {
+		t.Fatal(err)
+	}
+	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows", "duplication_log: 2 records, 2 messages, 1 rows; missing 1 7/3@2-2")
+}
+
+// Every table that a topic feeds is compared with it.
+func TestClaims(t *testing.T) {
+	got, want := clickhouse.ClaimedTables(), clickhouse.FedTables()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("compared are %v, want %v", got, want)
+	}
+	if n := len(slices.Collect(maps.Keys(got))); n != 9 {
+		t.Errorf("%d topics", n)
+	}
+}

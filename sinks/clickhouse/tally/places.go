@@ -1,0 +1,125 @@
+package tally
+
+import (
+	"cmp"
+	"maps"
+	"math/bits"
+	"slices"
+)
+
+// Places is a set of places. A place takes two bytes, or, where many lie close
+// together, an eighth of one. The zero value is empty.
+type Places struct{ pages map[page]*offsets }
+
+// A page is 65,536 offsets of one partition.
+type page struct {
+	incarnation uint32
+	partition   uint16
+	high        uint64
+}
+
+// offsets are the low halves of the offsets of one page.
+type offsets struct {
+	few  []uint16
+	many *[1 << 10]uint64 // in place of few, where those were too many
+}
+
+// tooMany is from where on a page's bits take less than its offsets.
+const tooMany = 4096
+
+// Add adds a place.
+func (p *Places) Add(at At) {
+	if p.pages == nil {
+		p.pages = map[page]*offsets{}
+	}
+	key := page{at.Incarnation, at.Partition, at.Offset >> 16}
+	o := p.pages[key]
+	if o == nil {
+		o = new(offsets)
+		p.pages[key] = o
+	}
+	o.add(uint16(at.Offset))
+}
+
+func (o *offsets) add(low uint16) {
+	if o.many == nil {
+		if o.few = append(o.few, low); len(o.few) < tooMany {
+			return
+		}
+		o.many = new([1 << 10]uint64)
+		for _, l := range o.few {
+			o.many[l>>6] |= 1 << (l & 63)
+		}
+		o.few = nil
+		return
+	}
+	o.many[low>>6] |= 1 << (low & 63)
+}
+
+// each calls f for the offsets of a page, in order.
+func (o *offsets) each(f func(low uint16)) {
+	if o.many == nil {
+		slices.Sort(o.few)
+		for _, l := range slices.Compact(o.few) {
+			f(l)
+		}
+		return
+	}
+	for i, word := range o.many {
+		for ; word != 0; word &= word - 1 {
+			f(uint16(i<<6 | bits.TrailingZeros64(word)))
+		}
+	}
+}
+
+// A Range is a run of offsets without a gap. Last is in it.
+type Range struct {
+	Incarnation uint32 `json:"incarnation"`
+	Partition   uint16 `json:"partition"`
+	First       uint64 `json:"first"`
+	Last        uint64 `json:"last"`
+}
+
+// Ranges returns the first ranges of the set, in the order of their places, and how many more there are.
+func (p *Places) Ranges(limit int) (ranges []Range, more int) {
+	var open Range
+	any := false
+	end := func() {
+		switch {
+		case !any:
+		case len(ranges) < limit:
+			ranges = append(ranges, open)
+		default:
+			more++
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(p.pages), func(a, b page) int {
+		return cmp.Or(cmp.Compare(a.incarnation, b.incarnation), cmp.Compare(a.partition, b.partition), cmp.Compare(a.high, b.high))
+	})
+	for _, k := range keys {
+		p.pages[k].each(func(low uint16) {
+			off := k.high<<16 | uint64(low)
+			if any && open.Incarnation == k.incarnation && open.Partition == k.partition && open.Last+1 == off {
+				open.Last = off
+				return
+			}
+			end()
+			open, any = Range{k.incarnation, k.partition, off, off}, true
+		})
+	}
+	end()
+	return ranges, more
+}
+
+// Has says whether a place is in the set.
+func (p *Places) Has(at At) bool {
+	o := p.pages[page{at.Incarnation, at.Partition, at.Offset >> 16}]
+	low := uint16(at.Offset)
+	switch {
+	case o == nil:
+		return false
+	case o.many != nil:
+		return o.many[low>>6]&(1<<(low&63)) != 0
+	}
+	return slices.Contains(o.few, low)
+}

@@ -1,0 +1,163 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+func jobRecord(t *testing.T, partition int32, name string) kafkatest.Record {
+	t.Helper()
+	r, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.ID(name), Name: name, Started: timestamppb.Now(), Finished: timestamppb.Now()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kafkatest.Record{Record: r, Partition: partition}
+}
+
+func newAdmin(t *testing.T, b *kafkatest.Broker) *kafka.Admin {
+	t.Helper()
+	a, err := kafka.NewAdmin(b.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	return a
+}
+
+// A topic is read once, whatever stands in it beside messages, and no further than where it ended.
+func TestRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		a := newAdmin(t, b)
+		for i := range 5 {
+			b.Write(jobRecord(t, 0, fmt.Sprint("a", i)))
+		}
+		b.Transact(true, jobRecord(t, 0, "committed"))                                             // 5, 6
+		b.Transact(false, jobRecord(t, 0, "given up"))                                             // 7, 8
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Jobs, Value: []byte("x")}}) // 9
+		b.Transact(true, jobRecord(t, 1, "last"))                                                  // 0, 1: the end is behind what nobody is handed
+		b.Trim(schemas.Jobs, 0, 2)
+		e, err := a.Extent(t.Context(), schemas.Jobs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(e.Starts, map[int32]int64{0: 2, 1: 0}) || !maps.Equal(e.Ends, map[int32]int64{0: 10, 1: 2}) || e.Incarnation == 0 {
+			t.Errorf("got %+v", e)
+		}
+		b.Write(jobRecord(t, 0, "too late"), jobRecord(t, 1, "too late"))
+		got := map[string]string{}
+		if err := a.Read(t.Context(), schemas.Jobs, e, func(d *schemas.Delivery, unreadable error) error {
+			name := "unreadable"
+			if j, ok := d.Body.(*pb.Job); ok && unreadable == nil {
+				name = j.GetName()
+			} else if !errors.Is(unreadable, schemas.ErrMalformed) || d.Body != nil || d.From != schemas.Jobs {
+				t.Errorf("%+v: %v", d, unreadable)
+			}
+			if d.Incarnation != e.Incarnation {
+				t.Errorf("incarnation %d, want %d", d.Incarnation, e.Incarnation)
+			}
+			got[fmt.Sprintf("%d/%d", d.Partition, d.Offset)] += name
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{"0/2": "a2", "0/3": "a3", "0/4": "a4", "0/5": "committed", "0/7": "given up", "0/9": "unreadable", "1/0": "last"}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v\nwant %v", got, want)
+		}
+		full := errors.New("full")
+		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return full }); !errors.Is(err, full) {
+			t.Errorf("got %v, want the callback's error", err)
+		}
+		b.Recreate(schemas.Jobs, 2)
+		if anew, err := a.Extent(t.Context(), schemas.Jobs); err != nil || anew.Incarnation == e.Incarnation {
+			t.Errorf("a topic made anew is %+v, %v: was %+v", anew, err, e)
+		}
+		if _, err := a.Extent(t.Context(), "nowhere"); err == nil || !strings.Contains(err.Error(), "nowhere") {
+			t.Errorf("a topic that is not there: %v", err)
+		}
+	})
+}
+
+// What compaction removed, and what only says that a key is gone, is not handed to f.
+func TestReadCompacted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		a := newAdmin(t, b)
+		for i := range 3 {
+			b.Send(schemas.Message{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "s", Item: "i", Kind: "k",
+				State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.Now(), Updated: timestamppb.Now(), StepCount: int32(i)}})
+		}
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Incidents, Key: []byte("gone")}, Partition: -1})
+		time.Sleep(time.Hour)
+		b.Compact()
+		e, err := a.Extent(t.Context(), schemas.Incidents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		if err := a.Read(t.Context(), schemas.Incidents, e, func(d *schemas.Delivery, unreadable error) error {
+			got = append(got, d.Offset)
+			return unreadable
+		}); err != nil || len(got) == 0 || len(got) > 3 || got[len(got)-1] != 2 {
+			t.Errorf("got offsets %v, %v", got, err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := a.Read(ctx, schemas.Incidents, e, func(*schemas.Delivery, error) error { return nil }); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want that it was stopped", err)
+		}
+	})
+}
+
+// A topic that is made anew while it is read is no topic that was read to its end.
+func TestReadOfTopicMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		a := newAdmin(t, b)
+		b.Write(jobRecord(t, 0, "a"), jobRecord(t, 0, "b"))
+		e, err := a.Extent(t.Context(), schemas.Jobs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Recreate(schemas.Jobs, 1)
+		b.Write(jobRecord(t, 0, "c"))
+		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return nil }); err == nil ||
+			!strings.Contains(err.Error(), "partition 0: the log ends at 1, and ended at 2 before") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		a := newAdmin(t, b)
+		if got, err := a.Committed(t.Context(), schemas.RoleSink, schemas.Jobs); err != nil || len(got) != 0 {
+			t.Errorf("before any commit: %v, %v", got, err)
+		}
+		b.FailFetch(schemas.Jobs, kafkatest.Refused, -1)
+		b.Write(jobRecord(t, 0, "a"))
+		e, err := a.Extent(t.Context(), schemas.Jobs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return nil }); err == nil {
+			t.Error("a topic that may not be read is read to its end")
+		}
+	})
+}
