@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
@@ -42,47 +43,79 @@ type UserQuery struct {
 // them. Fewer than Limit: there are no more. More than Limit come where one copy changed twice
 // in a millisecond.
 func (db *DB) SpaceHistory(ctx context.Context, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
-	from, to := q.Span.millis(q.After.Time)
-	keys, err := query[changeKey](ctx, db, "finding the changes of a space",
-		"SELECT ts, space, item, store FROM {db}.audit_log WHERE account = ? AND space = ? AND ts BETWEEN "+milli+" AND "+milli+
-			" AND (ts, item, store) > ("+milli+", ?, ?) ORDER BY ts, item, store LIMIT 1 BY ts, item, store LIMIT ?",
-		q.Account, q.Space, from, to, after(q.After.Time), q.After.Item, q.After.Store, limit(q.Limit))
-	if err != nil || len(keys) == 0 {
-		return nil, q.After, err
-	}
-	changes, err := db.changesAt(ctx, keys, "account = ?", q.Account)
-	return changes, keys[len(keys)-1].cursor(), err
+	return db.history(ctx, history{
+		what: "reading the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
+		order: "account, space, ts", span: q.Span, after: q.After, limit: limit(q.Limit),
+	})
 }
 
 // UserActions returns the changes that a user asked for, as SpaceHistory does.
 func (db *DB) UserActions(ctx context.Context, q UserQuery) ([]*pb.Change, ChangeCursor, error) {
-	const what = "finding the actions of a user"
-	from, to := q.Span.millis(q.After.Time)
-	n := limit(q.Limit)
-	// One more moment than is asked for: of the first, all may have been told on the page before.
-	when, err := query[changeKey](ctx, db, what,
-		"SELECT ts, space FROM {db}.audit_log WHERE account = ? AND user = ? AND ts BETWEEN "+milli+" AND "+milli+
-			" AND (ts, space) >= ("+milli+", ?) ORDER BY ts, space LIMIT 1 BY ts, space LIMIT ?",
-		q.Account, q.User, from, to, after(q.After.Time), q.After.Space, n+1)
-	if err != nil || len(when) == 0 {
-		return nil, q.After, err
+	return db.history(ctx, history{
+		what: "reading the actions of a user", where: "account = ? AND user = ?", args: []any{q.Account, q.User},
+		order: "account, user, ts", span: q.Span, after: q.After, limit: limit(q.Limit), spaces: true,
+	})
+}
+
+// A history is a list of changes by time that a projection of the audit log finds.
+type history struct {
+	what, where string
+	args        []any
+	order       string // of the projection
+	spaces      bool   // it knows spaces and times only; by_space knows the items
+	span        Span
+	after       ChangeCursor
+	limit       int
+}
+
+// history finds the moments of a page in the projections, and reads its rows where they are.
+func (db *DB) history(ctx context.Context, h history) ([]*pb.Change, ChangeCursor, error) {
+	first, last := h.span.millis(h.after.Time)
+	var keys []changeKey
+	// Of the rows of one moment many may have been told before, or be one change: then it takes more of them.
+	for n := h.limit; ; n *= 8 {
+		end, err := db.moment(ctx, h, first, last, n)
+		if err != nil {
+			return nil, h.after, err
+		}
+		if keys, err = db.keys(ctx, h, first, end); err != nil {
+			return nil, h.after, err
+		}
+		if len(keys) >= h.limit || end == last {
+			break
+		}
 	}
-	asked, err := withKeys(ctx, when)
-	if err != nil {
-		return nil, q.After, err
+	if len(keys) == 0 {
+		return nil, h.after, nil
 	}
-	keys, err := query[changeKey](asked, db, what,
-		"SELECT ts, space, item, store FROM {db}.audit_log WHERE account = ? AND user = ? AND ts BETWEEN "+milli+" AND "+milli+
-			" AND (space, ts) IN (SELECT space, fromUnixTimestamp64Milli(millis, 'UTC') FROM keys)"+
-			" AND (ts, space, item, store) > ("+milli+", ?, ?, ?)"+
-			" ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
-		q.Account, q.User, when[0].Time.UnixMilli(), when[len(when)-1].Time.UnixMilli(),
-		after(q.After.Time), q.After.Space, q.After.Item, q.After.Store, n)
-	if err != nil || len(keys) == 0 {
-		return nil, q.After, err
-	}
-	changes, err := db.changesAt(ctx, keys, "account = ? AND user = ?", q.Account, q.User)
+	changes, err := db.changesAt(ctx, keys, h.where, h.args...)
 	return changes, keys[len(keys)-1].cursor(), err
+}
+
+// moment returns the time of the nth row, which is read in the order of the projection, or last where there
+// are fewer.
+func (db *DB) moment(ctx context.Context, h history, first, last int64, n int) (int64, error) {
+	type row struct {
+		Time time.Time `ch:"ts"`
+	}
+	rows, err := query[row](ctx, db, h.what, "SELECT ts FROM {db}.audit_log WHERE "+h.where+" AND ts BETWEEN "+milli+" AND "+milli+
+		" ORDER BY "+h.order+" LIMIT 1 OFFSET ? SETTINGS max_block_size = 8192", slices.Concat(h.args, []any{first, last, n})...)
+	if err != nil || len(rows) == 0 {
+		return last, err
+	}
+	return rows[0].Time.UnixMilli(), nil
+}
+
+// keys returns where the changes are that follow the cursor, up to a time.
+func (db *DB) keys(ctx context.Context, h history, first, end int64) ([]changeKey, error) {
+	where, args := h.where+" AND ts BETWEEN "+milli+" AND "+milli, slices.Concat(h.args, []any{first, end})
+	if h.spaces {
+		where += " AND (space, ts) IN (SELECT space, ts FROM {db}.audit_log WHERE " + where + ")"
+		args = append(args, args...)
+	}
+	return query[changeKey](ctx, db, h.what, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
+		" AND (ts, space, item, store) > ("+milli+", ?, ?, ?) ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
+		append(args, after(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
 }
 
 // LastChange returns the newest change of a copy before a time, by the order of the state tables; nil
