@@ -48,23 +48,15 @@ type DueCursor struct {
 	Space, Item string
 }
 
-// effectivePass is the start of the newest pass, in a version's milliseconds, where it was of
-// the content that is current; else 0.
-const effectivePass = `if(pass.ver = 0, 0, toInt64(bitShiftRight(pass.ver, 83)) * (
-    arrayExists((k, v) -> substring(v, 18, 16) = content.change AND mapContains(pass.digests, k), mapKeys(digests), mapValues(digests))
-    AND NOT arrayExists((k, v) -> substring(v, 18, 16) = content.change AND mapContains(pass.digests, k)
-      AND pass.digests[k] != substring(v, 34), mapKeys(digests), mapValues(digests))))`
-
 // FixityDue returns copies that are due, with manifest, audit record and clocks: those never
 // checked first, then by their last pass, oldest first. The cursor goes on after the last one.
+// Each page reads the keys and versions of all copies asked for, so pages should be large.
 func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, DueCursor, error) {
-	statement := "SELECT " + stateFields + ", " + effectivePass + " AS effective FROM {db}.copy_merged" +
-		" WHERE account = ? AND store = ? AND content.ver > deleted.ver"
-	args := []any{q.Account, q.Store}
+	where, args := "account = ? AND store = ?", []any{q.Account, q.Store}
 	if q.Space != "" {
-		statement += " AND space = ?"
-		args = append(args, q.Space)
+		where, args = where+" AND space = ?", append(args, q.Space)
 	}
+	statement := "SELECT space, item, effective FROM (" + narrow + where + " GROUP BY account, store, space, item) WHERE live"
 	if !q.PassedBefore.IsZero() {
 		statement += " AND effective < ?"
 		args = append(args, shifted(q.PassedBefore))
@@ -73,50 +65,30 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 		statement += " AND (effective, space, item) > (?, ?, ?)"
 		args = append(args, shifted(q.After.Passed), q.After.Space, q.After.Item)
 	}
-	statement += " ORDER BY effective, space, item LIMIT ?"
 	type due struct {
-		stateRecord
-		Effective int64 `ch:"effective"`
+		Space     string `ch:"space"`
+		Item      string `ch:"item"`
+		Effective int64  `ch:"effective"`
 	}
-	rows, err := query[due](ctx, db, "reading what is due for a check", statement, append(args, limit(q.Limit))...)
+	rows, err := query[due](ctx, db, "reading what is due for a check",
+		statement+" ORDER BY effective, space, item LIMIT ?"+inOrder, append(args, limit(q.Limit))...)
 	if err != nil || len(rows) == 0 {
 		return nil, q.After, err
 	}
-	known := make([]schemas.KnownCopy, len(rows))
-	for i := range rows {
-		known[i] = schemas.KnownCopy{Copy: rows[i].copy(), Record: &pb.CopyRecord{}}
-		rows[i].fill(known[i].Record)
+	copies := make([]schemas.Copy, len(rows))
+	for i, r := range rows {
+		copies[i] = schemas.Copy{Account: q.Account, Store: q.Store, Space: r.Space, Item: r.Item}
 	}
-	if err := db.fillAudit(ctx, known); err != nil {
+	records, err := db.Records(ctx, copies)
+	if err != nil {
 		return nil, q.After, err
 	}
+	known := make([]schemas.KnownCopy, len(rows))
+	for i, c := range copies {
+		known[i] = schemas.KnownCopy{Copy: c, Record: records[i]}
+	}
 	last := rows[len(rows)-1]
-	cursor := DueCursor{Space: last.Space, Item: last.Item}
-	if last.Effective != 0 {
-		cursor.Passed = time.UnixMilli(last.Effective - millisShift).UTC()
-	}
-	return known, cursor, nil
-}
-
-// fillAudit adds what the audit log says of each copy.
-func (db *DB) fillAudit(ctx context.Context, known []schemas.KnownCopy) error {
-	const page = 1000
-	for len(known) > 0 {
-		part := known[:min(len(known), page)]
-		copies := make([]schemas.Copy, len(part))
-		for i, k := range part {
-			copies[i] = k.Copy
-		}
-		audit, err := db.audit(ctx, copies)
-		if err != nil {
-			return err
-		}
-		for _, k := range part {
-			k.Record.Audit = orNone(audit[k.Copy])
-		}
-		known = known[len(part):]
-	}
-	return nil
+	return known, DueCursor{unshiftTime(last.Effective), last.Space, last.Item}, nil
 }
 
 // A CopyCount counts the copies of one store.
@@ -131,10 +103,9 @@ type CopyCount struct {
 // CopyCounts counts the copies of each store of an account, in the order of the stores' ids.
 func (db *DB) CopyCounts(ctx context.Context, account string) ([]CopyCount, error) {
 	return query[CopyCount](ctx, db, "counting copies",
-		"WITH content.ver > deleted.ver AS live SELECT store, countIf(live) AS live_copies,"+
-			" countIf(NOT live AND deleted.ver > 0) AS tombstones, sumIf(content.size, live) AS bytes,"+
-			" countIf(live AND "+effectivePass+" > 0) AS verified"+
-			" FROM {db}.copy_merged WHERE account = ? GROUP BY store ORDER BY store", account)
+		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones, sumIf(size, live) AS bytes,"+
+			" countIf(live AND effective > 0) AS verified FROM ("+narrow+"account = ? GROUP BY account, store, space, item)"+
+			" GROUP BY store ORDER BY store"+inOrder, account)
 }
 
 func limit(n int) int {

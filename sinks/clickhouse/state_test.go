@@ -23,17 +23,31 @@ type told struct {
 	body   schemas.Body
 }
 
-// drawHistory draws changes and checks of one item; times collide often.
-func drawHistory(t *rapid.T, item string) []told {
-	var all []told
-	for i := range rapid.IntRange(1, 6).Draw(t, "records") {
-		when := time.Duration(rapid.IntRange(0, 3).Draw(t, "time")) * time.Millisecond
-		c := change(item, when)
+// A step is one record of a history, of whichever copy.
+type step struct {
+	kind string
+	time time.Duration
+}
+
+func stepKinds() []string {
+	return []string{"add", "claimed", "told again", "correction", "delete", "properties", "typed", "pass", "fail", "unknown"}
+}
+
+// drawHistory draws changes and checks of one copy; times collide often.
+func drawHistory(t *rapid.T) []step {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
+		return step{rapid.SampledFrom(stepKinds()).Draw(t, "kind"), time.Duration(rapid.IntRange(0, 3).Draw(t, "time")) * time.Millisecond}
+	}), 1, 6).Draw(t, "history")
+}
+
+// history makes the records of an item's history; the ith has offset i.
+func history(item string, steps []step) []told {
+	all := make([]told, len(steps))
+	for i, s := range steps {
+		c := change(item, s.time)
 		c.Version = fmt.Sprint("v", i)
-		kind := rapid.SampledFrom([]string{"add", "claimed", "told again", "correction", "delete", "properties", "pass", "fail", "unknown"}).Draw(t, "kind")
-		topic := schemas.Changes
-		var body schemas.Body = c
-		switch kind {
+		all[i] = told{schemas.Changes, int64(i), c}
+		switch s.kind {
 		case "claimed":
 			c.Provenance = pb.Provenance_PROVENANCE_CLAIMED
 		case "told again": // the first content again, by somebody who knows less
@@ -42,23 +56,23 @@ func drawHistory(t *rapid.T, item string) []told {
 			c.Origin = pb.Origin_ORIGIN_FIXITY
 		case "delete":
 			c.Op, c.Digests = pb.Op_OP_DELETE, nil
-		case "properties":
-			c.Op, c.Digests, c.Properties = pb.Op_OP_SET_PROPERTIES, nil, map[string]string{"n": fmt.Sprint(i)}
-			c.MediaType = rapid.SampledFrom([]string{"", "image/png"}).Draw(t, "type")
+		case "properties", "typed":
+			c.Op, c.Digests, c.Properties, c.MediaType = pb.Op_OP_SET_PROPERTIES, nil, map[string]string{"n": fmt.Sprint(i)}, ""
+			if s.kind == "typed" {
+				c.MediaType = "image/png"
+			}
 		case "pass", "fail", "unknown":
-			topic = schemas.FixityResults
-			r := result(c, when)
+			r := result(c, s.time)
 			r.Id = schemas.ID(item, fmt.Sprint(i))
-			switch kind {
+			switch s.kind {
 			case "fail":
 				r.Verdict, r.Row = pb.Verdict_VERDICT_FAIL, 2
 			case "unknown":
 				r.Verdict, r.Row = pb.Verdict_VERDICT_UNKNOWN, 12
 			}
-			body = r
+			all[i] = told{schemas.FixityResults, int64(i), r}
 		}
 		c.Id = schemas.ChangeID(c)
-		all = append(all, told{topic, int64(i), body})
 	}
 	return all
 }
@@ -205,9 +219,9 @@ func TestStateInAnyOrder(t *testing.T) {
 		// Rapid repeats histories; each has an item of its own.
 		n++
 		item := fmt.Sprint("item-", n)
-		history := drawHistory(rt, item)
-		histories[item] = history
-		twice := rapid.Permutation(append(slices.Clone(history), history...)).Draw(rt, "order")
+		all := history(item, drawHistory(rt))
+		histories[item] = all
+		twice := rapid.Permutation(append(slices.Clone(all), all...)).Draw(rt, "order")
 		s := clickhouse.NewState(db)
 		for len(twice) > 0 {
 			size := rapid.IntRange(1, len(twice)).Draw(rt, "batch")
@@ -225,8 +239,8 @@ func TestStateInAnyOrder(t *testing.T) {
 		c := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}
 		got := fresh(t, db, c)
 		got.Audit = nil
-		if want := model(history); !proto.Equal(got, want) {
-			rt.Errorf("after %v\n got %v\nwant %v", history, got, want)
+		if want := model(all); !proto.Equal(got, want) {
+			rt.Errorf("after %v\n got %v\nwant %v", all, got, want)
 		}
 	})
 	if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"); err != nil {

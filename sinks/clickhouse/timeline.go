@@ -20,25 +20,113 @@ type Event struct {
 	ID     string    `json:"id"`     // of the message; incidents: of the incident
 }
 
+// A TimelineQuery asks for what is on record of an item in every store.
+type TimelineQuery struct {
+	Account, Space, Item string
+	After                EventCursor
+	Limit                int // default 1,000
+}
+
+// An EventCursor is where a page of a timeline ended. The zero cursor is before all.
+type EventCursor struct {
+	Time time.Time
+	Kind string
+	ID   string
+	Step int64 // of an incident
+}
+
 // Timeline returns all that is on record of an item in every store, oldest first.
 func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Event, error) {
+	q := TimelineQuery{Account: account, Space: space, Item: item, Limit: 10_000}
 	var all []Event
-	for _, part := range []func(context.Context, ...any) ([]Event, error){
-		db.changeEvents, db.duplicationEvents, db.checkEvents, db.incidentEvents,
-	} {
-		events, err := part(ctx, account, space, item)
+	for {
+		page, after, err := db.TimelinePage(ctx, q)
 		if err != nil {
-			return nil, fmt.Errorf("reading the timeline of %s/%s/%s: %w", account, space, item, err)
+			return nil, err
+		}
+		if all = append(all, page...); len(page) < q.Limit {
+			return all, nil
+		}
+		q.After = after
+	}
+}
+
+// TimelinePage returns what happened to an item after the cursor, oldest first, and the cursor that
+// goes on after it. Fewer than Limit: there is no more.
+func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, EventCursor, error) {
+	var all []placedEvent
+	for _, part := range []struct {
+		kind string
+		read func(context.Context, eventFilter) ([]placedEvent, error)
+	}{{"change", db.changeEvents}, {"duplication", db.duplicationEvents}, {"check", db.checkEvents}, {"incident", db.incidentEvents}} {
+		events, err := part.read(ctx, q.filter(part.kind))
+		if err != nil {
+			return nil, q.After, fmt.Errorf("reading the timeline of %s/%s/%s: %w", q.Account, q.Space, q.Item, err)
 		}
 		all = append(all, events...)
 	}
-	slices.SortStableFunc(all, func(a, b Event) int { return a.Time.Compare(b.Time) })
-	return all, nil
+	slices.SortStableFunc(all, func(a, b placedEvent) int { return a.place().compare(b.place()) })
+	all = all[:min(len(all), limit(q.Limit))]
+	if len(all) == 0 {
+		return nil, q.After, nil
+	}
+	page := make([]Event, len(all))
+	for i, e := range all {
+		page[i] = e.Event
+	}
+	return page, all[len(all)-1].place(), nil
 }
 
-const itemFilter = " WHERE account = ? AND space = ? AND item = ? ORDER BY ts, off"
+// A placedEvent knows its place among the events of one time.
+type placedEvent struct {
+	Event
+	step int64
+}
 
-func (db *DB) changeEvents(ctx context.Context, args ...any) ([]Event, error) {
+func (e placedEvent) place() EventCursor { return EventCursor{e.Time, e.Kind, e.ID, e.step} }
+
+func (c EventCursor) compare(o EventCursor) int {
+	return cmp.Or(c.Time.Compare(o.Time), cmp.Compare(kindRank(c.Kind), kindRank(o.Kind)), cmp.Compare(c.ID, o.ID), cmp.Compare(c.Step, o.Step))
+}
+
+// kindRank orders what happened in one millisecond.
+func kindRank(kind string) int {
+	return slices.Index([]string{"change", "duplication", "check", "incident"}, kind)
+}
+
+// An eventFilter is a cursor as the rows of one kind see it: after (millis, id, step).
+type eventFilter struct {
+	account, space, item string
+	millis               int64
+	id                   string
+	step                 int64
+	limit                int
+}
+
+// lastID is greater than every id.
+const lastID = "g"
+
+func (q TimelineQuery) filter(kind string) eventFilter {
+	f := eventFilter{q.Account, q.Space, q.Item, after(q.After.Time), "", -1, limit(q.Limit)}
+	if q.After == (EventCursor{}) {
+		return f
+	}
+	switch cmp.Compare(kindRank(kind), kindRank(q.After.Kind)) {
+	case -1:
+		f.id = lastID
+	case 0:
+		f.id, f.step = q.After.ID, q.After.Step
+	}
+	return f
+}
+
+// logged is the rest of a statement over a log's view.
+func (f eventFilter) logged() (string, []any) {
+	return " WHERE account = ? AND space = ? AND item = ? AND ts >= " + milli + " AND (ts, id) > (" + milli + ", ?) ORDER BY ts, id LIMIT ?",
+		[]any{f.account, f.space, f.item, f.millis, f.millis, f.id, f.limit}
+}
+
+func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]placedEvent, error) {
 	type change struct {
 		Time    time.Time         `ch:"ts"`
 		ID      string            `ch:"id"`
@@ -50,20 +138,21 @@ func (db *DB) changeEvents(ctx context.Context, args ...any) ([]Event, error) {
 		User    string            `ch:"user"`
 		Agent   string            `ch:"agent"`
 	}
+	rest, args := f.logged()
 	rows, err := query[change](ctx, db, "reading changes",
-		"SELECT ts, id, op, store, origin, size, digests, user, agent FROM {db}.audit_log_v"+itemFilter, args...)
-	events := make([]Event, len(rows))
+		"SELECT ts, id, op, store, origin, size, digests, user, agent FROM {db}.audit_log_v"+rest, args...)
+	events := make([]placedEvent, len(rows))
 	for i, r := range rows {
 		detail := digestWords(r.Digests)
 		if r.Op == "add" || r.Op == "update" || r.Op == "copy" {
 			detail = join(fmt.Sprintf("%d bytes", r.Size), detail)
 		}
-		events[i] = Event{r.Time, "change", r.Store, join(r.Op, "("+r.Origin+")"), detail, cmp.Or(r.User, r.Agent), r.ID}
+		events[i].Event = Event{r.Time, "change", r.Store, join(r.Op, "("+r.Origin+")"), detail, cmp.Or(r.User, r.Agent), r.ID}
 	}
 	return events, err
 }
 
-func (db *DB) duplicationEvents(ctx context.Context, args ...any) ([]Event, error) {
+func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]placedEvent, error) {
 	type result struct {
 		Time     time.Time `ch:"ts"`
 		ID       string    `ch:"id"`
@@ -77,18 +166,19 @@ func (db *DB) duplicationEvents(ctx context.Context, args ...any) ([]Event, erro
 		Detail   string    `ch:"detail"`
 		Worker   string    `ch:"worker"`
 	}
+	rest, args := f.logged()
 	rows, err := query[result](ctx, db, "reading results of duplication",
 		"SELECT ts, id, source_store, destination_store, decision, result, reason, bytes, error, detail, worker FROM {db}.duplication_log_v"+
-			itemFilter, args...)
-	events := make([]Event, len(rows))
+			rest, args...)
+	events := make([]placedEvent, len(rows))
 	for i, r := range rows {
-		events[i] = Event{r.Time, "duplication", r.Store, join(r.Decision, r.Result),
+		events[i].Event = Event{r.Time, "duplication", r.Store, join(r.Decision, r.Result),
 			join("from "+r.Source, "("+r.Reason+")", fmt.Sprintf("%d bytes", r.Bytes), r.Detail, r.Error), r.Worker, r.ID}
 	}
 	return events, err
 }
 
-func (db *DB) checkEvents(ctx context.Context, args ...any) ([]Event, error) {
+func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]placedEvent, error) {
 	type check struct {
 		Time    time.Time `ch:"ts"`
 		ID      string    `ch:"id"`
@@ -102,9 +192,10 @@ func (db *DB) checkEvents(ctx context.Context, args ...any) ([]Event, error) {
 		Detail  string    `ch:"detail"`
 		Worker  string    `ch:"worker"`
 	}
+	rest, args := f.logged()
 	rows, err := query[check](ctx, db, "reading checks",
-		"SELECT ts, id, store, row, verdict, finding, reason, level, final, detail, worker FROM {db}.bit_log_v"+itemFilter, args...)
-	events := make([]Event, len(rows))
+		"SELECT ts, id, store, row, verdict, finding, reason, level, final, detail, worker FROM {db}.bit_log_v"+rest, args...)
+	events := make([]placedEvent, len(rows))
 	for i, r := range rows {
 		what := join(r.Verdict, r.Finding)
 		if r.Row > 0 {
@@ -114,14 +205,14 @@ func (db *DB) checkEvents(ctx context.Context, args ...any) ([]Event, error) {
 		if !r.Final {
 			pending = "not final"
 		}
-		events[i] = Event{r.Time, "check", r.Store, what, join(fmt.Sprintf("E%d", r.Level), "("+r.Reason+")", pending, r.Detail), r.Worker, r.ID}
+		events[i].Event = Event{r.Time, "check", r.Store, what, join(fmt.Sprintf("E%d", r.Level), "("+r.Reason+")", pending, r.Detail), r.Worker, r.ID}
 	}
 	return events, err
 }
 
 // incidentEvents returns every step once: each record carries the last ones only, and its
 // first step's number.
-func (db *DB) incidentEvents(ctx context.Context, args ...any) ([]Event, error) {
+func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]placedEvent, error) {
 	type step struct {
 		Time   time.Time `ch:"happened"`
 		ID     string    `ch:"incident"`
@@ -137,10 +228,12 @@ func (db *DB) incidentEvents(ctx context.Context, args ...any) ([]Event, error) 
 			" argMax(t, (step_count, revision)) AS happened, argMax(a, (step_count, revision)) AS act,"+
 			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS told"+
 			" FROM {db}.incidents ARRAY JOIN step.time AS t, step.action AS a, step.by AS b, step.detail AS d, arrayEnumerate(step.time) AS i"+
-			" WHERE account = ? AND space = ? AND item = ? GROUP BY id, store, kind, number ORDER BY incident, number", args...)
-	events := make([]Event, len(rows))
+			" WHERE account = ? AND space = ? AND item = ? GROUP BY id, store, kind, number"+
+			" HAVING (happened, incident, number) > ("+milli+", ?, ?) ORDER BY happened, incident, number LIMIT ?",
+		f.account, f.space, f.item, f.millis, f.id, f.step, f.limit)
+	events := make([]placedEvent, len(rows))
 	for i, r := range rows {
-		events[i] = Event{r.Time, "incident", r.Store, join(r.Kind, r.Action), r.Detail, r.By, r.ID}
+		events[i] = placedEvent{Event{r.Time, "incident", r.Store, join(r.Kind, r.Action), r.Detail, r.By, r.ID}, r.Number}
 	}
 	return events, err
 }

@@ -1,0 +1,274 @@
+package clickhouse
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+	"github.com/ClickHouse/clickhouse-go/v2/ext"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// A Span is from a time to before another; the zero time is no bound.
+type Span struct{ From, To time.Time }
+
+// A ChangeCursor is where a page of changes ended. The zero cursor is before all.
+type ChangeCursor struct {
+	Time               time.Time
+	Space, Item, Store string
+}
+
+// A SpaceQuery asks what happened in one space, in whichever store.
+type SpaceQuery struct {
+	Account, Space string
+	Span           Span
+	After          ChangeCursor
+	Limit          int // default 1,000
+}
+
+// A UserQuery asks what one user did.
+type UserQuery struct {
+	Account, User string
+	Span          Span
+	After         ChangeCursor
+	Limit         int // default 1,000
+}
+
+// SpaceHistory returns the changes of a space and its items, oldest first, and the cursor that goes on after
+// them. Fewer than Limit: there are no more. More than Limit come where one copy changed twice
+// in a millisecond.
+func (db *DB) SpaceHistory(ctx context.Context, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
+	return db.history(ctx, history{
+		what: "reading the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
+		order: "account, space, ts", span: q.Span, after: q.After, limit: limit(q.Limit),
+	})
+}
+
+// UserActions returns the changes that a user asked for, as SpaceHistory does.
+func (db *DB) UserActions(ctx context.Context, q UserQuery) ([]*pb.Change, ChangeCursor, error) {
+	return db.history(ctx, history{
+		what: "reading the actions of a user", where: "account = ? AND user = ?", args: []any{q.Account, q.User},
+		order: "account, user, ts", span: q.Span, after: q.After, limit: limit(q.Limit), spaces: true,
+	})
+}
+
+// A history is a list of changes by time that a projection of the audit log finds.
+type history struct {
+	what, where string
+	args        []any
+	order       string // of the projection
+	spaces      bool   // it knows spaces and times only; by_space knows the items
+	span        Span
+	after       ChangeCursor
+	limit       int
+}
+
+// history finds the moments of a page in the projections, and reads its rows where they are.
+func (db *DB) history(ctx context.Context, h history) ([]*pb.Change, ChangeCursor, error) {
+	first, last := h.span.millis(h.after.Time)
+	var keys []changeKey
+	// Of the rows of one moment many may have been told before, or be one change: then it takes more of them.
+	for n := h.limit; ; n *= 8 {
+		end, err := db.moment(ctx, h, first, last, n)
+		if err != nil {
+			return nil, h.after, err
+		}
+		if keys, err = db.keys(ctx, h, first, end); err != nil {
+			return nil, h.after, err
+		}
+		if len(keys) >= h.limit || end == last {
+			break
+		}
+	}
+	if len(keys) == 0 {
+		return nil, h.after, nil
+	}
+	changes, err := db.changesAt(ctx, keys, h.where, h.args...)
+	return changes, keys[len(keys)-1].cursor(), err
+}
+
+// moment returns the time of the nth row, which is read in the order of the projection, or last where there
+// are fewer.
+func (db *DB) moment(ctx context.Context, h history, first, last int64, n int) (int64, error) {
+	type row struct {
+		Time time.Time `ch:"ts"`
+	}
+	rows, err := query[row](ctx, db, h.what, "SELECT ts FROM {db}.audit_log WHERE "+h.where+" AND ts BETWEEN "+milli+" AND "+milli+
+		" ORDER BY "+h.order+" LIMIT 1 OFFSET ? SETTINGS max_block_size = 8192", slices.Concat(h.args, []any{first, last, n})...)
+	if err != nil || len(rows) == 0 {
+		return last, err
+	}
+	return rows[0].Time.UnixMilli(), nil
+}
+
+// keys returns where the changes are that follow the cursor, up to a time.
+func (db *DB) keys(ctx context.Context, h history, first, end int64) ([]changeKey, error) {
+	where, args := h.where+" AND ts BETWEEN "+milli+" AND "+milli, slices.Concat(h.args, []any{first, end})
+	if h.spaces {
+		where += " AND (space, ts) IN (SELECT space, ts FROM {db}.audit_log WHERE " + where + ")"
+		args = append(args, args...)
+	}
+	return query[changeKey](ctx, db, h.what, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
+		" AND (ts, space, item, store) > ("+milli+", ?, ?, ?) ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
+		append(args, after(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
+}
+
+// LastChange returns the newest change of a copy before a time, by the order of the state tables; nil
+// where there is none.
+func (db *DB) LastChange(ctx context.Context, c schemas.Copy, before time.Time) (*pb.Change, error) {
+	type newest struct {
+		changeKey
+		ID string `ch:"id"`
+	}
+	_, to := Span{To: before}.millis(time.Time{})
+	rows, err := query[newest](ctx, db, "finding the last change of a copy",
+		"SELECT ts, space, item, store, id FROM {db}.audit_log WHERE account = ? AND store = ? AND space = ? AND item = ? AND ts <= "+milli+
+			" ORDER BY ts DESC, origin NOT IN ('fixity', 'sweep') DESC, off DESC, inc DESC LIMIT 1",
+		c.Account, c.Store, c.Space, c.Item, to)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	changes, err := db.changesAt(ctx, []changeKey{rows[0].changeKey}, "account = ?", c.Account)
+	if err != nil {
+		return nil, err
+	}
+	for _, change := range changes {
+		if change.GetId() == hex.EncodeToString([]byte(rows[0].ID)) {
+			return change, nil
+		}
+	}
+	return nil, nil // it went in between
+}
+
+// milli is the time of a number of milliseconds.
+const milli = "fromUnixTimestamp64Milli(?, 'UTC')"
+
+// millis returns the first and the last millisecond of a span; after raises the first.
+func (s Span) millis(after time.Time) (first, last int64) {
+	first, last = minMillis, maxMillis
+	if !s.From.IsZero() {
+		first = within(ceilMillis(s.From))
+	}
+	if !s.To.IsZero() {
+		last = within(ceilMillis(s.To) - 1)
+	}
+	if !after.IsZero() {
+		first = max(first, within(after.UnixMilli()))
+	}
+	return first, last
+}
+
+// ceilMillis returns the first millisecond that is not before t.
+func ceilMillis(t time.Time) int64 {
+	ms := t.UnixMilli()
+	if t.Nanosecond()%1e6 != 0 {
+		ms++
+	}
+	return ms
+}
+
+// within keeps a bound to the years that tables have.
+func within(ms int64) int64 { return min(max(ms, minMillis), maxMillis) }
+
+// after is a cursor's time; before all where there is none.
+func after(t time.Time) int64 {
+	if t.IsZero() {
+		return minMillis
+	}
+	return within(t.UnixMilli())
+}
+
+// A changeKey is where the audit log has the changes of one copy in one millisecond.
+type changeKey struct {
+	Time  time.Time `ch:"ts"`
+	Space string    `ch:"space"`
+	Item  string    `ch:"item"`
+	Store string    `ch:"store"`
+}
+
+func (k changeKey) cursor() ChangeCursor { return ChangeCursor{k.Time, k.Space, k.Item, k.Store} }
+
+// withKeys sends keys along as a table.
+func withKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
+	t, err := ext.NewTable("keys", ext.Column("millis", "Int64"), ext.Column("space", "String"),
+		ext.Column("item", "String"), ext.Column("store", "String"))
+	if err != nil {
+		return nil, fmt.Errorf("making a table of keys: %w", err)
+	}
+	for _, k := range keys {
+		if err := t.Append(k.Time.UnixMilli(), k.Space, k.Item, k.Store); err != nil {
+			return nil, fmt.Errorf("making a table of keys: %w", err)
+		}
+	}
+	return ch.Context(ctx, ch.WithExternalTable(t)), nil
+}
+
+// changesAt returns the changes at some keys, in their order, each once: the telling that says most.
+func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
+	ctx, err := withKeys(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := query[changeRow](ctx, db, "reading changes",
+		"SELECT "+changeFields+" FROM {db}.audit_log WHERE "+where+" AND ts BETWEEN "+milli+" AND "+milli+
+			" AND (space, item, store, ts) IN (SELECT space, item, store, fromUnixTimestamp64Milli(millis, 'UTC') FROM keys)"+
+			" ORDER BY ts, space, item, store, id, richness DESC, off LIMIT 1 BY ts, space, item, store, id SETTINGS optimize_use_projections = 0",
+		append(args, keys[0].Time.UnixMilli(), keys[len(keys)-1].Time.UnixMilli())...)
+	changes := make([]*pb.Change, len(rows))
+	for i := range rows {
+		changes[i] = rows[i].change()
+	}
+	return changes, err
+}
+
+const changeFields = `id, ts, ns, op, account, store, space, item, source_space, source_item, version, etag, size, digests, provenance,
+  media_type, properties, acl, sequence, user, agent, origin, cause, source_time, source_ns, source_version, approved, evidence`
+
+type changeRow struct {
+	ID            string            `ch:"id"`
+	Time          time.Time         `ch:"ts"`
+	Nanos         uint32            `ch:"ns"`
+	Op            string            `ch:"op"`
+	Account       string            `ch:"account"`
+	Store         string            `ch:"store"`
+	Space         string            `ch:"space"`
+	Item          string            `ch:"item"`
+	SourceSpace   string            `ch:"source_space"`
+	SourceItem    string            `ch:"source_item"`
+	Version       string            `ch:"version"`
+	ETag          string            `ch:"etag"`
+	Size          int64             `ch:"size"`
+	Digests       map[string]string `ch:"digests"`
+	Provenance    string            `ch:"provenance"`
+	MediaType     string            `ch:"media_type"`
+	Properties    map[string]string `ch:"properties"`
+	ACL           map[string]string `ch:"acl"`
+	Sequence      string            `ch:"sequence"`
+	User          string            `ch:"user"`
+	Agent         string            `ch:"agent"`
+	Origin        string            `ch:"origin"`
+	Cause         string            `ch:"cause"`
+	SourceTime    *time.Time        `ch:"source_time"`
+	SourceNanos   uint32            `ch:"source_ns"`
+	SourceVersion string            `ch:"source_version"`
+	Approved      string            `ch:"approved"`
+	Evidence      map[string]string `ch:"evidence"`
+}
+
+// change returns the message that made the row.
+func (r *changeRow) change() *pb.Change {
+	return &pb.Change{
+		Id: hex.EncodeToString([]byte(r.ID)), Op: pb.Op(enumValue(pb.Op_value, "OP_", r.Op)),
+		Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, SourceSpace: r.SourceSpace, SourceItem: r.SourceItem,
+		Version: r.Version, Etag: r.ETag, Size: r.Size, Digests: hexes(r.Digests),
+		Provenance: pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", r.Provenance)),
+		MediaType:  r.MediaType, Properties: r.Properties, Acl: r.ACL, Time: nullTime(&r.Time, r.Nanos), Sequence: r.Sequence,
+		User: r.User, Agent: r.Agent, Origin: originOf(r.Origin), Cause: r.Cause, SourceTime: nullTime(r.SourceTime, r.SourceNanos),
+		SourceVersion: r.SourceVersion, Approved: r.Approved, Evidence: r.Evidence,
+	}
+}

@@ -1,0 +1,133 @@
+package clickhouse
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// A CheckQuery asks for the checks of one copy.
+type CheckQuery struct {
+	Copy  schemas.Copy
+	Span  Span // of their starts
+	After CheckCursor
+	Limit int // default 1,000
+}
+
+// A CheckCursor is where a page of checks ended. The zero cursor is before all.
+type CheckCursor struct {
+	Started time.Time
+	ID      string
+}
+
+// Checks returns the checks of a copy, oldest first, and the cursor that goes on after them.
+// Fewer than Limit: there are no more.
+func (db *DB) Checks(ctx context.Context, q CheckQuery) ([]Check, CheckCursor, error) {
+	from, to := q.Span.millis(q.After.Started)
+	checks, err := query[Check](ctx, db, "reading the checks of a copy",
+		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts BETWEEN "+milli+" AND "+milli+
+			" AND (ts, id) > ("+milli+", ?) ORDER BY ts, id LIMIT ?",
+		q.Copy.Account, q.Copy.Store, q.Copy.Space, q.Copy.Item, from, to, after(q.After.Started), q.After.ID, limit(q.Limit))
+	if err != nil || len(checks) == 0 {
+		return nil, q.After, err
+	}
+	last := checks[len(checks)-1]
+	return checks, CheckCursor{last.Started, last.ID}, nil
+}
+
+const (
+	checkFields = "id, task, round, ts, finished, reason, verdict, row, finding, final, level, recheck, detail"
+	ofCopy      = "account = ? AND store = ? AND space = ? AND item = ?"
+	failed      = "verdict IN ('fail', 'missing', 'not_captured')"
+)
+
+// A Failure is the first check of a copy that did not pass, and when the copy was last good before.
+type Failure struct {
+	Check
+	LastPass *time.Time // start of the last pass before it; nil: there was none
+}
+
+// FirstFailure returns the first check of a copy at or after a time that failed; nil where there is none.
+func (db *DB) FirstFailure(ctx context.Context, c schemas.Copy, since time.Time) (*Failure, error) {
+	key := []any{c.Account, c.Store, c.Space, c.Item}
+	from, _ := Span{From: since}.millis(time.Time{})
+	checks, err := query[Check](ctx, db, "reading the first failure of a copy",
+		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts >= "+milli+" AND "+failed+" ORDER BY ts, id LIMIT 1",
+		append(key, from)...)
+	if err != nil || len(checks) == 0 {
+		return nil, err
+	}
+	type good struct {
+		Started time.Time `ch:"ts"`
+	}
+	passes, err := query[good](ctx, db, "reading the last pass of a copy",
+		"SELECT ts FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts < "+milli+" AND verdict = 'pass' ORDER BY ts DESC LIMIT 1",
+		append(key, checks[0].Started.UnixMilli())...)
+	if err != nil {
+		return nil, err
+	}
+	f := &Failure{Check: checks[0]}
+	if len(passes) > 0 {
+		f.LastPass = &passes[0].Started
+	}
+	return f, nil
+}
+
+// A FailureQuery asks which copies failed.
+type FailureQuery struct {
+	Account      string
+	Store, Space string // empty: every one
+	Span         Span   // of the checks' starts
+	After        schemas.Copy
+	Limit        int // default 1,000
+}
+
+// A FailedCopy is a copy whose checks failed.
+type FailedCopy struct {
+	schemas.Copy
+	First, Last time.Time // starts of the first and the last check that failed
+	Finding     string    // of the first
+	Row         uint8
+	Checks      uint64 // that failed
+}
+
+// FailedCopies returns the copies of which a check failed, in the order of space, item and store.
+// Fewer than Limit: there are no more; else After is the last one's Copy.
+func (db *DB) FailedCopies(ctx context.Context, q FailureQuery) ([]FailedCopy, error) {
+	from, to := q.Span.millis(time.Time{})
+	// Not the view: what landed twice changes nothing here but the count, which counts ids.
+	statement := "SELECT store, space, item, min(ts) AS first, max(ts) AS last, argMin(finding, (ts, id)) AS found, argMin(row, (ts, id)) AS as_row," +
+		" uniqExact(id) AS checks FROM {db}.bit_log WHERE account = ? AND ts BETWEEN " + milli + " AND " + milli + " AND " + failed
+	args := []any{q.Account, from, to}
+	if q.Store != "" {
+		statement += " AND store = ?"
+		args = append(args, q.Store)
+	}
+	if q.Space != "" {
+		statement += " AND space = ?"
+		args = append(args, q.Space)
+	}
+	if q.After != (schemas.Copy{}) {
+		statement += " AND (space, item, store) > (?, ?, ?) AND space >= ?"
+		args = append(args, q.After.Space, q.After.Item, q.After.Store, q.After.Space)
+	}
+	type row struct {
+		Store   string    `ch:"store"`
+		Space   string    `ch:"space"`
+		Item    string    `ch:"item"`
+		First   time.Time `ch:"first"`
+		Last    time.Time `ch:"last"`
+		Finding string    `ch:"found"`
+		Row     uint8     `ch:"as_row"`
+		Checks  uint64    `ch:"checks"`
+	}
+	rows, err := query[row](ctx, db, "listing the copies that failed",
+		statement+" GROUP BY store, space, item ORDER BY space, item, store LIMIT ?", append(args, limit(q.Limit))...)
+	copies := make([]FailedCopy, len(rows))
+	for i, r := range rows {
+		c := schemas.Copy{Account: q.Account, Store: r.Store, Space: r.Space, Item: r.Item}
+		copies[i] = FailedCopy{c, r.First, r.Last, r.Finding, r.Row, r.Checks}
+	}
+	return copies, err
+}

@@ -1,0 +1,128 @@
+package clickhouse_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+// extremes are changes whose values lie at the edges of what a change may say.
+func extremes() map[string]*pb.Change {
+	var control strings.Builder
+	for c := range rune(0x20) {
+		control.WriteRune(c)
+	}
+	control.WriteString("\x7f\u0080\u2028\ufeff")
+	with := func(edit func(*pb.Change)) *pb.Change {
+		c := change("a", 0)
+		edit(c)
+		c.Id = schemas.ChangeID(c)
+		return c
+	}
+	when := func(s string) func(*pb.Change) {
+		t, err := time.Parse(time.RFC3339Nano, s)
+		if err != nil {
+			panic(err)
+		}
+		return func(c *pb.Change) { c.Item, c.Time, c.SourceTime = s, timestamppb.New(t), timestamppb.New(t) }
+	}
+	texts := func(s string) func(*pb.Change) {
+		return func(c *pb.Change) {
+			c.Space, c.Item, c.SourceSpace, c.SourceItem, c.Version, c.Etag, c.MediaType, c.Sequence = s, s, s, s, s, s, s, s
+			c.User, c.Agent, c.Cause, c.SourceVersion, c.Approved = s, s, s, s, s
+			c.Properties, c.Acl, c.Evidence = map[string]string{s: s}, map[string]string{s: s}, map[string]string{s: s}
+		}
+	}
+	return map[string]*pb.Change{
+		"1,024 bytes":        with(texts(strings.Repeat("é/", 341) + "a")),
+		"emoji":              with(texts(strings.Repeat("\U0001F469\u200D\U0001F469\u200D\U0001F467", 40))),
+		"control characters": with(texts(control.String())),
+		"quotes":             with(texts("`a` 'b' \"c\" \\n ? {db} {x:String} $1 @p %s -- /* ; \\")),
+		"spaces":             with(texts(" \u00a0 ")),
+		"no texts": with(func(c *pb.Change) {
+			texts("")(c)
+			c.Space, c.Item = "photos", "a"
+			c.Properties = nil
+			c.Acl = nil
+			c.Evidence = nil
+		}),
+		"empty keys": with(func(c *pb.Change) {
+			c.Properties = map[string]string{"": "", "k": ""}
+			c.Acl = map[string]string{"": "rw"}
+		}),
+		"no bytes":             with(func(c *pb.Change) { c.Size = 0 }),
+		"most bytes":           with(func(c *pb.Change) { c.Size = math.MaxInt64 }),
+		"less than no bytes":   with(func(c *pb.Change) { c.Size = math.MinInt64 }),
+		"100 properties":       with(func(c *pb.Change) { c.Properties = many(100) }),
+		"1900":                 with(when("1900-01-01T00:00:00Z")),
+		"before 1970":          with(when("1969-12-31T23:59:59.999999999Z")),
+		"1970":                 with(when("1970-01-01T00:00:00Z")),
+		"in an hour of change": with(when("2026-10-25T00:30:00.000000001Z")),
+		"the end of 2299":      with(when("2299-12-31T23:59:59.999999999Z")),
+		"another time zone":    with(when("2026-01-01T00:30:00.5+13:45")),
+	}
+}
+
+func many(n int) map[string]string {
+	m := map[string]string{}
+	for i := range n {
+		m[fmt.Sprint("property-", i)] = strings.Repeat("v", i)
+	}
+	return m
+}
+
+// What is stored comes back as it was: by every question that tells it, whatever time zone is asked in.
+func TestExtremes(t *testing.T) {
+	for name, c := range extremes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := clickhousetest.Open(t)
+			both(t, db, schemas.Changes, math.MaxInt32, c)
+			both(t, db, schemas.FixityResults, 0, result(c, 0))
+			for _, zone := range []string{"UTC", "America/St_Johns", "Pacific/Kiritimati"} {
+				ctx := ch.Context(t.Context(), ch.WithSettings(ch.Settings{"session_timezone": zone}))
+				changes, _, err := db.SpaceHistory(ctx, clickhouse.SpaceQuery{Account: "acme", Space: c.GetSpace()})
+				if err != nil || len(changes) != 1 {
+					t.Fatalf("SpaceHistory = %v, %v", changes, err)
+				}
+				compare(t, "in its space's history", changes[0], c)
+				if changes, _, err = db.UserActions(ctx, clickhouse.UserQuery{Account: "acme", User: c.GetUser()}); err != nil || len(changes) != 1 {
+					t.Fatalf("UserActions = %v, %v", changes, err)
+				}
+				compare(t, "among its user's actions", changes[0], c)
+				last, err := db.LastChange(ctx, copyOf(c), time.Time{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				compare(t, "the last change", last, c)
+				known, err := db.CopiesOf(ctx, c.GetAccount(), c.GetSpace(), c.GetItem())
+				if err != nil || len(known) != 1 {
+					t.Fatalf("CopiesOf = %v, %v", known, err)
+				}
+				compare(t, "in the manifest", known[0].Record.GetManifest(), recordOf(c))
+				records, err := db.Records(ctx, []schemas.Copy{copyOf(c)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				compare(t, "on record", records[0], &pb.CopyRecord{Manifest: recordOf(c), Audit: recordOf(c), LastPass: ms(at(0)), LastAttempt: ms(at(0))})
+				if events, err := db.Timeline(ctx, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
+					t.Errorf("Timeline = %v, %v, want the change and its check", events, err)
+				}
+				days, err := db.ChangesPerDay(ctx, clickhouse.DayQuery{Account: "acme", Space: c.GetSpace()})
+				if want := c.GetTime().AsTime().Format(time.DateOnly); err != nil || len(days) != 1 || days[0].Day.Format(time.DateOnly) != want {
+					t.Errorf("ChangesPerDay = %v, %v, want one change on %s", days, err, want)
+				}
+			}
+		})
+	}
+}

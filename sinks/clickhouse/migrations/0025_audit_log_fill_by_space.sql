@@ -1,0 +1,1 @@
+ALTER TABLE {db}.audit_log MATERIALIZE PROJECTION by_space

@@ -1,0 +1,1 @@
+ALTER TABLE {db}.bit_log MATERIALIZE INDEX verdicts

@@ -1,0 +1,140 @@
+package clickhouse_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+// An arrival is one order in which the records of one history come: each copy has its own.
+type arrival struct {
+	copy  schemas.Copy
+	told  []told // by offset
+	order []int
+}
+
+// arrivals are all orders of all histories of n records, at two times.
+func arrivals(n int) (all []arrival) {
+	var steps []step
+	for _, kind := range stepKinds() {
+		steps = append(steps, step{kind, 0}, step{kind, time.Millisecond})
+	}
+	histories := [][]step{nil}
+	for range n {
+		var longer [][]step
+		for _, h := range histories {
+			for _, s := range steps {
+				longer = append(longer, append(h[:len(h):len(h)], s))
+			}
+		}
+		histories = longer
+	}
+	for i, h := range histories {
+		for _, order := range orders(n) {
+			item := fmt.Sprint(i, "-", order)
+			all = append(all, arrival{schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}, history(item, h), order})
+		}
+	}
+	return all
+}
+
+// orders are the permutations of 0 to n-1.
+func orders(n int) [][]int {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	var all [][]int
+	for _, o := range orders(n - 1) {
+		for i := range n {
+			all = append(all, append(append(append([]int{}, o[:i]...), n-1), o[i:]...))
+		}
+	}
+	return all
+}
+
+// Every history of up to three records, its records in every order and then once more: each ends in the
+// state that the model says, before and after a merge, and is counted as what it is.
+func TestStateInEveryOrder(t *testing.T) {
+	longest := 3
+	if testing.Short() {
+		longest = 2
+	}
+	for n := 1; n <= longest; n++ {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			db := clickhousetest.Open(t)
+			all := arrivals(n)
+			for round := range 2 * n {
+				tell(t, db, all, round)
+			}
+			compareAll(t, db, all)
+			if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"); err != nil {
+				t.Fatal(err)
+			}
+			compareAll(t, db, all)
+		})
+	}
+}
+
+// tell stores one record of every history, in one insert for each topic.
+func tell(t *testing.T, db *clickhouse.DB, all []arrival, round int) {
+	t.Helper()
+	batches := map[schemas.Topic][]*schemas.Delivery{}
+	for _, a := range all {
+		h := a.told[a.order[round%len(a.order)]]
+		batches[h.topic] = append(batches[h.topic], deliver(h.topic, h.offset, h.body)...)
+	}
+	s := clickhouse.NewState(db)
+	for _, batch := range batches {
+		if err := s.Store(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func compareAll(t *testing.T, db *clickhouse.DB, all []arrival) {
+	t.Helper()
+	copies := make([]schemas.Copy, len(all))
+	for i, a := range all {
+		copies[i] = a.copy
+	}
+	records, err := db.Records(t.Context(), copies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want clickhouse.FixityStatus
+	wrong := 0
+	for i, a := range all {
+		records[i].Audit = nil
+		m := model(a.told)
+		if !proto.Equal(records[i], m) {
+			if wrong++; wrong < 5 {
+				t.Errorf("after %v in the order %v\n got %v\nwant %v", a.told, a.order, records[i], m)
+			}
+		}
+		if m.GetManifest().GetState() == pb.RecordState_RECORD_STATE_LIVE {
+			want.Live++
+			want.Bytes += m.GetManifest().GetSize()
+			if m.GetLastPass() != nil {
+				want.Verified++
+			}
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d of %d copies are wrong", wrong, len(all))
+	}
+	status, err := db.FixityStatus(t.Context(), clickhouse.StatusQuery{Account: "acme"})
+	if err != nil || len(status) != 1 {
+		t.Fatalf("FixityStatus = %v, %v", status, err)
+	}
+	got := clickhouse.FixityStatus{Live: status[0].Live, Bytes: status[0].Bytes, Verified: status[0].Verified}
+	if got != want {
+		t.Errorf("counted are %+v, want %+v", got, want)
+	}
+}

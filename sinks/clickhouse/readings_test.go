@@ -1,0 +1,166 @@
+package clickhouse_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+// A reading is how much each query of a context read, in granules of 8,192 rows, as the engine says: what it selected,
+// or less where it stopped before the end.
+type reading struct {
+	mu          sync.Mutex
+	marks, rows []int64
+}
+
+func (r *reading) granules() []int64 {
+	all := make([]int64, len(r.marks))
+	for i := range all {
+		all[i] = min(r.marks[i], (r.rows[i]+8191)/8192)
+	}
+	return all
+}
+
+// measured returns a context whose queries are measured.
+func measured(ctx context.Context) (context.Context, *reading) {
+	r := &reading{}
+	return ch.Context(ctx, ch.WithProfileEvents(func(events []ch.ProfileEvent) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, e := range events {
+			switch e.Name {
+			case "Query":
+				r.marks, r.rows = append(r.marks, 0), append(r.rows, 0)
+			case "SelectedMarks":
+				r.marks[len(r.marks)-1] += e.Value
+			case "SelectedRows":
+				r.rows[len(r.rows)-1] += e.Value
+			}
+		}
+	})), r
+}
+
+// A question is asked of 10,000,000 rows a table, and may read so many granules in each of its queries, of 1,230
+// that each table has.
+type question struct {
+	ask  func(ctx context.Context, db *clickhouse.DB) (rows int, err error)
+	rows int // how many it is to return
+	most []int64
+}
+
+// questions are those of the read model. An item, a copy, a moment stands in one granule of a part, or in two where
+// it lies across their border.
+func questions() map[string]question {
+	const (
+		point = 2 * bigParts
+		page  = 100
+		// A row of a page is in a granule of its own at worst.
+		paged = page + point
+		// A space of one store, in the state: 100,000 rows.
+		space = 100_000/8192 + 3
+	)
+	c := schemas.Copy{Account: "acme", Store: "2", Space: "space-07", Item: "img-00012340.tif"}
+	may := clickhouse.Span{From: time.Date(2025, 5, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2025, 6, 1, 0, 0, 0, 0, time.UTC)}
+	return map[string]question{
+		"timeline of an item": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			events, _, err := db.TimelinePage(ctx, clickhouse.TimelineQuery{Account: c.Account, Space: c.Space, Item: c.Item})
+			return len(events), err
+		}, 60, []int64{point, point, point, 0}},
+		"copies of an item": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			copies, err := db.CopiesOf(ctx, c.Account, c.Space, c.Item)
+			return len(copies), err
+		}, 2, []int64{point}},
+		"history of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			changes, _, err := db.SpaceHistory(ctx, clickhouse.SpaceQuery{Account: c.Account, Space: c.Space, Span: may, Limit: page})
+			return len(changes), err
+		}, page, []int64{2, 4, page + 2}},
+		"actions of a user": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			changes, _, err := db.UserActions(ctx, clickhouse.UserQuery{Account: c.Account, User: "user-7", Limit: page})
+			return len(changes), err
+		}, page, []int64{point, paged, paged}},
+		"last change of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			change, err := db.LastChange(ctx, c, may.To)
+			if change.GetTime().AsTime().Month() != time.May {
+				return 0, fmt.Errorf("the last change before %v is %v", may.To, change)
+			}
+			return 1, err
+		}, 1, []int64{point, 2}},
+		"fixity status of a space in a store": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			all, err := db.FixityStatus(ctx, clickhouse.StatusQuery{Account: c.Account, Store: c.Store, Space: c.Space})
+			if len(all) == 1 && (all[0].Live != 100_000 || all[0].Verified != 90_000 || all[0].Overdue != 10_000) {
+				return 0, fmt.Errorf("it is %+v", all[0])
+			}
+			return len(all), err
+		}, 1, []int64{space}},
+		"duplication status of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			all, err := db.DuplicationStatus(ctx, c.Account, c.Space)
+			if len(all) == 2 && (all[0].Live != 100_000 || all[1].Differing != 100_000) {
+				return 0, fmt.Errorf("it is %+v", all)
+			}
+			return len(all), err
+		}, 2, []int64{2 * space}},
+		"overdue copies of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			copies, _, err := db.FixityDue(ctx, clickhouse.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
+			return len(copies), err
+		}, 10, []int64{space, 10 * point, point}},
+		"first failure of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			f, err := db.FirstFailure(ctx, schemas.Copy{Account: "acme", Store: "1", Space: "space-00", Item: "img-00006170.tif"}, may.From)
+			if err == nil && (f == nil || f.Started.Month() != time.May || f.LastPass != nil) {
+				err = fmt.Errorf("it is %+v", f)
+			}
+			return 1, err
+		}, 1, []int64{point, point}},
+		"failures of an account": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			failed, err := db.FailedCopies(ctx, clickhouse.FailureQuery{Account: c.Account})
+			return len(failed), err
+		}, 4, []int64{4 * bigParts}},
+		"bit history of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			checks, _, err := db.Checks(ctx, clickhouse.CheckQuery{Copy: c})
+			return len(checks), err
+		}, 10, []int64{point}},
+		"changes per day of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			days, err := db.ChangesPerDay(ctx, clickhouse.DayQuery{Account: c.Account, Space: c.Space, Span: may})
+			return len(days), err
+		}, 28, []int64{20_000/8192 + 2}},
+		"checks per day of an account": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
+			days, err := db.ChecksPerDay(ctx, clickhouse.DayQuery{Account: c.Account, Span: may})
+			return len(days), err
+		}, 32, []int64{bigRows/bigParts/8192 + 1}},
+	}
+}
+
+// What a question reads does not depend on how much there is, but on what is asked.
+func TestReadings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes 40,000,000 rows")
+	}
+	db := clickhousetest.Open(t)
+	fill(t, db, map[string]string{"audit_log": fillAudit, "bit_log": fillChecks, "duplication_log": fillResults, "copy_state": fillState})
+	for name, q := range questions() {
+		t.Run(name, func(t *testing.T) {
+			ctx, r := measured(t.Context())
+			rows, err := q.ask(ctx, db)
+			if err != nil || rows != q.rows {
+				t.Fatalf("got %d rows, %v, want %d", rows, err, q.rows)
+			}
+			got := r.granules()
+			if len(got) != len(q.most) {
+				t.Fatalf("%d queries were measured, want %d", len(got), len(q.most))
+			}
+			t.Logf("granules: %d, at most %d", got, q.most)
+			for i, n := range got {
+				if n > q.most[i] || n == 0 && q.most[i] > 0 {
+					t.Errorf("query %d read %d granules, want 1 to %d", i, n, q.most[i])
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package clickhouse
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// CopiesOf returns the copies of an item in every store that ever had it, tombstones too, in the
+// order of the stores' ids, with their manifest and clocks; their audit record is not asked for (nil).
+func (db *DB) CopiesOf(ctx context.Context, account, space, item string) ([]schemas.KnownCopy, error) {
+	rows, err := query[stateRecord](ctx, db, "reading the copies of an item",
+		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE account = ? AND space = ? AND item = ? ORDER BY store", account, space, item)
+	known := make([]schemas.KnownCopy, len(rows))
+	for i := range rows {
+		known[i] = schemas.KnownCopy{Copy: rows[i].copy(), Record: &pb.CopyRecord{}}
+		rows[i].fill(known[i].Record)
+	}
+	return known, err
+}
+
+// narrow is what counting and choosing needs of each copy. The groups are not read whole, as copy_merged
+// does: to compare tuples costs several times what it costs to compare their versions.
+const narrow = `SELECT account, store, space, item, max(content.ver) AS written, max(deleted.ver) AS gone, written > gone AS live,
+  argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by, maxMap(digests) AS told,
+  max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests, max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
+  mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), told) AS shared,
+  if(notEmpty(shared) AND NOT arrayExists((k, v) -> passed_digests[k] != substring(v, 34), mapKeys(shared), mapValues(shared)),
+    toInt64(bitShiftRight(passed_ver, 83)), 0) AS effective
+FROM {db}.copy_state WHERE `
+
+// inOrder groups copies as they lie in the table, in little memory.
+const inOrder = " SETTINGS optimize_aggregation_in_order = 1"
+
+// A StatusQuery asks how the copies of an account are.
+type StatusQuery struct {
+	Account      string
+	Store, Space string    // empty: every one
+	PassedBefore time.Time // overdue are those that last passed before this, or never; zero: those that never passed
+}
+
+// A FixityStatus says how the live copies of one space in one store are.
+type FixityStatus struct {
+	Store    string
+	Space    string
+	Live     uint64
+	Bytes    int64
+	Verified uint64 // their current content has passed a check of its bytes
+	Overdue  uint64
+	Failing  uint64    // the newest check that failed began after the newest that passed
+	Oldest   time.Time // of the last passes of what is verified; zero: nothing is
+	Newest   time.Time // start of the newest check; zero: there was none
+}
+
+// FixityStatus returns the status of each space in each store, in their order.
+func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, error) {
+	where, args := "account = ?", []any{q.Account}
+	if q.Store != "" {
+		where, args = where+" AND store = ?", append(args, q.Store)
+	}
+	if q.Space != "" {
+		where, args = where+" AND space = ?", append(args, q.Space)
+	}
+	type row struct {
+		Store    string `ch:"store"`
+		Space    string `ch:"space"`
+		Live     uint64 `ch:"live_copies"`
+		Bytes    int64  `ch:"bytes"`
+		Verified uint64 `ch:"verified"`
+		Overdue  uint64 `ch:"overdue"`
+		Failing  uint64 `ch:"failing"`
+		Oldest   int64  `ch:"oldest"`
+		Newest   int64  `ch:"newest"`
+	}
+	rows, err := query[row](ctx, db, "counting copies by their checks",
+		"SELECT store, space, count() AS live_copies, sum(size) AS bytes, countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
+			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest, toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
+			" FROM ("+narrow+where+" GROUP BY account, store, space, item) WHERE live GROUP BY store, space ORDER BY store, space"+inOrder,
+		append([]any{shifted(q.PassedBefore)}, args...)...)
+	all := make([]FixityStatus, len(rows))
+	for i, r := range rows {
+		all[i] = FixityStatus{r.Store, r.Space, r.Live, r.Bytes, r.Verified, r.Overdue, r.Failing, unshiftTime(r.Oldest), unshiftTime(r.Newest)}
+	}
+	return all, err
+}
+
+// unshiftTime returns the time of a version's milliseconds; zero for 0.
+func unshiftTime(shifted int64) time.Time {
+	if shifted == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(shifted - millisShift).UTC()
+}
+
+// A DuplicationStatus says how far one store holds what a space has.
+type DuplicationStatus struct {
+	Store     string
+	Live      uint64
+	Bytes     int64
+	Missing   uint64 // items that are live in another store, and not in this one
+	Differing uint64 // live copies of items whose copies tell of different digests
+}
+
+// DuplicationStatus compares the stores that have, or had, something of a space, in the order of their ids. Which of them
+// should have what is the policy's to say.
+func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]DuplicationStatus, error) {
+	type row struct {
+		Store     string `ch:"in_store"`
+		Live      uint64 `ch:"live_copies"`
+		Bytes     int64  `ch:"bytes"`
+		Differing uint64 `ch:"differing"`
+	}
+	// Every item counts once for the store "" too: that row says how many items there are.
+	rows, err := query[row](ctx, db, "comparing the stores of a space",
+		"SELECT place.1 AS in_store, countIf(place.2) AS live_copies, sum(place.3) AS bytes, countIf(place.2 AND differ) AS differing FROM ("+
+			"SELECT item, arrayFlatten(groupArrayIf(arrayZip(mapKeys(current), mapValues(current)), live)) AS pairs,"+
+			" length(arrayDistinct(pairs)) > length(arrayDistinct(arrayMap(p -> p.1, pairs))) AS differ,"+
+			" arrayPushFront(groupArray((store::String, toBool(live), if(live, size, 0))), ('', toBool(max(live)), toInt64(0))) AS places FROM ("+
+			"SELECT store, item, live, size, mapApply((k, v) -> (k, substring(v, 34)), mapFilter((k, v) -> substring(v, 18, 16) = written_by, told)) AS current"+
+			" FROM ("+narrow+"account = ? AND space = ? GROUP BY account, store, space, item)) GROUP BY item)"+
+			" ARRAY JOIN places AS place GROUP BY in_store ORDER BY in_store", account, space)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	items := rows[0].Live
+	all := make([]DuplicationStatus, 0, len(rows)-1)
+	for _, r := range rows[1:] {
+		all = append(all, DuplicationStatus{r.Store, r.Live, r.Bytes, items - r.Live, r.Differing})
+	}
+	return all, nil
+}
