@@ -7,18 +7,7 @@ import (
 )
 
 // TableColumns returns the columns that the sinks write: table to name to type.
-func TableColumns() map[string]map[string]string {
-	tables := map[string]map[string]string{"copy_state": {}}
-	for _, fs := range feeds() {
-		for _, f := range fs {
-			tables[f.table] = f.types
-		}
-	}
-	for _, c := range stateColumns() {
-		tables["copy_state"][c.name] = c.typ
-	}
-	return tables
-}
+func TableColumns() map[string]map[string]string { return writtenTables() }
 
 // Exec runs a statement of a test; {db} is the database.
 func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
