@@ -2,12 +2,55 @@ package clickhouse
 
 import (
 	"context"
+	"io/fs"
+	"strings"
 
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
+
+	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
 // TableColumns returns the columns that the sinks write: table to name to type.
 func TableColumns() map[string]map[string]string { return writtenTables() }
+
+// ClusterForm returns what every migration is on a cluster, the database's name put in.
+func ClusterForm(cluster, database string) ([]Step, error) {
+	all, err := readMigrations(migrations.Files)
+	if err != nil {
+		return nil, err
+	}
+	db := &DB{cfg: Config{Cluster: cluster, Database: database}}
+	form := newClusterForm(cluster, database)
+	var steps []Step
+	for _, m := range all {
+		statements, err := form.statements(m)
+		if err != nil {
+			return nil, err
+		}
+		for i := range statements {
+			statements[i] = strings.TrimSpace(db.name(statements[i]))
+		}
+		steps = append(steps, Step{Name: m.String(), Statements: statements})
+	}
+	return steps, nil
+}
+
+// ClusterFormOf returns what the last of some statements is on a cluster.
+func ClusterFormOf(cluster, database string, statements []string) (last []string, err error) {
+	form := newClusterForm(cluster, database)
+	for i, s := range statements {
+		if last, err = form.statements(migration{uint32(i + 1), "x", s}); err != nil {
+			return nil, err
+		}
+	}
+	return last, nil
+}
+
+// ReadMigrations says whether files are migrations in a row.
+func ReadMigrations(files fs.FS) error {
+	_, err := readMigrations(files)
+	return err
+}
 
 // Exec runs a statement of a test; {db} is the database.
 func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
