@@ -2,7 +2,9 @@ package clickhouse
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
+	"regexp"
 	"strings"
 
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
@@ -45,6 +47,33 @@ func ClusterFormOf(cluster, database string, statements []string) (last []string
 	}
 	return last, nil
 }
+
+// ApplyHere applies a plan for a cluster to one server alone, with what an embedded engine has in place of
+// what it lacks: statements are not passed on to other servers, and nothing is replicated.
+func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
+	here := func(statement string) error {
+		statement = strings.ReplaceAll(statement, " ON CLUSTER "+quoteName(db.cfg.Cluster), "")
+		return db.conn.Exec(ctx, replicated.ReplaceAllString(statement, "$1("))
+	}
+	for _, statement := range p.Prepare {
+		if err := here(statement); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.Steps {
+		for _, statement := range s.Statements {
+			if err := here(statement); err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+		}
+		if err := db.note(ctx, s.migration); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var replicated = regexp.MustCompile(`Replicated(\w*MergeTree)\('[^']*', '[^']*'(?:, )?`)
 
 // ReadMigrations says whether files are migrations in a row.
 func ReadMigrations(files fs.FS) error {
