@@ -37,7 +37,7 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 		if err != nil {
 			return shape{}, err
 		}
-		return shape{}, fmt.Errorf("the server knows no cluster %q; those it knows: %s", db.cfg.Cluster, orNothing(names))
+		return shape{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, orNothing(names))
 	}
 	db.replicas.Store(int32(rows[0].Replicas))
 	return rows[0], nil

@@ -115,19 +115,31 @@ func (db *DB) note(ctx context.Context, m migration) error {
 // agree says whether what was applied is what this program has, in the form that it is to have.
 // Migrations that only the database knows are accepted: a newer program applied them.
 func (db *DB) agree(ctx context.Context, all []migration, l ledger) error {
-	var now shape
-	if db.cfg.Cluster != "" && len(l.entries) > 0 {
-		var err error
-		if now, err = db.clusterShape(ctx); err != nil {
+	want := db.cfg.Cluster
+	for _, e := range l.entries {
+		switch {
+		case e.Cluster == want:
+		case e.Cluster == "":
+			return fmt.Errorf("%w: its tables are those of one server, and the cluster %s is configured: name another database for it", ErrForm, want)
+		case want == "":
+			return fmt.Errorf("%w: its tables are spread over the cluster %s, and no cluster is configured", ErrForm, e.Cluster)
+		default:
+			return fmt.Errorf("%w: its tables are spread over the cluster %s, and the cluster %s is configured", ErrForm, e.Cluster, want)
+		}
+	}
+	if want != "" {
+		now, err := db.clusterShape(ctx)
+		if err != nil {
 			return err
+		}
+		for _, e := range l.entries {
+			if uint64(e.Shards) != now.Shards {
+				return fmt.Errorf("%w: its tables were spread over %d shards, and the cluster %s has %d now: the rows of a partition would go elsewhere "+
+					"than those before them; give the cluster that number again, or read the logs into another database", ErrForm, e.Shards, want, now.Shards)
+			}
 		}
 	}
 	var errs []error
-	for _, e := range l.entries {
-		if err := db.sameForm(e, now); err != nil {
-			return err
-		}
-	}
 	for _, m := range all {
 		if e, ok := l.entries[m.number]; ok && e.Checksum != "" && e.Checksum != m.checksum() {
 			errs = append(errs, fmt.Errorf("%w: %s was applied with the checksum %.12s, this program has %.12s",
@@ -135,20 +147,4 @@ func (db *DB) agree(ctx context.Context, all []migration, l ledger) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (db *DB) sameForm(e entry, now shape) error {
-	want := db.cfg.Cluster
-	switch {
-	case e.Cluster == want && (want == "" || uint64(e.Shards) == now.Shards):
-		return nil
-	case e.Cluster == want:
-		return fmt.Errorf("%w: its tables were spread over %d shards, and the cluster %s has %d now: the rows of a partition would go elsewhere "+
-			"than those before them; give the cluster that number again, or read the logs into another database", ErrForm, e.Shards, want, now.Shards)
-	case e.Cluster == "":
-		return fmt.Errorf("%w: its tables are those of one server, and the cluster %s is configured: name another database for it", ErrForm, want)
-	case want == "":
-		return fmt.Errorf("%w: its tables are spread over the cluster %s, and no cluster is configured", ErrForm, e.Cluster)
-	}
-	return fmt.Errorf("%w: its tables are spread over the cluster %s, and the cluster %s is configured", ErrForm, e.Cluster, want)
 }

@@ -20,6 +20,8 @@ var (
 	ErrChanged = errors.New("a migration has changed after it was applied")
 	// ErrForm means that the tables are of another form, one server or cluster, than is configured.
 	ErrForm = errors.New("the tables have another form")
+	// ErrCluster means that the server knows no cluster of the configured name.
+	ErrCluster = errors.New("no such cluster")
 	// ErrAltered means that a table is not what the migrations have made it.
 	ErrAltered = errors.New("altered by hand")
 	// ErrAccess means that the server does not let us in, or not do what must be done.

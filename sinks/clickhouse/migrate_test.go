@@ -112,13 +112,12 @@ func TestOtherForm(t *testing.T) {
 	db := clickhousetest.Open(t)
 	cfg := db.Config()
 	cfg.Cluster = "default"
-	other, err := clickhouse.Open(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
+	if err := open(t, cfg).Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) || !strings.Contains(err.Error(), "the cluster default is configured") {
+		t.Errorf("Check of a cluster where there is one server = %v", err)
 	}
-	defer other.Close()
-	if err := other.Check(t.Context()); err == nil || !strings.Contains(err.Error(), `the server knows no cluster "default"`) {
-		t.Errorf("Check of a cluster that there is not = %v", err)
+	cfg.Database += "_not_there"
+	if _, err := open(t, cfg).Plan(t.Context(), false); !errors.Is(err, clickhouse.ErrCluster) || !strings.Contains(err.Error(), `the server knows no cluster "default"`) {
+		t.Errorf("Plan for a cluster that there is not = %v", err)
 	}
 	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 2, now64(3) + 1"); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
@@ -110,6 +112,19 @@ func Start(t testing.TB, cfg embedded.Config) *embedded.Server {
 		}
 	})
 	return server
+}
+
+// Exec runs a statement, such as one that does harm, on the server at addr.
+func Exec(t testing.TB, addr, statement string) {
+	t.Helper()
+	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.Exec(t.Context(), statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
 }
 
 // Open returns a migrated database of the test's own, which goes when the test ends.
