@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -67,16 +68,16 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// history is what 12 partitions tell: changes, checks and an incident of each.
+// history is what 6 partitions tell: changes, checks and an incident of each.
 func history() [][]*schemas.Delivery {
 	var all [][]*schemas.Delivery
-	for part := range int32(12) {
+	for part := range int32(6) {
 		var of []schemas.Body
 		var checks []schemas.Body
-		for i := range 40 {
-			c := change(fmt.Sprintf("p%02d/%02d", part, i), time.Duration(i)*24*time.Hour)
+		for i := range 20 {
+			c := change(fmt.Sprintf("p%02d/%02d", part, i), time.Duration(i)*time.Hour)
 			of = append(of, c)
-			checks = append(checks, result(c, time.Duration(i+1)*24*time.Hour))
+			checks = append(checks, result(c, time.Duration(i+1)*time.Hour))
 		}
 		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/00", part),
 			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
@@ -95,13 +96,15 @@ func history() [][]*schemas.Delivery {
 // store puts a history into logs and state.
 func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
 	logs, state := clickhouse.NewSink(db), clickhouse.NewState(db)
 	for _, batch := range all {
-		if err := logs.Store(t.Context(), batch); err != nil {
+		if err := logs.Store(ctx, batch); err != nil {
 			t.Fatal(err)
 		}
 		if batch[0].Topic != schemas.Incidents {
-			if err := state.Store(t.Context(), batch); err != nil {
+			if err := state.Store(ctx, batch); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -122,7 +125,7 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 		}
 		fmt.Fprintf(&b, "%s\n", text)
 	}
-	tell(db.Manifest(t.Context(), clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/20", Limit: 70}))
+	tell(db.Manifest(t.Context(), clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30}))
 	due, cursor, err := db.FixityDue(t.Context(), clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33})
 	tell(due, err)
 	due, cursor, err = db.FixityDue(t.Context(), clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: cursor})
@@ -136,7 +139,7 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 	tell(db.CheckCounts(t.Context(), "acme"))
 	tell(db.Views(t.Context()))
 	var copies []schemas.Copy
-	for part := range 12 {
+	for part := range 6 {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/07", part)})
 	}
 	tell(db.Records(t.Context(), append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})))
