@@ -66,10 +66,10 @@ func (db *DB) CheckWrites(ctx context.Context) error {
 	refused := probes{}
 	for table, columns := range writtenTables() {
 		column := slices.Sorted(maps.Keys(columns))[0]
+		zero := "defaultValueOfTypeName(" + quoteText(columns[column]) + ")"
 		for grant, statement := range map[string]string{
-			"SELECT": fmt.Sprintf("SELECT `%s` FROM {db}.%s LIMIT 0", column, table),
-			"INSERT": fmt.Sprintf("INSERT INTO {db}.%[2]s (`%[1]s`) SELECT defaultValueOfTypeName('%[3]s') WHERE 0", column, table,
-				strings.ReplaceAll(columns[column], "'", `\'`)),
+			"SELECT": fmt.Sprintf("SELECT %s FROM {db}.%s LIMIT 0", quoteName(column), table),
+			"INSERT": fmt.Sprintf("INSERT INTO {db}.%s (%s) SELECT %s WHERE 0", table, quoteName(column), zero),
 		} {
 			if err := refused.add(grant, table, db.exec(ctx, statement)); err != nil {
 				return db.explain(as, fmt.Errorf("trying whether rows of %s can be written: %w", table, err))
