@@ -134,16 +134,6 @@ func (a *App) Close() {
 	}
 }
 
-// Migrate brings the tables of ClickHouse up to date and makes the topics that are
-// missing. It returns the names of the migrations that it applied.
-func (a *App) Migrate(ctx context.Context) ([]string, error) {
-	applied, err := a.db.Migrate(ctx)
-	if err != nil {
-		return applied, fmt.Errorf("migrate ClickHouse: %w", err)
-	}
-	return applied, a.ensureTopics(ctx)
-}
-
 func (a *App) ensureTopics(ctx context.Context) error {
 	k := a.cfg.Kafka
 	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{

@@ -41,11 +41,28 @@ func clickhouseConfig(ctx context.Context, cfg *config.Config) (clickhouse.Confi
 	if err != nil {
 		return clickhouse.Config{}, fmt.Errorf("clickhouse.password: %w", err)
 	}
+	reader, err := c.Reader.Password.Resolve(ctx)
+	if err != nil {
+		return clickhouse.Config{}, fmt.Errorf("clickhouse.reader.password: %w", err)
+	}
 	t, err := tlsConfig(c.TLS)
 	if err != nil {
 		return clickhouse.Config{}, fmt.Errorf("clickhouse.tls: %w", err)
 	}
-	return clickhouse.Config{Addresses: c.Addresses, Database: c.Database, User: c.User, Password: password, TLS: t}, nil
+	return clickhouse.Config{
+		Addresses: c.Addresses, Database: c.Database, User: c.User, Password: password, TLS: t,
+		Reader: clickhouse.Login{User: c.Reader.User, Password: reader}, Cluster: c.Cluster, InsertQuorum: c.InsertQuorum,
+	}, nil
+}
+
+// asReader is the configuration of one who only looks: where there is a reader, nobody else is needed.
+func asReader(cfg *config.Config) *config.Config {
+	if cfg.ClickHouse.Reader.User == "" {
+		return cfg
+	}
+	c := *cfg
+	c.ClickHouse.User, c.ClickHouse.Password = c.ClickHouse.Reader.User, c.ClickHouse.Reader.Password
+	return &c
 }
 
 func tlsConfig(c config.TLS) (*tls.Config, error) {
@@ -73,9 +90,9 @@ func tlsConfig(c config.TLS) (*tls.Config, error) {
 	return t, nil
 }
 
-// OpenDB opens the read model alone, for those who only look.
+// OpenDB opens the read model alone, for those who only look: as the reader, where there is one.
 func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickhouse.DB, error) {
-	c, err := clickhouseConfig(ctx, cfg)
+	c, err := clickhouseConfig(ctx, asReader(cfg))
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 		return err
 	}
 	n := needsOf(roles)
-	w := work{App: a, needs: n, schema: newSchema(a.db, a.log)}
+	w := work{App: a, needs: n, schema: newSchema(a.db, roles, a.log)}
 	if l == nil {
 		return w.run(ctx, roles)
 	}

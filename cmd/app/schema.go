@@ -3,11 +3,12 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -29,8 +30,15 @@ type schema struct {
 	err error      // of the newest check, or nil once it has the tables
 }
 
-func newSchema(db *clickhouse.DB, log *slog.Logger) *schema {
-	return &schema{check: db.Check, alive: db.Ping, log: log}
+func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schema {
+	check := func(ctx context.Context) error {
+		err := db.Check(ctx)
+		if err == nil && slices.Contains(roles, schemas.RoleSink) {
+			err = db.CheckWrites(ctx)
+		}
+		return err
+	}
+	return &schema{check: check, alive: db.Ping, log: log}
 }
 
 // look asks once. Its error is one that a person must mend.
@@ -38,8 +46,8 @@ func (s *schema) look(run context.Context) error {
 	ctx, cancel := context.WithTimeout(run, schemaLimit)
 	defer cancel()
 	err := s.check(ctx)
-	if errors.Is(err, clickhouse.ErrMigration) {
-		return fmt.Errorf("%w: %w", ErrPrecondition, err)
+	if err = refused(err); errors.Is(err, ErrPrecondition) {
+		return err
 	}
 	if run.Err() == nil {
 		s.note(err)

@@ -183,7 +183,7 @@ func (s *State) Configure(cfg *config.Config) {
 	cfg.Kafka.Replication, cfg.Kafka.MinInSync, cfg.Kafka.Partitions = 1, 1, partitions
 	cfg.Kafka.TLS, cfg.Kafka.SASL = config.TLS{}, config.SASL{}
 	if s.engine != nil {
-		cfg.ClickHouse = config.ClickHouse{Addresses: []string{s.engine.Addr()}, Database: "millrace", User: "default"}
+		cfg.ClickHouse = config.ClickHouse{Addresses: []string{s.engine.Addr()}, Database: "millrace", User: "default", InsertQuorum: "all"}
 	}
 }
 

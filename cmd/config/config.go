@@ -142,14 +142,29 @@ type SASL struct {
 
 // ClickHouse says how to reach ClickHouse.
 type ClickHouse struct {
-	// Addresses of the native protocol, host:port; the first that answers is used.
+	// Addresses of the native protocol, host:port; the first that answers is used, and used on while it answers.
 	Addresses []string `key:"addresses"`
 	// The database that holds the tables; migrate makes it.
 	Database string `key:"database"`
+	// Who writes: sinks and migrate.
 	User     string `key:"user"`
 	Password Secret `key:"password"`
+	// Who reads, where that is somebody else.
+	Reader Reader `key:"reader"`
 	// Encryption.
 	TLS TLS `key:"tls"`
+	// The cluster, as the servers call it, over which the tables are spread. Without it: one server. To be set before the first migrate.
+	Cluster string `key:"cluster"`
+	// Replicas of a shard that must have a row before it counts as written: all, auto (more than half), or a number. With fewer
+	// than all, what is read after a replica was lost can be older than what was written.
+	InsertQuorum string `key:"insert_quorum"`
+}
+
+// Reader is who asks ClickHouse, and changes nothing there.
+type Reader struct {
+	// Without it all is done by clickhouse.user. It reads for the commands that only look, and the fresh records for the roles.
+	User     string `key:"user"`
+	Password Secret `key:"password"`
 }
 
 // Delay says in which steps messages can wait.
@@ -285,7 +300,7 @@ func Default() Config {
 			Brokers: []string{"localhost:9092"}, TopicPrefix: "millrace.",
 			Partitions: 12, Replication: 3, MinInSync: 2, GroupProtocol: "classic", SessionTimeout: 45 * time.Second,
 		},
-		ClickHouse: ClickHouse{Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default"},
+		ClickHouse: ClickHouse{Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default", InsertQuorum: "all"},
 		Delay: Delay{Lanes: []Lane{
 			{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", day},
 		}},

@@ -17,6 +17,7 @@ var (
 	idForm       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
 	prefixForm   = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$`)
 	laneForm     = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
+	quorumForm   = regexp.MustCompile(`^(all|auto|[1-9][0-9]{0,2})$`)
 	databaseForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 )
 
@@ -251,6 +252,15 @@ func validateClickHouse(c *ClickHouse, fault report) {
 	}
 	if c.User == "" {
 		fault("clickhouse.user", nil, "is missing")
+	}
+	if c.Reader.User == "" && !c.Reader.Password.IsZero() {
+		fault("clickhouse.reader.password", nil, "is set, but clickhouse.reader.user is missing")
+	}
+	if c.Cluster != "" && !idForm.MatchString(c.Cluster) {
+		fault("clickhouse.cluster", c.Cluster, "want letters, digits, dots, dashes and underscores, a letter or digit first")
+	}
+	if !quorumForm.MatchString(c.InsertQuorum) {
+		fault("clickhouse.insert_quorum", c.InsertQuorum, "want all, auto or a number from 1")
 	}
 	validateTLS("clickhouse.tls", c.TLS, fault)
 }

@@ -71,7 +71,7 @@ func exitCode(ctx context.Context, err error) int {
 	switch {
 	case err == nil:
 		return exitFine
-	case errors.Is(err, demo.ErrFindings), errors.Is(err, errFindings):
+	case errors.Is(err, demo.ErrFindings), errors.Is(err, errFindings), errors.Is(err, errPending):
 		return exitFindings
 	case errors.Is(err, errUsage), errors.Is(err, demo.ErrUsage), errors.Is(err, bench.ErrUsage):
 		return exitUsage

@@ -154,26 +154,3 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 	g.Go(func() error { return state.Watch(rctx) })
 	return g.Wait()
 }
-
-func newMigrate() *cobra.Command {
-	var f engineFlags
-	c := &cobra.Command{
-		Use:   "migrate --config FILE",
-		Short: "Bring ClickHouse's tables up to date and make the topics that are missing",
-		Args:  noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				applied, err := a.Migrate(ctx)
-				for _, name := range applied {
-					fmt.Fprintln(c.OutOrStdout(), "applied", name)
-				}
-				if err == nil && len(applied) == 0 {
-					fmt.Fprintln(c.OutOrStdout(), "nothing to apply")
-				}
-				return err
-			})
-		},
-	}
-	f.register(c)
-	return c
-}

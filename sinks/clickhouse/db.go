@@ -14,7 +14,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
@@ -23,18 +25,39 @@ import (
 
 // Config says where ClickHouse is.
 type Config struct {
-	// Addresses are host:port of the native protocol; the first that answers is used.
+	// Addresses are host:port of the native protocol; the first that answers is used, and
+	// used on while it answers.
 	Addresses []string
 	Database  string // default: millrace
 	User      string // default: default
 	Password  string
-	TLS       *tls.Config // nil: none
+	// Reader is who reads; without it the User does. Its profile must allow it to set
+	// limits (readonly 0 or 2).
+	Reader Login
+	TLS    *tls.Config // nil: none
+	// Cluster is the cluster over which the tables are spread; empty: they are on one server.
+	Cluster string
+	// InsertQuorum is how many replicas of a shard must have a row before its insert is
+	// answered: all, auto (more than half), or a number. Default: all.
+	InsertQuorum string
 	// DialTimeout bounds one attempt to connect; default 5 s.
 	DialTimeout time.Duration
 	// QueryTimeout bounds one read or insert whose context has no deadline; default 5 min.
 	QueryTimeout time.Duration
 	// Connections bounds those of reads, and those of inserts; default 8 each.
 	Connections int
+}
+
+// A Login is who connects.
+type Login struct{ User, Password string }
+
+func (c Config) writer() Login { return Login{c.User, c.Password} }
+
+func (c Config) reader() Login {
+	if c.Reader.User == "" {
+		return c.writer()
+	}
+	return c.Reader
 }
 
 // String tells where, without the password.
@@ -55,6 +78,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.User == "" {
 		c.User = "default"
 	}
+	if c.InsertQuorum == "" {
+		c.InsertQuorum = "all"
+	}
 	if c.DialTimeout <= 0 {
 		c.DialTimeout = 5 * time.Second
 	}
@@ -71,9 +97,14 @@ func (c Config) withDefaults() (Config, error) {
 type DB struct {
 	cfg     Config
 	log     *slog.Logger
-	conn    driver.Conn
-	writers chan *wire // idle connections of inserts
+	conn    driver.Conn // of the User
+	reads   driver.Conn // of the Reader; the same one where there is none
+	writers chan *wire  // idle connections of inserts
 	slots   chan struct{}
+	// answered is the index of the address that answered last.
+	answered atomic.Int32
+	// replicas of each shard of the cluster; 0: not asked yet.
+	replicas atomic.Int32
 }
 
 // Open returns the DB; it connects when it is first used. The caller closes it.
@@ -82,29 +113,39 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := ch.Open(cfg.options())
-	if err != nil {
-		return nil, fmt.Errorf("configuring ClickHouse: %w", err)
-	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DB{
-		cfg: cfg, log: log, conn: conn,
+	db := &DB{
+		cfg: cfg, log: log,
 		writers: make(chan *wire, cfg.Connections), slots: make(chan struct{}, cfg.Connections),
-	}, nil
+	}
+	if db.conn, err = ch.Open(db.options(cfg.writer(), ch.Settings{"async_insert": 0})); err != nil {
+		return nil, fmt.Errorf("configuring ClickHouse: %w", err)
+	}
+	db.reads = db.conn
+	if cfg.Reader.User != "" {
+		// No settings: one that may only read may be allowed to change none.
+		if db.reads, err = ch.Open(db.options(cfg.Reader, ch.Settings{})); err != nil {
+			return nil, errors.Join(fmt.Errorf("configuring ClickHouse: %w", err), db.conn.Close())
+		}
+	}
+	return db, nil
 }
 
 // options name no database: statements do. One that does not exist yet is no error of
 // the connection then, which libchdb would not survive.
-func (c Config) options() *ch.Options {
+func (db *DB) options(as Login, settings ch.Settings) *ch.Options {
+	c := db.cfg
+	maps.Copy(settings, c.onCluster())
 	return &ch.Options{
-		Addr: c.Addresses, TLS: c.TLS,
-		Auth:        ch.Auth{Username: c.User, Password: c.Password},
-		DialTimeout: c.DialTimeout, ReadTimeout: c.QueryTimeout,
+		Addr: c.Addresses, Auth: ch.Auth{Username: as.User, Password: as.Password},
+		// Bounds what getting a connection takes, whichever addresses are dead.
+		DialTimeout:  time.Duration(len(c.Addresses)+1) * c.DialTimeout,
+		DialStrategy: db.strategy, DialContext: c.connect, ReadTimeout: c.QueryTimeout,
 		MaxOpenConns: c.Connections, MaxIdleConns: c.Connections,
 		ClientInfo: ch.ClientInfo{Products: []struct{ Name, Version string }{{"millrace", "1"}}},
-		Settings:   ch.Settings{"async_insert": 0},
+		Settings:   settings,
 	}
 }
 
@@ -115,7 +156,11 @@ func (db *DB) Close() error {
 		case w := <-db.writers:
 			w.close()
 		default:
-			return db.conn.Close()
+			err := db.conn.Close()
+			if db.reads != db.conn {
+				err = errors.Join(err, db.reads.Close())
+			}
+			return err
 		}
 	}
 }
@@ -123,7 +168,7 @@ func (db *DB) Close() error {
 // Ping asks the server for a sign of life.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.conn.Ping(ctx); err != nil {
-		return translate(fmt.Errorf("asking ClickHouse at %v for a sign of life: %w", db.cfg.Addresses, err))
+		return translate(fmt.Errorf("asking ClickHouse for a sign of life: %w", err))
 	}
 	return nil
 }
@@ -137,10 +182,14 @@ func (db *DB) exec(ctx context.Context, statement string, args ...any) error {
 	return db.conn.Exec(ctx, db.name(statement), args...)
 }
 
-// query runs a statement whose rows scan into T by the names of its fields (tag ch).
+// query runs, as the reader, a statement whose rows scan into T by the names of its fields (tag ch).
 func query[T any](ctx context.Context, db *DB, what, statement string, args ...any) ([]T, error) {
+	return queryOn[T](ctx, db.reads, what, db.name(statement), args...)
+}
+
+func queryOn[T any](ctx context.Context, conn driver.Conn, what, statement string, args ...any) ([]T, error) {
 	var rows []T
-	if err := db.conn.Select(ctx, &rows, db.name(statement), args...); err != nil {
+	if err := conn.Select(ctx, &rows, statement, args...); err != nil {
 		return nil, translate(fmt.Errorf("%s: %w", what, err))
 	}
 	return rows, nil

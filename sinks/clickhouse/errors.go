@@ -15,7 +15,14 @@ import (
 const (
 	codeUnknownTable    = 60
 	codeUnknownDatabase = 81
+	codeReadOnly        = 164
+	codeUnknownUser     = 192
+	codeWrongPassword   = 193
+	codeNoPassword      = 194
+	codeAddressRefused  = 195
+	codeTableReadOnly   = 242
 	codeAccessDenied    = 497
+	codeAuthentication  = 516
 )
 
 // translate classes what a call of ClickHouse returned. No row is at fault here: rows

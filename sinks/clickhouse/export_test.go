@@ -2,24 +2,84 @@ package clickhouse
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
 
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
 // TableColumns returns the columns that the sinks write: table to name to type.
-func TableColumns() map[string]map[string]string {
-	tables := map[string]map[string]string{"copy_state": {}}
-	for _, fs := range feeds() {
-		for _, f := range fs {
-			tables[f.table] = f.types
+func TableColumns() map[string]map[string]string { return writtenTables() }
+
+// ClusterForm returns what every migration is on a cluster, the database's name put in.
+func ClusterForm(cluster, database string) ([]Step, error) {
+	all, err := readMigrations(migrations.Files)
+	if err != nil {
+		return nil, err
+	}
+	db := &DB{cfg: Config{Cluster: cluster, Database: database}}
+	form := newClusterForm(cluster, database)
+	var steps []Step
+	for _, m := range all {
+		statements, err := form.statements(m)
+		if err != nil {
+			return nil, err
+		}
+		for i := range statements {
+			statements[i] = strings.TrimSpace(db.name(statements[i]))
+		}
+		steps = append(steps, Step{Name: m.String(), Statements: statements})
+	}
+	return steps, nil
+}
+
+// ClusterFormOf returns what the last of some statements is on a cluster.
+func ClusterFormOf(cluster, database string, statements []string) (last []string, err error) {
+	form := newClusterForm(cluster, database)
+	for i, s := range statements {
+		if last, err = form.statements(migration{uint32(i + 1), "x", s}); err != nil {
+			return nil, err
 		}
 	}
-	for _, c := range stateColumns() {
-		tables["copy_state"][c.name] = c.typ
+	return last, nil
+}
+
+// ApplyHere applies a plan for a cluster to one server alone, with what an embedded engine has in place of
+// what it lacks: statements are not passed on to other servers, and nothing is replicated.
+func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
+	here := func(statement string) error {
+		statement = strings.ReplaceAll(statement, " ON CLUSTER "+quoteName(db.cfg.Cluster), "")
+		return db.conn.Exec(ctx, replicated.ReplaceAllString(statement, "$1("))
 	}
-	return tables
+	for _, statement := range p.Prepare {
+		if err := here(statement); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.Steps {
+		for _, statement := range s.Statements {
+			if err := here(statement); err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+		}
+		if err := db.note(ctx, s.migration); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var replicated = regexp.MustCompile(`Replicated(\w*MergeTree)\('[^']*', '[^']*'(?:, )?`)
+
+// ReadMigrations says whether files are migrations in a row.
+func ReadMigrations(files fs.FS) error {
+	_, err := readMigrations(files)
+	return err
 }
 
 // Exec runs a statement of a test; {db} is the database.

@@ -9,13 +9,24 @@ import (
 	"strconv"
 	"strings"
 
-	ch "github.com/ClickHouse/clickhouse-go/v2"
-
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// ErrMigration means that the database lacks a migration that this program needs.
-var ErrMigration = errors.New("a migration is missing")
+// Why a database cannot be used as it is.
+var (
+	// ErrMigration means that the database lacks a migration that this program needs.
+	ErrMigration = errors.New("a migration is missing")
+	// ErrChanged means that a migration was applied and has changed since.
+	ErrChanged = errors.New("a migration has changed after it was applied")
+	// ErrForm means that the tables are of another form, one server or cluster, than is configured.
+	ErrForm = errors.New("the tables have another form")
+	// ErrCluster means that the server knows no cluster of the configured name.
+	ErrCluster = errors.New("no such cluster")
+	// ErrAltered means that a table is not what the migrations have made it.
+	ErrAltered = errors.New("altered by hand")
+	// ErrAccess means that the server does not let us in, or not do what must be done.
+	ErrAccess = errors.New("access refused")
+)
 
 type migration struct {
 	number    uint32
@@ -47,88 +58,98 @@ func readMigrations(files fs.FS) ([]migration, error) {
 	return all, nil
 }
 
+// A Plan is what Migrate would do: make the table of migrations what it should be, and take the
+// steps that are missing.
+type Plan struct {
+	Prepare []string
+	Steps   []Step
+}
+
+// A Step is one migration, as statements that may each be run again.
+type Step struct {
+	Name       string
+	Statements []string
+
+	migration migration
+}
+
+// Empty says that there is nothing to do.
+func (p Plan) Empty() bool { return len(p.Prepare) == 0 && len(p.Steps) == 0 }
+
+// Plan says what Migrate would do, and does nothing. With again it holds every migration,
+// whatever was applied: for a server that has joined the cluster, or a table that was dropped.
+// A migration that was applied and has changed since is refused: ErrChanged.
+func (db *DB) Plan(ctx context.Context, again bool) (Plan, error) {
+	all, err := readMigrations(migrations.Files)
+	if err != nil {
+		return Plan{}, err
+	}
+	if err := db.greet(ctx, db.cfg.writer()); err != nil {
+		return Plan{}, err
+	}
+	l, err := db.readLedger(ctx, db.conn)
+	if err != nil {
+		return Plan{}, db.explain(db.cfg.writer(), err)
+	}
+	if err := db.agree(ctx, all, l); err != nil {
+		return Plan{}, fmt.Errorf("migrating database %s: %w", db.cfg.Database, err)
+	}
+	var p Plan
+	if p.Prepare, err = db.prepare(ctx, l); err != nil {
+		return Plan{}, err
+	}
+	form := newClusterForm(db.cfg.Cluster, db.cfg.Database)
+	for _, m := range all {
+		statements := []string{m.statement}
+		if db.cfg.Cluster != "" {
+			if statements, err = form.statements(m); err != nil {
+				return Plan{}, err
+			}
+		}
+		if _, done := l.entries[m.number]; done && !again {
+			continue
+		}
+		for i := range statements {
+			statements[i] = strings.TrimSpace(db.name(statements[i]))
+		}
+		p.Steps = append(p.Steps, Step{m.String(), statements, m})
+	}
+	for i := range p.Prepare {
+		p.Prepare[i] = db.name(p.Prepare[i])
+	}
+	return p, nil
+}
+
 // Migrate makes the database where it is missing and applies what migrations it lacks; it
 // returns those. Two that run at once do no harm: every statement may run twice.
 func (db *DB) Migrate(ctx context.Context) (applied []string, err error) {
-	all, err := readMigrations(migrations.Files)
+	p, err := db.Plan(ctx, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := db.makeDatabase(ctx); err != nil {
-		return nil, translate(fmt.Errorf("making the database %s: %w", db.cfg.Database, err))
-	}
-	const ledger = "CREATE TABLE IF NOT EXISTS {db}.schema_migrations (version UInt32, name String, " +
-		"applied DateTime64(3, 'UTC') DEFAULT now64(3)) ENGINE = ReplacingMergeTree ORDER BY version " +
-		"SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"
-	if err := db.exec(ctx, ledger); err != nil {
-		return nil, translate(fmt.Errorf("making the table of migrations: %w", err))
-	}
-	done, err := db.migrated(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range all {
-		if done[m.number] {
-			continue
+	return db.Apply(ctx, p)
+}
+
+// Apply does what a Plan says and returns the migrations that it has applied. After an error,
+// or a kill, what is missing is planned and applied anew.
+func (db *DB) Apply(ctx context.Context, p Plan) (applied []string, err error) {
+	for _, statement := range p.Prepare {
+		if err := db.conn.Exec(ctx, statement); err != nil {
+			return nil, db.explain(db.cfg.writer(), fmt.Errorf("making database %s and its table of migrations: %w", db.cfg.Database, err))
 		}
-		if err := db.exec(ctx, m.statement); err != nil {
-			return applied, translate(fmt.Errorf("applying migration %s: %w", m, err))
+	}
+	for _, s := range p.Steps {
+		for _, statement := range s.Statements {
+			if err := db.conn.Exec(ctx, statement); err != nil {
+				return applied, db.explain(db.cfg.writer(), fmt.Errorf("applying migration %s: %w", s.Name, err))
+			}
 		}
-		const note = "INSERT INTO {db}.schema_migrations (version, name) SELECT {version:UInt32}, {name:String}"
-		if err := db.exec(ctx, note, ch.Named("version", strconv.Itoa(int(m.number))), ch.Named("name", m.name)); err != nil {
-			return applied, translate(fmt.Errorf("noting migration %s: %w", m, err))
+		if err := db.note(ctx, s.migration); err != nil {
+			return applied, err
 		}
-		applied = append(applied, m.String())
+		applied = append(applied, s.Name)
 	}
 	return applied, nil
-}
-
-// makeDatabase asks for the database only where it is missing: its user may have no
-// right to make one.
-func (db *DB) makeDatabase(ctx context.Context) error {
-	var n uint64
-	row := db.conn.QueryRow(ctx, "SELECT count() FROM system.databases WHERE name = ?", db.cfg.Database)
-	if err := row.Scan(&n); err != nil || n > 0 {
-		return err
-	}
-	return db.exec(ctx, "CREATE DATABASE IF NOT EXISTS {db}")
-}
-
-// Check says whether the database has every migration that this program needs; the
-// error names the first that is missing and wraps ErrMigration. Newer ones are accepted.
-func (db *DB) Check(ctx context.Context) error {
-	all, err := readMigrations(migrations.Files)
-	if err != nil {
-		return err
-	}
-	done, err := db.migrated(ctx)
-	if hasCode(err, codeUnknownTable) || hasCode(err, codeUnknownDatabase) {
-		done, err = nil, nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, m := range all {
-		if !done[m.number] {
-			return fmt.Errorf("checking database %s: %w: %s (run millrace migrate)", db.cfg.Database, ErrMigration, m)
-		}
-	}
-	return nil
-}
-
-func (db *DB) migrated(ctx context.Context) (map[uint32]bool, error) {
-	type entry struct {
-		Version uint32 `ch:"version"`
-	}
-	rows, err := query[entry](ctx, db, "reading the table of migrations", "SELECT DISTINCT version FROM {db}.schema_migrations")
-	if err != nil {
-		return nil, err
-	}
-	done := map[uint32]bool{}
-	for _, r := range rows {
-		done[r.Version] = true
-	}
-	return done, nil
 }
 
 func quoteName(s string) string {

@@ -198,7 +198,10 @@ func (db *DB) kill(ctx context.Context, prefix string) error {
 		db.log.Warn("may not kill queries; rows may land twice and are made one when they are read", "error", err)
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return db.ended(ctx, prefix)
 }
 
 // landed returns the ids that the table has at the offsets of a chunk.

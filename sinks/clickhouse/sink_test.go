@@ -170,6 +170,14 @@ type proxy struct {
 	// the rows, or after the server has answered and before the answer is seen.
 	mode atomic.Int32
 	sent atomic.Int64 // bytes to the server since then
+	l    net.Listener
+	gone chan struct{} // closed when it goes away
+}
+
+// close makes the proxy go away, with its connections.
+func (p *proxy) close() {
+	close(p.gone)
+	p.l.Close()
 }
 
 func (p *proxy) fail(mode int32) {
@@ -189,7 +197,7 @@ func newProxy(t *testing.T, server string) *proxy {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	p := &proxy{addr: l.Addr().String()}
+	p := &proxy{addr: l.Addr().String(), l: l, gone: make(chan struct{})}
 	go func() {
 		for {
 			client, err := l.Accept()
@@ -204,11 +212,20 @@ func newProxy(t *testing.T, server string) *proxy {
 
 func (p *proxy) serve(client net.Conn, server string) {
 	defer client.Close()
+	done := make(chan struct{})
+	defer close(done)
 	up, err := net.Dial("tcp", server)
 	if err != nil {
 		return
 	}
 	defer up.Close()
+	go func() {
+		select {
+		case <-p.gone:
+			client.Close()
+		case <-done:
+		}
+	}()
 	const rows = 20_000 // bytes that no statement has, and every batch of these tests
 	const endOfStream = 5
 	go func() {

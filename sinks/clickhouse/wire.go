@@ -2,11 +2,9 @@ package clickhouse
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	"github.com/ClickHouse/ch-go/proto"
 	ch "github.com/ClickHouse/clickhouse-go/v2"
@@ -23,77 +21,6 @@ type wire struct {
 	in   *proto.Reader
 	out  *proto.Writer
 	rev  int
-}
-
-// dial connects to the first address that answers.
-func (db *DB) dial(ctx context.Context) (*wire, error) {
-	var errs []error
-	for _, addr := range db.cfg.Addresses {
-		w, err := db.dialOne(ctx, addr)
-		if err == nil {
-			return w, nil
-		}
-		errs = append(errs, fmt.Errorf("connecting to ClickHouse at %s: %w", addr, err))
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return nil, errors.Join(errs...)
-}
-
-func (db *DB) dialOne(ctx context.Context, addr string) (_ *wire, err error) {
-	ctx, cancel := context.WithTimeout(ctx, db.cfg.DialTimeout)
-	defer cancel()
-	dialer := &net.Dialer{}
-	var conn net.Conn
-	if db.cfg.TLS != nil {
-		conn, err = (&tls.Dialer{NetDialer: dialer, Config: db.cfg.TLS}).DialContext(ctx, "tcp", addr)
-	} else {
-		conn, err = dialer.DialContext(ctx, "tcp", addr)
-	}
-	if err != nil {
-		return nil, err
-	}
-	w := &wire{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, new(proto.Buffer)), rev: revision}
-	defer w.watch(ctx)()
-	if err := w.hello(db.cfg); err != nil {
-		conn.Close()
-		return nil, cause(ctx, err)
-	}
-	return w, nil
-}
-
-func (w *wire) hello(cfg Config) error {
-	w.out.ChainBuffer(proto.ClientHello{
-		Name: "millrace", Major: 1, ProtocolVersion: revision,
-		User: cfg.User, Password: cfg.Password,
-	}.Encode)
-	if _, err := w.out.Flush(); err != nil {
-		return err
-	}
-	code, err := w.in.UVarInt()
-	if err != nil {
-		return err
-	}
-	switch proto.ServerCode(code) {
-	case proto.ServerCodeHello:
-		var hello proto.ServerHello
-		if err := hello.DecodeAware(w.in, revision); err != nil {
-			return err
-		}
-		w.rev = min(revision, hello.Revision)
-		return nil
-	case proto.ServerCodeException:
-		return w.exception()
-	}
-	return fmt.Errorf("unexpected packet %d instead of a greeting", code)
-}
-
-// watch makes reads and writes fail when ctx is done, until the returned function is called.
-func (w *wire) watch(ctx context.Context) (stop func()) {
-	w.conn.SetDeadline(time.Time{})
-	off := context.AfterFunc(ctx, func() { w.conn.SetDeadline(time.Unix(1, 0)) })
-	return func() { off() }
 }
 
 func (w *wire) close() { w.conn.Close() }
@@ -230,6 +157,11 @@ func (db *DB) write(ctx context.Context, q insertion) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	more, err := db.insertsOnCluster(ctx)
+	if err != nil {
+		return err
+	}
+	q.settings = append(q.settings, more...)
 	for {
 		w, kept, err := db.writer(ctx)
 		if err != nil {
@@ -255,7 +187,7 @@ func (db *DB) writer(ctx context.Context) (_ *wire, kept bool, err error) {
 	case w := <-db.writers:
 		return w, true, nil
 	default:
-		w, err := db.dial(ctx)
+		w, err := db.dial(ctx, db.cfg.writer())
 		return w, false, err
 	}
 }

@@ -71,6 +71,34 @@ func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 	return nil
 }
 
+// MissingTopics names the topics that EnsureTopics would make, in the order of the catalogue.
+func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
+	opts, err := cfg.options("topics")
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	e := ensurer{cfg: cfg, cl: cl, entries: schemas.Catalogue(cfg.laneNames()...)}
+	there, err := e.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	for _, name := range e.names() {
+		switch err := there[name].err; {
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
+			missing = append(missing, name)
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return missing, nil
+}
+
 type ensurer struct {
 	cfg     Config
 	o       TopicOptions

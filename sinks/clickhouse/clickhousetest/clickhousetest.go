@@ -95,6 +95,25 @@ func Binary(t testing.TB) string {
 	return engine.binary
 }
 
+// Start starts an engine of the test's own, with settings and users of its own, and ends it with the test.
+func Start(t testing.TB, cfg embedded.Config) *embedded.Server {
+	t.Helper()
+	cfg.Binary = Binary(t)
+	if cfg.Dir == "" {
+		cfg.Dir = filepath.Join(t.TempDir(), "engine")
+	}
+	server, err := embedded.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatalf("starting an engine: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(context.Background()); err != nil {
+			t.Errorf("stopping the engine: %v", err)
+		}
+	})
+	return server
+}
+
 // Open returns a migrated database of the test's own, which goes when the test ends.
 func Open(t testing.TB) *clickhouse.DB {
 	t.Helper()

@@ -38,6 +38,11 @@ type Config struct {
 	// Library is the path of libchdb.so, which is then used although a clickhouse
 	// binary is on PATH. Empty: MILLRACE_LIBCHDB, else the one that Fetch returns.
 	Library string
+	// Settings are more elements of the server's settings (XML): clusters, macros. May be empty.
+	Settings string
+	// Users is the document of users, profiles and quotas (XML). Empty: the user default, without
+	// a password, who may do everything.
+	Users string
 	// Log takes what the starter has to say; nil: nothing is said.
 	Log *slog.Logger
 	// Progress is told when the library has to be fetched; may be nil.
@@ -70,6 +75,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting ClickHouse: %w", err)
 	}
+	cfg.Dir = dir
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("starting ClickHouse: %w", err)
 	}
@@ -84,7 +90,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	// The child inherits the lock; it is held until both of us have let go.
 	defer lock.Close()
 	for attempt := 1; ; attempt++ {
-		s, err := engine.start(ctx, dir, lock)
+		s, err := engine.start(ctx, cfg, lock)
 		if err == nil {
 			if cfg.Log != nil {
 				cfg.Log.Info("embedded ClickHouse is up", "address", s.addr, "dir", dir, "engine", engine.path)
@@ -142,12 +148,13 @@ func (s *Server) Close(ctx context.Context) error {
 var errEnded = errors.New("the engine ended before it answered")
 
 // start runs the engine once, on two ports that are free now.
-func (e engine) start(ctx context.Context, dir string, lock *os.File) (*Server, error) {
+func (e engine) start(ctx context.Context, cfg Config, lock *os.File) (*Server, error) {
+	dir := cfg.Dir
 	ports, err := freePorts(2)
 	if err != nil {
 		return nil, err
 	}
-	args, err := e.arguments(dir, ports)
+	args, err := e.arguments(dir, ports, cfg)
 	if err != nil {
 		return nil, err
 	}

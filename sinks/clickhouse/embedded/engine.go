@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/xml"
 	"errors"
@@ -73,11 +74,19 @@ func isFile(path string) bool {
 }
 
 // arguments writes the engine's settings into dir and returns its command line.
-func (e engine) arguments(dir string, ports []int) ([]string, error) {
+func (e engine) arguments(dir string, ports []int, cfg Config) ([]string, error) {
 	config := filepath.Join(dir, "engine.xml")
 	data := filepath.Join(dir, "data")
+	users := filepath.Join(dir, "users.xml")
+	if err := os.WriteFile(users, []byte(cmp.Or(cfg.Users, usersConfig)), 0o600); err != nil {
+		return nil, fmt.Errorf("writing the engine's users: %w", err)
+	}
 	if e.library != "" {
-		if err := os.WriteFile(config, libraryConfig(), 0o644); err != nil {
+		settings, err := libraryConfig(users, cfg)
+		if err == nil {
+			err = os.WriteFile(config, settings, 0o600)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("writing the engine's settings: %w", err)
 		}
 		return []string{
@@ -85,13 +94,9 @@ func (e engine) arguments(dir string, ports []int) ([]string, error) {
 			"-http", strconv.Itoa(ports[1]), "-config", config, "-parent-pipe",
 		}, nil
 	}
-	users := filepath.Join(dir, "users.xml")
-	if err := os.WriteFile(users, []byte(usersConfig), 0o644); err != nil {
-		return nil, fmt.Errorf("writing the engine's users: %w", err)
-	}
-	settings, err := serverConfig(data, users, ports)
+	settings, err := serverConfig(data, users, ports, cfg)
 	if err == nil {
-		err = os.WriteFile(config, settings, 0o644)
+		err = os.WriteFile(config, settings, 0o600)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("writing the engine's settings: %w", err)
@@ -129,9 +134,19 @@ const usersConfig = `<clickhouse>
 </clickhouse>
 `
 
-func libraryConfig() []byte { return []byte("<clickhouse>" + limits + "</clickhouse>\n") }
+// libraryConfig leaves the users to libchdb where none are given: it has its own default.
+func libraryConfig(users string, cfg Config) ([]byte, error) {
+	if cfg.Users == "" {
+		return []byte("<clickhouse>" + limits + cfg.Settings + "</clickhouse>\n"), nil
+	}
+	var b bytes.Buffer
+	if err := xml.EscapeText(&b, []byte(users)); err != nil {
+		return nil, err
+	}
+	return []byte("<clickhouse><users_config>" + b.String() + "</users_config>" + limits + cfg.Settings + "</clickhouse>\n"), nil
+}
 
-func serverConfig(data, users string, ports []int) ([]byte, error) {
+func serverConfig(data, users string, ports []int, cfg Config) ([]byte, error) {
 	var b bytes.Buffer
 	for _, path := range []*string{&data, &users} {
 		b.Reset()
@@ -151,6 +166,6 @@ func serverConfig(data, users string, ports []int) ([]byte, error) {
   <format_schema_path>%s/format_schemas/</format_schema_path>
   <user_directories><users_xml><path>%s</path></users_xml></user_directories>
   <default_profile>default</default_profile>
-  <default_database>default</default_database>%s</clickhouse>
-`, ports[0], ports[1], data, data, data, data, users, limits), nil
+  <default_database>default</default_database>%s%s</clickhouse>
+`, ports[0], ports[1], data, data, data, data, users, limits, cfg.Settings), nil
 }

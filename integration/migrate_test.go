@@ -1,0 +1,50 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+// Migrations from the command line: what a dry run says is what is then done, and whoever starts
+// with what is not right is told why, with the exit code of a precondition.
+func TestMigrate(t *testing.T) {
+	p := newPlant(t)
+	p.want(t, 2, "exclude each other", "migrate", "--state", t.TempDir())
+	p.want(t, 5, "a migration is missing: 0001_audit_log, ", "object", "show", "acme/a/b")
+
+	code, planned := p.millrace(t, "migrate", "--dry-run")
+	for _, want := range []string{"CREATE DATABASE IF NOT EXISTS `millrace`;\n", "-- 0001_audit_log\n", "-- topic millrace.changes\n", "there is something to migrate"} {
+		if code != 3 || !strings.Contains(planned, want) {
+			t.Fatalf("dry run: exit code %d, want 3 and %q in\n%s", code, want, planned)
+		}
+	}
+	if again, same := p.millrace(t, "migrate", "--dry-run"); again != 3 || same != planned {
+		t.Errorf("a second dry run says otherwise (exit code %d): the first has done something:\n%s", again, same)
+	}
+	code, applied := p.millrace(t, "migrate")
+	if code != 0 || strings.Count(applied, "applied ") != strings.Count(planned, "\n-- 0") {
+		t.Fatalf("migrate: exit code %d, %s", code, applied)
+	}
+	p.want(t, 0, "nothing to apply", "migrate", "--dry-run")
+	p.want(t, 0, "nothing to apply", "migrate")
+	p.want(t, 3, "-- 0001_audit_log", "migrate", "--dry-run", "--again")
+	p.want(t, 0, "applied 0028_bit_log_fill_verdicts", "migrate", "--again")
+
+	p.want(t, 5, `the cluster main is configured: name another database for it`, "migrate", "--cluster", "main")
+	t.Setenv("MILLRACE_CLICKHOUSE__DATABASE", "other")
+	p.want(t, 5, `the server knows no cluster "main"`, "migrate", "--cluster", "main", "--dry-run")
+	t.Setenv("MILLRACE_CLICKHOUSE__DATABASE", "millrace")
+
+	addr := p.cfg.ClickHouse.Addresses[0]
+	if err := clickhousetest.Exec(t.Context(), addr, "ALTER TABLE millrace.audit_log MODIFY COLUMN size String"); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 5, "table audit_log: column size is String, wanted is Int64", "run", "--roles", "steward")
+	if err := clickhousetest.Exec(t.Context(), addr, "INSERT INTO millrace.schema_migrations (version, name, checksum, applied) SELECT 1, 'audit_log', 'other', now64(3) + 1"); err != nil {
+		t.Fatal(err)
+	}
+	p.want(t, 5, "a migration has changed after it was applied: 0001_audit_log", "migrate")
+	p.want(t, 5, "a migration has changed after it was applied: 0001_audit_log", "run", "--roles", "steward")
+}

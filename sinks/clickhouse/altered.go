@@ -1,0 +1,165 @@
+package clickhouse
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/sinks/clickhouse/migrations"
+)
+
+// A want is what a table or view is to be.
+type want struct {
+	engine string // its ending; View for a view
+	key    string // what it is sorted by begins with this
+}
+
+// wantedTables are the tables and views that the migrations leave behind.
+func wantedTables() (map[string]want, error) {
+	all, err := readMigrations(migrations.Files)
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[string]want{}
+	for _, m := range all {
+		s, err := parse(m)
+		if err != nil {
+			return nil, err
+		}
+		switch s.verb {
+		case makeTable:
+			wanted[s.name] = want{s.engine, s.key}
+		case makeView:
+			wanted[s.name] = want{engine: "View"}
+		case makeFeed:
+			wanted[s.name] = want{engine: "MaterializedView"}
+		case drop:
+			delete(wanted, s.name)
+		case alter: // only ever adds
+		}
+	}
+	return wanted, nil
+}
+
+// writtenTables are the tables that sinks write to, with name and type of each column that they write.
+func writtenTables() map[string]map[string]string {
+	tables := map[string]map[string]string{"copy_state": {}}
+	for _, fs := range feeds() {
+		for _, f := range fs {
+			tables[f.table] = f.types
+		}
+	}
+	for _, c := range stateColumns() {
+		tables["copy_state"][c.name] = c.typ
+	}
+	return tables
+}
+
+type tableIs struct {
+	Name   string `ch:"name"`
+	Engine string `ch:"engine"`
+	Key    string `ch:"sorting_key"`
+}
+
+type columnIs struct {
+	Table string `ch:"table"`
+	Name  string `ch:"name"`
+	Type  string `ch:"type"`
+	Kind  string `ch:"default_kind"`
+}
+
+// unaltered compares the tables with what the migrations have made them, and their columns
+// with those that are written. All differences are told at once.
+func (db *DB) unaltered(ctx context.Context) error {
+	wanted, err := wantedTables()
+	if err != nil {
+		return err
+	}
+	tables, err := query[tableIs](ctx, db, "reading system.tables",
+		"SELECT name, engine, sorting_key FROM system.tables WHERE database = ?", db.cfg.Database)
+	if err != nil {
+		return err
+	}
+	columns, err := query[columnIs](ctx, db, "reading system.columns",
+		"SELECT table, name, type, default_kind FROM system.columns WHERE database = ?", db.cfg.Database)
+	if err != nil {
+		return err
+	}
+	differences := compareTables(db.onServers(wanted), tables)
+	written := writtenTables()
+	if db.cfg.Cluster != "" {
+		for name, c := range maps.Clone(written) {
+			written[name+"_local"] = c
+		}
+	}
+	differences = append(differences, compareColumns(written, columns)...)
+	if len(differences) == 0 {
+		return nil
+	}
+	return fmt.Errorf("checking database %s: %w: %s", db.cfg.Database, ErrAltered, strings.Join(differences, "; "))
+}
+
+// onServers adds what stands in front of each table on a cluster.
+func (db *DB) onServers(wanted map[string]want) map[string]want {
+	if db.cfg.Cluster == "" {
+		return wanted
+	}
+	both := map[string]want{}
+	for name, w := range wanted {
+		both[name+"_local"] = w
+		if w.engine != "MaterializedView" {
+			both[name] = want{engine: "Distributed"}
+		}
+	}
+	return both
+}
+
+func compareTables(wanted map[string]want, tables []tableIs) []string {
+	there := map[string]tableIs{}
+	for _, t := range tables {
+		there[t.Name] = t
+	}
+	var differences []string
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		w, is := wanted[name], there[name]
+		switch {
+		case is.Name == "":
+			differences = append(differences, fmt.Sprintf("%s is missing (millrace migrate --again makes it anew, empty)", name))
+		case strings.TrimPrefix(is.Engine, "Replicated") != strings.TrimPrefix(w.engine, "Replicated"):
+			differences = append(differences, fmt.Sprintf("table %s has the engine %s, wanted is %s", name, is.Engine, w.engine))
+		case is.Key != w.key && !strings.HasPrefix(is.Key, w.key+","):
+			differences = append(differences, fmt.Sprintf("table %s is sorted by (%s), wanted is (%s)", name, is.Key, w.key))
+		}
+	}
+	return differences
+}
+
+func compareColumns(written map[string]map[string]string, columns []columnIs) []string {
+	there := map[string]map[string]columnIs{}
+	for _, c := range columns {
+		if there[c.Table] == nil {
+			there[c.Table] = map[string]columnIs{}
+		}
+		there[c.Table][c.Name] = c
+	}
+	var differences []string
+	for _, table := range slices.Sorted(maps.Keys(written)) {
+		if there[table] == nil {
+			continue // the table is missing, which is told
+		}
+		for _, name := range slices.Sorted(maps.Keys(written[table])) {
+			typ, is := written[table][name], there[table][name]
+			switch {
+			case is.Name == "":
+				differences = append(differences, fmt.Sprintf("table %s: column %s is missing, wanted is %s", table, name, typ))
+			case is.Type != typ:
+				differences = append(differences, fmt.Sprintf("table %s: column %s is %s, wanted is %s", table, name, is.Type, typ))
+			case is.Kind != "" && is.Kind != "DEFAULT":
+				differences = append(differences, fmt.Sprintf("table %s: column %s is computed (%s), wanted is one that is stored as written", table, name, is.Kind))
+			}
+		}
+	}
+	return differences
+}

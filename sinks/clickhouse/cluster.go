@@ -1,0 +1,116 @@
+package clickhouse
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A shape is how a cluster is laid out, as the server that is asked knows it.
+type shape struct {
+	Shards   uint64 `ch:"shards"`
+	Replicas uint64 `ch:"replicas"` // of the shard that has most
+}
+
+// clusterShape asks for the layout of the cluster. One that the server does not know is an error.
+func (db *DB) clusterShape(ctx context.Context) (shape, error) {
+	rows, err := queryOn[shape](ctx, db.conn, "reading the layout of the cluster",
+		"SELECT uniqExact(shard_num) AS shards, toUInt64(max(replica_num)) AS replicas FROM system.clusters WHERE cluster = ?", db.cfg.Cluster)
+	if err != nil {
+		return shape{}, err
+	}
+	if len(rows) != 1 || rows[0].Shards == 0 {
+		known, err := queryOn[struct {
+			Name string `ch:"cluster"`
+		}](ctx, db.conn, "listing the clusters", "SELECT DISTINCT cluster FROM system.clusters ORDER BY cluster")
+		names := make([]string, len(known))
+		for i, k := range known {
+			names[i] = k.Name
+		}
+		if err != nil {
+			return shape{}, err
+		}
+		return shape{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, orNothing(names))
+	}
+	db.replicas.Store(int32(rows[0].Replicas))
+	return rows[0], nil
+}
+
+func orNothing(words []string) string {
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ", ")
+}
+
+// onCluster are the settings of whatever is asked of a cluster: a question with topic and
+// partition goes to their one shard, and what is read comes from the replica that
+// is also written to, for as long as there is one.
+func (c Config) onCluster() ch.Settings {
+	if c.Cluster == "" {
+		return nil
+	}
+	return ch.Settings{
+		"optimize_skip_unused_shards":                        1,
+		"load_balancing":                                     "in_order",
+		"prefer_localhost_replica":                           0,
+		"fallback_to_stale_replicas_for_distributed_queries": 0,
+	}
+}
+
+// insertsOnCluster are the settings of an insert: it is answered when the rows are on
+// their shard, on as many replicas as are asked for, and not when the server has put them by.
+func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
+	if db.cfg.Cluster == "" {
+		return nil, nil
+	}
+	quorum := db.cfg.InsertQuorum
+	if quorum == "all" {
+		if db.replicas.Load() == 0 {
+			if _, err := db.clusterShape(ctx); err != nil {
+				return nil, err
+			}
+		}
+		quorum = strconv.Itoa(int(db.replicas.Load()))
+	}
+	return []proto.Setting{
+		{Key: "distributed_foreground_insert", Value: "1"},
+		{Key: "insert_distributed_sync", Value: "1"}, // as older servers call it
+		{Key: "load_balancing", Value: "in_order"},
+		{Key: "prefer_localhost_replica", Value: "0"},
+		{Key: "insert_quorum", Value: quorum},
+		{Key: "insert_quorum_timeout", Value: "60000"},
+	}, nil
+}
+
+// ended waits until no server of the cluster runs an insert whose id begins with prefix any
+// more: one that was stopped may have sent its rows on to a shard. Servers that are away are not asked: what
+// they may still do lands twice and is made one when it is read.
+func (db *DB) ended(ctx context.Context, prefix string) error {
+	if db.cfg.Cluster == "" {
+		return nil
+	}
+	const running = "SELECT count() FROM clusterAllReplicas(?, system.processes) WHERE startsWith(initial_query_id, ?)" +
+		" SETTINGS skip_unavailable_shards = 1"
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		var n uint64
+		err := db.conn.QueryRow(ctx, running, db.cfg.Cluster, prefix).Scan(&n)
+		if hasCode(err, codeAccessDenied) {
+			db.log.Warn("may not look at what other servers run; rows may land twice and are made one when they are read", "error", err)
+			return nil
+		}
+		if err != nil || n == 0 {
+			return err
+		}
+		if err := retry.Sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}

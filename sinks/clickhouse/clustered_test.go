@@ -1,0 +1,125 @@
+package clickhouse_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+var update = flag.Bool("update", false, "write testdata/cluster")
+
+// What each migration is on a cluster stands in testdata/cluster, and the engine's own parser
+// takes every statement of it.
+func TestClusterForm(t *testing.T) {
+	db := clickhousetest.OpenEmpty(t)
+	steps, err := clickhouse.ClusterForm("main", "millrace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[string]bool{}
+	for _, s := range steps {
+		t.Run(s.Name, func(t *testing.T) {
+			name := filepath.Join("testdata", "cluster", s.Name+".sql")
+			made[name] = true
+			got := strings.Join(s.Statements, ";\n\n") + ";\n"
+			if *update {
+				if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s\n(go test ./sinks/clickhouse -run TestClusterForm -update, once it is meant)", got, want)
+			}
+			for _, statement := range s.Statements {
+				if !strings.Contains(statement, " ON CLUSTER `main`") {
+					t.Errorf("not on the cluster: %s", statement)
+				}
+				if lines, err := db.Strings(t.Context(), "EXPLAIN AST "+statement); err != nil || len(lines) == 0 {
+					t.Errorf("the engine cannot read it: %v\n%s", err, statement)
+				}
+			}
+		})
+	}
+	files, err := filepath.Glob(filepath.Join("testdata", "cluster", "*.sql"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !made[f] {
+			t.Errorf("%s belongs to no migration", f)
+		}
+	}
+}
+
+// Forms that no migration has yet, and those that a cluster cannot have.
+func TestClusterFormOf(t *testing.T) {
+	const table = "CREATE TABLE IF NOT EXISTS {db}.t (\n  topic String,\n  part UInt16,\n  off UInt64\n) ENGINE = MergeTree\nORDER BY off"
+	const state = "CREATE TABLE IF NOT EXISTS {db}.s (\n  account String,\n  store String,\n  space String,\n  item String\n) ENGINE = Null"
+	for name, tc := range map[string]struct {
+		before []string
+		is     string
+		want   string // the statements, or the error
+	}{
+		"a column": {[]string{table}, "ALTER TABLE {db}.t ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)) AFTER off",
+			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)) AFTER off|" +
+				"ALTER TABLE {db}.t ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 AFTER off"},
+		"an index": {[]string{table}, "ALTER TABLE {db}.t ADD INDEX IF NOT EXISTS i off TYPE minmax",
+			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD INDEX IF NOT EXISTS i off TYPE minmax"},
+		"a drop": {[]string{table}, "DROP TABLE IF EXISTS {db}.t SYNC",
+			"DROP TABLE IF EXISTS {db}.t ON CLUSTER `c` SYNC|DROP TABLE IF EXISTS {db}.t_local ON CLUSTER `c` SYNC"},
+		"a feed": {[]string{state, strings.Replace(state, "{db}.s", "{db}.u", 1)}, "CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.f TO {db}.u AS SELECT * FROM {db}.s",
+			"CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.f_local ON CLUSTER `c` TO {db}.u_local AS SELECT * FROM {db}.s_local"},
+		"a table that takes no rows to keep": {nil, state,
+			"CREATE TABLE IF NOT EXISTS {db}.s_local ON CLUSTER `c` (\n  account String,\n  store String,\n  space String,\n  item String\n) ENGINE = Null|" +
+				"CREATE TABLE IF NOT EXISTS {db}.s ON CLUSTER `c` AS {db}.s_local\nENGINE = Distributed('c', 'd', 's_local', cityHash64(account, store, space, item))"},
+		"a feed across shards": {[]string{table, state}, "CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.f TO {db}.t AS SELECT * FROM {db}.s", "t is spread otherwise than what feeds it"},
+		"a view across shards": {[]string{table, state}, "CREATE OR REPLACE VIEW {db}.v AS SELECT * FROM {db}.s JOIN {db}.t", "spread in different ways"},
+		"a view of an unknown": {nil, "CREATE OR REPLACE VIEW {db}.v AS SELECT * FROM {db}.t", "asks t, which no migration before it makes"},
+		"nothing to spread by": {nil, "CREATE TABLE IF NOT EXISTS {db}.t (\n  off UInt64\n) ENGINE = MergeTree\nORDER BY off", "its rows cannot be spread"},
+		"not to be run again":  {nil, "CREATE VIEW {db}.v AS SELECT 1", "none of the forms that can be run again"},
+		"two statements":       {nil, "DROP TABLE IF EXISTS {db}.a; DROP TABLE IF EXISTS {db}.b", "none of the forms that can be run again"},
+		"a drop that may fail": {nil, "DROP TABLE {db}.a", "none of the forms that can be run again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := clickhouse.ClusterFormOf("c", "d", append(tc.before, tc.is))
+			if err != nil {
+				if !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("got the error %v, want %s", err, tc.want)
+				}
+			} else if strings.Join(got, "|") != tc.want {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "|"), tc.want)
+			}
+		})
+	}
+}
+
+func TestReadMigrations(t *testing.T) {
+	file := &fstest.MapFile{Data: []byte("SELECT 1")}
+	for name, tc := range map[string]struct {
+		files fstest.MapFS
+		want  string
+	}{
+		"a gap":       {fstest.MapFS{"0001_a.sql": file, "0003_b.sql": file}, "0003_b.sql is not number 2"},
+		"two of one":  {fstest.MapFS{"0001_a.sql": file, "0001_b.sql": file}, "0001_b.sql is not number 2"},
+		"no number":   {fstest.MapFS{"a.sql": file}, "a.sql is not number 1"},
+		"in a row":    {fstest.MapFS{"0001_a.sql": file, "0002_b.sql": file}, ""},
+		"other files": {fstest.MapFS{"0001_a.sql": file, "migrations.go": file}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := clickhouse.ReadMigrations(tc.files)
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %s", err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,278 @@
+package clickhouse_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// open returns a DB as configured, closed with the test.
+func open(t *testing.T, cfg clickhouse.Config) *clickhouse.DB {
+	t.Helper()
+	db, err := clickhouse.Open(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// works says whether a DB can do all that connections are for: insert, look up, read.
+func works(t *testing.T, db *clickhouse.DB, from int64) error {
+	t.Helper()
+	c := change("works", time.Duration(from)*time.Second)
+	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, from, c)); err != nil {
+		return err
+	}
+	if err := clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, from, c)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	got, err := db.Records(ctx, []schemas.Copy{copyOf(c)})
+	if err != nil {
+		return err
+	}
+	compare(t, "what was just stored", got[0].GetManifest(), recordOf(c))
+	return nil
+}
+
+// listen returns a listener on loopback, closed with the test.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func passAll(string, func()) bool { return true }
+
+// dead is an address where nobody listens.
+func dead(t *testing.T) string {
+	l := listen(t)
+	l.Close()
+	return l.Addr().String()
+}
+
+// serve answers every connection, which it then closes.
+func serve(t *testing.T, answer func(net.Conn)) string {
+	l := listen(t)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				answer(c)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// certificates are an authority, and what it says of a server called ch.test.
+func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	server := &x509.Certificate{SerialNumber: big.NewInt(2), DNSNames: []string{"ch.test"},
+		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, authority, authority, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if authority, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	if der, err = x509.CreateCertificate(rand.Reader, server, authority, &key.PublicKey, key); err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(authority)
+	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// The embedded engine speaks no TLS, so a proxy of the test does in front of it.
+func TestTLS(t *testing.T) {
+	db := clickhousetest.Open(t)
+	pool, certificate := certificates(t)
+	l := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{certificate}})
+	go relay(l, clickhousetest.Addr(t), new(atomic.Bool), passAll)
+	inClear := serve(t, func(c net.Conn) { // what a server of ClickHouse says to a greeting that it cannot read
+		_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n")
+		_, _ = io.Copy(io.Discard, c)
+	})
+	onlyTLS := serve(t, func(c net.Conn) { // what OpenSSL says to one who speaks in clear: a fatal alert
+		_, _ = c.Write([]byte{21, 3, 1, 0, 2, 2, 10})
+	})
+	var unknown x509.UnknownAuthorityError
+	var hostname x509.HostnameError
+	for name, tc := range map[string]struct {
+		addr string
+		tls  *tls.Config
+		want func(error) bool
+	}{
+		"own authority":          {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "ch.test"}, func(err error) bool { return err == nil }},
+		"unknown authority":      {l.Addr().String(), &tls.Config{ServerName: "ch.test"}, func(err error) bool { return errors.As(err, &unknown) }},
+		"another server":         {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "other.test"}, func(err error) bool { return errors.As(err, &hostname) }},
+		"the address's own name": {l.Addr().String(), &tls.Config{RootCAs: pool}, func(err error) bool { return errors.As(err, &hostname) }},
+		"in clear to TLS": {onlyTLS, nil, func(err error) bool {
+			return strings.Contains(err.Error(), "this port speaks TLS, and this connection does not")
+		}},
+		"TLS to clear": {inClear, &tls.Config{RootCAs: pool, ServerName: "ch.test"}, func(err error) bool { return strings.Contains(err.Error(), "this port does not speak TLS") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := db.Config()
+			cfg.Addresses, cfg.TLS = []string{tc.addr}, tc.tls
+			other := open(t, cfg)
+			err := other.Check(t.Context())
+			if err == nil {
+				err = errors.Join(other.CheckWrites(t.Context()), other.Ping(t.Context()), works(t, other, 0))
+			}
+			if !tc.want(err) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// Addresses that are dead, or silent, cost their time once; what answered last is asked first.
+func TestFailover(t *testing.T) {
+	db := clickhousetest.Open(t)
+	var asked atomic.Int32
+	silent := serve(t, func(c net.Conn) {
+		asked.Add(1)
+		_, _ = io.Copy(io.Discard, c)
+	})
+	cfg := db.Config()
+	cfg.Addresses, cfg.DialTimeout = []string{dead(t), silent, clickhousetest.Addr(t)}, 300*time.Millisecond
+	other := open(t, cfg)
+	if err := other.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := asked.Load()
+	if before == 0 {
+		t.Error("the silent address was not tried before the one behind it")
+	}
+	for i := range int64(3) {
+		if err := works(t, other, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := asked.Load(); got != before {
+		t.Errorf("the silent address was tried %d times more, although another had answered", got-before)
+	}
+}
+
+// A server that goes away in mid-work is replaced by the next address.
+func TestFailoverLater(t *testing.T) {
+	db := clickhousetest.Open(t)
+	first := newProxy(t, clickhousetest.Addr(t))
+	cfg := db.Config()
+	cfg.Addresses = []string{first.addr, clickhousetest.Addr(t)}
+	other := open(t, cfg)
+	if err := works(t, other, 0); err != nil {
+		t.Fatal(err)
+	}
+	first.close()
+	for i := range int64(3) {
+		// What was under way on the old connections fails, and is done again.
+		err := works(t, other, 1)
+		if err == nil {
+			break
+		}
+		if retry.ClassOf(err) != retry.ClassUnavailable || i == 2 {
+			t.Fatalf("after the first server went away: %v", err)
+		}
+	}
+	if got := count(t, db, "audit_log_v"); got != "2" {
+		t.Errorf("the view has %s rows, want 2", got)
+	}
+}
+
+func TestAllAddressesDead(t *testing.T) {
+	one, two := dead(t), dead(t)
+	db := open(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
+	for name, err := range map[string]error{
+		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()), "Store": works(t, db, 0),
+	} {
+		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, clickhouse.ErrMigration) ||
+			!strings.Contains(err.Error(), "at "+one+":") || !strings.Contains(err.Error(), "at "+two+":") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s = %v, want class unavailable, and what is wrong with each address", name, err)
+		}
+	}
+}
+
+// libchdb does not survive a wrong password, so a server of the test refuses the greeting here, as ClickHouse does.
+func TestRefusedGreeting(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code proto.Error
+		want string // of an error of access; empty: it is another
+	}{
+		"a wrong password":   {516, "wrong user or password for user ann"},
+		"an unknown user":    {192, "wrong user or password for user ann"},
+		"from elsewhere":     {195, "user ann may not connect from here"},
+		"a database's grant": {497, "user ann lacks a grant"},
+		"a server read-only": {164, "user ann may only read on this server"},
+		"a disk read-only":   {242, "the table takes no rows now"},
+		"too many at a time": {202, ""},
+		"no such database":   {81, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := serve(t, func(c net.Conn) {
+				if _, err := c.Read(make([]byte, 1024)); err != nil {
+					return
+				}
+				var b proto.Buffer
+				proto.ServerCodeException.Encode(&b)
+				b.PutInt32(int32(tc.code))
+				b.PutString("DB::Exception")
+				b.PutString("what the server says")
+				b.PutString("")
+				b.PutBool(false)
+				_, _ = io.Copy(c, bytes.NewReader(b.Buf))
+			})
+			db := open(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
+			_, migrated := db.Migrate(t.Context())
+			for what, err := range map[string]error{"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated} {
+				switch access := errors.Is(err, clickhouse.ErrAccess); {
+				case err == nil || access != (tc.want != "") || !strings.Contains(err.Error(), tc.want):
+					t.Errorf("%s = %v, want %s", what, err, tc.want)
+				case !strings.Contains(err.Error(), "what the server says") || strings.Contains(err.Error(), "hunter2"):
+					t.Errorf("%s = %v", what, err)
+				case errors.Is(err, clickhouse.ErrMigration):
+					t.Errorf("%s = %v: a refusal is read as a fact", what, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,131 @@
+package clickhouse
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+)
+
+// reach tries the addresses, each for as long as one attempt may take, the one that
+// answered last first: a dead one costs its time once. Its error tells of every address.
+func (db *DB) reach(ctx context.Context, try func(ctx context.Context, addr string) error) error {
+	var all error
+	first := int(db.answered.Load())
+	for i := range db.cfg.Addresses {
+		n := (first + i) % len(db.cfg.Addresses)
+		err := db.attempt(ctx, db.cfg.Addresses[n], try)
+		if err == nil {
+			db.answered.Store(int32(n))
+			return nil
+		}
+		if all == nil {
+			all = err
+		} else {
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return all
+}
+
+func (db *DB) attempt(ctx context.Context, addr string, try func(ctx context.Context, addr string) error) error {
+	ctx, cancel := context.WithTimeout(ctx, db.cfg.DialTimeout)
+	defer cancel()
+	if err := try(ctx, addr); err != nil {
+		return fmt.Errorf("connecting to ClickHouse at %s: %w", addr, cause(ctx, err))
+	}
+	return nil
+}
+
+// connect makes one connection, encrypted where that is asked for.
+func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
+	dialer := &net.Dialer{}
+	if c.TLS == nil {
+		return dialer.DialContext(ctx, "tcp", addr)
+	}
+	conn, err := (&tls.Dialer{NetDialer: dialer, Config: c.TLS}).DialContext(ctx, "tcp", addr)
+	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) {
+		return nil, fmt.Errorf("%w: this port does not speak TLS", err)
+	}
+	return conn, err
+}
+
+// strategy is how the driver makes its connections: as inserts make theirs.
+func (db *DB) strategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) (r ch.DialResult, err error) {
+	one := *o
+	one.DialTimeout = db.cfg.DialTimeout
+	err = db.reach(ctx, func(ctx context.Context, addr string) (err error) {
+		r, err = dial(ctx, addr, &one)
+		return err
+	})
+	return r, err
+}
+
+// dial makes a connection for inserts to the first address that answers.
+func (db *DB) dial(ctx context.Context, as Login) (w *wire, err error) {
+	err = db.reach(ctx, func(ctx context.Context, addr string) (err error) {
+		w, err = db.dialOne(ctx, addr, as)
+		return err
+	})
+	return w, err
+}
+
+func (db *DB) dialOne(ctx context.Context, addr string, as Login) (*wire, error) {
+	conn, err := db.cfg.connect(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	w := &wire{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, new(proto.Buffer)), rev: revision}
+	defer w.watch(ctx)()
+	if err := w.hello(as); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// tlsAlert is the first byte of what a server says that was spoken to in clear where it speaks TLS.
+const tlsAlert = 21
+
+func (w *wire) hello(as Login) error {
+	w.out.ChainBuffer(proto.ClientHello{
+		Name: "millrace", Major: 1, ProtocolVersion: revision,
+		User: as.User, Password: as.Password,
+	}.Encode)
+	if _, err := w.out.Flush(); err != nil {
+		return err
+	}
+	code, err := w.in.UVarInt()
+	if err != nil {
+		return err
+	}
+	switch {
+	case proto.ServerCode(code) == proto.ServerCodeHello:
+		var hello proto.ServerHello
+		if err := hello.DecodeAware(w.in, revision); err != nil {
+			return err
+		}
+		w.rev = min(revision, hello.Revision)
+		return nil
+	case proto.ServerCode(code) == proto.ServerCodeException:
+		return w.exception()
+	case code == tlsAlert:
+		return errors.New("this port speaks TLS, and this connection does not")
+	}
+	return fmt.Errorf("unexpected packet %d instead of a greeting", code)
+}
+
+// watch makes reads and writes fail when ctx is done, until the returned function is called.
+func (w *wire) watch(ctx context.Context) (stop func()) {
+	w.conn.SetDeadline(time.Time{})
+	off := context.AfterFunc(ctx, func() { w.conn.SetDeadline(time.Unix(1, 0)) })
+	return func() { off() }
+}

@@ -1,0 +1,251 @@
+package clickhouse_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A pair is a cluster of two shards, each an engine of its own, that know each other. The embedded engine
+// passes no statement on to other servers and has no Keeper, so each is migrated by itself and replicates nothing.
+type pair struct {
+	engines [2]*embedded.Server
+	cluster [2]*clickhouse.DB // through either server
+	alone   [2]*clickhouse.DB // each server's own tables
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	var ports [2]net.Listener
+	var shards strings.Builder
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		ports[i] = l
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&shards, "<shard><internal_replication>true</internal_replication><replica><host>127.0.0.1</host><port>%s</port></replica></shard>", port)
+	}
+	p := &pair{}
+	for i, l := range ports {
+		s := clickhousetest.Start(t, embedded.Config{Settings: "<remote_servers><main>" + shards.String() + "</main></remote_servers>"})
+		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
+		p.engines[i] = s
+		for name, into := range map[string]**clickhouse.DB{"main": &p.cluster[i], "": &p.alone[i]} {
+			db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: name}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { db.Close() })
+			*into = db
+		}
+		plan, err := p.cluster[i].Plan(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.cluster[i].ApplyHere(t.Context(), plan); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// history is what 6 partitions tell: changes, checks and an incident of each.
+func histories() [][]*schemas.Delivery {
+	var all [][]*schemas.Delivery
+	for part := range int32(6) {
+		var of []schemas.Body
+		var checks []schemas.Body
+		for i := range 20 {
+			c := change(fmt.Sprintf("p%02d/%02d", part, i), time.Duration(i)*time.Hour)
+			of = append(of, c)
+			checks = append(checks, result(c, time.Duration(i+1)*time.Hour))
+		}
+		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/00", part),
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
+			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}}
+		for topic, bodies := range map[schemas.Topic][]schemas.Body{schemas.Changes: of, schemas.FixityResults: checks, schemas.Incidents: {incident}} {
+			batch := deliver(topic, 0, bodies...)
+			for _, d := range batch {
+				d.Partition = part
+			}
+			all = append(all, batch)
+		}
+	}
+	return all
+}
+
+// store puts a history into logs and state.
+func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	logs, state := clickhouse.NewSink(db), clickhouse.NewState(db)
+	for _, batch := range all {
+		if err := logs.Store(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+		if batch[0].Topic != schemas.Incidents {
+			if err := state.Store(ctx, batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// reads is what all questions of the read model answer, as text.
+func reads(t *testing.T, db *clickhouse.DB) string {
+	t.Helper()
+	var b strings.Builder
+	tell := func(v any, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s\n", text)
+	}
+	tell(db.Manifest(t.Context(), clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30}))
+	due, cursor, err := db.FixityDue(t.Context(), clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33})
+	tell(due, err)
+	due, cursor, err = db.FixityDue(t.Context(), clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: cursor})
+	tell(append(due, schemas.KnownCopy{Copy: schemas.Copy{Item: cursor.Item}}), err)
+	tell(db.CopyCounts(t.Context(), "acme"))
+	tell(db.CopyDelays(t.Context(), "acme"))
+	tell(db.Timeline(t.Context(), "acme", "photos", "p05/00"))
+	tell(db.OpenIncidents(t.Context(), "acme"))
+	tell(db.RoundResults(t.Context(), "round-1"))
+	tell(db.RoundFinal(t.Context(), "round-1"))
+	tell(db.CheckCounts(t.Context(), "acme"))
+	tell(db.Views(t.Context()))
+	var copies []schemas.Copy
+	for part := range 6 {
+		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/07", part)})
+	}
+	tell(db.Records(t.Context(), append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})))
+	return b.String()
+}
+
+func TestCluster(t *testing.T) {
+	p := newPair(t)
+	all := histories()
+	store(t, p.cluster[0], all)
+
+	single := clickhousetest.Open(t)
+	store(t, single, all)
+	want := reads(t, single)
+	for i, db := range p.cluster {
+		if err := db.Check(t.Context()); err != nil {
+			t.Errorf("Check through server %d: %v", i, err)
+		}
+		if err := db.CheckWrites(t.Context()); err != nil {
+			t.Errorf("CheckWrites through server %d: %v", i, err)
+		}
+		if got := reads(t, db); got != want {
+			t.Errorf("through server %d the answers are\n%s\nwant those of one server:\n%s", i, got, want)
+		}
+	}
+	t.Run("spread", p.spread)
+	t.Run("replay", func(t *testing.T) {
+		store(t, p.cluster[1], all)
+		if got := reads(t, p.cluster[0]); got != want {
+			t.Errorf("after a replay the answers are\n%s\nwant\n%s", got, want)
+		}
+		for _, table := range []string{"audit_log", "bit_log", "incidents"} {
+			if got, want := count(t, p.cluster[0], table), count(t, single, table); got != want {
+				t.Errorf("%s has %s rows, want %s: what had landed was inserted again", table, got, want)
+			}
+		}
+	})
+	t.Run("altered on the shards", func(t *testing.T) {
+		if err := p.alone[1].Exec(t.Context(), "ALTER TABLE {db}.job_log_local DROP COLUMN error"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.cluster[1].Check(t.Context()); err == nil || !strings.Contains(err.Error(), "table job_log_local: column error is missing") {
+			t.Errorf("Check = %v", err)
+		}
+	})
+	t.Run("other shards", func(t *testing.T) {
+		if err := p.alone[1].Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 3, now64(3) + 1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.cluster[1].Check(t.Context()); err == nil || !strings.Contains(err.Error(), "spread over 3 shards, and the cluster main has 2 now") {
+			t.Errorf("Check = %v", err)
+		}
+	})
+	t.Run("a shard is away", func(t *testing.T) { p.oneShardAway(t, all) })
+}
+
+// spread says that each partition of a log, and each copy of the state, is on one shard.
+func (p *pair) spread(t *testing.T) {
+	for what, table := range map[string]string{
+		"toString(part)": "audit_log_local", "toString(part) || ''": "bit_log_local", "account || store || space || item": "copy_state_local",
+	} {
+		var has [2][]string
+		for i, db := range p.alone {
+			var err error
+			if has[i], err = db.Strings(t.Context(), "SELECT DISTINCT "+what+" FROM {db}."+table); err != nil {
+				t.Fatal(err)
+			}
+			if len(has[i]) == 0 {
+				t.Errorf("shard %d has nothing of %s: it is not spread", i, table)
+			}
+		}
+		for _, v := range has[0] {
+			if slices.Contains(has[1], v) {
+				t.Errorf("%s of %s is on both shards", v, table)
+			}
+		}
+	}
+}
+
+// oneShardAway says that a partition's look-up asks its own shard alone: those of the other one go on.
+func (p *pair) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
+	lost, err := p.alone[1].Strings(t.Context(), "SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.engines[1].Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := clickhouse.NewSink(p.cluster[0])
+	before := count(t, p.alone[0], "audit_log_local")
+	for _, batch := range all {
+		if batch[0].Topic != schemas.Changes {
+			continue
+		}
+		err := s.Store(t.Context(), batch)
+		switch away := slices.Contains(lost, fmt.Sprint(batch[0].Partition)); {
+		case away && retry.ClassOf(err) != retry.ClassUnavailable:
+			t.Errorf("Store of partition %d, whose shard is away, = %v, want class unavailable", batch[0].Partition, err)
+		case !away && err != nil:
+			t.Errorf("Store of partition %d, whose shard is there: %v", batch[0].Partition, err)
+		}
+	}
+	if got := count(t, p.alone[0], "audit_log_local"); got != before {
+		t.Errorf("the shard that is there has %s rows, had %s", got, before)
+	}
+	if _, err := p.cluster[0].Manifest(t.Context(), clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos"}); err == nil {
+		t.Error("a manifest without one of its shards is no error")
+	}
+}

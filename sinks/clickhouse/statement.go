@@ -1,0 +1,73 @@
+package clickhouse
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// The forms that a migration may have. Each may be run again without harm.
+var (
+	comments    = regexp.MustCompile(`(?m)^--.*\n`)
+	createTable = regexp.MustCompile(`(?s)^CREATE TABLE IF NOT EXISTS \{db\}\.(\w+) \((.*)\n\) ENGINE = (\w+)(?:\(([^()]*)\))?(.*)$`)
+	createView  = regexp.MustCompile(`(?s)^CREATE OR REPLACE VIEW \{db\}\.(\w+) AS(.*)$`)
+	createFeed  = regexp.MustCompile(`(?s)^CREATE MATERIALIZED VIEW IF NOT EXISTS \{db\}\.(\w+) TO \{db\}\.(\w+) AS(.*)$`)
+	alterTable  = regexp.MustCompile(`(?s)^ALTER TABLE \{db\}\.(\w+)\s(.*)$`)
+	dropOne     = regexp.MustCompile(`(?s)^DROP (?:TABLE|VIEW) IF EXISTS \{db\}\.(\w+)(?: SYNC)?$`)
+	columnName  = regexp.MustCompile(`(?m)^  (\w+) `)
+	sortingKey  = regexp.MustCompile(`(?m)^ORDER BY (?:\(([^()]*)\)|(\w+))`)
+	reference   = regexp.MustCompile(`\{db\}\.(\w+)`)
+)
+
+type verb int
+
+const (
+	makeTable verb = iota + 1
+	makeView
+	makeFeed // a materialized view that feeds another table
+	alter
+	drop
+)
+
+// A statement is what a migration does, as far as others must know.
+type statement struct {
+	verb verb
+	name string
+	text string // without comments
+	// Of a table:
+	columns map[string]bool
+	engine  string
+	args    string // of the engine
+	key     string // what it is sorted by
+	rest    string // behind the engine
+	body    string // the columns, the question of a view, the change of a table
+	target  string // of a feed
+}
+
+// parse reads a migration; one of another form is an error.
+func parse(m migration) (statement, error) {
+	text := strings.TrimSpace(comments.ReplaceAllString(m.statement, ""))
+	s := statement{text: text}
+	if g := createTable.FindStringSubmatch(text); g != nil {
+		s.verb, s.name, s.body, s.engine, s.args, s.rest = makeTable, g[1], g[2], g[3], g[4], g[5]
+		s.columns = map[string]bool{}
+		for _, c := range columnName.FindAllStringSubmatch(s.body, -1) {
+			s.columns[c[1]] = true
+		}
+		if k := sortingKey.FindStringSubmatch(s.rest); k != nil {
+			s.key = k[1] + k[2]
+		}
+	} else if g := createView.FindStringSubmatch(text); g != nil {
+		s.verb, s.name, s.body = makeView, g[1], g[2]
+	} else if g := createFeed.FindStringSubmatch(text); g != nil {
+		s.verb, s.name, s.target, s.body = makeFeed, g[1], g[2], g[3]
+	} else if g := alterTable.FindStringSubmatch(text); g != nil {
+		s.verb, s.name, s.body = alter, g[1], g[2]
+	} else if g := dropOne.FindStringSubmatch(text); g != nil {
+		s.verb, s.name = drop, g[1]
+	} else {
+		return s, fmt.Errorf("migration %s is of none of the forms that can be run again: CREATE TABLE IF NOT EXISTS, CREATE OR REPLACE VIEW, "+
+			"CREATE MATERIALIZED VIEW IF NOT EXISTS ... TO, ALTER TABLE, DROP ... IF EXISTS", m)
+	}
+	return s, nil
+}

@@ -1,0 +1,21 @@
+CREATE TABLE IF NOT EXISTS `millrace`.job_log_local ON CLUSTER `main` (
+  id FixedString(16) CODEC(NONE),
+  ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+  ns UInt32 CODEC(ZSTD(1)),
+  topic LowCardinality(String),
+  inc UInt32,
+  part UInt16,
+  off UInt64 CODEC(ZSTD(1)),
+  INDEX position off TYPE minmax GRANULARITY 64,
+  name String CODEC(ZSTD(1)),
+  finished Nullable(DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
+  counts Map(String, Int64) CODEC(ZSTD(1)),
+  error String CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/millrace/job_log', '{replica}')
+PARTITION BY toYYYYMM(ts)
+ORDER BY (name, ts, id)
+SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
+  fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS `millrace`.job_log ON CLUSTER `main` AS `millrace`.job_log_local
+ENGINE = Distributed('main', 'millrace', 'job_log_local', cityHash64(topic, part));

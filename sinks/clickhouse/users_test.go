@@ -1,0 +1,137 @@
+package clickhouse_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+)
+
+// What docs/clickhouse.md says that each user needs.
+var (
+	migrateGrants = []string{
+		"CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP TABLE, DROP VIEW, ALTER TABLE, ALTER VIEW, SELECT, INSERT ON millrace.*", "TABLE ENGINE ON *",
+	}
+	sinkGrants   = []string{"SELECT, INSERT ON millrace.*", "KILL QUERY ON *.*"}
+	readerGrants = []string{"SELECT ON millrace.*"}
+)
+
+const readOnlyProfile, strictProfile = "limits", "strict"
+
+// users is a document of users, each with the password "secret <name>".
+func users(t *testing.T, of map[string][]string) string {
+	t.Helper()
+	var b strings.Builder
+	for name, grants := range of {
+		profile := "default"
+		if grants[0] == readOnlyProfile || grants[0] == strictProfile {
+			profile, grants = grants[0], grants[1:]
+		}
+		fmt.Fprintf(&b, "<%s><password>secret %[1]s</password><networks><ip>127.0.0.1</ip></networks><profile>%s</profile><quota>default</quota><grants>", name, profile)
+		for _, g := range grants {
+			fmt.Fprintf(&b, "<query>GRANT %s</query>", g)
+		}
+		fmt.Fprintf(&b, "</grants></%s>", name)
+	}
+	return "<clickhouse><profiles><default/><limits><readonly>2</readonly></limits><strict><readonly>1</readonly></strict></profiles><quotas><default/></quotas>" +
+		"<users><default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota></default>" + b.String() + "</users></clickhouse>"
+}
+
+// The embedded engine knows users, passwords, profiles and grants as a server does.
+func TestUsers(t *testing.T) {
+	server := clickhousetest.Start(t, embedded.Config{Users: users(t, map[string][]string{
+		"owner":   migrateGrants,
+		"sink":    sinkGrants,
+		"noquery": {"SELECT, INSERT ON millrace.*"},
+		"reader":  readerGrants,
+		"limited": append([]string{readOnlyProfile}, readerGrants...),
+		"strict":  append([]string{strictProfile}, readerGrants...),
+		"blind":   {"SELECT ON other.*"},
+		"half":    {"SELECT ON millrace.*", "INSERT ON millrace.audit_log", "INSERT ON millrace.copy_state"},
+		"part":    {"SELECT ON millrace.schema_migrations", "SELECT ON millrace.audit_log"},
+	})})
+	as := func(user, reader string) *clickhouse.DB {
+		cfg := clickhouse.Config{Addresses: []string{server.Addr()}, User: user, Password: "secret " + user}
+		if reader != "" {
+			cfg.Reader = clickhouse.Login{User: reader, Password: "secret " + reader}
+		}
+		return open(t, cfg)
+	}
+	if _, err := as("sink", "").Migrate(t.Context()); !errors.Is(err, clickhouse.ErrAccess) || !strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
+		t.Errorf("Migrate as one who may not = %v, want the grant CREATE DATABASE named", err)
+	}
+	if err := as("blind", "").Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) && !errors.Is(err, clickhouse.ErrAccess) {
+		t.Errorf("Check before there is a database = %v", err)
+	}
+	owner := as("owner", "")
+	if _, err := owner.Migrate(t.Context()); err != nil {
+		t.Fatalf("Migrate with the grants of the documentation: %v", err)
+	}
+	plan, err := owner.Plan(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := owner.Apply(t.Context(), plan); err != nil {
+		t.Fatalf("Migrate again with the grants of the documentation: %v", err)
+	}
+	next := int64(0) // offset
+	for name, tc := range map[string]struct {
+		user, reader string
+		reads        string // what Check says; empty: nothing
+		writes       string // what CheckWrites says
+	}{
+		"one for all":                    {"sink", "", "", ""},
+		"a reader":                       {"sink", "reader", "", ""},
+		"a reader whose profile says so": {"sink", "limited", "", ""},
+		"a reader who may set nothing":   {"sink", "strict", "user strict may not even set a time limit (readonly = 1 in its profile): give it readonly = 2", ""},
+		"a reader who sees nothing":      {"sink", "blind", "user blind lacks", ""},
+		"a reader who sees part":         {"sink", "part", "user part lacks these grants: SELECT ON millrace.admin_log, ", ""},
+		"a writer who may only read":     {"reader", "", "", "user reader lacks these grants: INSERT ON millrace.* (such as GRANT INSERT ON millrace.* TO reader)"},
+		"a writer whose profile reads":   {"limited", "", "", "user limited may only read on this server"},
+		"a writer of two tables":         {"half", "reader", "", "user half lacks these grants: INSERT ON millrace.admin_log, INSERT ON millrace.bit_log, "},
+		"a writer who may not kill":      {"noquery", "", "", ""},
+		"a writer who sees nothing":      {"blind", "reader", "", "user blind lacks these grants: INSERT ON millrace.*, SELECT ON millrace.*"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := as(tc.user, tc.reader)
+			checkAccess(t, "Check", db.Check(t.Context()), tc.reads)
+			checkAccess(t, "CheckWrites", db.CheckWrites(t.Context()), tc.writes)
+			if tc.reads+tc.writes == "" {
+				next++
+				if err := works(t, db, next); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	t.Run("who reads", func(t *testing.T) {
+		// The user may do nothing: what is read, the reader reads, time limits and lists of copies too.
+		db := as("blind", "limited")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if got := reads(t, db); got != reads(t, owner) {
+			t.Errorf("the reader is told\n%s", got)
+		}
+		if _, err := db.Manifest(ctx, clickhouse.ManifestQuery{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func checkAccess(t *testing.T, what string, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s = %v, want nothing", what, err)
+	case want != "" && (!errors.Is(err, clickhouse.ErrAccess) || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s = %v, want %s", what, err, want)
+	case err != nil && strings.Contains(err.Error(), "secret "):
+		t.Errorf("%s tells a password: %v", what, err)
+	}
+}
