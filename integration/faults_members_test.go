@@ -102,21 +102,27 @@ func spawn(t *testing.T, cfg kafka.Config, s memberSpec) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return begin(t, s.Name, exec.Command(self), memberEnv+"="+string(text))
+}
+
+// begin starts a program that ends with the test. What it says is shown if the test fails.
+func begin(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
+	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	p := &process{cmd: exec.Command(self)}
-	p.cmd.Env = append(os.Environ(), memberEnv+"="+string(text))
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	if p.exited, err = harness.Spawn(p.cmd); err != nil {
+	p := &process{cmd: cmd}
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if p.exited, err = harness.Spawn(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		p.kill()
 		if said, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
-			t.Logf("%s (%v) said last:\n%s", s.Name, p.cmd.ProcessState, said[max(0, len(said)-3000):])
+			t.Logf("%s (%v) said last:\n%s", name, cmd.ProcessState, said[max(0, len(said)-3000):])
 		}
 	})
 	return p
@@ -126,6 +132,16 @@ func spawn(t *testing.T, cfg kafka.Config, s memberSpec) *process {
 func (p *process) kill() {
 	p.cmd.Process.Kill()
 	<-p.exited
+}
+
+// stop ends p in order.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	p.signal(t, syscall.SIGTERM)
+	<-p.exited
+	if !p.cmd.ProcessState.Success() {
+		t.Errorf("it did not stop cleanly: %v", p.cmd.ProcessState)
+	}
 }
 
 func (p *process) signal(t *testing.T, s os.Signal) {

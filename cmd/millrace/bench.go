@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,56 +14,78 @@ import (
 )
 
 func newBench() *cobra.Command {
-	return noun("bench", "Take figures, and hold them against their targets", newBenchRuntime(), newBenchSide(), newBenchBroker())
+	return noun("bench", "Take figures, and hold them against their targets", newBenchRuntime(), newBenchSink(), newBenchSide(), newBenchSinkSide(), newBenchBroker())
 }
 
 func newBenchRuntime() *cobra.Command {
-	var (
-		cfg          bench.Config
-		rows, output string
-	)
-	c := &cobra.Command{
-		Use:   "runtime",
-		Short: "Take the figures of the stream runtime, in one table",
-		Long: `Takes the figures of the stream runtime on this machine, now: on a broker in memory on
+	var f benchFlags
+	c := f.command("runtime", "Take the figures of the stream runtime, in one table", `Takes the figures of the stream runtime on this machine, now: on a broker in memory on
 loopback that is another process, each figure for itself, those with a peer in turns with it. It takes about four
 minutes, and figures mean little on a machine that does anything else meanwhile. What the
 rounds gave goes to standard error.
 
-A peer that is not there is reported as absent; 'make peers' builds them.
+A peer that is not there is reported as absent; 'make peers' builds them.`, bench.Runtime)
+	c.Flags().StringVar(&f.cfg.Peers, "peers", "", "`DIR` of the peers' programs (default: peers, beside this program)")
+	return c
+}
+
+func newBenchSink() *cobra.Command {
+	var f benchFlags
+	c := f.command("sink", "Take the figures of the sink, in one table", `Takes the figures of the sink on this machine, now: a broker in memory, the sink and an embedded
+ClickHouse are processes that share it. It takes about ten minutes, and figures mean little on a machine that does
+anything else meanwhile. What the rounds gave goes to standard error.
+
+Rows of the tables that are read are made by the engine itself (--rows).`, bench.Sink)
+	c.Flags().IntVar(&f.cfg.Filled, "rows", 0, "`N` rows of the tables that are read, a multiple of 1,000 (default: 10 million)")
+	return c
+}
+
+// benchFlags are those that all tables of figures have.
+type benchFlags struct {
+	cfg          bench.Config
+	rows, output string
+}
+
+func (f *benchFlags) command(name, short, long string, take func(context.Context, bench.Config) ([]bench.Row, error)) *cobra.Command {
+	c := &cobra.Command{
+		Use:   name,
+		Short: short,
+		Long: long + `
 
 Exit codes: 0 all figures were taken, also where a target was missed (see MET), 2 usage,
 130 interrupted.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return fmt.Errorf("%w: --output is table or json, not %q", errUsage, output)
-			}
-			var err error
-			if cfg.Rows, err = regexp.Compile(rows); err != nil {
-				return fmt.Errorf("%w: --row: %w", errUsage, err)
-			}
-			if cfg.Self, err = os.Executable(); err != nil {
+			if err := oneOf(f.output, "table", "json"); err != nil {
 				return err
 			}
-			if cfg.Peers == "" {
-				cfg.Peers = filepath.Join(filepath.Dir(cfg.Self), "peers")
+			if f.cfg.Filled < 0 || f.cfg.Filled%1000 != 0 {
+				return fmt.Errorf("%w: --rows is a multiple of 1,000, not %d", errUsage, f.cfg.Filled)
 			}
-			cfg.Progress = c.ErrOrStderr()
-			table, err := bench.Run(c.Context(), cfg)
+			var err error
+			if f.cfg.Rows, err = regexp.Compile(f.rows); err != nil {
+				return fmt.Errorf("%w: --row: %w", errUsage, err)
+			}
+			if f.cfg.Self, err = os.Executable(); err != nil {
+				return err
+			}
+			if f.cfg.Peers == "" {
+				f.cfg.Peers = filepath.Join(filepath.Dir(f.cfg.Self), "peers")
+			}
+			f.cfg.Progress = c.ErrOrStderr()
+			table, err := take(c.Context(), f.cfg)
 			if err != nil {
 				return err
 			}
-			if output == "json" {
+			if f.output == "json" {
 				return bench.WriteJSON(c.OutOrStdout(), table)
 			}
 			return bench.WriteTable(c.OutOrStdout(), table)
 		},
 	}
-	c.Flags().BoolVar(&cfg.Quick, "quick", false, "see that it works: with amounts so small that the figures say nothing")
-	c.Flags().StringVar(&rows, "row", "", "only rows whose names match `REGEXP`")
-	c.Flags().StringVar(&cfg.Peers, "peers", "", "`DIR` of the peers' programs (default: peers, beside this program)")
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM`: table or json (one object)")
+	c.Flags().BoolVar(&f.cfg.Quick, "quick", false, "see that it works: with amounts so small that the figures say nothing")
+	c.Flags().StringVar(&f.rows, "row", "", "only rows whose names match `REGEXP`")
+	c.Flags().StringVarP(&f.output, "output", "o", "table", "`FORM`: table or json (one object)")
 	return c
 }
 
@@ -98,6 +121,34 @@ func newBenchSide() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&side.Broker, "broker", "", "`HOST:PORT` of a broker")
+	c.Flags().StringVar(&side.Group, "group", "", "consumer `GROUP`, without the prefix")
+	c.Flags().IntVar(&side.Records, "records", 0, "stop after `N` records")
+	return c
+}
+
+// newBenchSinkSide is the sink's side of a figure, for 'bench sink' to start.
+func newBenchSinkSide() *cobra.Command {
+	var side bench.SinkSide
+	c := &cobra.Command{
+		Use:    "sinkside",
+		Short:  "Store records and say how long it took",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if side.Broker == "" || side.ClickHouse == "" || side.Database == "" || side.Group == "" || side.Records <= 0 {
+				return fmt.Errorf("%w: wants --broker, --clickhouse, --database, --group and --records", errUsage)
+			}
+			line, err := side.Store(c.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s\n", line)
+			return err
+		},
+	}
+	c.Flags().StringVar(&side.Broker, "broker", "", "`HOST:PORT` of a broker")
+	c.Flags().StringVar(&side.ClickHouse, "clickhouse", "", "`HOST:PORT` of a ClickHouse")
+	c.Flags().StringVar(&side.Database, "database", "", "`NAME` of a database that has the tables")
 	c.Flags().StringVar(&side.Group, "group", "", "consumer `GROUP`, without the prefix")
 	c.Flags().IntVar(&side.Records, "records", 0, "stop after `N` records")
 	return c

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -302,5 +303,29 @@ func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, t
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// AddPartitions adds n partitions to a topic.
+func (c *Cluster) AddPartitions(t testing.TB, cfg kafka.Config, n int, topic schemas.Topic) {
+	t.Helper()
+	err := c.admin(func(adm *kadm.Client) error {
+		all, err := adm.CreatePartitions(t.Context(), n, cfg.Prefix+string(topic))
+		return cmp.Or(err, all.Error())
+	})
+	if err != nil {
+		t.Fatalf("add partitions to %s: %v", topic, err)
+	}
+}
+
+// DeleteTopic deletes a topic with all its records.
+func (c *Cluster) DeleteTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic) {
+	t.Helper()
+	err := c.admin(func(adm *kadm.Client) error {
+		_, err := adm.DeleteTopic(t.Context(), cfg.Prefix+string(topic))
+		return err
+	})
+	if err != nil {
+		t.Fatalf("delete topic %s: %v", topic, err)
 	}
 }

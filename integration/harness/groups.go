@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
 )
 
 // A Group is what the brokers say of a consumer group.
@@ -100,4 +104,16 @@ func (c *Cluster) Committed(ctx context.Context, group, topic string) (map[int32
 		return first
 	})
 	return at, err
+}
+
+// DeleteGroup has the brokers forget what a role's group, which has no members, has committed.
+func (c *Cluster) DeleteGroup(t testing.TB, cfg kafka.Config, role schemas.Role) {
+	t.Helper()
+	err := c.admin(func(adm *kadm.Client) error {
+		_, err := adm.DeleteGroup(t.Context(), cfg.Prefix+string(role))
+		return err
+	})
+	if err != nil {
+		t.Fatalf("delete the group of %s: %v", role, err)
+	}
 }

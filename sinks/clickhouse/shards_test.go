@@ -68,7 +68,7 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// history is what 6 partitions tell: changes, checks and an incident of each.
+// histories are what 6 partitions tell: changes, checks and an incident of each.
 func histories() [][]*schemas.Delivery {
 	var all [][]*schemas.Delivery
 	for part := range int32(6) {

@@ -1,4 +1,4 @@
-// Package bench takes the figures of the stream runtime and holds them against their
+// Package bench takes the figures of the stream runtime and of the sink, and holds them against their
 // targets: one table, made in one run, on a broker in memory on loopback, in a process of its own.
 //
 // It promises that a figure is measured or the run fails: what a peer that is not there
@@ -19,6 +19,7 @@ import (
 
 // Config says which figures are taken, and where the programs are that they need.
 type Config struct {
+	Filled   int            // rows of the tables that are read [10 million]
 	Quick    bool           // amounts so small that the figures say nothing: for tests
 	Rows     *regexp.Regexp // takes only rows whose names match; nil: all
 	Peers    string         // the folder of the peers' programs
@@ -26,14 +27,28 @@ type Config struct {
 	Progress io.Writer
 }
 
-// Run takes the figures, in the order of the table.
-func Run(ctx context.Context, cfg Config) ([]Row, error) {
+// Runtime takes the figures of the stream runtime, in the order of their table.
+func Runtime(ctx context.Context, cfg Config) ([]Row, error) {
+	r := newRunner(cfg)
+	return r.take(ctx, r.figures())
+}
+
+func newRunner(cfg Config) *runner {
 	r := &runner{cfg: cfg, amounts: full()}
 	if cfg.Quick {
 		r.amounts = quick()
 	}
+	if cfg.Filled > 0 {
+		r.amounts.filled = cfg.Filled
+	}
+	return r
+}
+
+// take takes those that are asked for.
+func (r *runner) take(ctx context.Context, figures []figure) ([]Row, error) {
+	cfg := r.cfg
 	var rows []Row
-	for _, f := range r.figures() {
+	for _, f := range figures {
 		if cfg.Rows != nil && !cfg.Rows.MatchString(f.name) {
 			continue
 		}
@@ -71,6 +86,7 @@ func besides(peer string, values []float64) string {
 type runner struct {
 	cfg     Config
 	amounts amounts
+	filled  *store // made when the first figure wants it
 }
 
 // amounts is how much of everything a figure is taken over.
@@ -87,12 +103,16 @@ type amounts struct {
 	probes   int // messages whose latency is taken
 	urgent   int // the same, under a flood
 	standing int // messages that a tenant keeps in front of the others'
+	stored   int // rows of the sink's figures
+	steady   int // changes whose rows are waited for
+	filled   int // rows that are there before
 }
 
 func full() amounts {
 	return amounts{
 		rounds: 5, raw: 4_000_000, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
 		flood: 1_000_000, bursts: 5_000, probes: 10_000, urgent: 2_000, standing: 30_000,
+		stored: 500_000, steady: 1_000, filled: 10_000_000,
 	}
 }
 
@@ -102,6 +122,6 @@ func (a amounts) long() int { return min(a.rounds, 3) }
 func quick() amounts {
 	return amounts{
 		rounds: 1, raw: 50_000, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
-		flood: 20_000, bursts: 100, probes: 200, urgent: 50, standing: 3_000,
+		flood: 20_000, bursts: 100, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
 	}
 }

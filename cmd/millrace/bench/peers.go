@@ -29,7 +29,10 @@ type Side struct {
 type sideResult struct {
 	Records int64   `json:"records"`
 	Seconds float64 `json:"seconds"`
+	Bytes   int64   `json:"bytes,omitempty"` // the most memory that it had
 }
+
+func (r sideResult) rate() float64 { return float64(r.Records) / r.Seconds }
 
 // Consume is our side. It returns the line that it is to print.
 func (s Side) Consume(ctx context.Context) (line []byte, err error) {
@@ -79,6 +82,15 @@ const sideStop = 10 * time.Second
 
 // side runs one side, and returns its records per second.
 func side(ctx context.Context, program string, args ...string) (rate float64, err error) {
+	res, err := run(ctx, program, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.rate(), nil
+}
+
+// run runs a program that is a side to its end.
+func run(ctx context.Context, program string, args ...string) (res sideResult, err error) {
 	name := filepath.Base(program)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -86,14 +98,13 @@ func side(ctx context.Context, program string, args ...string) (rate float64, er
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
-		return 0, fmt.Errorf("run %s: %w: %s", name, err, strings.TrimSpace(complaint.String()))
+		return res, fmt.Errorf("run %s: %w: %s", name, err, strings.TrimSpace(complaint.String()))
 	}
-	var res sideResult
 	if err := json.Unmarshal(out.Bytes(), &res); err != nil {
-		return 0, fmt.Errorf("read what %s says: %w", name, err)
+		return res, fmt.Errorf("read what %s says: %w", name, err)
 	}
 	if res.Records <= 0 || res.Seconds <= 0 {
-		return 0, fmt.Errorf("%s says that it took %g s over %d records", name, res.Seconds, res.Records)
+		return res, fmt.Errorf("%s says that it took %g s over %d records", name, res.Seconds, res.Records)
 	}
-	return float64(res.Records) / res.Seconds, nil
+	return res, nil
 }

@@ -25,13 +25,15 @@ type rig struct {
 	*kafkabench.Broker
 }
 
-func (r *runner) newRig(ctx context.Context) (*rig, error) {
+func (r *runner) newRig(ctx context.Context) (*rig, error) { return r.newRigOf(ctx, partitions) }
+
+func (r *runner) newRigOf(ctx context.Context, partitions int) (*rig, error) {
 	b, err := kafkabench.StartBroker(ctx, r.cfg.Self, "bench", "broker")
 	if err != nil {
 		return nil, err
 	}
 	g := &rig{b}
-	if err := kafka.EnsureTopics(ctx, config(b.Addr()), kafka.TopicOptions{Partitions: partitions}); err != nil {
+	if err := kafka.EnsureTopics(ctx, config(b.Addr()), kafka.TopicOptions{Partitions: int32(partitions)}); err != nil {
 		g.close()
 		return nil, err
 	}
@@ -85,8 +87,11 @@ func (l *lap) begin() {
 
 // end is called as often as begin. Whoever ends the nth call knows of the first: it has
 // seen n calls end.
-func (l *lap) end() {
-	if l.done.Add(1) == l.n {
+func (l *lap) end() { l.ended(1) }
+
+// ended is end n times.
+func (l *lap) ended(n int) {
+	if done := l.done.Add(int64(n)); done >= l.n && done-int64(n) < l.n {
 		l.took <- time.Since(l.first)
 	}
 }

@@ -43,6 +43,8 @@ type Config struct {
 	// Users is the document of users, profiles and quotas (XML). Empty: the user default, without
 	// a password, who may do everything.
 	Users string
+	// Port of the native protocol on loopback; 0: one that is free. With one that is taken nothing starts.
+	Port int
 	// Log takes what the starter has to say; nil: nothing is said.
 	Log *slog.Logger
 	// Progress is told when the library has to be fetched; may be nil.
@@ -153,6 +155,9 @@ func (e engine) start(ctx context.Context, cfg Config, lock *os.File) (*Server, 
 	ports, err := freePorts(2)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Port != 0 {
+		ports[0] = cfg.Port
 	}
 	args, err := e.arguments(dir, ports, cfg)
 	if err != nil {

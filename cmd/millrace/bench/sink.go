@@ -1,0 +1,421 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// Sink takes the figures of the sink, in the order of their table: broker, sink and engine are processes that share the
+// machine.
+func Sink(ctx context.Context, cfg Config) (rows []Row, err error) {
+	r := newRunner(cfg)
+	defer func() { err = errors.Join(err, r.filled.close()) }()
+	return r.take(ctx, r.sinkFigures())
+}
+
+func (r *runner) sinkFigures() []figure {
+	a := r.amounts
+	return []figure{
+		{fmt.Sprintf("sink: %s full audit rows, from record to committed row", count(a.stored)), "rows/s",
+			"clickhouse-go's row interface, insert alone", target{">=", 0.6, true}, r.recordsToRows},
+		{fmt.Sprintf("sink: most memory of its process over %s rows", count(a.stored)), "MiB", "", target{op: "<=", bound: 256}, r.sinkMemory},
+		{"sink: from before a change is published until its row is read, p99 at 100/s", "s", "", target{op: "<=", bound: 2}, r.readable},
+		{fmt.Sprintf("sink: over 64 partitions, %s rows", count(a.stored)), "rows/s", "over 3", target{">=", 0.8, true}, r.spreadOut},
+		{fmt.Sprintf("sink: into a table of %s rows", count(a.filled)), "rows/s", "into an empty one", target{">=", 0.8, true}, r.intoFull},
+		{"disk: a merged audit row", "B", "", target{op: "<=", bound: 110}, r.auditBytes},
+		{"disk: a merged bit log row", "B", "", target{op: "<=", bound: 110}, r.checkBytes},
+		{fmt.Sprintf("reads: fresh, 1,000 copies of %s at once", count(a.filled)), "ms", "", target{op: "<=", bound: 100}, r.fresh},
+		{fmt.Sprintf("reads: granules a part for an item's timeline, %s rows", count(a.filled)), "granules", "", target{op: "<=", bound: 2}, r.timeline},
+	}
+}
+
+// A store is a broker and an engine of their own.
+type store struct {
+	*rig
+	dir    string
+	engine *embedded.Server
+	made   []*clickhouse.DB
+}
+
+func (r *runner) newStore(ctx context.Context, partitions int) (s *store, err error) {
+	s = &store{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.rig, err = r.newRigOf(ctx, partitions); err != nil {
+		return s, err
+	}
+	if s.dir, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
+		return s, fmt.Errorf("make a directory for the engine: %w", err)
+	}
+	s.engine, err = embedded.Start(ctx, embedded.Config{Dir: s.dir, Progress: r.cfg.Progress})
+	return s, err
+}
+
+// close ends and removes all of it.
+func (s *store) close() (err error) {
+	if s == nil {
+		return nil
+	}
+	for _, db := range s.made {
+		err = errors.Join(err, db.Close())
+	}
+	if s.engine != nil {
+		err = errors.Join(err, s.engine.Close(context.Background()))
+	}
+	if s.rig != nil {
+		s.rig.close()
+	}
+	if s.dir != "" {
+		err = errors.Join(err, os.RemoveAll(s.dir))
+	}
+	return err
+}
+
+// database makes one, with all tables.
+func (s *store) database(ctx context.Context, name string) (*clickhouse.DB, *clickhousebench.Bench, error) {
+	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{s.engine.Addr()}, Database: name}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	s.made = append(s.made, db)
+	if _, err := db.Migrate(ctx); err != nil {
+		return nil, nil, err
+	}
+	b, err := clickhousebench.Open(s.engine.Addr(), name)
+	return db, b, err
+}
+
+// sink runs our side over n records in a process of its own, into a database that is there.
+func (r *runner) sink(ctx context.Context, s *store, database, group string, n int) (sideResult, error) {
+	return run(ctx, r.cfg.Self, "bench", "sinkside", "--broker", s.Addr(), "--clickhouse", s.engine.Addr(), "--database", database,
+		"--group", group, "--records", fmt.Sprint(n))
+}
+
+// recordsToRows has the sink and its peer take turns, each into an empty database.
+func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
+	n := r.amounts.stored
+	s, err := r.newStore(ctx, partitions)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	all := archive(n)
+	if err := s.Fill(ctx, prefix, n, all.record); err != nil {
+		return m, err
+	}
+	for round := range r.amounts.long() {
+		name := fmt.Sprint("round", round)
+		if _, _, err := s.database(ctx, name); err != nil {
+			return m, err
+		}
+		res, err := r.sink(ctx, s, name, name, n)
+		if err != nil {
+			return m, err
+		}
+		m.ours = append(m.ours, res.rate())
+		_, peer, err := s.database(ctx, "peer"+name)
+		if err != nil {
+			return m, err
+		}
+		start := time.Now()
+		for first := 0; first < n; first += batchRows {
+			if err := peer.InsertByRows(ctx, all.changes[first:min(n, first+batchRows)], uint64(first)); err != nil { //nolint:gosec // it counts up
+				return m, err
+			}
+		}
+		m.peers = append(m.peers, float64(n)/time.Since(start).Seconds())
+	}
+	return m, nil
+}
+
+const batchRows = 50_000
+
+// sinkMemory is the most that the sink's process ever had.
+func (r *runner) sinkMemory(ctx context.Context) (m measurement, err error) {
+	err = r.stored(ctx, partitions, func(_ *store, res sideResult) {
+		m.ours = append(m.ours, float64(res.Bytes)/(1<<20))
+	})
+	return m, err
+}
+
+// stored has the sink store all rows once, over so many partitions.
+func (r *runner) stored(ctx context.Context, partitions int, told func(*store, sideResult)) (err error) {
+	n := r.amounts.stored
+	s, err := r.newStore(ctx, partitions)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.Fill(ctx, prefix, n, archive(n).record); err != nil {
+		return err
+	}
+	if _, _, err := s.database(ctx, "millrace"); err != nil {
+		return err
+	}
+	res, err := r.sink(ctx, s, "millrace", "once", n)
+	if err == nil {
+		told(s, res)
+	}
+	return err
+}
+
+// spreadOut compares many partitions with few.
+func (r *runner) spreadOut(ctx context.Context) (m measurement, err error) {
+	for range min(2, r.amounts.rounds) {
+		for partitions, to := range map[int]*[]float64{64: &m.ours, 3: &m.peers} {
+			if err := r.stored(ctx, partitions, func(_ *store, res sideResult) { *to = append(*to, res.rate()) }); err != nil {
+				return m, err
+			}
+		}
+	}
+	return m, nil
+}
+
+// full returns a store whose database millrace has as many audit rows and copies as Config.Filled says; it is made once.
+func (r *runner) full(ctx context.Context) (*store, *clickhouse.DB, error) {
+	if r.filled != nil {
+		return r.filled, r.filled.made[0], nil
+	}
+	s, err := r.newStore(ctx, partitions)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.filled = s
+	db, b, err := s.database(ctx, "millrace")
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, f := range []clickhousebench.Fill{clickhousebench.AuditRows(), clickhousebench.StateRows()} {
+		fmt.Fprintf(r.cfg.Progress, "    filling %s with %s rows\n", f.Table, count(r.amounts.filled))
+		if err := b.Fill(ctx, f, r.amounts.filled); err != nil {
+			return nil, nil, err
+		}
+	}
+	return s, db, nil
+}
+
+// intoFull compares a table that has very many rows with one that has none.
+func (r *runner) intoFull(ctx context.Context) (m measurement, err error) {
+	n := r.amounts.stored
+	s, _, err := r.full(ctx)
+	if err != nil {
+		return m, err
+	}
+	if err := s.Fill(ctx, prefix, n, archive(n).record); err != nil {
+		return m, err
+	}
+	for round := range min(2, r.amounts.rounds) {
+		empty := fmt.Sprint("empty", round)
+		if _, _, err := s.database(ctx, empty); err != nil {
+			return m, err
+		}
+		for _, into := range []struct {
+			database string
+			rates    *[]float64
+		}{{"millrace", &m.ours}, {empty, &m.peers}} {
+			res, err := r.sink(ctx, s, into.database, into.database+fmt.Sprint(round), n)
+			if err != nil {
+				return m, err
+			}
+			*into.rates = append(*into.rates, res.rate())
+		}
+	}
+	return m, nil
+}
+
+// readable publishes changes steadily, and looks when their rows are there.
+func (r *runner) readable(ctx context.Context) (m measurement, err error) {
+	s, err := r.newStore(ctx, partitions)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	db, b, err := s.database(ctx, "millrace")
+	if err != nil {
+		return m, err
+	}
+	p, err := kafka.NewProducer(config(s.Addr()), "bench")
+	if err != nil {
+		return m, err
+	}
+	defer p.Close()
+	logs := clickhouse.NewSink(db)
+	group, err := kafka.NewBatchGroup(config(s.Addr()), kafka.BatchConfig{Role: "readable", Topics: []schemas.Topic{schemas.Changes}}, logs)
+	if err != nil {
+		return m, err
+	}
+	n := r.amounts.steady
+	var (
+		mu   sync.Mutex
+		sent = map[string]time.Time{}
+	)
+	all := archive(n).changes
+	publish := partOf(func(ctx context.Context) error {
+		start := time.Now()
+		for i, c := range all {
+			pause(ctx, time.Until(start.Add(time.Duration(i)*10*time.Millisecond)))
+			mu.Lock()
+			sent[c.GetItem()] = time.Now()
+			mu.Unlock()
+			if err := p.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
+				return err
+			}
+		}
+		<-ctx.Done()
+		return nil
+	})
+	err = while(ctx, group, func(ctx context.Context) error {
+		return while(ctx, publish, func(ctx context.Context) error {
+			seen := map[string]bool{}
+			for len(seen) < n && ctx.Err() == nil {
+				items, err := b.Strings(ctx, "SELECT item FROM {db}.audit_log_v")
+				if err != nil {
+					return err
+				}
+				now := time.Now()
+				mu.Lock()
+				for _, item := range items {
+					if !seen[item] {
+						seen[item] = true
+						m.ours = append(m.ours, now.Sub(sent[item]).Seconds())
+					}
+				}
+				mu.Unlock()
+				pause(ctx, 20*time.Millisecond)
+			}
+			return ctx.Err()
+		})
+	})
+	m.ours = []float64{percentile(m.ours, 99)}
+	return m, err
+}
+
+// partOf is a part that is a function.
+type partOf func(context.Context) error
+
+// Run implements part.
+func (f partOf) Run(ctx context.Context) error { return f(ctx) }
+
+// auditBytes stores rows as the sink does, and merges.
+func (r *runner) auditBytes(ctx context.Context) (measurement, error) {
+	n := r.amounts.stored
+	changes := archive(n).changes
+	return r.bytes(ctx, schemas.Changes, "audit_log", n, func(i int) schemas.Body { return changes[i] })
+}
+
+func (r *runner) checkBytes(ctx context.Context) (measurement, error) {
+	n := r.amounts.stored
+	changes := archive(n).changes
+	return r.bytes(ctx, schemas.FixityResults, "bit_log", n, func(i int) schemas.Body { return passed(changes[i]) })
+}
+
+func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n int, body func(i int) schemas.Body) (m measurement, err error) {
+	s, err := r.newStore(ctx, partitions)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	db, b, err := s.database(ctx, "millrace")
+	if err != nil {
+		return m, err
+	}
+	logs := clickhouse.NewSink(db)
+	for first := 0; first < n; first += batchRows {
+		var batch []*schemas.Delivery
+		for i := first; i < min(n, first+batchRows); i++ {
+			batch = append(batch, &schemas.Delivery{From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(), Body: body(i)})
+		}
+		if err := logs.Store(ctx, batch); err != nil {
+			return m, err
+		}
+	}
+	size, err := b.BytesPerRow(ctx, table)
+	m.ours = []float64{size}
+	return m, err
+}
+
+// fresh reads what is on record of copies all over the table, as the copier and checker do.
+func (r *runner) fresh(ctx context.Context) (m measurement, err error) {
+	_, db, err := r.full(ctx)
+	if err != nil {
+		return m, err
+	}
+	reader := clickhouse.NewReader(db, atEnd{}, clickhouse.ReaderConfig{})
+	rng := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same in each run
+	err = while(ctx, reader, func(ctx context.Context) error {
+		for range r.amounts.rounds {
+			var copies []schemas.Copy
+			for range 1000 {
+				space, item := clickhousebench.Item(rng.IntN(r.amounts.filled/2), r.amounts.filled)
+				copies = append(copies, schemas.Copy{Account: "acme", Store: fmt.Sprint(1 + rng.IntN(2)), Space: space, Item: item})
+			}
+			start := time.Now()
+			records, err := reader.Fresh(ctx, copies)
+			if err != nil {
+				return err
+			}
+			m.ours = append(m.ours, float64(time.Since(start))/float64(time.Millisecond))
+			for i, rec := range records {
+				if rec.GetState() == pb.CopyState_COPY_STATE_NONE {
+					return fmt.Errorf("nothing is on record of %v", copies[i])
+				}
+			}
+		}
+		return nil
+	})
+	return m, err
+}
+
+// atEnd is a watermark that everything has reached.
+type atEnd struct{}
+
+// Wait implements clickhouse.Watermark.
+func (atEnd) Wait(context.Context) error { return nil }
+
+// timeline takes how much of a table the engine looks at for one item.
+func (r *runner) timeline(ctx context.Context) (m measurement, err error) {
+	s, db, err := r.full(ctx)
+	if err != nil {
+		return m, err
+	}
+	b, err := clickhousebench.Open(s.engine.Addr(), "millrace")
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	for _, n := range []int{0, r.amounts.filled / 7, r.amounts.filled/2 - 1} {
+		space, item := clickhousebench.Item(n, r.amounts.filled)
+		parts, err := b.Parts(ctx, "audit_log")
+		if err != nil {
+			return m, err
+		}
+		ctx, most := clickhousebench.Measured(ctx)
+		events, err := db.Timeline(ctx, "acme", space, item)
+		if err != nil {
+			return m, err
+		}
+		if len(events) == 0 {
+			return m, fmt.Errorf("no events of %s/%s", space, item)
+		}
+		m.ours = append(m.ours, float64(most())/parts)
+	}
+	m.ours = []float64{slices.Max(m.ours)}
+	return m, nil
+}

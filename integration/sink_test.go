@@ -1,0 +1,323 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// Whatever befalls sinks and their engine, 'millrace verify' finds each message in one row, the state of copies is
+// what the logs say, and nothing that is not at fault is a dead letter.
+func TestSinkFaults(t *testing.T) {
+	c := harness.Kafka(t, harness.Options{Brokers: 3})
+	for name, fault := range map[string]func(*testing.T, *mill){
+		"killed at any moment, sink and engine": killedAnywhere,
+		"a sink that wakes after its session":   wokenSink,
+		"the engine is away for long":           engineAway,
+		"read once more from the start":         readAgain,
+		"one bad row among good ones":           badRow,
+		"partitions are added":                  morePartitions,
+		"the topic is made anew":                anotherTopic,
+	} {
+		t.Run(name, func(t *testing.T) { fault(t, newMill(t, c, strings.Fields(name)[0]+strings.Fields(name)[1])) })
+	}
+}
+
+// A mill is topics of its own, an engine of its own that can be killed, and a configuration by which sinks run in
+// processes of their own.
+type mill struct {
+	plant
+	c      *harness.Cluster
+	kafka  kafka.Config
+	at     embedded.Config
+	engine *embedded.Server
+	sinks  int
+	sent   int
+}
+
+func newMill(t *testing.T, c *harness.Cluster, name string) *mill {
+	t.Helper()
+	name = strings.Trim(name, ",")
+	dir := t.TempDir()
+	m := &mill{c: c, kafka: c.Config("sink." + name + "."), at: embedded.Config{Dir: filepath.Join(dir, "engine"), Binary: clickhousetest.Binary(t), Port: freePort(t)}}
+	m.rise(t)
+	t.Cleanup(func() {
+		if err := m.engine.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := config.Default()
+	cfg.Kafka.Brokers, cfg.Kafka.TopicPrefix = m.kafka.Brokers, m.kafka.Prefix
+	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, c.Brokers(), c.Brokers()-1
+	cfg.Kafka.SessionTimeout = 6 * time.Second
+	cfg.Delay.Lanes = []config.Lane{{Name: "1s", Delay: time.Second}}
+	cfg.ClickHouse.Addresses = []string{m.engine.Addr()}
+	cfg.Sink.Age, cfg.Sink.Rows = 100*time.Millisecond, 5000
+	m.cfg, m.file = &cfg, filepath.Join(dir, "millrace.yaml")
+	var text bytes.Buffer
+	if err := config.Print(&text, &cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	m.write(t, "millrace.yaml", text.String())
+	m.binary(t)
+	m.want(t, 0, "applied", "migrate")
+	return m
+}
+
+// binary has the commands built before anything is timed.
+func (m *mill) binary(t *testing.T) {
+	t.Helper()
+	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// rise starts the engine on its data.
+func (m *mill) rise(t *testing.T) {
+	t.Helper()
+	var err error
+	if m.engine, err = embedded.Start(context.WithoutCancel(t.Context()), m.at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fell kills the engine.
+func (m *mill) fell(t *testing.T) {
+	t.Helper()
+	if err := syscall.Kill(m.engine.Pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-m.engine.Done()
+}
+
+// sink starts a sink in a process of its own. One that is started again under the name of one that was killed
+// gets its partitions at once.
+func (m *mill) sink(t *testing.T, name string) *process {
+	t.Helper()
+	return begin(t, "sink "+name, exec.Command(binaries(t), "run", "--config", m.file, "--roles", "sink"), "MILLRACE_KAFKA__INSTANCE="+name)
+}
+
+// resident is how many bytes of memory p has.
+func (p *process) resident(t *testing.T) (bytes int64) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Skipf("no way to see how much memory a process has: %v", err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &bytes); err == nil {
+			return bytes << 10
+		}
+	}
+	t.Fatalf("no VmRSS in %s", status)
+	return 0
+}
+
+// send publishes n changes of as many items, over all partitions.
+func (m *mill) send(t *testing.T, n int) {
+	t.Helper()
+	p, err := kafka.NewProducer(m.kafka, "integration")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for n > 0 {
+		var msgs []schemas.Message
+		for range min(n, 1000) {
+			msgs = append(msgs, change(fmt.Sprintf("item-%06d", m.sent), 1))
+			m.sent++
+		}
+		for p.Publish(t.Context(), msgs...) != nil { // again, as the ingester does
+			if err := retry.Sleep(t.Context(), 100*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n -= len(msgs)
+	}
+}
+
+// settled waits until both groups of the sink have committed all that there is of a topic.
+func (m *mill) settled(t *testing.T, limit time.Duration) {
+	t.Helper()
+	admin, err := kafka.NewAdmin(m.kafka)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	harness.Eventually(t, limit, "both groups of the sink are at the end", func(ctx context.Context) error {
+		e, err := admin.Extent(ctx, schemas.Changes)
+		if err != nil {
+			return err
+		}
+		for _, role := range []schemas.Role{schemas.RoleSink, schemas.RoleState} {
+			committed, err := admin.Committed(ctx, role, schemas.Changes)
+			if err != nil {
+				return err
+			}
+			for id, end := range e.Ends {
+				if end > e.Starts[id] && committed[id] < end {
+					return fmt.Errorf("%s is at %d of %d in partition %d", role, committed[id], end, id)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// proven asks 'millrace verify', which compares id by id, and for the number of rows of the changes that Kafka holds.
+func (m *mill) proven(t *testing.T, rows int) {
+	t.Helper()
+	m.want(t, 0, "no findings", "verify", "--strict")
+	m.want(t, 0, "no findings", "verify", "--manifest")
+	m.want(t, 0, fmt.Sprintf(`"messages":%d,`, rows), "verify", "--topic", "changes", "-o", "json")
+}
+
+// letters says how many dead letters there are.
+func (m *mill) letters(t *testing.T) int { return len(m.c.Read(t, m.kafka, schemas.Dead)) }
+
+// amount is n, or most in make soak-sink.
+func amount(n, most int) int {
+	if os.Getenv("MILLRACE_SOAK_SINK") != "" {
+		return most
+	}
+	return n
+}
+
+func killedAnywhere(t *testing.T, m *mill) {
+	records, kills := amount(60_000, 300_000), amount(12, 60)
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	s := m.sink(t, "one")
+	for n := range kills {
+		m.send(t, records/kills)
+		wait(t, time.Duration(random.IntN(1500))*time.Millisecond)
+		switch random.IntN(3) {
+		case 0:
+			s.kill()
+			s = m.sink(t, "one")
+		case 1:
+			m.fell(t)
+			m.rise(t)
+		default: // both
+			s.kill()
+			m.fell(t)
+			m.rise(t)
+			s = m.sink(t, "one")
+		}
+		t.Logf("kill %d", n+1)
+	}
+	m.settled(t, time.Minute)
+	m.proven(t, m.sent)
+}
+
+func wokenSink(t *testing.T, m *mill) {
+	first := m.sink(t, "one")
+	m.send(t, 2000)
+	m.settled(t, time.Minute)
+	m.sink(t, "two")
+	m.send(t, 20_000)
+	first.signal(t, syscall.SIGSTOP)
+	m.send(t, 20_000)
+	m.settled(t, time.Minute)
+	first.signal(t, syscall.SIGCONT)
+	m.send(t, 2000)
+	m.settled(t, time.Minute)
+	m.proven(t, m.sent)
+	if n := m.letters(t); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func engineAway(t *testing.T, m *mill) {
+	s := m.sink(t, "one")
+	m.send(t, 1000)
+	m.settled(t, time.Minute)
+	m.fell(t)
+	m.send(t, amount(100_000, 500_000))
+	m.sink(t, "two") // rebalances go on meanwhile
+	wait(t, 10*time.Second)
+	if mib := s.resident(t) >> 20; mib > 512 {
+		t.Errorf("a sink that waits for its engine has %d MiB", mib)
+	}
+	m.rise(t)
+	m.settled(t, 2*time.Minute)
+	m.proven(t, m.sent)
+	if n := m.letters(t); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func readAgain(t *testing.T, m *mill) {
+	s := m.sink(t, "one")
+	m.send(t, 10_000)
+	m.settled(t, time.Minute)
+	s.stop(t)
+	for _, role := range []schemas.Role{schemas.RoleSink, schemas.RoleState} {
+		m.c.DeleteGroup(t, m.kafka, role)
+	}
+	m.sink(t, "one")
+	m.settled(t, time.Minute)
+	m.proven(t, m.sent)
+}
+
+func badRow(t *testing.T, m *mill) {
+	m.sink(t, "one")
+	m.send(t, 5000)
+	bad := harness.Encode(t, change("bad", 1))
+	bad.Value = []byte("not what it says")
+	m.c.Write(t, m.kafka, bad)
+	m.send(t, 5000)
+	m.settled(t, time.Minute)
+	m.proven(t, m.sent)
+	if n := m.letters(t); n != 2 { // one of each group
+		t.Errorf("%d dead letters, want 2", n)
+	}
+}
+
+func morePartitions(t *testing.T, m *mill) {
+	m.sink(t, "one")
+	m.send(t, 5000)
+	m.c.AddPartitions(t, m.kafka, 2, schemas.Changes)
+	m.send(t, 20_000)
+	m.settled(t, time.Minute)
+	m.proven(t, m.sent)
+}
+
+func anotherTopic(t *testing.T, m *mill) {
+	s := m.sink(t, "one")
+	m.send(t, 5000)
+	m.settled(t, time.Minute)
+	s.stop(t)
+	m.c.DeleteTopic(t, m.kafka, schemas.Changes)
+	m.want(t, 0, "", "migrate")
+	m.send(t, 3000)
+	m.sink(t, "one")
+	m.settled(t, time.Minute)
+	m.proven(t, m.sent)
+}

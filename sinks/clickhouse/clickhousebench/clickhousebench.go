@@ -1,0 +1,194 @@
+// Package clickhousebench is what the figures of the sink are taken with: the peer that it is compared with, tables that
+// are filled by the engine itself, and looks at what the engine has and does.
+//
+// It promises the same rows in the same order each time.
+package clickhousebench
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// A Bench is a connection to a database of a ClickHouse, as the user default.
+type Bench struct {
+	conn     driver.Conn
+	database string
+}
+
+// Open connects.
+func Open(addr, database string) (*Bench, error) {
+	conn, err := ch.Open(&ch.Options{Addr: []string{addr}, ReadTimeout: 10 * time.Minute})
+	if err != nil {
+		return nil, fmt.Errorf("connect to ClickHouse: %w", err)
+	}
+	return &Bench{conn, database}, nil
+}
+
+// Close closes the connection.
+func (b *Bench) Close() error { return b.conn.Close() }
+
+func (b *Bench) name(statement string) string {
+	return strings.ReplaceAll(statement, "{db}", b.database)
+}
+
+// Exec runs statements; {db} stands for the database.
+func (b *Bench) Exec(ctx context.Context, statements ...string) error {
+	for _, s := range statements {
+		if err := b.conn.Exec(ctx, b.name(s)); err != nil {
+			return fmt.Errorf("%.60s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// Number asks for one.
+func (b *Bench) Number(ctx context.Context, question string) (n float64, err error) {
+	if err := b.conn.QueryRow(ctx, b.name(question)).Scan(&n); err != nil {
+		return 0, fmt.Errorf("%.60s: %w", question, err)
+	}
+	return n, nil
+}
+
+// Strings asks for one column.
+func (b *Bench) Strings(ctx context.Context, question string) (all []string, err error) {
+	if err := b.conn.Select(ctx, &all, b.name(question)); err != nil {
+		return nil, fmt.Errorf("%.60s: %w", question, err)
+	}
+	return all, nil
+}
+
+// BytesPerRow merges a table to its end, and returns what a row of it takes on disk, indexes, projections and all.
+func (b *Bench) BytesPerRow(ctx context.Context, table string) (float64, error) {
+	if err := b.Exec(ctx, "OPTIMIZE TABLE {db}."+table+" FINAL"); err != nil {
+		return 0, err
+	}
+	return b.Number(ctx, "SELECT sum(bytes_on_disk) / sum(rows) FROM system.parts WHERE active AND database = '{db}' AND table = '"+table+"'")
+}
+
+// InsertByRows is the peer of the sink: the row interface of clickhouse-go, as most sinks use it, with the same full audit rows
+// and the settings under which nothing is lost. The rows are of one partition of changes, the first at offset first.
+func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first uint64) error {
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "insert_deduplicate": 0, "optimize_on_insert": 0}))
+	rows, err := b.conn.PrepareBatch(ctx, b.name("INSERT INTO {db}.audit_log"))
+	if err != nil {
+		return fmt.Errorf("insert by rows: %w", err)
+	}
+	defer func() { _ = rows.Abort() }() // after Send it does nothing
+	now := time.Now()
+	for i, c := range changes {
+		id, err := hex.DecodeString(c.GetId())
+		if err != nil {
+			return fmt.Errorf("insert by rows: %w", err)
+		}
+		digests := make(map[string]string, len(c.GetDigests()))
+		for k, v := range c.GetDigests() {
+			raw, err := hex.DecodeString(v)
+			if err != nil {
+				return fmt.Errorf("insert by rows: %w", err)
+			}
+			digests[k] = string(raw)
+		}
+		t := c.GetTime().AsTime()
+		if err := rows.Append(string(id), t, uint32(t.Nanosecond()%1e6), "changes", uint32(7), uint16(0), first+uint64(i), //nolint:gosec // a few
+			now, "add", c.GetAccount(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSourceSpace(), c.GetSourceItem(), c.GetVersion(),
+			c.GetEtag(), c.GetSize(), digests, "verified", c.GetMediaType(), c.GetProperties(), c.GetAcl(), c.GetSequence(), c.GetUser(),
+			c.GetAgent(), "client", c.GetCause(), nil, uint32(0), c.GetSourceVersion(), c.GetApproved(), c.GetEvidence(), uint16(258)); err != nil {
+			return fmt.Errorf("insert by rows: %w", err)
+		}
+	}
+	if err := rows.Send(); err != nil {
+		return fmt.Errorf("insert by rows: %w", err)
+	}
+	return nil
+}
+
+// A Fill is rows that the engine makes itself. They are of 50 spaces in each of 2 stores of one account, in
+// the order of the tables, so that nothing is sorted.
+type Fill struct {
+	Table     string
+	statement string // {rows} of them
+}
+
+const (
+	fillSettings = ` SETTINGS max_insert_threads = 2, max_threads = 2, max_block_size = 1000000, min_insert_block_size_rows = 1000000,
+  min_insert_block_size_bytes = 0, async_insert = 0, optimize_on_insert = 0`
+
+	itemOf = "concat('space-', leftPad(toString(intDiv(place, {rows} / 100)), 2, '0')), concat('img-', leftPad(toString(place), 9, '0'), '.tif')"
+)
+
+// AuditRows are changes of as many copies, spread over ten months.
+func AuditRows() Fill {
+	return Fill{"audit_log", `INSERT INTO {db}.audit_log (id, ts, topic, inc, part, off, ingested, op, account, store, space, item, size, provenance, user, origin)
+WITH intDiv(number * 10, {rows}) AS month, number % intDiv({rows}, 10) AS j, intDiv(j, 2) * 10 + month AS place,
+  addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), month) + cityHash64(number) % 2419200 AS happened
+SELECT sipHash128(number)::FixedString(16), happened, 'filled', 7, number % 12, intDiv(number, 12), happened + 60, 'add', 'acme', toString(1 + j % 2), ` + itemOf + `,
+  1000, 'verified', concat('user-', toString(cityHash64(number, 1) % 20)), 'client'
+FROM numbers({rows})`}
+}
+
+// StateRows are as many copies, of ten of which nine have passed a check.
+func StateRows() Fill {
+	return Fill{"copy_state", `INSERT INTO {db}.copy_state (account, store, space, item, content, digests, pass, attempt)
+WITH intDiv(number * 2, {rows}) AS s, number % intDiv({rows}, 2) AS place, sipHash128(number)::FixedString(16) AS id, unhex(hex(sipHash128(number, 1))) AS md5,
+  bitShiftLeft(toUInt128(1735689600000 + 17592186044416), 83) AS ver, number % 10 != 3 AS passed,
+  if(passed, bitShiftLeft(toUInt128(1740000000000 + 17592186044416 + cityHash64(number) % 7776000000), 83), 0::UInt128) AS passed_ver
+SELECT 'acme', toString(1 + s), ` + itemOf + `,
+  (ver, 0, id, 1000, concat('v', toString(number)), '', 'image/tiff', 'client', 'ann', NULL, 0, ''),
+  map('md5', concat(unhex('0000000000000000010000000000000000'), unhex(hex(id)), md5)),
+  if(passed, (passed_ver, map('md5', md5)), (passed_ver, map()::Map(String, String))), (passed_ver, if(passed, 'pass', ''), if(passed, 1, 0))
+FROM numbers({rows})`}
+}
+
+// Item is the nth that a Fill of rows makes: its space and its name.
+func Item(n, rows int) (space, item string) {
+	return fmt.Sprintf("space-%02d", n/(rows/100)), fmt.Sprintf("img-%09d.tif", n)
+}
+
+// Fill makes rows, which is a multiple of 1,000.
+func (b *Bench) Fill(ctx context.Context, f Fill, rows int) error {
+	return b.Exec(ctx, strings.ReplaceAll(f.statement, "{rows}", fmt.Sprint(rows))+fillSettings)
+}
+
+// Parts counts the parts of a table.
+func (b *Bench) Parts(ctx context.Context, table string) (float64, error) {
+	return b.Number(ctx, "SELECT toFloat64(count()) FROM system.parts WHERE active AND database = '{db}' AND table = '"+table+"'")
+}
+
+// Measured returns a context, and what the queries of that context have read so far: the most granules that one of them has.
+func Measured(ctx context.Context) (_ context.Context, most func() int64) {
+	var (
+		mu    sync.Mutex
+		marks []int64
+	)
+	ctx = ch.Context(ctx, ch.WithProfileEvents(func(events []ch.ProfileEvent) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, e := range events {
+			switch e.Name {
+			case "Query":
+				marks = append(marks, 0)
+			case "SelectedMarks":
+				if len(marks) > 0 {
+					marks[len(marks)-1] += e.Value
+				}
+			}
+		}
+	}))
+	return ctx, func() (n int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, m := range marks {
+			n = max(n, m)
+		}
+		return n
+	}
+}
