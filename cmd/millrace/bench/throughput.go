@@ -87,7 +87,8 @@ func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
 
 // skewed has some keys that come often and many that come seldom, and tasks of a millisecond.
 // The tasks of the most frequent key, a tenth of all, take turns on either side; with a
-// goroutine per partition all others of its partition wait for them.
+// goroutine per partition all others of its partition wait for them. So no order of tasks can be more than
+// 1.72 times as fast as that, where these keys fall: the largest partition's share by the most frequent key's.
 func (r *runner) skewed(ctx context.Context) (m measurement, err error) {
 	record, err := whole()
 	if err != nil {
