@@ -340,7 +340,7 @@ func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n
 	for first := 0; first < n; first += batchRows {
 		var batch []*schemas.Delivery
 		for i := first; i < min(n, first+batchRows); i++ {
-			batch = append(batch, &schemas.Delivery{From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(), Body: body(i)})
+			batch = append(batch, &schemas.Delivery{Topic: topic, From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(), Body: body(i)})
 		}
 		if err := logs.Store(ctx, batch); err != nil {
 			return m, err
@@ -373,7 +373,7 @@ func (r *runner) fresh(ctx context.Context) (m measurement, err error) {
 			}
 			m.ours = append(m.ours, float64(time.Since(start))/float64(time.Millisecond))
 			for i, rec := range records {
-				if rec.GetState() == pb.CopyState_COPY_STATE_NONE {
+				if rec.GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
 					return fmt.Errorf("nothing is on record of %v", copies[i])
 				}
 			}

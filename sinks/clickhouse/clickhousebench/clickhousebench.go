@@ -7,6 +7,7 @@ package clickhousebench
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -60,10 +61,19 @@ func (b *Bench) Number(ctx context.Context, question string) (n float64, err err
 
 // Strings asks for one column.
 func (b *Bench) Strings(ctx context.Context, question string) (all []string, err error) {
-	if err := b.conn.Select(ctx, &all, b.name(question)); err != nil {
+	rows, err := b.conn.Query(ctx, b.name(question))
+	if err != nil {
 		return nil, fmt.Errorf("%.60s: %w", question, err)
 	}
-	return all, nil
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, fmt.Errorf("%.60s: %w", question, err)
+		}
+		all = append(all, s)
+	}
+	return all, rows.Err()
 }
 
 // BytesPerRow merges a table to its end, and returns what a row of it takes on disk, indexes, projections and all.
