@@ -275,6 +275,7 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // records that are gone are never skipped in silence
 		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others
+		kgo.MetadataMaxAge(partitionLook),
 		kgo.FetchMaxBytes(fetchBytes),
 		kgo.FetchMaxPartitionBytes(portionBytes),
 		kgo.MaxDecompressBatchBytes(most),
@@ -290,6 +291,9 @@ func (c Config) consume(m member) []kgo.Opt {
 	}
 	return opts
 }
+
+// partitionLook is how long a partition that was added may stay unseen.
+const partitionLook = 20 * time.Second
 
 // balancer moves as few partitions as can be. The brokers know no cooperative one, but move
 // partitions one by one whatever they are asked for.
