@@ -174,6 +174,12 @@ func newNullTimes() *nullTimes {
 	return &nullTimes{c, &c.Nulls, values}
 }
 
+// Reset empties the column.
+func (c *nullTimes) Reset() {
+	c.nulls.Reset()
+	c.values.Reset()
+}
+
 func (c *nullTimes) append(t *timestamppb.Timestamp) error {
 	if t == nil {
 		c.nulls.Append(1)

@@ -81,6 +81,11 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	at := place{first.From, first.Partition}
 	certain := s.begin(at, progress{first.Incarnation, first.Offset})
 	allNew := true
+	defer func() {
+		for _, c := range chunks {
+			c.release()
+		}
+	}()
 	for _, c := range chunks {
 		isNew, err := s.insert(ctx, c, first, certain)
 		if err != nil {
@@ -125,9 +130,11 @@ func (s *Sink) insert(ctx context.Context, c chunk, first *schemas.Delivery, cer
 		}
 		if n < len(c.rows) {
 			isNew = false
-			if block, err = c.only(missing); err != nil {
+			var release func()
+			if block, release, err = c.only(missing); err != nil {
 				return false, err
 			}
+			defer release()
 		}
 	}
 	a, b := c.rows[0].off, c.rows[len(c.rows)-1].off+1

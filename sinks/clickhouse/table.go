@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -25,12 +26,13 @@ type table[T any] struct {
 	id      func(row[T]) string
 	ts      func(row[T]) *timestamppb.Timestamp // decides the month
 	columns []column[row[T]]
+	spare   sync.Pool // of []appender[row[T]], emptied
 }
 
 // newTable returns the table with the columns that all logs have in front.
 func newTable[T any](name string, id func(row[T]) string, ts func(row[T]) *timestamppb.Timestamp, columns ...column[row[T]]) *table[T] {
 	type r = row[T]
-	return &table[T]{name, id, ts, append([]column[r]{
+	return &table[T]{name: name, id: id, ts: ts, columns: append([]column[r]{
 		id16("id", id),
 		moment("ts", ts),
 		uint32s("ns", func(x r) uint32 { return belowMillis(ts(x)) }),
@@ -49,19 +51,36 @@ func (t *table[T]) into() string {
 	return "INSERT INTO {db}." + t.name + " (" + strings.Join(names, ", ") + ") VALUES"
 }
 
-// block returns the rows as columns.
-func (t *table[T]) block(rows []row[T]) (proto.Input, error) {
-	input := make(proto.Input, len(t.columns))
-	for i, c := range t.columns {
-		a := c.make()
+// block returns the rows as columns, which are used again after release.
+func (t *table[T]) block(rows []row[T]) (_ proto.Input, release func(), err error) {
+	as, ok := t.spare.Get().([]appender[row[T]])
+	if !ok {
+		for _, c := range t.columns {
+			as = append(as, c.make())
+		}
+	}
+	release = func() {
+		for _, a := range as {
+			data, ok := a.data.(proto.Resettable)
+			if !ok {
+				return
+			}
+			data.Reset()
+		}
+		t.spare.Put(as)
+	}
+	input := make(proto.Input, len(as))
+	for i, a := range as {
+		name := t.columns[i].name
 		for _, r := range rows {
 			if err := a.append(r); err != nil {
-				return nil, rowError(r.Delivery, c.name, err)
+				release()
+				return nil, nil, rowError(r.Delivery, name, err)
 			}
 		}
-		input[i] = proto.InputColumn{Name: c.name, Data: a.data}
+		input[i] = proto.InputColumn{Name: name, Data: a.data}
 	}
-	return input, nil
+	return input, release, nil
 }
 
 // A chunk is what one INSERT takes: rows of one table and one month, in the order of their offsets.
@@ -73,7 +92,9 @@ type chunk struct {
 	min   int64    // bounds of ts, in milliseconds
 	max   int64
 	// only returns the block of some of the rows.
-	only func(keep []bool) (proto.Input, error)
+	only func(keep []bool) (_ proto.Input, release func(), err error)
+	// release lets go of block.
+	release func()
 }
 
 // landed says that a row is in its table.
@@ -113,11 +134,11 @@ func (t *table[T]) chunks(rows []row[T]) ([]chunk, error) {
 }
 
 func (t *table[T]) chunk(rows []row[T]) (chunk, error) {
-	block, err := t.block(rows)
+	block, release, err := t.block(rows)
 	if err != nil {
 		return chunk{}, err
 	}
-	c := chunk{table: t.name, into: t.into(), block: block, rows: make([]landed, len(rows)), min: maxMillis, max: minMillis}
+	c := chunk{table: t.name, into: t.into(), block: block, release: release, rows: make([]landed, len(rows)), min: maxMillis, max: minMillis}
 	for i, r := range rows {
 		ms, err := toMillis(t.ts(r))
 		if err != nil {
@@ -130,7 +151,7 @@ func (t *table[T]) chunk(rows []row[T]) (chunk, error) {
 		c.rows[i] = landed{uint64(r.Offset), id}
 		c.min, c.max = min(c.min, ms), max(c.max, ms)
 	}
-	c.only = func(keep []bool) (proto.Input, error) {
+	c.only = func(keep []bool) (proto.Input, func(), error) {
 		var kept []row[T]
 		for i, r := range rows {
 			if keep[i] {

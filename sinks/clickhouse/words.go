@@ -56,7 +56,11 @@ func (c *words) Rows() int { return len(c.keys) }
 func (c *words) Row(i int) string { return c.index.Row(int(c.keys[i])) }
 
 // Reset empties the column.
-func (c *words) Reset() { *c = *newWords() }
+func (c *words) Reset() {
+	c.index.Reset()
+	clear(c.seen)
+	c.keys, c.last = c.keys[:0], ""
+}
 
 // EncodeState writes the version of the encoding.
 func (c *words) EncodeState(b *proto.Buffer) { b.PutInt64(1) }

@@ -1,9 +1,11 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,7 +38,7 @@ type BatchConfig struct {
 	Commit time.Duration
 	// Parallel bounds the batches that are being stored [4].
 	Parallel int
-	// Memory bounds what is read and not stored, give or take one poll [128 MiB].
+	// Memory bounds what is read and not stored, give or take one poll [64 MiB].
 	Memory int64
 	// Retry is the wait between two calls while errors pass [from 250 ms to 15 s]; only
 	// its Wait and MaxWait count: there is no end to it.
@@ -70,6 +72,9 @@ type BatchGroup struct {
 
 var errStopped = errors.New("stopped")
 
+// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
+const batchFetch = 2 << 20
+
 // NewBatchGroup returns a BatchGroup that feeds sink.
 func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
 	bc.defaults()
@@ -86,7 +91,7 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g.commits.metrics = g.metrics
 	g.metrics.look(g.oldest)
 	g.opts, err = cfg.options(string(bc.Role), append(
-		append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
+		append(append(cfg.consume(member{role: bc.Role, topics: topics}), kgo.FetchMaxBytes(batchFetch)), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.OnPartitionsAssigned(g.assigned), kgo.OnPartitionsRevoked(g.revoked), kgo.OnPartitionsLost(g.lost))...)
 	return g, err
 }
@@ -112,7 +117,7 @@ func (c *BatchConfig) defaults() {
 		c.Parallel = 4
 	}
 	if c.Memory <= 0 {
-		c.Memory = 128 << 20
+		c.Memory = 64 << 20
 	}
 }
 
@@ -149,7 +154,10 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 // partitions may move. While the role is paused nothing comes, and the streams rest.
 func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
-		g.weight.wait(ctx, g.cfg.Memory)
+		if g.weight.n.Load() >= g.cfg.Memory {
+			g.hurry()
+			g.weight.wait(ctx, g.cfg.Memory)
+		}
 		g.tap.turn(cl)
 		fetches := g.tap.poll(ctx, cl, 10_000)
 		again, err := g.reread(ctx, cl, fetches)
@@ -174,6 +182,18 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 		cl.AllowRebalance()
 	}
 	return nil
+}
+
+// hurry has those streams that have most stored what they have: memory is full, and nobody gets more before.
+func (g *BatchGroup) hurry() {
+	streams, size := g.owned(nil), map[*stream]int64{}
+	for _, s := range streams {
+		size[s] = s.size()
+	}
+	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(size[b], size[a]) })
+	for _, s := range streams[:min(len(streams), g.cfg.Parallel)] {
+		s.hurry()
+	}
 }
 
 // commitLoop commits what was stored: every cfg.Commit, and if nothing else is to be

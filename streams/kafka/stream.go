@@ -23,11 +23,13 @@ type stream struct {
 	wake   chan struct{} // there are more letters
 	halt   chan struct{} // closed: begin no batch, and try none again
 	done   chan struct{} // closed when run has returned
+	holds  bool          // one of the slots; run's own
 
 	mu      sync.Mutex // guards the rest
 	letters []letter   // read and not stored
 	bytes   int64      // of them
 	read    time.Time  // when the first of them was read
+	due     bool       // memory is full: what there is is a batch
 	paused  bool
 	halted  bool      // halt is closed
 	storing time.Time // since when Store is at it; zero: it is not
@@ -45,7 +47,7 @@ func newStream(g *BatchGroup, cl *kgo.Client, at partition) *stream {
 	}
 }
 
-func weigh(rec *kgo.Record) int64 { return int64(len(rec.Key)+len(rec.Value)) + 256 }
+func weigh(rec *kgo.Record) int64 { return int64(len(rec.Key)+len(rec.Value)) + 512 }
 
 // add queues records, and returns what they weigh. With two batches waiting the
 // partition is paused.
@@ -64,11 +66,30 @@ func (s *stream) add(recs []*kgo.Record, inc uint32) (weight int64) {
 		s.paused = true
 		s.cl.PauseFetchPartitions(s.one())
 	}
+	s.rouse()
+	return weight
+}
+
+// rouse has run look again.
+func (s *stream) rouse() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
-	return weight
+}
+
+// hurry has what is there stored without waiting for more.
+func (s *stream) hurry() {
+	s.mu.Lock()
+	s.due = true
+	s.mu.Unlock()
+	s.rouse()
+}
+
+func (s *stream) size() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
 }
 
 // next returns the letters of the next batch if it is complete, else for how long to
@@ -85,9 +106,10 @@ func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 		n++
 	}
 	full := n < len(s.letters) || n == s.g.cfg.MaxRows || bytes >= int64(s.g.cfg.MaxBytes)
-	if age := time.Since(s.read); !full && age < s.g.cfg.MaxAge {
+	if age := time.Since(s.read); !full && !s.due && age < s.g.cfg.MaxAge {
 		return nil, 0, s.g.cfg.MaxAge - age
 	}
+	s.due = false
 	return s.letters[:n:n], bytes, 0
 }
 
@@ -151,7 +173,11 @@ func (s *stream) run() {
 		if !s.mayGo() {
 			return
 		}
+		if !s.enter() {
+			return
+		}
 		dead, err := s.batch(batch)
+		s.exit()
 		if err == nil {
 			if err = publish(s.ctx, s.cl, dead); err != nil {
 				s.g.metrics.unpublished(1)
@@ -257,22 +283,38 @@ func (s *stream) store(ds []*schemas.Delivery, from []*letter) (dead []*kgo.Reco
 	return append(a, b...), err
 }
 
-// patiently calls Store until it succeeds, fails for good, or the stream is stopped.
+// enter waits for one of the slots, without which nothing is decoded: that is what takes memory. It reports false
+// when the stream is stopped.
+func (s *stream) enter() bool {
+	select {
+	case <-s.halt:
+		return false
+	case s.g.slots <- struct{}{}:
+		s.holds = true
+		return true
+	}
+}
+
+// exit gives the slot back, if the stream has one.
+func (s *stream) exit() {
+	if s.holds {
+		<-s.g.slots
+		s.holds = false
+	}
+}
+
+// patiently calls Store until it succeeds, fails for good, or the stream is stopped. While it waits to try again,
+// others have its slot.
 func (s *stream) patiently(ds []*schemas.Delivery) error {
 	for n := 1; ; n++ {
-		if !s.mayGo() {
+		if !s.mayGo() || !s.holds && !s.enter() {
 			return errStopped
-		}
-		select {
-		case <-s.halt:
-			return errStopped
-		case s.g.slots <- struct{}{}:
 		}
 		err := s.call(ds)
-		<-s.g.slots
 		if err == nil || retry.IsPermanent(err) && s.ctx.Err() == nil {
 			return err
 		}
+		s.exit()
 		s.g.metrics.handled(fateRetried, len(ds), -1)
 		wait := s.g.cfg.Retry.Backoff(n)
 		s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", ds[0].Offset,

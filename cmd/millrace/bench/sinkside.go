@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/millrace/millrace/schemas"
@@ -63,8 +65,16 @@ func (t *timed) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	return err
 }
 
-// mostMemory is the most that this process ever had.
+// mostMemory is the most that this process ever had. Linux counts for a child what its parent had when it
+// began, so it is asked for its own where it tells that.
 func mostMemory() (bytes int64, err error) {
+	if status, err := os.ReadFile("/proc/self/status"); err == nil {
+		for line := range strings.Lines(string(status)) {
+			if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &bytes); err == nil {
+				return bytes << 10, nil
+			}
+		}
+	}
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0, fmt.Errorf("ask for the memory of the process: %w", err)
