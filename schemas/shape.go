@@ -15,8 +15,8 @@ const (
 	MaxItemBytes = 1024 // of an item's id, in UTF-8
 	MaxNameBytes = 255  // of the name of an account, store or space
 
-	minTime = 0              // 1970-01-01
-	maxTime = 10_413_791_999 // 2299-12-31T23:59:59Z, where ClickHouse's DateTime64 ends
+	minTime = 0             // 1970-01-01
+	maxTime = 9_214_646_399 // 2261-12-31T23:59:59Z: ClickHouse holds more, but its drivers count nanoseconds
 )
 
 // A fault is what is wrong with a message, before its topic is known.
@@ -253,7 +253,7 @@ func checkTime(b []byte) *fault {
 		b, parts[tag>>3] = b[n:], int64(v)
 	}
 	if s, ns := parts[1], parts[2]; s < minTime || s > maxTime || ns < 0 || ns > 999_999_999 {
-		return &fault{reason: fmt.Sprintf("%d s and %d ns after 1970 is out of range, want the years 1970 to 2299", s, ns)}
+		return &fault{reason: fmt.Sprintf("%d s and %d ns after 1970 is out of range, want the years 1970 to 2261", s, ns)}
 	}
 	return nil
 }

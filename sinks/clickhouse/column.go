@@ -109,10 +109,10 @@ func parseID(s string) (id [16]byte, err error) {
 
 const millis = "DateTime64(3, 'UTC')"
 
-// The years that DateTime64 can hold, in milliseconds.
+// The years that DateTime64 can hold and its drivers, which count nanoseconds, can read, in milliseconds.
 var (
 	minMillis = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
-	maxMillis = time.Date(2299, 12, 31, 23, 59, 59, 999e6, time.UTC).UnixMilli()
+	maxMillis = time.Date(2261, 12, 31, 23, 59, 59, 999e6, time.UTC).UnixMilli()
 )
 
 var errNoTime = errors.New("is missing")
@@ -127,7 +127,7 @@ func toMillis(t *timestamppb.Timestamp) (int64, error) {
 	}
 	ms := t.Seconds*1000 + int64(t.Nanos)/1e6
 	if ms < minMillis || ms > maxMillis {
-		return 0, fmt.Errorf("%s is outside of the years 1900 to 2299", t.AsTime().Format(time.RFC3339))
+		return 0, fmt.Errorf("%s is outside of the years 1900 to 2261", t.AsTime().Format(time.RFC3339))
 	}
 	return ms, nil
 }

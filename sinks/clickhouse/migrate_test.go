@@ -220,7 +220,7 @@ func TestMigrateKilled(t *testing.T) {
 				t.Fatalf("%s migrations are noted, want %d", got, tc.noted)
 			}
 			made := len(schemaOf(t, db)) - 1
-			if wantMade := max(tc.nth, tc.noted); made != wantMade {
+			if wantMade := min(max(tc.nth, tc.noted), len(want)-1); made != wantMade { // the last ones alter tables
 				t.Fatalf("%d tables and views are made, want %d: the kill came at another place", made, wantMade)
 			}
 			err := db.Check(t.Context())

@@ -38,7 +38,7 @@ type BatchConfig struct {
 	Commit time.Duration
 	// Parallel bounds the batches that are being stored [4].
 	Parallel int
-	// Memory bounds what is read and not stored, give or take one poll [64 MiB].
+	// Memory bounds what is read and not stored, give or take one poll [32 MiB].
 	Memory int64
 	// Retry is the wait between two calls while errors pass [from 250 ms to 15 s]; only
 	// its Wait and MaxWait count: there is no end to it.
@@ -117,7 +117,7 @@ func (c *BatchConfig) defaults() {
 		c.Parallel = 4
 	}
 	if c.Memory <= 0 {
-		c.Memory = 64 << 20
+		c.Memory = 32 << 20
 	}
 }
 

@@ -1,0 +1,1 @@
+ALTER TABLE `millrace`.bit_log_local ON CLUSTER `main` ADD INDEX IF NOT EXISTS verdicts verdict TYPE set(16) GRANULARITY 1;
