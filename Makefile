@@ -33,8 +33,9 @@ demo: build ## the main job once, on real files; DIR=... takes your own (only re
 test: ## every test; needs a C compiler for the race detector, and no daemon
 	go test -race -shuffle=on ./...
 
+TESTS = Kafka|Refused|BrokerFaults|ConsumerFaults|SinkFaults
 # Tests of real servers. What go test says of tests that begin and pause is left out.
-REAL = MILLRACE_INTEGRATION=1 go test -v -count=1 -parallel 4 -run '^Test(Kafka|Refused|BrokerFaults|ConsumerFaults)' \
+REAL = MILLRACE_INTEGRATION=1 go test -v -count=1 -parallel 4 -run '^Test($(TESTS))' \
 	-timeout $(1) ./integration 2>&1 | grep --line-buffered -v '^=== '
 
 .PHONY: integration
@@ -44,6 +45,11 @@ integration: ## real Kafka, one and three brokers, and faults; wants a JDK and M
 .PHONY: soak
 soak: ## the same for longer
 	MILLRACE_SOAK=1 $(call REAL,60m)
+
+.PHONY: soak-sink
+soak-sink: TESTS = SinkFaults
+soak-sink: ## 60 SIGKILLs of sink and ClickHouse over 300,000 records, and verify; the other faults of sinks with more
+	MILLRACE_SOAK_SINK=1 $(call REAL,60m)
 
 .PHONY: fuzz
 fuzz: ## ten seconds of every fuzz test

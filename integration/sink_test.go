@@ -51,7 +51,6 @@ type mill struct {
 	kafka  kafka.Config
 	at     embedded.Config
 	engine *embedded.Server
-	sinks  int
 	sent   int
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,12 +15,14 @@ import (
 )
 
 func newBench() *cobra.Command {
-	return noun("bench", "Take figures, and hold them against their targets", newBenchRuntime(), newBenchSink(), newBenchSide(), newBenchSinkSide(), newBenchBroker())
+	return noun("bench", "Take figures, and hold them against their targets",
+		newBenchRuntime(), newBenchSink(), newBenchSide(), newBenchSinkSide(), newBenchBroker())
 }
 
 func newBenchRuntime() *cobra.Command {
 	var f benchFlags
-	c := f.command("runtime", "Take the figures of the stream runtime, in one table", `Takes the figures of the stream runtime on this machine, now: on a broker in memory on
+	c := f.command("runtime", "Take the figures of the stream runtime, in one table", `
+Takes the figures of the stream runtime on this machine, now: on a broker in memory on
 loopback that is another process, each figure for itself, those with a peer in turns with it. It takes about four
 minutes, and figures mean little on a machine that does anything else meanwhile. What the
 rounds gave goes to standard error.
@@ -31,7 +34,8 @@ A peer that is not there is reported as absent; 'make peers' builds them.`, benc
 
 func newBenchSink() *cobra.Command {
 	var f benchFlags
-	c := f.command("sink", "Take the figures of the sink, in one table", `Takes the figures of the sink on this machine, now: a broker in memory, the sink and an embedded
+	c := f.command("sink", "Take the figures of the sink, in one table", `
+Takes the figures of the sink on this machine, now: a broker in memory, the sink and an embedded
 ClickHouse are processes that share it. It takes about ten minutes, and figures mean little on a machine that does
 anything else meanwhile. What the rounds gave goes to standard error.
 
@@ -50,7 +54,7 @@ func (f *benchFlags) command(name, short, long string, take func(context.Context
 	c := &cobra.Command{
 		Use:   name,
 		Short: short,
-		Long: long + `
+		Long: strings.TrimPrefix(long, "\n") + `
 
 Exit codes: 0 all figures were taken, also where a target was missed (see MET), 2 usage,
 130 interrupted.`,

@@ -191,7 +191,7 @@ type changeKey struct {
 	Store string    `ch:"store"`
 }
 
-func (k changeKey) cursor() ChangeCursor { return ChangeCursor{k.Time, k.Space, k.Item, k.Store} }
+func (k changeKey) cursor() ChangeCursor { return ChangeCursor(k) }
 
 // withKeys sends keys along as a table.
 func withKeys(ctx context.Context, keys []changeKey) (context.Context, error) {

@@ -26,7 +26,7 @@ type table[T any] struct {
 	id      func(row[T]) string
 	ts      func(row[T]) *timestamppb.Timestamp // decides the month
 	columns []column[row[T]]
-	spare   sync.Pool // of []appender[row[T]], emptied
+	spare   sync.Pool // of *[]appender[row[T]], emptied
 }
 
 // newTable returns the table with the columns that all logs have in front.
@@ -53,12 +53,14 @@ func (t *table[T]) into() string {
 
 // block returns the rows as columns, which are used again after release.
 func (t *table[T]) block(rows []row[T]) (_ proto.Input, release func(), err error) {
-	as, ok := t.spare.Get().([]appender[row[T]])
+	spare, ok := t.spare.Get().(*[]appender[row[T]])
 	if !ok {
+		spare = new([]appender[row[T]])
 		for _, c := range t.columns {
-			as = append(as, c.make())
+			*spare = append(*spare, c.make())
 		}
 	}
+	as := *spare
 	release = func() {
 		for _, a := range as {
 			data, ok := a.data.(proto.Resettable)
@@ -67,7 +69,7 @@ func (t *table[T]) block(rows []row[T]) (_ proto.Input, release func(), err erro
 			}
 			data.Reset()
 		}
-		t.spare.Put(as)
+		t.spare.Put(spare)
 	}
 	input := make(proto.Input, len(as))
 	for i, a := range as {

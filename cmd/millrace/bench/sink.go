@@ -23,7 +23,7 @@ import (
 // machine.
 func Sink(ctx context.Context, cfg Config) (rows []Row, err error) {
 	r := newRunner(cfg)
-	defer func() { err = errors.Join(err, r.filled.close()) }()
+	defer func() { err = errors.Join(err, r.filled.close(ctx)) }()
 	return r.take(ctx, r.sinkFigures())
 }
 
@@ -55,7 +55,7 @@ func (r *runner) newStore(ctx context.Context, partitions int) (s *store, err er
 	s = &store{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.close())
+			err = errors.Join(err, s.close(ctx))
 		}
 	}()
 	if s.rig, err = r.newRigOf(ctx, partitions); err != nil {
@@ -69,7 +69,7 @@ func (r *runner) newStore(ctx context.Context, partitions int) (s *store, err er
 }
 
 // close ends and removes all of it.
-func (s *store) close() (err error) {
+func (s *store) close(ctx context.Context) (err error) {
 	if s == nil {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (s *store) close() (err error) {
 		err = errors.Join(err, db.Close())
 	}
 	if s.engine != nil {
-		err = errors.Join(err, s.engine.Close(context.Background()))
+		err = errors.Join(err, s.engine.Close(context.WithoutCancel(ctx)))
 	}
 	if s.rig != nil {
 		s.rig.close()
@@ -115,7 +115,7 @@ func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	all := archive(n)
 	if err := s.Fill(ctx, prefix, n, all.record); err != nil {
 		return m, err
@@ -162,7 +162,7 @@ func (r *runner) stored(ctx context.Context, partitions int, told func(*store, s
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	if err := s.Fill(ctx, prefix, n, archive(n).record); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	db, b, err := s.database(ctx, "millrace")
 	if err != nil {
 		return m, err
@@ -282,29 +282,38 @@ func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 		return nil
 	})
 	err = while(ctx, group, func(ctx context.Context) error {
-		return while(ctx, publish, func(ctx context.Context) error {
-			seen := map[string]bool{}
-			for len(seen) < n && ctx.Err() == nil {
-				items, err := b.Strings(ctx, "SELECT item FROM {db}.audit_log_v")
-				if err != nil {
-					return err
-				}
-				now := time.Now()
+		return while(ctx, publish, func(ctx context.Context) (err error) {
+			m.ours, err = sightings(ctx, b, n, func(item string) time.Time {
 				mu.Lock()
-				for _, item := range items {
-					if !seen[item] {
-						seen[item] = true
-						m.ours = append(m.ours, now.Sub(sent[item]).Seconds())
-					}
-				}
-				mu.Unlock()
-				pause(ctx, 20*time.Millisecond)
-			}
-			return ctx.Err()
+				defer mu.Unlock()
+				return sent[item]
+			})
+			return err
 		})
 	})
 	m.ours = []float64{percentile(m.ours, 99)}
 	return m, err
+}
+
+// sightings looks again and again until the rows of n items are there, and returns how many seconds after they were sent each
+// was seen.
+func sightings(ctx context.Context, b *clickhousebench.Bench, n int, sent func(item string) time.Time) (took []float64, err error) {
+	seen := map[string]bool{}
+	for len(seen) < n && ctx.Err() == nil {
+		items, err := b.Strings(ctx, "SELECT item FROM {db}.audit_log_v")
+		if err != nil {
+			return nil, err
+		}
+		now := time.Now()
+		for _, item := range items {
+			if !seen[item] {
+				seen[item] = true
+				took = append(took, now.Sub(sent(item)).Seconds())
+			}
+		}
+		pause(ctx, 20*time.Millisecond)
+	}
+	return took, ctx.Err()
 }
 
 // partOf is a part that is a function.
@@ -331,7 +340,7 @@ func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n
 	if err != nil {
 		return m, err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	db, b, err := s.database(ctx, "millrace")
 	if err != nil {
 		return m, err

@@ -140,7 +140,8 @@ func AuditRows() Fill {
 	return Fill{"audit_log", `INSERT INTO {db}.audit_log (id, ts, topic, inc, part, off, ingested, op, account, store, space, item, size, provenance, user, origin)
 WITH intDiv(number * 10, {rows}) AS month, number % intDiv({rows}, 10) AS j, intDiv(j, 2) * 10 + month AS place,
   addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), month) + cityHash64(number) % 2419200 AS happened
-SELECT sipHash128(number)::FixedString(16), happened, 'filled', 7, number % 12, intDiv(number, 12), happened + 60, 'add', 'acme', toString(1 + j % 2), ` + itemOf + `,
+SELECT sipHash128(number)::FixedString(16), happened, 'filled', 7, number % 12, intDiv(number, 12), happened + 60, 'add',
+  'acme', toString(1 + j % 2), ` + itemOf + `,
   1000, 'verified', concat('user-', toString(cityHash64(number, 1) % 20)), 'client'
 FROM numbers({rows})`}
 }
