@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"net"
@@ -254,6 +255,7 @@ func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 	cmd.Env = append(os.Environ(), killedAddr+"="+l.Addr().String(), killedName+"="+db.Config().Database)
 	var seen atomic.Int32
 	var quiet atomic.Bool
+	started := make(chan struct{})
 	go relay(l, clickhousetest.Addr(t), &quiet, func(sent string, pass func()) bool {
 		if !strings.Contains(sent, "INSERT INTO `"+db.Config().Database+"`.schema_migrations") {
 			return true
@@ -266,12 +268,19 @@ func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 			pass()
 			waitFor(t, db, nth)
 		}
+		<-started
 		cmd.Process.Kill()
 		return false
 	})
-	out, err := cmd.CombinedOutput()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	close(started)
+	err = cmd.Wait()
 	if err == nil || cmd.ProcessState.ExitCode() != -1 {
-		t.Fatalf("the process was to be killed, and ended with %v\n%s", err, out)
+		t.Fatalf("the process was to be killed, and ended with %v\n%s", err, out.String())
 	}
 }
 

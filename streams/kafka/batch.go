@@ -192,7 +192,9 @@ func (g *BatchGroup) hurry() {
 	}
 	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(size[b], size[a]) })
 	for _, s := range streams[:min(len(streams), g.cfg.Parallel)] {
-		s.hurry()
+		if size[s] > 0 {
+			s.hurry()
+		}
 	}
 }
 
