@@ -186,8 +186,7 @@ func (e *ensurer) list(ctx context.Context) (map[string]found, error) {
 
 // settled waits until the brokers know of all topics, which may take them a while.
 func (e *ensurer) settled(ctx context.Context) (there map[string]found, err error) {
-	policy := retry.Policy{Wait: 50 * time.Millisecond, MaxWait: time.Second, Elapsed: 15 * time.Second}
-	_, err = policy.Do(ctx, func() error {
+	_, err = untilKnown().Do(ctx, func() error {
 		if there, err = e.list(ctx); err != nil {
 			return retry.Permanent(err) // the client has tried often enough
 		}
@@ -200,6 +199,27 @@ func (e *ensurer) settled(ctx context.Context) (there map[string]found, err erro
 		return errors.Join(errs...)
 	}, nil)
 	return there, err
+}
+
+// untilKnown is how long brokers may take to learn of topics that another has made.
+func untilKnown() retry.Policy {
+	return retry.Policy{Wait: 50 * time.Millisecond, MaxWait: time.Second, Elapsed: 15 * time.Second}
+}
+
+// settings asks for those of all topics. Whoever is asked may be the last to know of one.
+func (e *ensurer) settings(ctx context.Context) (configs kadm.ResourceConfigs, err error) {
+	_, err = untilKnown().Do(ctx, func() error {
+		if configs, err = e.adm.DescribeTopicConfigs(ctx, e.names()...); err != nil {
+			return retry.Permanent(fmt.Errorf("describe topics: %w", err))
+		}
+		for _, c := range configs {
+			if errors.Is(c.Err, kerr.UnknownTopicOrPartition) {
+				return fmt.Errorf("%s: describe: %w", c.Name, c.Err)
+			}
+		}
+		return nil
+	}, nil)
+	return configs, err
 }
 
 func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsRequestTopic {
@@ -243,9 +263,9 @@ func (e *ensurer) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	configs, err := e.adm.DescribeTopicConfigs(ctx, e.names()...)
+	configs, err := e.settings(ctx)
 	if err != nil {
-		return fmt.Errorf("describe topics: %w", err)
+		return err
 	}
 	var errs []error
 	for _, entry := range e.entries {

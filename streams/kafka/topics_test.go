@@ -39,6 +39,20 @@ func TestEnsureTopics(t *testing.T) {
 	})
 }
 
+// The broker that is asked may be the last to know of a topic that was just made; one that never learns of it is an error.
+func TestEnsureTopicsNotKnownYet(t *testing.T) {
+	for times, want := range map[int]bool{3: true, -1: false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
+			b.Unknown(schemas.Jobs, times)
+			err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 3})
+			if known := err == nil; known != want || !known && !strings.Contains(err.Error(), "millrace.jobs: describe: UNKNOWN_TOPIC_OR_PARTITION") {
+				t.Errorf("unknown %d times: %v", times, err)
+			}
+		})
+	}
+}
+
 // All that contradicts the catalogue is named, and nothing of it changed.
 func TestEnsureTopicsContradictions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

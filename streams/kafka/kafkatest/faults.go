@@ -51,6 +51,11 @@ func (b *Broker) FailFetch(topic schemas.Topic, f Fault, times int) (mend func()
 	return b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotLeaderForPartition), Count: times})
 }
 
+// Unknown has the next times that somebody asks for the settings of topic answered by a broker that does not know it yet.
+func (b *Broker) Unknown(topic schemas.Topic, times int) {
+	b.fail(kmsg.DescribeConfigs, kfake.Fault{Resource: b.cfg.Prefix + string(topic), Err: kerr.UnknownTopicOrPartition, Count: times})
+}
+
 func (b *Broker) fail(key kmsg.Key, f kfake.Fault) (mend func()) {
 	f.Keys = []kmsg.Key{key}
 	return b.cluster.Fault(f).Remove
