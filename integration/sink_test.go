@@ -244,15 +244,15 @@ func killedAnywhere(t *testing.T, m *mill) {
 func wokenSink(t *testing.T, m *mill) {
 	first := m.sink(t, "one")
 	m.send(t, 2000)
-	m.settled(t, time.Minute)
+	m.settled(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
 	m.sink(t, "two")
 	m.send(t, 20_000)
 	first.signal(t, syscall.SIGSTOP)
 	m.send(t, 20_000)
-	m.settled(t, time.Minute)
+	m.settled(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
 	first.signal(t, syscall.SIGCONT)
 	m.send(t, 2000)
-	m.settled(t, time.Minute)
+	m.settled(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
 	m.proven(t, m.sent)
 	if n := m.letters(t); n != 0 {
 		t.Errorf("%d dead letters", n)
