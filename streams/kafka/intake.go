@@ -105,7 +105,7 @@ func (in *intake) near() (near []*share) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, sh := range in.shares {
-		if _, is := sh.full(); is {
+		if sh.filling() {
 			near = append(near, sh)
 		}
 	}
@@ -373,7 +373,7 @@ func (in *intake) pressed() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, sh := range in.shares {
-		if full, _ := sh.full(); full {
+		if sh.full() {
 			return true
 		}
 	}

@@ -156,11 +156,18 @@ func (s *share) kill() {
 // dead says that the partition is not ours any more, or is about not to be.
 func (s *share) dead() bool { return s.over.Load() }
 
-// full says that the partition is not fetched because its window is nearly full, near that it is about to be.
-func (s *share) full() (full, near bool) {
+// full says that the partition is not fetched because its window is nearly full.
+func (s *share) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.paused, s.near && !s.paused
+	return s.paused
+}
+
+// filling says that the window is nearly full, and the partition still fetched.
+func (s *share) filling() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.near && !s.paused
 }
 
 // open says that tasks are about to be begun, and whether that is not on record yet.
