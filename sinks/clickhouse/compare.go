@@ -241,13 +241,13 @@ func (m *manifestCheck) values(ctx context.Context, from string) (map[schemas.Co
 	if len(m.differ) == 0 {
 		return all, nil
 	}
-	asked, err := withCopies(ctx, m.differ)
+	with, err := withCopies(ctx, m.differ)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[record](asked, m.db, "reading the state of copies",
+	rows, err := query[record](with, m.db, "reading the state of copies",
 		"SELECT account, store, space, item, arrayConcat("+stateValues()+", "+stateVersions()+") AS values FROM "+from+
-			" WHERE (account, store, space, item) IN (SELECT account, store, space, item FROM copies)")
+			" WHERE "+asked)
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.Values
 	}
@@ -270,14 +270,14 @@ func (m *manifestCheck) logged(ctx context.Context) (map[schemas.Copy]logged, er
 	if len(m.differ) == 0 {
 		return all, nil
 	}
-	asked, err := withCopies(ctx, m.differ)
+	with, err := withCopies(ctx, m.differ)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[logged](asked, m.db, "reading the changes of copies",
+	rows, err := query[logged](with, m.db, "reading the changes of copies",
 		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
 			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log WHERE op IN ('add', 'update', 'copy', 'delete')"+
-			" AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies) GROUP BY account, store, space, item")
+			" AND "+asked+" GROUP BY account, store, space, item")
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r
 	}

@@ -20,12 +20,12 @@ func (db *DB) records(ctx context.Context, copies []schemas.Copy, known map[sche
 	if err != nil {
 		return err
 	}
-	asked, err := withCopies(ctx, copies)
+	with, err := withCopies(ctx, copies)
 	if err != nil {
 		return err
 	}
-	states, err := query[stateRecord](asked, db, "reading the manifest",
-		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE (account, store, space, item) IN (SELECT account, store, space, item FROM copies)")
+	states, err := query[stateRecord](with, db, "reading the manifest",
+		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE "+asked)
 	if err != nil {
 		return err
 	}
@@ -41,6 +41,10 @@ func (db *DB) records(ctx context.Context, copies []schemas.Copy, known map[sche
 	}
 	return nil
 }
+
+// asked is true of the rows of the copies that withCopies sends. That the items are asked for by themselves decides most
+// rows by one column, and halves what a query takes.
+const asked = `item IN (SELECT item FROM copies) AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies)`
 
 // withCopies sends the copies along as a table: their ids may be longer than a statement.
 func withCopies(ctx context.Context, copies []schemas.Copy) (context.Context, error) {
@@ -202,7 +206,7 @@ const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone
   origin NOT IN ('fixity', 'sweep') AS rank, off, inc, size, version, etag, media_type, digests, provenance, properties,
   source_time, source_ns, source_version, richness
 FROM {db}.audit_log
-WHERE (account, store, space, item) IN (SELECT account, store, space, item FROM copies)
+WHERE ` + asked + `
   AND op IN ('add', 'update', 'copy', 'delete')
 ORDER BY account, store, space, item, ts DESC, rank DESC, off DESC, inc DESC
 LIMIT 8 BY account, store, space, item, gone`

@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS {db}.bit_log (
   topic LowCardinality(String),
   inc UInt32,
   part UInt16,
-  off UInt64 CODEC(ZSTD(1)),
+  off UInt64 CODEC(Delta, ZSTD(1)),
   INDEX position off TYPE minmax GRANULARITY 64,
   task String CODEC(ZSTD(1)),
   cause String CODEC(ZSTD(1)),

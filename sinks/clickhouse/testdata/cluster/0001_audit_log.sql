@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS `millrace`.audit_log_local ON CLUSTER `main` (
   topic LowCardinality(String),
   inc UInt32,
   part UInt16,
-  off UInt64 CODEC(ZSTD(1)),
+  off UInt64 CODEC(Delta, ZSTD(1)),
   INDEX position off TYPE minmax GRANULARITY 64,
   ingested DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
   op LowCardinality(String),
