@@ -1,6 +1,7 @@
 package schemas_test
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"slices"
@@ -105,6 +106,36 @@ func TestDecodeByHand(t *testing.T) {
 	want.Id = schemas.ChangeID(want)
 	if !proto.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// What is decoded is of its own, unless it is to share.
+func TestDecodeShared(t *testing.T) {
+	c := &pb.Change{
+		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+		Time: timestamppb.New(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)),
+	}
+	c.Id = schemas.ChangeID(c)
+	rec, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)
+		after  string // the item, once the value has changed
+	}{"own": {schemas.Decode, "a.jpg"}, "shared": {schemas.DecodeShared, "b.jpg"}} {
+		value := bytes.Clone(rec.Value)
+		got, err := tt.decode(schemas.Changes, rec.Headers, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(got, c) {
+			t.Errorf("%s: got %v, want %v", name, got, c)
+		}
+		copy(value, bytes.Replace(value, []byte("a.jpg"), []byte("b.jpg"), 1))
+		if item := got.(*pb.Change).GetItem(); item != tt.after {
+			t.Errorf("%s: the item is %s after the value has changed, want %s", name, item, tt.after)
+		}
 	}
 }
 

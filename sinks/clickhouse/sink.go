@@ -36,6 +36,12 @@ type place struct {
 	partition int32
 }
 
+// origin is where a batch comes from.
+type origin struct {
+	place
+	incarnation uint32
+}
+
 // progress is how far a partition has certainly been stored.
 type progress struct {
 	incarnation uint32
@@ -65,10 +71,11 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	first, last := batch[0], batch[len(batch)-1]
-	feeds := s.feeds[first.Topic]
+	topic, from := batch[0].Topic, origin{place{batch[0].From, batch[0].Partition}, batch[0].Incarnation}
+	first, last := batch[0].Offset, batch[len(batch)-1].Offset
+	feeds := s.feeds[topic]
 	if feeds == nil {
-		return retry.Permanent(fmt.Errorf("storing records of %s: no table is fed by the topic", first.Topic))
+		return retry.Permanent(fmt.Errorf("storing records of %s: no table is fed by the topic", topic))
 	}
 	var chunks []chunk
 	for _, f := range feeds {
@@ -78,26 +85,24 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 		}
 		chunks = append(chunks, more...)
 	}
-	at := place{first.From, first.Partition}
-	certain := s.begin(at, progress{first.Incarnation, first.Offset})
+	certain := s.begin(from.place, progress{from.incarnation, first})
 	allNew := true
 	defer func() {
 		for _, c := range chunks {
 			c.release()
 		}
 	}()
-	for _, c := range chunks {
-		isNew, err := s.insert(ctx, c, first, certain)
+	for i := range chunks {
+		isNew, err := s.insert(ctx, &chunks[i], from, certain)
 		if err != nil {
-			return translate(fmt.Errorf("storing %s/%d@%d-%d in %s: %w",
-				first.From, first.Partition, first.Offset, last.Offset, c.table, err))
+			return translate(fmt.Errorf("storing %s/%d@%d-%d in %s: %w", from.topic, from.partition, first, last, chunks[i].table, err))
 		}
 		allNew = allNew && isNew
 	}
 	if allNew {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.parts[at] = progress{first.Incarnation, last.Offset + 1}
+		s.parts[from.place] = progress{from.incarnation, last + 1}
 	}
 	return nil
 }
@@ -121,10 +126,10 @@ func (s *Sink) begin(at place, from progress) bool {
 
 // insert stores what of a chunk has not landed; isNew says that this was all of it. Where
 // some had landed, what follows may have landed too.
-func (s *Sink) insert(ctx context.Context, c chunk, first *schemas.Delivery, certain bool) (isNew bool, err error) {
+func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) (isNew bool, err error) {
 	block, isNew := c.block, true
 	if !certain {
-		missing, n, err := s.missing(ctx, c, first)
+		missing, n, err := s.missing(ctx, c, from)
 		if err != nil || n == 0 {
 			return false, err
 		}
@@ -137,9 +142,10 @@ func (s *Sink) insert(ctx context.Context, c chunk, first *schemas.Delivery, cer
 			defer release()
 		}
 	}
+	c.only = nil // the block says it all, and takes less than the messages, which nobody else holds here
 	a, b := c.rows[0].off, c.rows[len(c.rows)-1].off+1
 	return isNew, s.db.write(ctx, insertion{
-		id:      fmt.Sprintf("%s%d-%d", s.db.queryPrefix(c.table, first.From, first.Partition), a, b),
+		id:      fmt.Sprintf("%s%d-%d", s.db.queryPrefix(c.table, from.topic, from.partition), a, b),
 		into:    s.db.name(c.into),
 		columns: block,
 		// Rows that are equal stay two: the view makes them one, and what has landed can be told.
@@ -148,11 +154,11 @@ func (s *Sink) insert(ctx context.Context, c chunk, first *schemas.Delivery, cer
 }
 
 // missing asks the table which rows of a chunk have not landed.
-func (s *Sink) missing(ctx context.Context, c chunk, first *schemas.Delivery) (missing []bool, n int, err error) {
-	if err := s.db.kill(ctx, s.db.queryPrefix(c.table, first.From, first.Partition)); err != nil {
+func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bool, n int, err error) {
+	if err := s.db.kill(ctx, s.db.queryPrefix(c.table, from.topic, from.partition)); err != nil {
 		return nil, 0, err
 	}
-	there, err := s.db.landed(ctx, c, first)
+	there, err := s.db.landed(ctx, c, from)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -164,7 +170,7 @@ func (s *Sink) missing(ctx context.Context, c chunk, first *schemas.Delivery) (m
 		}
 		if taken {
 			s.log.Error("an offset holds another message than the table has: the broker has lost its end and used it again",
-				"table", c.table, "topic", first.From, "partition", first.Partition, "offset", r.off)
+				"table", c.table, "topic", from.topic, "partition", from.partition, "offset", r.off)
 		}
 		missing[i] = true
 		n++
@@ -212,10 +218,10 @@ func (db *DB) kill(ctx context.Context, prefix string) error {
 }
 
 // landed returns the ids that the table has at the offsets of a chunk.
-func (db *DB) landed(ctx context.Context, c chunk, first *schemas.Delivery) (map[uint64]map[[16]byte]bool, error) {
+func (db *DB) landed(ctx context.Context, c *chunk, from origin) (map[uint64]map[[16]byte]bool, error) {
 	rows, err := db.conn.Query(ctx, db.name("SELECT off, id FROM {db}."+c.table)+" WHERE topic = ? AND inc = ? AND part = ?"+
 		" AND off BETWEEN ? AND ? AND ts BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC')",
-		string(first.From), first.Incarnation, uint16(first.Partition), c.rows[0].off, c.rows[len(c.rows)-1].off, c.min, c.max)
+		string(from.topic), from.incarnation, uint16(from.partition), c.rows[0].off, c.rows[len(c.rows)-1].off, c.min, c.max)
 	if err != nil {
 		return nil, err
 	}

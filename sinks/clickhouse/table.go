@@ -3,6 +3,7 @@ package clickhouse
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -26,7 +27,7 @@ type table[T any] struct {
 	id      func(row[T]) string
 	ts      func(row[T]) *timestamppb.Timestamp // decides the month
 	columns []column[row[T]]
-	spare   sync.Pool // of *[]appender[row[T]], emptied
+	spare   spares[[]appender[row[T]]] // emptied
 }
 
 // newTable returns the table with the columns that all logs have in front.
@@ -53,14 +54,12 @@ func (t *table[T]) into() string {
 
 // block returns the rows as columns, which are used again after release.
 func (t *table[T]) block(rows []row[T]) (_ proto.Input, release func(), err error) {
-	spare, ok := t.spare.Get().(*[]appender[row[T]])
+	as, ok := t.spare.take()
 	if !ok {
-		spare = new([]appender[row[T]])
 		for _, c := range t.columns {
-			*spare = append(*spare, c.make())
+			as = append(as, c.make())
 		}
 	}
-	as := *spare
 	release = func() {
 		for _, a := range as {
 			data, ok := a.data.(proto.Resettable)
@@ -69,21 +68,55 @@ func (t *table[T]) block(rows []row[T]) (_ proto.Input, release func(), err erro
 			}
 			data.Reset()
 		}
-		t.spare.Put(spare)
+		t.spare.put(as)
+	}
+	for tile := range slices.Chunk(rows, tileRows) {
+		for i, a := range as {
+			for _, r := range tile {
+				if err := a.append(r); err != nil {
+					release()
+					return nil, nil, rowError(r.Delivery, t.columns[i].name, err)
+				}
+			}
+		}
 	}
 	input := make(proto.Input, len(as))
 	for i, a := range as {
-		name := t.columns[i].name
-		for _, r := range rows {
-			if err := a.append(r); err != nil {
-				release()
-				return nil, nil, rowError(r.Delivery, name, err)
-			}
-		}
-		input[i] = proto.InputColumn{Name: name, Data: a.data}
+		input[i] = proto.InputColumn{Name: t.columns[i].name, Data: a.data}
 	}
 	return input, release, nil
 }
+
+// spares keeps a few of what is used again, so that it need not grow anew. (A sync.Pool lets go of what it has with every
+// other collection, which is several times a second where it matters.)
+type spares[T any] struct {
+	mu  sync.Mutex
+	all []T // guarded by mu
+}
+
+const mostSpares = 2
+
+func (s *spares[T]) take() (one T, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.all) - 1
+	if n < 0 {
+		return one, false
+	}
+	one, s.all = s.all[n], s.all[:n]
+	return one, true
+}
+
+func (s *spares[T]) put(one T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) < mostSpares {
+		s.all = append(s.all, one)
+	}
+}
+
+// tileRows are so few that their messages stay in the processor's cache from column to column.
+const tileRows = 128
 
 // A chunk is what one INSERT takes: rows of one table and one month, in the order of their offsets.
 type chunk struct {

@@ -1,11 +1,10 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"runtime"
 	"sync"
 	"time"
 
@@ -36,9 +35,9 @@ type BatchConfig struct {
 	MaxAge   time.Duration // since its first record was read [1 s]
 	// Commit is the least time between two commits while there is more to store [1 s].
 	Commit time.Duration
-	// Parallel bounds the batches that are being stored [4].
+	// Parallel bounds the batches that are being stored [one for each processor, 2 to 4].
 	Parallel int
-	// Memory bounds what is read and not stored, give or take one poll [32 MiB].
+	// Memory bounds what is read and not stored, give or take one poll [20 MiB].
 	Memory int64
 	// Retry is the wait between two calls while errors pass [from 250 ms to 15 s]; only
 	// its Wait and MaxWait count: there is no end to it.
@@ -73,7 +72,7 @@ type BatchGroup struct {
 var errStopped = errors.New("stopped")
 
 // batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
-const batchFetch = 2 << 20
+const batchFetch = 512 << 10
 
 // NewBatchGroup returns a BatchGroup that feeds sink.
 func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
@@ -90,8 +89,8 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics = g.metrics
 	g.metrics.look(g.oldest)
-	g.opts, err = cfg.options(string(bc.Role), append(
-		append(append(cfg.consume(member{role: bc.Role, topics: topics}), kgo.FetchMaxBytes(batchFetch)), cfg.produce(runtimeLimit, runtimeLinger)...),
+	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
+		kgo.FetchMaxBytes(batchFetch), kgo.FetchMaxPartitionBytes(batchFetch),
 		kgo.OnPartitionsAssigned(g.assigned), kgo.OnPartitionsRevoked(g.revoked), kgo.OnPartitionsLost(g.lost))...)
 	return g, err
 }
@@ -114,10 +113,10 @@ func (c *BatchConfig) defaults() {
 		c.MaxBytes = 32 << 20
 	}
 	if c.Parallel <= 0 {
-		c.Parallel = 4
+		c.Parallel = min(max(runtime.GOMAXPROCS(0), 2), 4)
 	}
 	if c.Memory <= 0 {
-		c.Memory = 32 << 20
+		c.Memory = 20 << 20
 	}
 }
 
@@ -150,11 +149,11 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 	return nil
 }
 
-// poll fills the streams until ctx is done. While memory is full it does not poll, and
-// partitions may move. While the role is paused nothing comes, and the streams rest.
+// poll fills the streams until ctx is done. Before memory is full something is stored; while it is, poll does not
+// poll, and partitions may move. While the role is paused nothing comes, and the streams rest.
 func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
-		if g.weight.n.Load() >= g.cfg.Memory {
+		if g.weight.n.Load() >= g.cfg.Memory*3/4 {
 			g.hurry()
 			g.weight.wait(ctx, g.cfg.Memory)
 		}
@@ -184,17 +183,24 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// hurry has those streams that have most stored what they have: memory is full, and nobody gets more before.
+// hurry has the stream that has most waiting stored, if fewer than Parallel are at it: few large batches take the same
+// memory as many small ones, and the store less work.
 func (g *BatchGroup) hurry() {
-	streams, size := g.owned(nil), map[*stream]int64{}
-	for _, s := range streams {
-		size[s] = s.size()
-	}
-	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(size[b], size[a]) })
-	for _, s := range streams[:min(len(streams), g.cfg.Parallel)] {
-		if size[s] > 0 {
-			s.hurry()
+	var (
+		most *stream
+		size int64
+		busy int
+	)
+	for _, s := range g.owned(nil) {
+		switch waiting, atIt := s.waiting(); {
+		case atIt:
+			busy++
+		case waiting > size:
+			most, size = s, waiting
 		}
+	}
+	if most != nil && busy < g.cfg.Parallel {
+		most.hurry()
 	}
 }
 

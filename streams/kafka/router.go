@@ -105,26 +105,34 @@ func headersOf(rec *kgo.Record) []schemas.Header {
 // delivery decodes l. Its error is permanent.
 func (r *router) delivery(l *letter) (*schemas.Delivery, error) {
 	d := new(schemas.Delivery)
+	if err := r.read(l, d, schemas.Decode); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// read decodes l into d. Its error is permanent.
+func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
 	r.bare(l, d)
 	if d.Topic == schemas.Dead {
 		d.Value = l.rec.Value
-		return d, nil
+		return nil
 	}
 	if d.Topic == "" {
-		return nil, retry.Permanent(fmt.Errorf("record of %s without header %s: %w", d.From, schemas.TrailTopic, schemas.ErrMalformed))
+		return retry.Permanent(fmt.Errorf("record of %s without header %s: %w", d.From, schemas.TrailTopic, schemas.ErrMalformed))
 	}
 	if e, ok := schemas.Lookup(d.Topic); isAgain(d.From) && !(ok && e.Reads(r.role)) {
-		return nil, retry.Permanent(fmt.Errorf("record of %s comes from %s, which is not for %s: %w", d.From, d.Topic, r.role, schemas.ErrMalformed))
+		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which is not for %s: %w", d.From, d.Topic, r.role, schemas.ErrMalformed))
 	}
 	if err := fits(l.rec); err != nil {
-		return nil, err
+		return err
 	}
-	body, err := schemas.Decode(d.Topic, d.Headers, l.rec.Value)
+	body, err := decode(d.Topic, d.Headers, l.rec.Value)
 	if err != nil {
-		return nil, retry.Permanent(err)
+		return retry.Permanent(err)
 	}
 	d.Body = body
-	return d, nil
+	return nil
 }
 
 // gone says that a record only says that its key is gone, which concerns no handler.

@@ -30,6 +30,7 @@ type stream struct {
 	bytes   int64      // of them
 	read    time.Time  // when the first of them was read
 	due     bool       // memory is full: what there is is a batch
+	taken   bool       // a batch of them is at hand
 	paused  bool
 	halted  bool      // halt is closed
 	storing time.Time // since when Store is at it; zero: it is not
@@ -86,10 +87,11 @@ func (s *stream) hurry() {
 	s.rouse()
 }
 
-func (s *stream) size() int64 {
+// waiting returns what waits for more, and whether a batch is being stored or is to be.
+func (s *stream) waiting() (bytes int64, atIt bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.bytes
+	return s.bytes, s.due || s.taken
 }
 
 // next returns the letters of the next batch if it is complete, else for how long to
@@ -109,7 +111,7 @@ func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 	if age := time.Since(s.read); !full && !s.due && age < s.g.cfg.MaxAge {
 		return nil, 0, s.g.cfg.MaxAge - age
 	}
-	s.due = false
+	s.due, s.taken = false, true
 	return s.letters[:n:n], bytes, 0
 }
 
@@ -125,13 +127,14 @@ func (s *stream) settle(batch []letter, bytes int64) {
 	if s.letters = s.letters[len(batch):]; len(s.letters) == 0 {
 		s.letters = nil // lets go of the array
 	}
-	s.bytes -= bytes
+	s.bytes, s.taken = s.bytes-bytes, false
 	s.read = time.Now()
 	resume := s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < int64(s.g.cfg.MaxBytes)
 	s.paused = s.paused && !resume
 	s.mu.Unlock()
 	s.g.metrics.settled(batch)
 	s.g.metrics.inFlight(-len(batch), -bytes)
+	clear(batch) // or the array would keep them while others are in it
 	if resume {
 		s.cl.ResumeFetchPartitions(s.one())
 	}
@@ -242,45 +245,75 @@ func (s *stream) sleep(d time.Duration) bool {
 
 // batch stores letters, and returns the dead letters of those that cannot be stored.
 func (s *stream) batch(letters []letter) (dead []*kgo.Record, err error) {
-	ds, from := make([]*schemas.Delivery, 0, len(letters)), make([]*letter, 0, len(letters))
+	ds, from := newDeliveries(len(letters)), make([]*letter, 0, len(letters))
 	for i := range letters {
 		l := &letters[i]
 		if s.g.router.gone(l.rec) {
 			continue
 		}
-		d, err := s.g.router.delivery(l)
-		if err != nil {
+		if err := ds.read(s.g.router, l); err != nil {
 			dead = append(dead, s.g.router.outcome(l, nil, err)...)
 			continue
 		}
-		ds, from = append(ds, d), append(from, l)
+		from = append(from, l)
 	}
 	end := s.g.router.spans(s.ctx, from)
-	bad, err := s.store(ds, from)
+	bad, err := s.store(from, ds.all)
 	end(err)
 	return append(dead, bad...), err
 }
 
-// store stores ds, from[i] being what ds[i] was read from: all of them or, after a
-// permanent error, each half for itself.
-func (s *stream) store(ds []*schemas.Delivery, from []*letter) (dead []*kgo.Record, err error) {
-	if len(ds) == 0 {
+// store stores what from says: all of it or, after a permanent error, each half for itself. ds is what was read
+// from it, or nil.
+func (s *stream) store(from []*letter, ds []*schemas.Delivery) (dead []*kgo.Record, err error) {
+	if len(from) == 0 {
 		return nil, nil
 	}
-	err = s.patiently(ds)
+	err = s.patiently(from, ds)
 	switch {
 	case err == nil || !retry.IsPermanent(err):
 		return nil, err
-	case len(ds) == 1:
+	case len(from) == 1:
 		return s.g.router.outcome(from[0], nil, err), nil
 	}
-	half := len(ds) / 2
-	a, err := s.store(ds[:half], from[:half])
+	half := len(from) / 2
+	a, err := s.store(from[:half], nil)
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.store(ds[half:], from[half:])
+	b, err := s.store(from[half:], nil)
 	return append(a, b...), err
+}
+
+// again reads letters that could be read before.
+func (s *stream) again(from []*letter) ([]*schemas.Delivery, error) {
+	ds := newDeliveries(len(from))
+	for _, l := range from {
+		if err := ds.read(s.g.router, l); err != nil {
+			return nil, err
+		}
+	}
+	return ds.all, nil
+}
+
+// deliveries are those of a batch, in one piece of memory. Their bodies share that of the records.
+type deliveries struct {
+	room []schemas.Delivery
+	all  []*schemas.Delivery
+}
+
+func newDeliveries(n int) deliveries {
+	return deliveries{make([]schemas.Delivery, n), make([]*schemas.Delivery, 0, n)}
+}
+
+// read adds what l says.
+func (ds *deliveries) read(r *router, l *letter) error {
+	d := &ds.room[len(ds.all)]
+	if err := r.read(l, d, schemas.DecodeShared); err != nil {
+		return err
+	}
+	ds.all = append(ds.all, d)
+	return nil
 }
 
 // enter waits for one of the slots, without which nothing is decoded: that is what takes memory. It reports false
@@ -304,21 +337,29 @@ func (s *stream) exit() {
 }
 
 // patiently calls Store until it succeeds, fails for good, or the stream is stopped. While it waits to try again,
-// others have its slot.
-func (s *stream) patiently(ds []*schemas.Delivery) error {
+// others have its slot. Nobody here holds what Store was given: a sink that has put it in other words lets the
+// collector have it, and another attempt reads it again.
+func (s *stream) patiently(from []*letter, ds []*schemas.Delivery) (err error) {
 	for n := 1; ; n++ {
 		if !s.mayGo() || !s.holds && !s.enter() {
 			return errStopped
 		}
-		err := s.call(ds)
+		if ds == nil {
+			if ds, err = s.again(from); err != nil {
+				return err
+			}
+		}
+		given := ds
+		ds = nil
+		err := s.call(given)
 		if err == nil || retry.IsPermanent(err) && s.ctx.Err() == nil {
 			return err
 		}
 		s.exit()
-		s.g.metrics.handled(fateRetried, len(ds), -1)
+		s.g.metrics.handled(fateRetried, len(from), -1)
 		wait := s.g.cfg.Retry.Backoff(n)
-		s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", ds[0].Offset,
-			"rows", len(ds), "attempt", n, "wait", wait, "err", err)
+		s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", from[0].rec.Offset,
+			"rows", len(from), "attempt", n, "wait", wait, "err", err)
 		t := time.NewTimer(wait)
 		select {
 		case <-s.halt:

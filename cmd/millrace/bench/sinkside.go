@@ -58,9 +58,10 @@ type timed struct {
 
 // Store implements kafka.BatchSink.
 func (t *timed) Store(ctx context.Context, batch []*schemas.Delivery) error {
+	n := len(batch) // Store lets go of it
 	err := t.Sink.Store(ctx, batch)
 	if err == nil {
-		t.lap.ended(len(batch))
+		t.lap.ended(n)
 	}
 	return err
 }
