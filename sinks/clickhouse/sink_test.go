@@ -52,26 +52,44 @@ func TestReplay(t *testing.T) {
 
 // Rows that were removed come back when their records are read again, the others stay as they are.
 func TestReplayFillsHoles(t *testing.T) {
-	db := clickhousetest.Open(t)
-	batch := deliver(schemas.Changes, 0, changes(300)...)
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
+	all := changes(300)
+	for i, b := range all[:50] { // of the month before
+		c := b.(*pb.Change)
+		c.Time = timestamppb.New(start.AddDate(0, -1, 0).Add(time.Duration(i) * time.Minute))
+		c.Id = schemas.ChangeID(c)
 	}
-	want := one(t, db, auditView)
-	if err := db.Exec(t.Context(), "ALTER TABLE {db}.audit_log DELETE WHERE off < 50 SETTINGS mutations_sync = 2"); err != nil {
-		t.Fatal(err)
-	}
-	s := clickhouse.NewSink(db)
-	for _, b := range [][]*schemas.Delivery{batch[:100], batch[100:200], batch[200:]} {
-		if err := s.Store(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := one(t, db, auditView); got != want {
-		t.Errorf("the view is %s, was %s", got, want)
-	}
-	if got := count(t, db, "audit_log"); got != "300" {
-		t.Errorf("the table has %s rows, want 300: what was there was inserted again", got)
+	batch := deliver(schemas.Changes, 0, all...)
+	for name, damage := range map[string]string{
+		"some rows":       "DELETE WHERE off < 50",
+		"rows of each":    "DELETE WHERE off % 7 = 0",
+		"a month":         "DROP PARTITION " + start.AddDate(0, -1, 0).Format("200601"),
+		"the other month": "DROP PARTITION " + start.Format("200601"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := clickhousetest.Open(t)
+			if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+			want := one(t, db, auditView)
+			if err := db.Exec(t.Context(), "ALTER TABLE {db}.audit_log "+damage+" SETTINGS mutations_sync = 2"); err != nil {
+				t.Fatal(err)
+			}
+			if left := count(t, db, "audit_log_v"); left == "300" {
+				t.Fatal("nothing was removed")
+			}
+			s := clickhouse.NewSink(db)
+			for _, b := range [][]*schemas.Delivery{batch[:100], batch[100:200], batch[200:]} {
+				if err := s.Store(t.Context(), b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := one(t, db, auditView); got != want {
+				t.Errorf("the view is %s, was %s", got, want)
+			}
+			if got := count(t, db, "audit_log"); got != "300" {
+				t.Errorf("the table has %s rows, want 300: what was there was inserted again", got)
+			}
+		})
 	}
 }
 
