@@ -22,8 +22,8 @@ func TestBenchSink(t *testing.T) {
 	if err := json.Unmarshal(out, &table); err != nil {
 		t.Fatal(err)
 	}
-	if len(table.Rows) != 10 {
-		t.Errorf("%d rows, want 10", len(table.Rows))
+	if len(table.Rows) != 11 {
+		t.Errorf("%d rows, want 11", len(table.Rows))
 	}
 	for _, r := range table.Rows {
 		if r.Value <= 0 || r.Met == nil {

@@ -192,14 +192,14 @@ func (a *App) steward() ([]part, error) {
 func (a *App) sink() ([]part, error) {
 	logs, state := clickhouse.NewSink(a.db), clickhouse.NewState(a.db)
 	s := a.cfg.Sink
-	batch := func(role schemas.Role, topics []schemas.Topic) kafka.BatchConfig {
-		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, Drain: a.drain}
+	batch := func(role schemas.Role, topics []schemas.Topic, memory config.Size) kafka.BatchConfig {
+		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, Memory: int64(memory), Drain: a.drain}
 	}
-	lg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleSink, logs.Topics()), logs)
+	lg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleSink, logs.Topics(), s.Memory), logs)
 	if err != nil {
 		return nil, err
 	}
-	sg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleState, state.Topics()), state)
+	sg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleState, state.Topics(), s.Memory/3), state)
 	if err != nil {
 		return nil, err
 	}

@@ -251,6 +251,9 @@ type Sink struct {
 	Bytes Size `key:"bytes"`
 	// How long the first row waits at most.
 	Age time.Duration `key:"age"`
+	// What is read for the logs and not stored; for the state of copies it is a third. Before there is more, the largest
+	// inserts are made though they have fewer rows and bytes than they may.
+	Memory Size `key:"memory"`
 }
 
 // Trim says how topics are trimmed: records that every reader has handled are deleted, and no others.
@@ -319,7 +322,7 @@ func Default() Config {
 			Deleter:  Role{Workers: 4, Window: 8192, Bytes: 64 << 20},
 			Attempts: 5, HighWeight: 8, Stall: 10 * time.Minute, Drain: time.Minute,
 		},
-		Sink:   Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second},
+		Sink:   Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, Memory: 20 << 20},
 		Trim:   Trim{Every: time.Hour, Keep: 14 * day},
 		Health: Health{StallAfter: 5 * time.Minute},
 		Trace:  Trace{Percent: 100},

@@ -60,6 +60,9 @@ func validate(c *Config, fault report) {
 		fault("sink.bytes", c.Sink.Bytes, "want 1MiB to 4GiB")
 	}
 	positive("sink.age", c.Sink.Age, fault)
+	if c.Sink.Memory < 4<<20 || c.Sink.Memory > 16<<30 {
+		fault("sink.memory", c.Sink.Memory, "want 4MiB to 16GiB")
+	}
 }
 
 func validateRoles(r *Roles, fault report) {

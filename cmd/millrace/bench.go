@@ -40,7 +40,7 @@ ClickHouse are processes that share it. It takes about ten minutes, and figures 
 anything else meanwhile. What the rounds gave goes to standard error.
 
 Rows of the tables that are read are made by the engine itself (--rows).`, bench.Sink)
-	c.Flags().IntVar(&f.cfg.Filled, "rows", 0, "`N` rows of the tables that are read, a multiple of 1,000 (default: 10 million)")
+	c.Flags().IntVar(&f.cfg.Filled, "rows", 0, "`N` rows of the tables that are read, a multiple of 1,000 from 10,000 on (default: 10 million)")
 	return c
 }
 
@@ -63,8 +63,8 @@ Exit codes: 0 all figures were taken, also where a target was missed (see MET), 
 			if err := oneOf(f.output, "table", "json"); err != nil {
 				return err
 			}
-			if f.cfg.Filled < 0 || f.cfg.Filled%1000 != 0 {
-				return fmt.Errorf("%w: --rows is a multiple of 1,000, not %d", errUsage, f.cfg.Filled)
+			if f.cfg.Filled < 0 || f.cfg.Filled%1000 != 0 || 0 < f.cfg.Filled && f.cfg.Filled < 10_000 {
+				return fmt.Errorf("%w: --rows is a multiple of 1,000 from 10,000 on, not %d", errUsage, f.cfg.Filled)
 			}
 			var err error
 			if f.cfg.Rows, err = regexp.Compile(f.rows); err != nil {
@@ -153,6 +153,7 @@ func newBenchSinkSide() *cobra.Command {
 	c.Flags().StringVar(&side.Broker, "broker", "", "`HOST:PORT` of a broker")
 	c.Flags().StringVar(&side.ClickHouse, "clickhouse", "", "`HOST:PORT` of a ClickHouse")
 	c.Flags().StringVar(&side.Database, "database", "", "`NAME` of a database that has the tables")
+	c.Flags().BoolVar(&side.State, "state", false, "keep the state of copies too, in a group of its own")
 	c.Flags().StringVar(&side.Group, "group", "", "consumer `GROUP`, without the prefix")
 	c.Flags().IntVar(&side.Records, "records", 0, "stop after `N` records")
 	return c

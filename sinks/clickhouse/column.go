@@ -212,6 +212,7 @@ func digests[M any](name string, get func(M) map[string]string) column[M] {
 				values.Buf = b
 				algorithms.Append(k)
 			}
+			clear(keys) // they are of the message, which the column outlives
 			c.Offsets.Append(uint64(len(values.Pos)))
 			return nil
 		}}
@@ -252,6 +253,7 @@ func (c *pairColumn) append(m map[string]string) {
 		c.Keys.Append(k)
 		c.Values.Append(m[k])
 	}
+	clear(c.keys) // they are of the message, which the column outlives
 	c.Offsets.Append(uint64(c.Keys.Rows()))
 }
 
@@ -267,6 +269,7 @@ func counts[M any](name string, get func(M) map[string]int64) column[M] {
 				c.Keys.Append(k)
 				c.Values.Append(set[k])
 			}
+			clear(keys) // they are of the message, which the column outlives
 			c.Offsets.Append(uint64(c.Keys.Rows()))
 			return nil
 		}}

@@ -83,7 +83,8 @@ func (db *DB) dialOne(ctx context.Context, addr string, as Login) (*wire, error)
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, new(proto.Buffer)), rev: revision}
+	buf := new(proto.Buffer)
+	w := &wire{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
 	defer w.watch(ctx)()
 	if err := w.hello(as); err != nil {
 		conn.Close()

@@ -57,7 +57,7 @@ type TableProof struct {
 
 // Findings counts what is wrong.
 func (p *TableProof) Findings() int64 {
-	return p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages
+	return p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages
 }
 
 // A Discrepancy names messages, by their places.

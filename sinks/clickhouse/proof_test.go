@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -212,7 +213,11 @@ func TestProof(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(got) != 1 || inWords(got[0]) != "audit_log: "+tc.want {
-				t.Errorf("got  %s\nwant audit_log: %s", inWords(got[0]), tc.want)
+				t.Fatalf("got  %s\nwant audit_log: %s", inWords(got[0]), tc.want)
+			}
+			wrong := regexp.MustCompile("missing|doubled|extra|displaced").MatchString(tc.want)
+			if n := got[0].Findings(); n > 0 != wrong {
+				t.Errorf("%d findings in: %s", n, tc.want)
 			}
 		})
 	}

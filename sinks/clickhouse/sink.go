@@ -99,7 +99,7 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 		}
 		allNew = allNew && isNew
 	}
-	if allNew {
+	if allNew && ctx.Err() == nil { // or the partition may have moved meanwhile
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.parts[from.place] = progress{from.incarnation, last + 1}

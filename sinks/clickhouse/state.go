@@ -16,6 +16,7 @@ import (
 type State struct {
 	db      *DB
 	columns []column[stateRow]
+	spare   spares[[]appender[stateRow]]
 
 	mu      sync.Mutex
 	doubted map[place]bool // guarded by mu; partitions whose last insert may still run
@@ -36,7 +37,7 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	first, last := batch[0], batch[len(batch)-1]
+	at, first, last := place{batch[0].From, batch[0].Partition}, batch[0].Offset, batch[len(batch)-1].Offset
 	rows, err := stateRows(batch)
 	if err != nil {
 		return err
@@ -44,22 +45,24 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	block, err := stateBlock(s.columns, rows)
+	block, release, err := fill(s.columns, &s.spare, rows, false, func(r stateRow, column string, err error) error {
+		return rowError(r.Delivery, column, err)
+	})
 	if err != nil {
 		return err
 	}
-	at := place{first.From, first.Partition}
-	prefix := s.db.queryPrefix("copy_state", first.From, first.Partition)
+	defer release()
+	prefix := s.db.queryPrefix("copy_state", at.topic, at.partition)
 	err = s.settle(ctx, at, prefix)
 	if err == nil {
 		err = s.db.write(ctx, insertion{
-			id:   fmt.Sprintf("%s%d-%d", prefix, first.Offset, last.Offset+1),
+			id:   fmt.Sprintf("%s%d-%d", prefix, first, last+1),
 			into: s.db.name(stateInto(s.columns)), columns: block, settings: insertSettings(),
 		})
 	}
 	if err != nil {
 		s.doubt(at, true)
-		return translate(fmt.Errorf("storing the state of %s/%d@%d-%d: %w", first.From, first.Partition, first.Offset, last.Offset, err))
+		return translate(fmt.Errorf("storing the state of %s/%d@%d-%d: %w", at.topic, at.partition, first, last, err))
 	}
 	return nil
 }

@@ -182,6 +182,13 @@ type tupleColumn struct {
 // Type is the column's type.
 func (t *tupleColumn) Type() proto.ColumnType { return t.typ }
 
+// Reset empties the parts.
+func (t *tupleColumn) Reset() {
+	for _, p := range t.parts {
+		p.(proto.Resettable).Reset()
+	}
+}
+
 // Rows returns the number of values.
 func (t *tupleColumn) Rows() int { return t.parts[0].Rows() }
 
@@ -205,18 +212,4 @@ func stateInto(columns []column[stateRow]) string {
 		names[i] = "`" + c.name + "`"
 	}
 	return "INSERT INTO {db}.copy_state (" + strings.Join(names, ", ") + ") VALUES"
-}
-
-func stateBlock(columns []column[stateRow], rows []stateRow) (proto.Input, error) {
-	input := make(proto.Input, len(columns))
-	for i, c := range columns {
-		a := c.make()
-		for _, r := range rows {
-			if err := a.append(r); err != nil {
-				return nil, rowError(r.Delivery, c.name, err)
-			}
-		}
-		input[i] = proto.InputColumn{Name: c.name, Data: a.data}
-	}
-	return input, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -54,9 +53,18 @@ func (t *table[T]) into() string {
 
 // block returns the rows as columns, which are used again after release.
 func (t *table[T]) block(rows []row[T]) (_ proto.Input, release func(), err error) {
-	as, ok := t.spare.take()
+	large := slices.ContainsFunc(rows, func(r row[T]) bool { return len(r.Value) > mostKept })
+	return fill(t.columns, &t.spare, rows, large, func(r row[T], column string, err error) error { return rowError(r.Delivery, column, err) })
+}
+
+// fill appends rows to columns, to spare ones where there are some. After release, which holds nothing of rows, they
+// are spare; not if they are large.
+func fill[R any](columns []column[R], spare *spares[[]appender[R]], rows []R, large bool, wrong func(r R, column string, err error) error) (
+	_ proto.Input, release func(), err error,
+) {
+	as, ok := spare.take()
 	if !ok {
-		for _, c := range t.columns {
+		for _, c := range columns {
 			as = append(as, c.make())
 		}
 	}
@@ -68,51 +76,25 @@ func (t *table[T]) block(rows []row[T]) (_ proto.Input, release func(), err erro
 			}
 			data.Reset()
 		}
-		t.spare.put(as)
+		if !large {
+			spare.put(as)
+		}
 	}
 	for tile := range slices.Chunk(rows, tileRows) {
 		for i, a := range as {
 			for _, r := range tile {
 				if err := a.append(r); err != nil {
 					release()
-					return nil, nil, rowError(r.Delivery, t.columns[i].name, err)
+					return nil, nil, wrong(r, columns[i].name, err)
 				}
 			}
 		}
 	}
 	input := make(proto.Input, len(as))
 	for i, a := range as {
-		input[i] = proto.InputColumn{Name: t.columns[i].name, Data: a.data}
+		input[i] = proto.InputColumn{Name: columns[i].name, Data: a.data}
 	}
 	return input, release, nil
-}
-
-// spares keeps a few of what is used again, so that it need not grow anew. (A sync.Pool lets go of what it has with every
-// other collection, which is several times a second where it matters.)
-type spares[T any] struct {
-	mu  sync.Mutex
-	all []T // guarded by mu
-}
-
-const mostSpares = 2
-
-func (s *spares[T]) take() (one T, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := len(s.all) - 1
-	if n < 0 {
-		return one, false
-	}
-	one, s.all = s.all[n], s.all[:n]
-	return one, true
-}
-
-func (s *spares[T]) put(one T) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.all) < mostSpares {
-		s.all = append(s.all, one)
-	}
 }
 
 // tileRows are so few that their messages stay in the processor's cache from column to column.

@@ -20,6 +20,7 @@ type wire struct {
 	conn net.Conn
 	in   *proto.Reader
 	out  *proto.Writer
+	buf  *proto.Buffer // out's
 	rev  int
 }
 
@@ -193,6 +194,9 @@ func (db *DB) writer(ctx context.Context) (_ *wire, kept bool, err error) {
 }
 
 func (db *DB) keep(w *wire) {
+	if cap(w.buf.Buf) > 8*mostKept { // it is empty
+		w.buf.Buf = nil
+	}
 	select {
 	case db.writers <- w:
 	default:

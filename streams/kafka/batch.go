@@ -1,10 +1,13 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,8 +74,14 @@ type BatchGroup struct {
 
 var errStopped = errors.New("stopped")
 
-// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
-const batchFetch = 512 << 10
+// BatchMemory is the default of BatchConfig.Memory.
+const BatchMemory = 20 << 20
+
+const (
+	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
+	batchFetch = 512 << 10
+	batchPoll  = 10_000 // records, by which Memory may be exceeded
+)
 
 // NewBatchGroup returns a BatchGroup that feeds sink.
 func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
@@ -116,7 +125,7 @@ func (c *BatchConfig) defaults() {
 		c.Parallel = min(max(runtime.GOMAXPROCS(0), 2), 4)
 	}
 	if c.Memory <= 0 {
-		c.Memory = 20 << 20
+		c.Memory = BatchMemory
 	}
 }
 
@@ -153,12 +162,9 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 // poll, and partitions may move. While the role is paused nothing comes, and the streams rest.
 func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
-		if g.weight.n.Load() >= g.cfg.Memory*3/4 {
-			g.hurry()
-			g.weight.wait(ctx, g.cfg.Memory)
-		}
+		g.makeRoom(ctx)
 		g.tap.turn(cl)
-		fetches := g.tap.poll(ctx, cl, 10_000)
+		fetches := g.tap.poll(ctx, cl, batchPoll)
 		again, err := g.reread(ctx, cl, fetches)
 		if err != nil {
 			return err
@@ -183,24 +189,31 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// hurry has the stream that has most waiting stored, if fewer than Parallel are at it: few large batches take the same
+// makeRoom has what is in memory stored before memory is full, and returns when it is not.
+func (g *BatchGroup) makeRoom(ctx context.Context) {
+	for g.weight.n.Load() >= g.cfg.Memory*3/4 && ctx.Err() == nil {
+		g.hurry()
+		if g.weight.n.Load() < g.cfg.Memory {
+			return
+		}
+		g.weight.less(ctx)
+	}
+}
+
+// hurry has those streams that have most waiting stored, until Parallel are at it: few large batches take the same
 // memory as many small ones, and the store less work.
 func (g *BatchGroup) hurry() {
-	var (
-		most *stream
-		size int64
-		busy int
-	)
+	free, size := g.cfg.Parallel, map[*stream]int64{}
 	for _, s := range g.owned(nil) {
-		switch waiting, atIt := s.waiting(); {
-		case atIt:
-			busy++
-		case waiting > size:
-			most, size = s, waiting
+		if waiting, busy := s.waiting(); busy {
+			free--
+		} else if waiting > 0 {
+			size[s] = waiting
 		}
 	}
-	if most != nil && busy < g.cfg.Parallel {
-		most.hurry()
+	idle := slices.SortedFunc(maps.Keys(size), func(a, b *stream) int { return cmp.Compare(size[b], size[a]) })
+	for _, s := range idle[:max(0, min(free, len(idle)))] {
+		s.hurry()
 	}
 }
 

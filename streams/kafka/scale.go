@@ -26,9 +26,14 @@ func (s *scale) add(n int64) {
 // wait returns when there is less than limit on the scale, or ctx is done.
 func (s *scale) wait(ctx context.Context, limit int64) {
 	for s.n.Load() >= limit && ctx.Err() == nil {
-		select {
-		case <-s.moved:
-		case <-ctx.Done():
-		}
+		s.less(ctx)
+	}
+}
+
+// less returns when something was taken off the scale, or ctx is done.
+func (s *scale) less(ctx context.Context) {
+	select {
+	case <-s.moved:
+	case <-ctx.Done():
 	}
 }

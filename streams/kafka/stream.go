@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type stream struct {
 	read    time.Time  // when the first of them was read
 	due     bool       // memory is full: what there is is a batch
 	taken   bool       // a batch of them is at hand
+	failing bool       // and could not be stored so far
 	paused  bool
 	halted  bool      // halt is closed
 	storing time.Time // since when Store is at it; zero: it is not
@@ -50,8 +52,8 @@ func newStream(g *BatchGroup, cl *kgo.Client, at partition) *stream {
 
 func weigh(rec *kgo.Record) int64 { return int64(len(rec.Key)+len(rec.Value)) + 512 }
 
-// add queues records, and returns what they weigh. With two batches waiting the
-// partition is paused.
+// add queues records, and returns what they weigh. With two batches waiting, or all that memory is for,
+// the partition is paused.
 func (s *stream) add(recs []*kgo.Record, inc uint32) (weight int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,12 +65,32 @@ func (s *stream) add(recs []*kgo.Record, inc uint32) (weight int64) {
 		weight += weigh(rec)
 	}
 	s.bytes += weight
-	if !s.paused && (len(s.letters) >= 2*s.g.cfg.MaxRows || s.bytes >= 2*int64(s.g.cfg.MaxBytes)) {
-		s.paused = true
-		s.cl.PauseFetchPartitions(s.one())
+	if len(s.letters) >= 2*s.g.cfg.MaxRows || s.bytes >= s.most() {
+		s.pause()
 	}
 	s.rouse()
 	return weight
+}
+
+// most is how many bytes may wait, a poll more or less.
+func (s *stream) most() int64 { return min(2*int64(s.g.cfg.MaxBytes), s.g.cfg.Memory) }
+
+// pause has nothing more read of the partition. s.mu is held.
+func (s *stream) pause() {
+	if !s.paused {
+		s.paused = true
+		s.cl.PauseFetchPartitions(s.one())
+	}
+}
+
+// fails says that the batch at hand could not be stored: what comes after it has to wait in Kafka.
+func (s *stream) fails() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.discarded {
+		s.failing = true
+		s.pause()
+	}
 }
 
 // rouse has run look again.
@@ -82,19 +104,22 @@ func (s *stream) rouse() {
 // hurry has what is there stored without waiting for more.
 func (s *stream) hurry() {
 	s.mu.Lock()
-	s.due = true
+	s.due = !s.taken && len(s.letters) > 0
 	s.mu.Unlock()
 	s.rouse()
 }
 
-// waiting returns what waits for more, and whether a batch is being stored or is to be.
-func (s *stream) waiting() (bytes int64, atIt bool) {
+// waiting returns what waits for more, and whether a batch is being stored or is to be. What fails is neither.
+func (s *stream) waiting() (bytes int64, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.failing {
+		return 0, false
+	}
 	return s.bytes, s.due || s.taken
 }
 
-// next returns the letters of the next batch if it is complete, else for how long to
+// next returns the letters of the next batch, in an array of their own, if it is complete, else for how long to
 // wait for more, 0 being for ever.
 func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 	s.mu.Lock()
@@ -112,7 +137,7 @@ func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 		return nil, 0, s.g.cfg.MaxAge - age
 	}
 	s.due, s.taken = false, true
-	return s.letters[:n:n], bytes, 0
+	return slices.Clone(s.letters[:n]), bytes, 0
 }
 
 // settle takes a batch that is stored off the queue.
@@ -124,17 +149,17 @@ func (s *stream) settle(batch []letter, bytes int64) {
 		return
 	}
 	s.g.commits.done(s.partition, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
+	clear(s.letters[:len(batch)]) // or the array would keep them
 	if s.letters = s.letters[len(batch):]; len(s.letters) == 0 {
 		s.letters = nil // lets go of the array
 	}
-	s.bytes, s.taken = s.bytes-bytes, false
+	s.bytes, s.taken, s.failing = s.bytes-bytes, false, false
 	s.read = time.Now()
-	resume := s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < int64(s.g.cfg.MaxBytes)
+	resume := s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < s.most()/2
 	s.paused = s.paused && !resume
 	s.mu.Unlock()
 	s.g.metrics.settled(batch)
 	s.g.metrics.inFlight(-len(batch), -bytes)
-	clear(batch) // or the array would keep them while others are in it
 	if resume {
 		s.cl.ResumeFetchPartitions(s.one())
 	}
@@ -356,6 +381,7 @@ func (s *stream) patiently(from []*letter, ds []*schemas.Delivery) (err error) {
 			return err
 		}
 		s.exit()
+		s.fails()
 		s.g.metrics.handled(fateRetried, len(from), -1)
 		wait := s.g.cfg.Retry.Backoff(n)
 		s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", from[0].rec.Offset,

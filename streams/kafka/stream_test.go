@@ -1,34 +1,64 @@
 package kafka
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
-// The stream that has most is the one that is stored, and no more than Parallel are at it.
+// Those streams that have most are stored, until Parallel are at it.
 func TestHurry(t *testing.T) {
+	busy, failing := func(s *stream) { s.taken = true }, func(s *stream) { s.taken, s.failing = true, true }
+	due := func(s *stream) { s.due = true }
+	type is = func(*stream)
 	for name, tt := range map[string]struct {
 		bytes []int64
-		taken []bool
-		want  int // the one that is to store what it has; -1: none
+		are   map[int]is
+		want  []int // those that are to store what they have
 	}{
-		"nothing is read":       {[]int64{0, 0}, []bool{false, false}, -1},
-		"the largest":           {[]int64{3, 9, 5}, []bool{false, false, false}, 1},
-		"of those that wait":    {[]int64{3, 9, 5}, []bool{false, true, false}, 2},
-		"as many as may are":    {[]int64{3, 9, 5}, []bool{false, true, true}, -1},
-		"the others have none":  {[]int64{0, 9, 0}, []bool{false, true, false}, -1},
-		"one that is at it yet": {[]int64{0, 9, 1}, []bool{false, true, false}, 2},
+		"nothing is read":                {[]int64{0, 0}, nil, nil},
+		"one":                            {[]int64{0, 3}, nil, []int{1}},
+		"the largest":                    {[]int64{3, 9, 5}, nil, []int{1, 2}},
+		"of those that wait":             {[]int64{3, 9, 5}, map[int]is{1: busy}, []int{2}},
+		"as many as may are at it":       {[]int64{3, 9, 5}, map[int]is{1: busy, 2: busy}, nil},
+		"one was told already":           {[]int64{3, 9, 5}, map[int]is{1: due}, []int{1, 2}},
+		"the others have none":           {[]int64{0, 9, 0}, map[int]is{1: busy}, nil},
+		"what fails hinders nobody":      {[]int64{3, 9, 5}, map[int]is{1: failing}, []int{0, 2}},
+		"and need not be told to go on":  {[]int64{0, 9, 0}, map[int]is{1: failing}, nil},
+		"many that fail hinder nobody":   {[]int64{3, 9, 5, 7}, map[int]is{1: failing, 2: failing, 3: failing}, []int{0}},
+		"more are at it than should, so": {[]int64{3, 9, 5, 7}, map[int]is{1: busy, 2: busy, 3: busy}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &BatchGroup{cfg: BatchConfig{Parallel: 2}, streams: map[partition]*stream{}}
 			all := make([]*stream, len(tt.bytes))
-			for i := range all {
-				all[i] = &stream{partition: partition{"changes", int32(i)}, bytes: tt.bytes[i], taken: tt.taken[i], wake: make(chan struct{}, 1)}
-				g.streams[all[i].partition] = all[i]
+			for i, n := range tt.bytes {
+				s := &stream{partition: partition{"changes", int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
+				if n > 0 {
+					s.letters = make([]letter, 1)
+				}
+				if is := tt.are[i]; is != nil {
+					is(s)
+				}
+				all[i], g.streams[s.partition] = s, s
 			}
 			g.hurry()
 			for i, s := range all {
-				if s.due != (i == tt.want) {
-					t.Errorf("stream %d: due is %v", i, s.due)
+				if want := slices.Contains(tt.want, i); s.due != want {
+					t.Errorf("stream %d: due is %v, want %v", i, s.due, want)
 				}
 			}
 		})
+	}
+}
+
+// What a stream was told when it had just stored all it had does not stay.
+func TestHurryLate(t *testing.T) {
+	for name, s := range map[string]*stream{
+		"nothing is left":    {},
+		"it is at it anyway": {letters: make([]letter, 1), taken: true},
+	} {
+		s.wake = make(chan struct{}, 1)
+		if s.hurry(); s.due {
+			t.Errorf("%s: it is due", name)
+		}
 	}
 }

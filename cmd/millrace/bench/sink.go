@@ -33,6 +33,7 @@ func (r *runner) sinkFigures() []figure {
 		{fmt.Sprintf("sink: %s full audit rows, from record to committed row", count(a.stored)), "rows/s",
 			"clickhouse-go's row interface, insert alone", target{">=", 0.6, true}, r.recordsToRows},
 		{fmt.Sprintf("sink: most memory of its process over %s rows", count(a.stored)), "MiB", "", target{op: "<=", bound: 256}, r.sinkMemory},
+		{"sink: the same with the state of copies beside the logs", "MiB", "", target{op: "<=", bound: 256}, r.roleMemory},
 		{"sink: from before a change is published until its row is read, p99 at 100/s", "s", "", target{op: "<=", bound: 2}, r.readable},
 		{fmt.Sprintf("sink: over 64 partitions, %s rows", count(a.stored)), "rows/s", "over 3", target{">=", 0.8, true}, r.spreadOut},
 		{fmt.Sprintf("sink: into a table of %s rows", count(a.filled)), "rows/s", "into an empty one", target{">=", 0.8, true}, r.intoFull},
@@ -103,10 +104,17 @@ func (s *store) database(ctx context.Context, name string) (*clickhouse.DB, *cli
 	return db, b, err
 }
 
-// sink runs our side over n records in a process of its own, into a database that is there.
-func (r *runner) sink(ctx context.Context, s *store, database, group string, n int) (sideResult, error) {
-	return run(ctx, r.cfg.Self, "bench", "sinkside", "--broker", s.Addr(), "--clickhouse", s.engine.Addr(), "--database", database,
-		"--group", group, "--records", fmt.Sprint(n))
+// A round is what our side does once: store n records in a database that is there.
+type round struct {
+	database, group string
+	n               int
+	flags           []string
+}
+
+// sink runs our side in a process of its own.
+func (r *runner) sink(ctx context.Context, s *store, one round) (sideResult, error) {
+	return run(ctx, r.cfg.Self, append([]string{"bench", "sinkside", "--broker", s.Addr(), "--clickhouse", s.engine.Addr(), "--database", one.database,
+		"--group", one.group, "--records", fmt.Sprint(one.n)}, one.flags...)...)
 }
 
 // recordsToRows has the sink and its peer take turns, each into an empty database.
@@ -121,12 +129,12 @@ func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
 	if err := s.Fill(ctx, prefix, n, all.record); err != nil {
 		return m, err
 	}
-	for round := range r.amounts.long() {
-		name := fmt.Sprint("round", round)
+	for i := range r.amounts.long() {
+		name := fmt.Sprint("round", i)
 		if _, _, err := s.database(ctx, name); err != nil {
 			return m, err
 		}
-		res, err := r.sink(ctx, s, name, name, n)
+		res, err := r.sink(ctx, s, round{database: name, group: name, n: n})
 		if err != nil {
 			return m, err
 		}
@@ -148,16 +156,23 @@ func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
 
 const batchRows = 50_000
 
-// sinkMemory is the most that the sink's process ever had.
-func (r *runner) sinkMemory(ctx context.Context) (m measurement, err error) {
+// sinkMemory is the most that the sink's process ever had, with its logs alone.
+func (r *runner) sinkMemory(ctx context.Context) (measurement, error) { return r.memory(ctx) }
+
+// roleMemory is the same with the state of copies, as the role sink has it.
+func (r *runner) roleMemory(ctx context.Context) (measurement, error) {
+	return r.memory(ctx, "--state")
+}
+
+func (r *runner) memory(ctx context.Context, flags ...string) (m measurement, err error) {
 	err = r.stored(ctx, partitions, func(_ *store, res sideResult) {
 		m.ours = append(m.ours, float64(res.Bytes)/(1<<20))
-	})
+	}, flags...)
 	return m, err
 }
 
 // stored has the sink store all rows once, over so many partitions.
-func (r *runner) stored(ctx context.Context, partitions int, told func(*store, sideResult)) (err error) {
+func (r *runner) stored(ctx context.Context, partitions int, told func(*store, sideResult), flags ...string) (err error) {
 	n := r.amounts.stored
 	s, err := r.newStore(ctx, partitions)
 	if err != nil {
@@ -170,7 +185,7 @@ func (r *runner) stored(ctx context.Context, partitions int, told func(*store, s
 	if _, _, err := s.database(ctx, "millrace"); err != nil {
 		return err
 	}
-	res, err := r.sink(ctx, s, "millrace", "once", n)
+	res, err := r.sink(ctx, s, round{"millrace", "once", n, flags})
 	if err == nil {
 		told(s, res)
 	}
@@ -219,11 +234,16 @@ func (r *runner) intoFull(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
+	b, err := clickhousebench.Open(s.engine.Addr(), "millrace")
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
 	if err := s.Fill(ctx, prefix, n, archive(n).record); err != nil {
 		return m, err
 	}
-	for round := range min(2, r.amounts.rounds) {
-		empty := fmt.Sprint("empty", round)
+	for i := range min(2, r.amounts.rounds) {
+		empty := fmt.Sprint("empty", i)
 		if _, _, err := s.database(ctx, empty); err != nil {
 			return m, err
 		}
@@ -231,14 +251,29 @@ func (r *runner) intoFull(ctx context.Context) (m measurement, err error) {
 			database string
 			rates    *[]float64
 		}{{"millrace", &m.ours}, {empty, &m.peers}} {
-			res, err := r.sink(ctx, s, into.database, into.database+fmt.Sprint(round), n)
+			res, err := r.sink(ctx, s, round{database: into.database, group: into.database + fmt.Sprint(i), n: n})
 			if err != nil {
 				return m, err
 			}
 			*into.rates = append(*into.rates, res.rate())
 		}
+		if err := r.emptied(ctx, b, n); err != nil {
+			return m, err
+		}
 	}
 	return m, nil
+}
+
+// emptied removes the rows that a sink has stored, which must be n: where they are there, another stores none.
+func (r *runner) emptied(ctx context.Context, b *clickhousebench.Bench, n int) error {
+	stored, err := b.Number(ctx, "SELECT toFloat64(count()) FROM {db}.audit_log WHERE topic = 'changes'")
+	if err != nil {
+		return err
+	}
+	if stored != float64(n) {
+		return fmt.Errorf("the sink stored %.0f rows, not %d", stored, n)
+	}
+	return b.Exec(ctx, "ALTER TABLE {db}.audit_log DROP PARTITION "+epoch().AsTime().Format("200601"))
 }
 
 // readable publishes changes steadily, and looks when their rows are there.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
@@ -21,6 +23,7 @@ type SinkSide struct {
 	Broker, ClickHouse, Database string
 	Group                        string
 	Records                      int
+	State                        bool // the state of copies too, as the role sink does
 }
 
 // Store does it. It returns the line that it is to print.
@@ -30,17 +33,32 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 		return nil, err
 	}
 	defer db.Close()
-	sink := &timed{Sink: clickhouse.NewSink(db), lap: newLap(s.Records)}
-	g, err := kafka.NewBatchGroup(config(s.Broker), kafka.BatchConfig{Role: schemas.Role(s.Group), Topics: []schemas.Topic{schemas.Changes}}, sink)
-	if err != nil {
-		return nil, err
+	store := func(ctx context.Context, group string, memory int64, sink kafka.BatchSink) (rate float64, err error) {
+		t := &timed{BatchSink: sink, lap: newLap(s.Records)}
+		g, err := kafka.NewBatchGroup(config(s.Broker), kafka.BatchConfig{Role: schemas.Role(group), Topics: []schemas.Topic{schemas.Changes}, Memory: memory}, t)
+		if err != nil {
+			return 0, err
+		}
+		t.lap.begin() // what it takes to join the group counts
+		err = while(ctx, g, func(ctx context.Context) (err error) {
+			rate, err = t.lap.rate(ctx)
+			return err
+		})
+		return rate, err
 	}
 	var rate float64
-	sink.lap.begin() // what it takes to join the group counts
-	if err := while(ctx, g, func(ctx context.Context) (err error) {
-		rate, err = sink.lap.rate(ctx)
+	sides, ctx := errgroup.WithContext(ctx)
+	sides.Go(func() (err error) {
+		rate, err = store(ctx, s.Group, kafka.BatchMemory, clickhouse.NewSink(db))
 		return err
-	}); err != nil {
+	})
+	if s.State {
+		sides.Go(func() error {
+			_, err := store(ctx, s.Group+".state", kafka.BatchMemory/3, clickhouse.NewState(db)) // as the role has it
+			return err
+		})
+	}
+	if err := sides.Wait(); err != nil {
 		return nil, err
 	}
 	most, err := mostMemory()
@@ -52,14 +70,14 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 
 // timed takes the time until all records are stored.
 type timed struct {
-	*clickhouse.Sink
+	kafka.BatchSink
 	lap *lap
 }
 
 // Store implements kafka.BatchSink.
 func (t *timed) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	n := len(batch) // Store lets go of it
-	err := t.Sink.Store(ctx, batch)
+	err := t.BatchSink.Store(ctx, batch)
 	if err == nil {
 		t.lap.ended(n)
 	}
