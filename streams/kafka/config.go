@@ -268,7 +268,6 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.ConsumerGroup(c.group(m.role, m.class)),
 		kgo.HeartbeatInterval(heartbeat),
 		kgo.ConsumeTopics(m.topics...),
-		c.balancer(m.together),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(), // we only ever commit what we still own
 		kgo.RebalanceTimeout(rebalanceTimeout),
@@ -280,6 +279,7 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.FetchMaxPartitionBytes(portionBytes),
 		kgo.MaxDecompressBatchBytes(most),
 	}
+	opts = append(opts, c.balance(m.together)...)
 	if c.ServerSide {
 		opts = append(opts, kgo.ServerSideBalancer())
 	}
@@ -295,16 +295,17 @@ func (c Config) consume(m member) []kgo.Opt {
 // partitionLook is how long a partition that was added may stay unseen.
 const partitionLook = 20 * time.Second
 
-// balancer moves as few partitions as can be. The brokers know no cooperative one, but move
-// partitions one by one whatever they are asked for.
-func (c Config) balancer(together bool) kgo.Opt {
+// balance returns the options of a client whose group moves as few partitions as can be. The brokers
+// know no cooperative way, but move partitions one by one whatever they are asked for.
+func (c Config) balance(together bool) []kgo.Opt {
 	switch {
 	case together:
-		return kgo.Balancers(kgo.RangeBalancer())
+		return []kgo.Opt{kgo.Balancers(kgo.RangeBalancer())}
 	case c.ServerSide:
-		return kgo.Balancers(kgo.StickyBalancer())
+		return []kgo.Opt{kgo.Balancers(kgo.StickyBalancer())}
 	}
-	return kgo.Balancers(kgo.CooperativeStickyBalancer())
+	m := newMembership()
+	return []kgo.Opt{kgo.Balancers(m), kgo.WithHooks(m)}
 }
 
 // topics returns the names of a role's topics: those given, and those through which

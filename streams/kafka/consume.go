@@ -56,7 +56,7 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
 				partition{topic, id}, bomb.Offset, readBytes>>20, bomb.NextOffset, err)
 		case errors.Is(err, kerr.OffsetOutOfRange):
 			out.parts = append(out.parts, partition{topic, id})
-		case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !membership(code):
+		case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !movedOn(code):
 			if fatal == nil {
 				fatal = fmt.Errorf("poll %s: %w", partition{topic, id}, err)
 			}
@@ -70,9 +70,9 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
 	return fatal
 }
 
-// membership says that an error means no more than that the group has moved on: the
+// movedOn says that an error means no more than that the group has moved on: the
 // client joins again, and what was not committed is delivered again.
-func membership(err error) bool {
+func movedOn(err error) bool {
 	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
 		if errors.Is(err, e) {
 			return true
@@ -198,7 +198,11 @@ func (c *commits) send(ctx context.Context, cl *kgo.Client) error {
 		return nil
 	}
 	var first error
+	member := membershipOf(cl)
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
+		if err := member.check(req); err != nil {
+			return err
+		}
 		for _, t := range req.Topics {
 			for i := range t.Partitions {
 				if m := sent[partition{t.Topic, t.Partitions[i].Partition}].metadata; m != "" {
@@ -237,5 +241,5 @@ func (c *commits) send(ctx context.Context, cl *kgo.Client) error {
 // commitFatal says that committing again will not help.
 func commitFatal(err error) bool {
 	var code *kerr.Error
-	return errors.As(err, &code) && !code.Retriable && !membership(err)
+	return errors.As(err, &code) && !code.Retriable && !movedOn(err)
 }

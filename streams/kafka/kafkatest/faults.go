@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -67,6 +68,32 @@ func (b *Broker) Fence(role schemas.Role) {
 	b.cluster.Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.Heartbeat}, Group: b.cfg.Prefix + string(role), TopLevel: true, Err: kerr.UnknownMemberID,
 	})
+}
+
+// Usurp has the group of role forget its members, which are not told, and another commit at in their place, by partition of topic.
+func (b *Broker) Usurp(role schemas.Role, topic schemas.Topic, at map[int32]int64) {
+	b.t.Helper()
+	cl, ctx := b.client(), b.t.Context()
+	defer cl.Close()
+	adm, group, offsets := kadm.NewClient(cl), b.group(role, topic), kadm.Offsets{}
+	groups, err := adm.DescribeGroups(ctx, group)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req := kmsg.NewPtrLeaveGroupRequest()
+	req.Group = group
+	for _, m := range groups[group].Members {
+		req.Members = append(req.Members, kmsg.LeaveGroupRequestMember{MemberID: m.MemberID})
+	}
+	if _, err := req.RequestWith(ctx, cl); err != nil {
+		b.t.Fatal(err)
+	}
+	for id, offset := range at {
+		offsets.AddOffset(b.cfg.Prefix+string(topic), id, offset, -1)
+	}
+	if err := adm.CommitAllOffsets(ctx, group, offsets); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // CountCommits counts the commits that a role's group makes from now on.

@@ -1,0 +1,106 @@
+package kafka_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A member that its group has forgotten, and that finds out by a commit, has lost its partitions: it goes on from
+// what was committed in its place, and no commit goes back. This runs in real time, as TestRebalance does.
+func TestForgottenMember(t *testing.T) {
+	const n, usurped = 400, 300
+	for name, part := range map[string]struct {
+		role schemas.Role
+		make func(c kafka.Config, see func(*schemas.Delivery)) (runner, error)
+	}{
+		"Pool": {schemas.RolePlanner, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
+			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
+				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
+		}},
+		"Group": {schemas.RolePlanner, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
+			return kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxPoll: 20},
+				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
+		}},
+		"BatchGroup": {schemas.RoleSink, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
+			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxRows: 20},
+				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
+					for _, d := range batch {
+						see(d)
+					}
+					return nil
+				}})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+			send(b, n)
+			cfg := b.Config()
+			cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+			cfg.Heartbeat, cfg.SessionTimeout = 20*time.Second, time.Minute // so that a commit is first to find out
+			var mu sync.Mutex
+			var seen []int64
+			p, err := part.make(cfg, func(d *schemas.Delivery) {
+				<-time.After(15 * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, d.Offset)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			background(t, p)
+			handled := func() int {
+				mu.Lock()
+				defer mu.Unlock()
+				return len(seen)
+			}
+			// The client looks once whether it is a member, half a second after it became one.
+			for begun := time.Now(); (handled() < 20 || time.Since(begun) < time.Second) && time.Since(begun) < 30*time.Second; {
+				<-time.After(10 * time.Millisecond)
+			}
+			committed := func() int64 { return b.Committed(part.role, schemas.Changes)[0] }
+			until := func(offset int64) {
+				t.Helper()
+				for begun, last := time.Now(), int64(0); ; <-time.After(20 * time.Millisecond) {
+					now := committed()
+					if now < last {
+						t.Fatalf("a commit went back from %d to %d", last, now)
+					}
+					if last = now; now >= offset {
+						return
+					}
+					if time.Since(begun) > 30*time.Second {
+						t.Fatalf("committed %d, want %d", now, offset)
+					}
+				}
+			}
+			until(20)
+			b.Usurp(part.role, schemas.Changes, map[int32]int64{0: usurped})
+			if at := committed(); at < usurped {
+				t.Fatalf("committed %d, want %d: the member was not forgotten", at, usurped)
+			}
+			until(n)
+			mu.Lock()
+			defer mu.Unlock()
+			// What it had read it may go on with until it knows, but then it goes on from the commit.
+			last := seen[0]
+			for _, at := range seen {
+				if at > last+1 && at != usurped {
+					t.Errorf("%d was handled after %d, want %d", at, last, usurped)
+				}
+				last = at
+			}
+			if len(seen) > n-50 {
+				t.Errorf("%d were handled: it did not lose what it had", len(seen))
+			}
+		})
+	}
+}
