@@ -13,12 +13,18 @@ func ReadOnly(s Store) Store { return readOnly{s} }
 
 type readOnly struct{ s Store }
 
-var _ Store = readOnly{}
+var (
+	_ Store   = readOnly{}
+	_ Ranger  = readOnly{}
+	_ Locator = readOnly{}
+	_ Copier  = readOnly{}
+)
 
 func (r readOnly) Capabilities() Capabilities {
 	c := r.s.Capabilities()
 	c.ReadOnly = true
 	c.ConditionalPut, c.ConditionalDelete, c.KeepsReplaced, c.SetProperties = false, false, false, false
+	c.Copies = false
 	return c
 }
 
@@ -67,5 +73,15 @@ func (r readOnly) Delete(_ context.Context, _, item string, _ DeleteOptions) (De
 func (r readOnly) Marker(ctx context.Context) error { return r.s.Marker(ctx) }
 
 func (r readOnly) WriteMarker(context.Context) error { return refuse("write", "marker") }
+
+func (r readOnly) OpenRange(ctx context.Context, ref Ref, rg Range) (io.ReadCloser, Object, error) {
+	return OpenRange(ctx, r.s, ref, rg)
+}
+
+func (r readOnly) Locate(ctx context.Context, ref Ref) (Place, error) { return Locate(ctx, r.s, ref) }
+
+func (r readOnly) CopyFrom(_ context.Context, _, item string, _ Place, _ PutOptions) (Copied, error) {
+	return Copied{}, refuse("copy to", item)
+}
 
 func refuse(verb, name string) error { return fmt.Errorf("%s %q: %w", verb, name, ErrReadOnly) }

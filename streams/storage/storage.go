@@ -136,15 +136,30 @@ type Deleted struct {
 
 // Capabilities are what a store can do, as data.
 type Capabilities struct {
-	Kind              string        // the driver's name
-	TimeResolution    time.Duration // of Modified and of deletes
-	ListDetails       bool          // List tells digests and properties too
+	Kind           string        // the driver's name
+	TimeResolution time.Duration // of Modified and of deletes
+	ListDetails    bool          // List tells digests and properties too
+	// ConditionalPut and ConditionalDelete: a Condition is looked at by the store in the very moment of
+	// the write. Where they are false the driver looks first and writes then, so a Condition
+	// that does not hold is refused all the same, but of two writers at once both may win.
 	ConditionalPut    bool
 	ConditionalDelete bool
-	KeepsReplaced     bool     // PutOptions.KeepReplaced and DeleteOptions.Keep work
-	Digests           []string // algorithms that Put stores as evidence S
-	SetProperties     bool     // without rewriting the bytes
+	// UniqueVersions: no two writes of an item get the same version, also of the same
+	// bytes. Elsewhere a version is a function of the bytes, as an ETag is.
+	UniqueVersions bool
+	KeepsReplaced  bool     // PutOptions.KeepReplaced and DeleteOptions.Keep work
+	Digests        []string // algorithms that Put stores as evidence S
+	// SetProperties: it leaves bytes and version alone. Elsewhere it returns ErrUnsupported, or writes the
+	// same bytes again: then the Object that it returns has another version and time, and
+	// the digests that the store has left.
+	SetProperties     bool
+	Ranges            bool // what comes before a range is not read, where the Store is a Ranger
+	Copies            bool // the store copies by itself, where the Store is a Copier
 	ReadOnly          bool
 	FoldsPropertyCase bool  // property names have no case
-	MaxItemBytes      int64 // 0: no bound
+	MaxItemBytes      int64 // 0: no bound; more is refused with ErrTooLarge
+	// MaxPropertyBytes bounds the names and values of an item's properties together, in bytes of
+	// UTF-8; 0: no bound. More is refused with ErrTooLarge, never cut. Less may be refused
+	// so too, where the store needs room of its own; half of it, in ASCII, is always kept.
+	MaxPropertyBytes int
 }

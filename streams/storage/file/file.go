@@ -133,7 +133,7 @@ func (s *Store) retire() {
 // Capabilities implements storage.Store.
 func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{
-		Kind: "file", TimeResolution: time.Nanosecond, ConditionalPut: true, ConditionalDelete: true,
+		Kind: "file", TimeResolution: time.Nanosecond, ConditionalPut: true, ConditionalDelete: true, UniqueVersions: true,
 		KeepsReplaced: true, Digests: slices.Clone(s.cfg.Digests), SetProperties: true, ReadOnly: s.cfg.ReadOnly,
 	}
 }

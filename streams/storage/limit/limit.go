@@ -13,7 +13,6 @@ import (
 	"io"
 	"iter"
 
-	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -133,28 +132,6 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	o, err := s.inner.Stat(ctx, space, item)
 	s.leave(ctx, p, err)
 	return o, err
-}
-
-// Open implements storage.Store. That an item was opened is an answer; its reading is
-// never refused, and a failure of it is one of the store.
-func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	p, err := s.breaker.begin(ctx)
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	r, o, err := s.inner.Open(ctx, space, item, version)
-	e := opened
-	if err != nil {
-		e = judge(ctx, err)
-	}
-	if p = s.breaker.leave(p, e, err); err != nil {
-		return nil, storage.Object{}, err
-	}
-	return &reader{
-		ReadCloser: r, alive: func() { retry.Alive(ctx) }, over: func() bool { return ctx.Err() != nil },
-		report: func(e event, err error) { p = s.breaker.leave(p, e, err) },
-		judge:  func(err error, begun bool) event { return judgeStream(ctx, err, begun) },
-	}, o, nil
 }
 
 // Put implements storage.Store. What r or PutOptions.Verify returns is not the store's failure,

@@ -23,7 +23,7 @@ func (s *Store) Rewrite(space, id string, to []byte) bool {
 		it.bytes = bytes.Clone(to)
 		it.object.Size = int64(len(to))
 		it.object.Digests = nil
-		it.object.Version = s.version()
+		it.object.Version = s.version(to)
 		it.object.Modified = s.tick(sp, id)
 		sp.items[id] = it
 	})

@@ -6,11 +6,11 @@
 package mem
 
 import (
-	"bytes"
 	"context"
+	"crypto/md5"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"maps"
 	"slices"
@@ -30,6 +30,16 @@ type Config struct {
 	Now func() time.Time
 	// Digests are the algorithms kept as evidence S; nil: md5 and sha256.
 	Digests []string
+	Weak    Weak
+}
+
+// Weak are things that other stores cannot do, for tests that this is no harm.
+type Weak struct {
+	Versions         bool          // a version is a function of the bytes, as an ETag is
+	Times            time.Duration // resolution of times; 0: milliseconds
+	Properties       bool          // SetProperties makes a new version
+	Conditions       bool          // conditions are looked at before a write, not in its moment
+	MaxPropertyBytes int           // 0: no bound
 }
 
 // A Store is a storage.Store in memory.
@@ -75,6 +85,9 @@ func New(cfg Config) (*Store, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Weak.Times == 0 {
+		cfg.Weak.Times = time.Millisecond
+	}
 	if cfg.Digests == nil {
 		cfg.Digests = []string{digest.MD5, digest.SHA256}
 	}
@@ -85,12 +98,13 @@ func New(cfg Config) (*Store, error) {
 	return &Store{cfg: cfg, pool: pool, spaces: map[string]*shelf{}}, nil
 }
 
-// Capabilities says that the store can do everything.
+// Capabilities says that the store can do everything but where it is to be weak.
 func (s *Store) Capabilities() storage.Capabilities {
+	w := s.cfg.Weak
 	return storage.Capabilities{
-		Kind: "mem", TimeResolution: time.Millisecond, ListDetails: true,
-		ConditionalPut: true, ConditionalDelete: true, KeepsReplaced: true,
-		Digests: slices.Clone(s.cfg.Digests), SetProperties: true,
+		Kind: "mem", TimeResolution: w.Times, ListDetails: true,
+		ConditionalPut: !w.Conditions, ConditionalDelete: !w.Conditions, UniqueVersions: !w.Versions, KeepsReplaced: true,
+		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, Ranges: true, Copies: true, MaxPropertyBytes: w.MaxPropertyBytes,
 	}
 }
 
@@ -254,23 +268,6 @@ func (s *Store) Stat(ctx context.Context, space, id string) (storage.Object, err
 	return clone(it.object), nil
 }
 
-// Open implements storage.Store. What is read stays as it was when it was opened.
-func (s *Store) Open(ctx context.Context, space, id, version string) (io.ReadCloser, storage.Object, error) {
-	if ctx.Err() != nil {
-		return nil, storage.Object{}, context.Cause(ctx)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, it, err := s.find(space, id)
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	if err := (storage.Condition{Version: version}).Check(it.object, true); err != nil {
-		return nil, storage.Object{}, err
-	}
-	return io.NopCloser(bytes.NewReader(it.bytes)), clone(it.object), nil
-}
-
 // Marker implements storage.Store.
 func (s *Store) Marker(ctx context.Context) error {
 	s.mu.Lock()
@@ -295,7 +292,12 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) version() string {
+// version returns that of a new content; s.mu is held.
+func (s *Store) version(content []byte) string {
+	if s.cfg.Weak.Versions {
+		sum := md5.Sum(content)
+		return hex.EncodeToString(sum[:])
+	}
 	s.versions++
 	return strconv.FormatInt(s.versions, 10)
 }

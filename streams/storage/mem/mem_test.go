@@ -31,14 +31,20 @@ func kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
 }
 
 func TestContract(t *testing.T) {
-	clocks := map[string]func() time.Time{
-		"machine":      nil,
-		"stands still": func() time.Time { return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) },
-	}
-	for name, now := range clocks {
+	still := func() time.Time { return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) }
+	for name, cfg := range map[string]mem.Config{
+		"machine's clock":              {},
+		"a clock that stands still":    {Now: still},
+		"versions of bytes":            {Weak: mem.Weak{Versions: true}},
+		"whole seconds":                {Weak: mem.Weak{Times: time.Second}},
+		"properties rewrite":           {Weak: mem.Weak{Properties: true}},
+		"properties are bounded":       {Weak: mem.Weak{MaxPropertyBytes: 2048}},
+		"conditions are looked at":     {Weak: mem.Weak{Conditions: true}},
+		"as weak as an object store's": {Weak: mem.Weak{Versions: true, Times: time.Second, Properties: true, Conditions: true, MaxPropertyBytes: 2048}},
+	} {
+		cfg.ID = "1"
 		t.Run(name, func(t *testing.T) {
-			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, mem.Config{ID: "1", Now: now}) },
-				storagetest.WithKept(kept))
+			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, cfg) }, storagetest.WithKept(kept))
 		})
 	}
 }

@@ -3,18 +3,20 @@ package mem
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
 // Put implements storage.Store.
 func (s *Store) Put(ctx context.Context, space, id string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
-	if err := s.check(space, id, o.Condition); err != nil {
+	if err := errors.Join(s.fits(o.Properties), s.check(space, id, o.Condition)); err != nil {
 		return storage.Object{}, err
 	}
 	algs, err := o.Algorithms(s.cfg.Digests)
@@ -65,14 +67,14 @@ func (s *Store) commit(space string, it *item, o storage.PutOptions) (storage.Ob
 	if sp == nil {
 		return storage.Object{}, err
 	}
-	if err := old.check(o.Condition); err != nil {
+	if err := old.check(o.Condition); err != nil && !s.cfg.Weak.Conditions {
 		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
 	}
 	if old != nil && o.KeepReplaced {
 		s.keep(space, old)
 	}
 	it.object.Modified = s.tick(sp, id)
-	it.object.Version = s.version()
+	it.object.Version = s.version(it.bytes)
 	sp.insert(it)
 	return clone(it.object), nil
 }
@@ -94,16 +96,31 @@ func (sp *shelf) remove(id string) {
 
 // tick returns a time for what happens to an item now, later than all before; s.mu is held.
 func (s *Store) tick(sp *shelf, id string) time.Time {
-	now := s.cfg.Now().UTC().Truncate(time.Millisecond)
-	if last := sp.last[id]; !now.After(last) {
+	now := s.cfg.Now().UTC().Truncate(s.cfg.Weak.Times)
+	if last := sp.last[id]; !now.After(last) && s.cfg.Weak.Times <= time.Millisecond {
 		now = last.Add(time.Millisecond)
 	}
 	sp.last[id] = now
 	return now
 }
 
-// SetProperties implements storage.Store. Neither version nor time changes.
+// fits returns an error where properties are larger than the store keeps.
+func (s *Store) fits(p storage.Properties) error {
+	n := 0
+	for k, v := range p.User {
+		n += len(k) + len(v)
+	}
+	if bound := s.cfg.Weak.MaxPropertyBytes; bound > 0 && n > bound {
+		return retry.Permanent(fmt.Errorf("properties of %d bytes, and %d are kept: %w", n, bound, storage.ErrTooLarge))
+	}
+	return nil
+}
+
+// SetProperties implements storage.Store. Neither version nor time changes unless the store is weak.
 func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+	if err := s.fits(p); err != nil {
+		return storage.Object{}, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, old, err := s.find(space, id)
@@ -115,6 +132,9 @@ func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.P
 	}
 	it := *old
 	it.object.Properties = properties(p)
+	if s.cfg.Weak.Properties {
+		it.object.Modified, it.object.Version = s.tick(sp, id), s.version(it.bytes)
+	}
 	sp.items[id] = &it
 	return clone(it.object), nil
 }

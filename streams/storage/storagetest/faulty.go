@@ -5,37 +5,20 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
-
-// ErrFault is what a Fault without an error of its own returns.
-var ErrFault = errors.New("scripted fault")
 
 // A Call is one call of a method of a Faulty store.
 type Call struct {
 	Method      string // as in storage.Store
 	Space, Item string
-}
-
-// A Fault is what goes wrong with the calls that it matches. Empty strings match all.
-type Fault struct {
-	Method, Space, Item string
-	// Skip lets so many matching calls through first.
-	Skip int
-	// Times is how many calls fail: 0 means one, a negative number all.
-	Times int
-	// Err is what the caller gets; nil: ErrFault.
-	Err error
-	// Done has the call carried out before its failure is reported; otherwise it is
-	// not carried out at all.
-	Done bool
-	// Mid has a stream fail after After bytes (Open: what is read; Put: what is put) or
-	// After entries (List, Spaces), instead of the call.
-	Mid   bool
-	After int
 }
 
 // Faulty is a store whose calls fail as scripted. It is safe for concurrent use.
@@ -46,12 +29,29 @@ type Faulty struct {
 	faults []*Fault
 	before func(context.Context, Call) error
 	calls  []Call
+	dice   *rand.Rand
 }
 
-var _ storage.Store = (*Faulty)(nil)
+var (
+	_ storage.Store   = (*Faulty)(nil)
+	_ storage.Ranger  = (*Faulty)(nil)
+	_ storage.Locator = (*Faulty)(nil)
+	_ storage.Copier  = (*Faulty)(nil)
+)
 
 // NewFaulty returns a store that passes all calls to inner until it is told otherwise.
-func NewFaulty(inner storage.Store) *Faulty { return &Faulty{inner: inner} }
+func NewFaulty(inner storage.Store) *Faulty {
+	f := &Faulty{inner: inner}
+	f.Seed(1)
+	return f
+}
+
+// Seed begins the draws of Fault.Chance anew: calls in the same order meet the same faults.
+func (f *Faulty) Seed(seed uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dice = rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // faults are to be the same ones again
+}
 
 // Script adds faults. Of several that match a call the first one that is not used up acts.
 func (f *Faulty) Script(faults ...Fault) {
@@ -61,7 +61,7 @@ func (f *Faulty) Script(faults ...Fault) {
 		if x.Times == 0 {
 			x.Times = 1
 		}
-		if x.Err == nil {
+		if x.Err == nil && !x.quiet() {
 			x.Err = ErrFault
 		}
 		f.faults = append(f.faults, &x)
@@ -114,6 +114,11 @@ func (f *Faulty) enter(ctx context.Context, method, space, item string) (Fault, 
 		}
 	}
 	x := f.match(c)
+	if x.Delay > 0 && !x.Mid {
+		if err := retry.Sleep(ctx, x.Delay); err != nil {
+			return Fault{}, err
+		}
+	}
 	if x.Err != nil && !x.Done && !x.Mid {
 		return x, x.Err
 	}
@@ -125,7 +130,7 @@ func (f *Faulty) match(c Call) Fault {
 	defer f.mu.Unlock()
 	is := func(want, got string) bool { return want == "" || want == got }
 	for _, x := range f.faults {
-		if x.Times == 0 || !is(x.Method, c.Method) || !is(x.Space, c.Space) || !is(x.Item, c.Item) {
+		if x.Times == 0 || !is(x.Method, c.Method) || !is(x.Space, c.Space) || !is(x.Item, c.Item) || !x.drawn(f.dice) {
 			continue
 		}
 		if x.Skip > 0 {
@@ -140,45 +145,14 @@ func (f *Faulty) match(c Call) Fault {
 	return Fault{}
 }
 
-// leave returns what a call returns that was carried out with err.
-func (x Fault) leave(err error) error {
-	if x.Err != nil && x.Done {
-		return x.Err
-	}
-	return err
-}
-
 // Capabilities asks inner; it cannot fail.
 func (f *Faulty) Capabilities() storage.Capabilities { return f.inner.Capabilities() }
-
-func faultySeq[T any](x Fault, err error, inner iter.Seq2[T, error]) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		var zero T
-		if err != nil {
-			yield(zero, err)
-			return
-		}
-		n := 0
-		for v, err := range inner {
-			if x.Err != nil && x.Mid && n == x.After {
-				break
-			}
-			if !yield(v, err) {
-				return
-			}
-			n++
-		}
-		if x.Err != nil {
-			yield(zero, x.Err)
-		}
-	}
-}
 
 // Spaces implements storage.Store. Its fault is found when the listing begins.
 func (f *Faulty) Spaces(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		x, err := f.enter(ctx, "Spaces", "", "")
-		faultySeq(x, err, f.inner.Spaces(ctx))(yield)
+		sequence(ctx, x, err, f.inner.Spaces(ctx))(yield)
 	}
 }
 
@@ -195,7 +169,7 @@ func (f *Faulty) StatSpace(ctx context.Context, space string) (storage.Space, er
 // CreateSpace implements storage.Store.
 func (f *Faulty) CreateSpace(ctx context.Context, space storage.Space) error {
 	x, err := f.enter(ctx, "CreateSpace", space.Name, "")
-	if err != nil {
+	if err != nil || x.Lie {
 		return err
 	}
 	return x.leave(f.inner.CreateSpace(ctx, space))
@@ -204,7 +178,7 @@ func (f *Faulty) CreateSpace(ctx context.Context, space storage.Space) error {
 // SetSpace implements storage.Store.
 func (f *Faulty) SetSpace(ctx context.Context, space storage.Space) error {
 	x, err := f.enter(ctx, "SetSpace", space.Name, "")
-	if err != nil {
+	if err != nil || x.Lie {
 		return err
 	}
 	return x.leave(f.inner.SetSpace(ctx, space))
@@ -213,7 +187,7 @@ func (f *Faulty) SetSpace(ctx context.Context, space storage.Space) error {
 // DeleteSpace implements storage.Store.
 func (f *Faulty) DeleteSpace(ctx context.Context, space string) error {
 	x, err := f.enter(ctx, "DeleteSpace", space, "")
-	if err != nil {
+	if err != nil || x.Lie {
 		return err
 	}
 	return x.leave(f.inner.DeleteSpace(ctx, space))
@@ -223,7 +197,11 @@ func (f *Faulty) DeleteSpace(ctx context.Context, space string) error {
 func (f *Faulty) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
 	return func(yield func(storage.Object, error) bool) {
 		x, err := f.enter(ctx, "List", space, "")
-		faultySeq(x, err, f.inner.List(ctx, space, after))(yield)
+		inner := f.inner.List(ctx, space, after)
+		if x.Stale != nil {
+			inner = stale(x.Stale, after)
+		}
+		sequence(ctx, x, err, inner)(yield)
 	}
 }
 
@@ -237,21 +215,26 @@ func (f *Faulty) Stat(ctx context.Context, space, item string) (storage.Object, 
 	return faulted(x, o, err)
 }
 
-func faulted[T any](x Fault, v T, err error) (T, error) {
-	if err = x.leave(err); err != nil {
-		var zero T
-		return zero, err
-	}
-	return v, nil
-}
-
 // Open implements storage.Store.
 func (f *Faulty) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	x, err := f.enter(ctx, "Open", space, item)
+	return f.open(ctx, "Open", space, item, func() (io.ReadCloser, storage.Object, error) {
+		return f.inner.Open(ctx, space, item, version)
+	})
+}
+
+// OpenRange implements storage.Ranger.
+func (f *Faulty) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
+	return f.open(ctx, "OpenRange", ref.Space, ref.Item, func() (io.ReadCloser, storage.Object, error) {
+		return storage.OpenRange(ctx, f.inner, ref, r)
+	})
+}
+
+func (f *Faulty) open(ctx context.Context, method, space, item string, inner func() (io.ReadCloser, storage.Object, error)) (io.ReadCloser, storage.Object, error) {
+	x, err := f.enter(ctx, method, space, item)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	r, o, err := f.inner.Open(ctx, space, item, version)
+	r, o, err := inner()
 	if err != nil {
 		return nil, storage.Object{}, x.leave(err)
 	}
@@ -259,13 +242,7 @@ func (f *Faulty) Open(ctx context.Context, space, item, version string) (io.Read
 		r.Close()
 		return nil, storage.Object{}, x.Err
 	}
-	if x.Mid {
-		return struct {
-			io.Reader
-			io.Closer
-		}{FailingReader(r, x.After, x.Err), r}, o, nil
-	}
-	return r, o, nil
+	return x.body(ctx, r), o, nil
 }
 
 // Put implements storage.Store.
@@ -274,11 +251,33 @@ func (f *Faulty) Put(ctx context.Context, space, item string, r io.Reader, p sto
 	if err != nil {
 		return storage.Object{}, err
 	}
-	if x.Mid {
-		r = FailingReader(r, x.After, x.Err)
+	if r = x.stream(ctx, r); x.Lie {
+		return pretend(item, r, p)
 	}
 	o, err := f.inner.Put(ctx, space, item, r, p)
 	return faulted(x, o, err)
+}
+
+// pretend answers as a Put does, and stores nothing.
+func pretend(item string, r io.Reader, p storage.PutOptions) (storage.Object, error) {
+	algs, err := p.Algorithms([]string{digest.MD5, digest.SHA256})
+	if err != nil {
+		return storage.Object{}, err
+	}
+	h, err := digest.New(algs...)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	if _, err := h.ReadFrom(r); err != nil {
+		return storage.Object{}, err
+	}
+	sums, err := p.Accept(h.Sum(), h.Size())
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return storage.Object{
+		Item: item, Size: h.Size(), Modified: time.Now().UTC(), Version: "pretended", Digests: sums, Properties: p.Properties,
+	}, nil
 }
 
 // SetProperties implements storage.Store.
@@ -286,6 +285,11 @@ func (f *Faulty) SetProperties(ctx context.Context, space, item string, p storag
 	x, err := f.enter(ctx, "SetProperties", space, item)
 	if err != nil {
 		return storage.Object{}, err
+	}
+	if x.Lie {
+		o, err := f.inner.Stat(ctx, space, item)
+		o.Properties = p
+		return o, err
 	}
 	o, err := f.inner.SetProperties(ctx, space, item, p, c)
 	return faulted(x, o, err)
@@ -297,8 +301,44 @@ func (f *Faulty) Delete(ctx context.Context, space, item string, d storage.Delet
 	if err != nil {
 		return storage.Deleted{}, err
 	}
+	if x.Lie {
+		o, err := f.inner.Stat(ctx, space, item)
+		return storage.Deleted{Object: o, Time: time.Now().UTC()}, err
+	}
 	o, err := f.inner.Delete(ctx, space, item, d)
 	return faulted(x, o, err)
+}
+
+// Locate implements storage.Locator.
+func (f *Faulty) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+	x, err := f.enter(ctx, "Locate", ref.Space, ref.Item)
+	if err != nil {
+		return storage.Place{}, err
+	}
+	p, err := storage.Locate(ctx, f.inner, ref)
+	if err == nil && x.leave(nil) != nil {
+		err = errors.Join(x.Err, p.Close())
+	}
+	return faulted(x, p, err)
+}
+
+// CopyFrom implements storage.Copier.
+func (f *Faulty) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
+	x, err := f.enter(ctx, "CopyFrom", space, item)
+	if err != nil {
+		return storage.Copied{}, err
+	}
+	c, ok := f.inner.(storage.Copier)
+	if !ok {
+		return storage.Copied{}, storage.ErrUnsupported
+	}
+	if x.Lie {
+		obj := from.Object
+		obj.Item, obj.Properties, obj.Version = item, o.Properties, "pretended"
+		return storage.Copied{Object: obj, How: "pretended"}, nil
+	}
+	copied, err := c.CopyFrom(ctx, space, item, from, o)
+	return faulted(x, copied, err)
 }
 
 // Marker implements storage.Store.
@@ -313,7 +353,7 @@ func (f *Faulty) Marker(ctx context.Context) error {
 // WriteMarker implements storage.Store.
 func (f *Faulty) WriteMarker(ctx context.Context) error {
 	x, err := f.enter(ctx, "WriteMarker", "", "")
-	if err != nil {
+	if err != nil || x.Lie {
 		return err
 	}
 	return x.leave(f.inner.WriteMarker(ctx))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/streams/storage"
@@ -19,7 +20,7 @@ func (x *suite) list(t *testing.T) {
 	if got := ids(t, s, ""); len(got) != 0 {
 		t.Errorf("List of an empty space: got %q", got)
 	}
-	items := []string{"a", "a-b", "a.b", "a/b", "a/c", "a0", "b/c/d", "b/c0", "b/c-d", "c"}
+	items := x.keepable([]string{"a", "a-b", "a.b", "a/b", "a/c", "a0", "b/c/d", "b/c0", "b/c-d", "c"})
 	for _, item := range items {
 		put(t, s, item, content(item), func(o *storage.PutOptions) { o.Properties.MediaType = "text/plain" })
 	}
@@ -54,7 +55,7 @@ func (x *suite) list(t *testing.T) {
 	for range s.List(t.Context(), space, "") {
 		break // a listing may be left at any point
 	}
-	for _, err := range s.List(t.Context(), "no such space", "") {
+	for _, err := range s.List(t.Context(), noSpace, "") {
 		wantErr(t, "List of an absent space", err, storage.ErrNoSpace)
 		return
 	}
@@ -96,7 +97,10 @@ func (x *suite) listModel(t *testing.T) {
 	})
 	rapid.Check(t, func(rt *rapid.T) {
 		s := x.store(t)
-		pool := rapid.SliceOfN(id, 2, 8).Draw(rt, "pool")
+		pool := x.keepable(rapid.SliceOfN(id, 2, 8).Draw(rt, "pool"))
+		if len(pool) == 0 {
+			rt.Skip("the store may refuse all of them")
+		}
 		there := map[string]string{}
 		for i := range rapid.IntRange(1, 16).Draw(rt, "steps") {
 			item := rapid.SampledFrom(pool).Draw(rt, "item")
@@ -125,6 +129,33 @@ func (x *suite) listModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// listLong lists more than fits into one page of any service that has pages.
+func (x *suite) listLong(t *testing.T) {
+	s := x.store(t)
+	var items []string
+	for i := range 1100 {
+		items = append(items, fmt.Sprintf("d%d/%04d-%s", i%3, i, strings.Repeat("x", i%50)))
+	}
+	var g errgroup.Group
+	g.SetLimit(16)
+	for _, item := range items {
+		g.Go(func() error { _, err := tryPut(t, s, item, content(item)); return err })
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(items)
+	for _, i := range []int{0, 1, 366, 367, 999, 1000, 1001, 1100} {
+		after := ""
+		if i > 0 {
+			after = items[i-1]
+		}
+		if got := ids(t, s, after); !slices.Equal(got, items[i:]) {
+			t.Errorf("List after %q: got %d items, want %d", after, len(got), len(items)-i)
+		}
+	}
 }
 
 // agrees compares a listing, and the items that it has, with a model.

@@ -2,7 +2,8 @@
 // and a store whose calls fail as a test wants.
 //
 // The contract covers every method and every error of storage.Store, item ids of all
-// kinds, sorted listings against a model, races, and streams that break.
+// kinds, sorted listings against a model, races, and streams that break. What only some
+// stores can do it asks for where their Capabilities say so.
 package storagetest
 
 import (
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
@@ -26,10 +28,12 @@ import (
 type Option func(*suite)
 
 type suite struct {
-	open func(*testing.T) storage.Store
-	kept func(t *testing.T, s storage.Store, space, item string) [][]byte
-	twin func(t *testing.T, s storage.Store, id string) storage.Store
-	only []string
+	open          func(*testing.T) storage.Store
+	kept          func(t *testing.T, s storage.Store, space, item string) [][]byte
+	twin          func(t *testing.T, s storage.Store, id string) storage.Store
+	refused       func(item string, beside []string) bool
+	refusedSpaces func(name string) bool
+	only          []string
 }
 
 // WithKept tells how to find all bytes that were kept of an item, oldest first. Stores
@@ -42,6 +46,17 @@ func WithKept(f func(t *testing.T, s storage.Store, space, item string) [][]byte
 // store called id, or under the id of s where id is empty.
 func WithTwin(f func(t *testing.T, s storage.Store, id string) storage.Store) Option {
 	return func(x *suite) { x.twin = f }
+}
+
+// WithRefused tells which ids a store may refuse, beside those of items that it has: with
+// ErrName, and never by keeping them under another id.
+func WithRefused(f func(item string, beside []string) bool) Option {
+	return func(x *suite) { x.refused = f }
+}
+
+// WithRefusedSpaces is WithRefused for names of spaces.
+func WithRefusedSpaces(f func(name string) bool) Option {
+	return func(x *suite) { x.refusedSpaces = f }
 }
 
 // Only runs the named parts of the suite.
@@ -64,6 +79,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"Nesting":         x.nesting,
 		"List":            x.list,
 		"ListModel":       x.listModel,
+		"ListLong":        x.listLong,
 		"ListCancelled":   x.listCancelled,
 		"Put":             x.put,
 		"PutLarge":        x.putLarge,
@@ -73,7 +89,12 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"PutVersions":     x.putVersions,
 		"OpenPinned":      x.openPinned,
 		"OpenWhileChange": x.openWhileChange,
+		"OpenRange":       x.openRange,
+		"Copy":            x.copyFrom,
+		"PutTooLarge":     x.putTooLarge,
 		"Properties":      x.properties,
+		"PropertyValues":  x.propertyValues,
+		"PropertyBytes":   x.propertyBytes,
 		"Delete":          x.delete,
 		"Keep":            x.keep,
 		"RacePut":         x.racePut,
@@ -87,7 +108,32 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 	}
 }
 
-const space = "space one"
+// Names that every kind of store can give, a bucket's too.
+const (
+	space   = "space-one"
+	noSpace = "no-such-space"
+)
+
+// mayRefuse reports whether an id may be refused beside those that are there.
+func (x *suite) mayRefuse(item string, beside []string) bool {
+	return x.refused != nil && x.refused(item, beside)
+}
+
+// keepable returns those of the ids that the store must keep beside each other.
+func (x *suite) keepable(ids []string) (some []string) {
+	for _, id := range ids {
+		if !x.mayRefuse(id, some) {
+			some = append(some, id)
+		}
+	}
+	return some
+}
+
+// earlier reports whether a is before b, in the times that the store tells.
+func earlier(s storage.Store, a, b time.Time) bool {
+	r := s.Capabilities().TimeResolution
+	return a.Truncate(r).Before(b.Truncate(r))
+}
 
 // store opens a store that has the space.
 func (x *suite) store(t *testing.T) storage.Store {
@@ -203,7 +249,7 @@ func gone(t tb, s storage.Store, item string) {
 func ids(t tb, s storage.Store, after string) []string {
 	t.Helper()
 	list := []string{}
-	for o, err := range s.List(t.Context(), space, after) {
+	for o, err := range storage.Sorted(after, s.List(t.Context(), space, after)) {
 		if err != nil {
 			t.Fatalf("List after %q: %v", after, err)
 		}

@@ -1,0 +1,74 @@
+package limit
+
+import (
+	"context"
+	"io"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+var (
+	_ storage.Ranger  = (*Store)(nil)
+	_ storage.Locator = (*Store)(nil)
+	_ storage.Copier  = (*Store)(nil)
+)
+
+// Open implements storage.Store. That an item was opened is an answer; its reading is
+// never refused, and a failure of it is one of the store.
+func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	return s.open(ctx, func() (io.ReadCloser, storage.Object, error) { return s.inner.Open(ctx, space, item, version) })
+}
+
+// OpenRange implements storage.Ranger, as Open.
+func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
+	return s.open(ctx, func() (io.ReadCloser, storage.Object, error) { return storage.OpenRange(ctx, s.inner, ref, r) })
+}
+
+func (s *Store) open(ctx context.Context, inner func() (io.ReadCloser, storage.Object, error)) (io.ReadCloser, storage.Object, error) {
+	p, err := s.breaker.begin(ctx)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	r, o, err := inner()
+	e := opened
+	if err != nil {
+		e = judge(ctx, err)
+	}
+	if p = s.breaker.leave(p, e, err); err != nil {
+		return nil, storage.Object{}, err
+	}
+	return &reader{
+		ReadCloser: r, alive: func() { retry.Alive(ctx) }, over: func() bool { return ctx.Err() != nil },
+		report: func(e event, err error) { p = s.breaker.leave(p, e, err) },
+		judge:  func(err error, begun bool) event { return judgeStream(ctx, err, begun) },
+	}, o, nil
+}
+
+// Locate implements storage.Locator.
+func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return storage.Place{}, err
+	}
+	at, err := storage.Locate(ctx, s.inner, ref)
+	s.leave(ctx, p, err)
+	return at, err
+}
+
+// CopyFrom implements storage.Copier. What PutOptions.Verify returns is not the store's failure.
+func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
+	c, ok := s.inner.(storage.Copier)
+	if !ok {
+		return storage.Copied{}, storage.ErrUnsupported
+	}
+	p, err := s.breaker.begin(ctx)
+	if err != nil {
+		return storage.Copied{}, err
+	}
+	b := &body{over: func() bool { return ctx.Err() != nil }} // nothing is read of it
+	o.Verify = b.verify(o.Verify)
+	done, err := c.CopyFrom(ctx, space, item, from, o)
+	s.breaker.leave(p, b.judge(ctx, err), err)
+	return done, err
+}

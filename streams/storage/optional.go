@@ -1,0 +1,157 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+)
+
+// What only some stores can do is in interfaces of its own, each with its field in
+// Capabilities: whoever uses it asks for both. A decorator that has the methods has them
+// whatever it decorates, and returns ErrUnsupported where that cannot; one that does not know
+// them hides them, so that no mutation passes it by.
+
+// A Ref names an item, and its version where one is given.
+type Ref struct{ Space, Item, Version string }
+
+// A Range is a piece of an item's bytes.
+type Range struct {
+	Offset int64
+	Length int64 // negative: to the end
+}
+
+// Check returns an error that wraps ErrRange where an item of this size has no such
+// range: it begins before 0, or at the end or past it, which an empty item's always does.
+func (r Range) Check(size int64) error {
+	if r.Offset < 0 || r.Offset >= size {
+		return fmt.Errorf("from byte %d of %d: %w", r.Offset, size, ErrRange)
+	}
+	return nil
+}
+
+// Len returns how many bytes of an item of this size are in the range: it ends where the item ends.
+func (r Range) Len(size int64) int64 {
+	left := max(size-r.Offset, 0)
+	if r.Length < 0 {
+		return left
+	}
+	return min(r.Length, left)
+}
+
+// A Ranger is a Store that reads from the middle of an item.
+type Ranger interface {
+	// OpenRange is Open for a piece of the item. The Object tells of all of it. ErrRange where
+	// the range begins at the item's end or past it; one that goes past it ends there.
+	OpenRange(ctx context.Context, ref Ref, r Range) (io.ReadCloser, Object, error)
+}
+
+// OpenRange opens a piece of an item of any store: where it is no Ranger what comes before is
+// read and dropped.
+func OpenRange(ctx context.Context, s Store, ref Ref, r Range) (io.ReadCloser, Object, error) {
+	if ranger, ok := s.(Ranger); ok && s.Capabilities().Ranges {
+		return ranger.OpenRange(ctx, ref, r)
+	}
+	if r.Offset < 0 {
+		return nil, Object{}, r.Check(0)
+	}
+	body, o, err := s.Open(ctx, ref.Space, ref.Item, ref.Version)
+	if err != nil {
+		return nil, Object{}, err
+	}
+	if err = r.Check(o.Size); err == nil {
+		_, err = io.CopyN(io.Discard, body, r.Offset)
+	}
+	if err != nil {
+		body.Close()
+		return nil, Object{}, fmt.Errorf("open range of item %q: %w", ref.Item, err)
+	}
+	return &piece{body, r.Len(o.Size)}, o, nil
+}
+
+// A piece is what is left of a range. A body that ends before it has ended too early.
+type piece struct {
+	io.ReadCloser
+	left int64
+}
+
+func (p *piece) Read(b []byte) (int, error) {
+	if p.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := p.ReadCloser.Read(b[:min(int64(len(b)), p.left)])
+	if p.left -= int64(n); err == io.EOF && p.left > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// A Place is where an item's bytes lie, for a Copier of the same kind. It pins them: what
+// is copied from it is the version that Object tells, or the copy fails with ErrChanged.
+type Place struct {
+	Kind   string // Capabilities.Kind of the driver whose it is
+	Object Object
+	At     any // the driver's own
+	// Close lets go of it; never nil.
+	Close func() error
+}
+
+// A Locator is a Store that tells places.
+type Locator interface {
+	// Locate fails as Open does, and with ErrUnsupported where the store has no places.
+	Locate(ctx context.Context, ref Ref) (Place, error)
+}
+
+// Locate asks any store for a place; ErrUnsupported where it is no Locator.
+func Locate(ctx context.Context, s Store, ref Ref) (Place, error) {
+	if l, ok := s.(Locator); ok {
+		return l.Locate(ctx, ref)
+	}
+	return Place{}, fmt.Errorf("locate item %q: %w", ref.Item, ErrUnsupported)
+}
+
+// A Copier is a Store that copies bytes by itself: they do not pass through the caller, who has
+// therefore seen none of them.
+type Copier interface {
+	// CopyFrom is Put with the bytes of a place, which stays the caller's. ErrUnsupported where
+	// the store cannot reach it, or cannot do what o asks for: then nothing has been done,
+	// and the caller puts the bytes that it opens.
+	//
+	// Where Copied.Read is false nobody has read the copy, and it is visible without having been
+	// compared: whoever asked for it opens it in Object.Version, compares all digests
+	// that are known of the source, deletes it on condition of that version where they
+	// disagree, and tells of a copy only then.
+	CopyFrom(ctx context.Context, space, item string, from Place, o PutOptions) (Copied, error)
+}
+
+// A Copied is what a CopyFrom did.
+type Copied struct {
+	Object Object
+	// How the bytes got there, for records: "reflink", "copy_file_range", or the request's name.
+	How string
+	// Read: the store read the copy back before it became visible; Object.Digests are of what
+	// it read, and PutOptions.Digests, Size and Verify held.
+	Read bool
+	// SharesBytes: copy and source lie in the same blocks of one disk until one of them is
+	// written. Damage to those is damage to both: it is no second copy.
+	SharesBytes bool
+}
+
+// Sorted passes on a listing of what comes after an id, and ends it with an error that wraps
+// ErrListing at the first entry that does not come after all before: a listing that
+// repeats itself may have skipped as well, so what was not listed is unknown.
+func Sorted(after string, listing iter.Seq2[Object, error]) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		last := after
+		for o, err := range listing {
+			if err == nil && o.Item <= last {
+				yield(Object{}, fmt.Errorf("item %q after %q: %w", o.Item, last, ErrListing))
+				return
+			}
+			if !yield(o, err) || err != nil {
+				return
+			}
+			last = o.Item
+		}
+	}
+}
