@@ -14,6 +14,57 @@ import (
 // reads are the methods that change nothing; every other one must be refused.
 var reads = []string{"Capabilities", "List", "Marker", "Open", "Spaces", "Stat", "StatSpace"}
 
+// A read-only view passes the contract of reading.
+func TestReadOnlyContract(t *testing.T) {
+	storagetest.RunReadOnly(t, func(t *testing.T, spaces map[string]map[string]string) storage.Store {
+		s, err := mem.New(mem.Config{ID: "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Mark("1")
+		for space, items := range spaces {
+			err = s.CreateSpace(t.Context(), storage.Space{Name: space})
+			for item, content := range items {
+				_, putErr := s.Put(t.Context(), space, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+				err = errors.Join(err, putErr)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return storage.ReadOnly(s)
+	})
+}
+
+// A place that a read-only view tells can be copied from; nothing can be copied to it.
+func TestReadOnlyCopies(t *testing.T) {
+	inner, err := mem.New(mem.Config{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if err := inner.CreateSpace(ctx, storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inner.Put(ctx, "s", "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
+		t.Fatal(err)
+	}
+	view := storage.ReadOnly(inner)
+	at, err := storage.Locate(ctx, view, storage.Ref{Space: "s", Item: "a"})
+	if err != nil || at.Object.Item != "a" {
+		t.Fatalf("Locate: got %+v, %v", at, err)
+	}
+	if _, err := view.(storage.Copier).CopyFrom(ctx, "s", "b", at, storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrReadOnly) {
+		t.Errorf("CopyFrom to the view: got %v, want ErrReadOnly", err)
+	}
+	if done, err := inner.CopyFrom(ctx, "s", "b", at, storage.PutOptions{Size: 1}); err != nil || done.Object.Size != 1 {
+		t.Errorf("CopyFrom to what is below it: got %+v, %v", done, err)
+	}
+	if _, err := storage.Locate(ctx, bare{inner}, storage.Ref{Space: "s", Item: "a"}); !errors.Is(err, storage.ErrUnsupported) {
+		t.Errorf("Locate in a store that is no Locator: got %v, want ErrUnsupported", err)
+	}
+}
+
 func TestReadOnly(t *testing.T) {
 	ctx := t.Context()
 	inner, err := mem.New(mem.Config{ID: "1"})
