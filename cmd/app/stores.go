@@ -89,6 +89,8 @@ func driver(account string, c config.Store, log *slog.Logger) (open func() (stor
 					log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
 				}})
 		}, nil
+	case "s3":
+		return func() (storage.Store, error) { return openS3(account, c, log) }, nil
 	default:
 		return nil, fmt.Errorf("unknown driver %q", c.Driver)
 	}

@@ -71,9 +71,37 @@ type Store struct {
 	// Its name, unique in the account: letters, digits, dot, dash and underscore. Not to be changed later either.
 	ID string `key:"id"`
 	// What kind of store it is.
-	Driver string `key:"driver" oneof:"file"`
+	Driver string `key:"driver" oneof:"file|s3"`
 	// Driver file: the directory that holds the spaces, as an absolute path.
 	Root string `key:"root"`
+	// Driver s3: where the service is, https://host[:port]; http for what is on the same machine.
+	Endpoint string `key:"endpoint"`
+	// Driver s3: the bucket's region. Without it: us-east-1.
+	Region string `key:"region"`
+	// Driver s3: the bucket that holds all spaces, each below its own name.
+	Bucket string `key:"bucket"`
+	// Driver s3: with bucket, what goes before the names of spaces, such as a folder's name.
+	Prefix string `key:"prefix"`
+	// Driver s3: without bucket each space is a bucket, called this and the space's name.
+	BucketPrefix string `key:"bucket_prefix"`
+	// Driver s3: the bucket is in the path of requests, not in the host's name. For most services that are not AWS.
+	PathStyle bool `key:"path_style"`
+	// Driver s3: who asks.
+	Credentials Credentials `key:"credentials"`
+	// Driver s3: PEM file with the authorities to trust, beside the system's.
+	CA string `key:"ca"`
+	// Driver s3: URL of an HTTP proxy. Without it: the environment's.
+	Proxy string `key:"proxy"`
+	// Driver s3: how the service encrypts what is written. Without it: as the bucket says.
+	Encryption string `key:"encryption" oneof:"AES256|aws:kms"`
+	// Driver s3: with aws:kms, the key's id. Without it: the bucket's own.
+	KMSKey string `key:"kms_key"`
+	// Driver s3: of what is written. Without it: the service's own.
+	StorageClass string `key:"storage_class"`
+	// Driver s3: our account pays for what it reads.
+	RequesterPays bool `key:"requester_pays"`
+	// Driver s3: objects that are archived are asked back before they are read, which costs; else their reading fails.
+	Restore bool `key:"restore"`
 	// Clients write to this store. One in an account at most.
 	Primary bool `key:"primary"`
 	// Whether checks read the bytes of its copies. never is for archives whose reading costs too much.
@@ -84,6 +112,18 @@ type Store struct {
 	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
 	// What it may be asked for by one process.
 	Limits Limits `key:"limits"`
+}
+
+// Credentials are keys, or those of the machine. Without any, requests are not signed.
+type Credentials struct {
+	// The key's id.
+	AccessKey Secret `key:"access_key"`
+	// The key.
+	SecretKey Secret `key:"secret_key"`
+	// The session's, where keys are for a time.
+	SessionToken Secret `key:"session_token"`
+	// Whether they come from where AWS's own tools find them: variables, ~/.aws, the role of the machine or of the pod.
+	FromEnvironment bool `key:"from_environment"`
 }
 
 // Policies says where policy documents come from.

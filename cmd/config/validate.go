@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/url"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -154,7 +155,7 @@ func validateAccounts(accounts []Account, fault report) {
 		for j, s := range a.Stores {
 			at := fmt.Sprintf("%s.stores[%d]", at, j)
 			identifier(at+".id", s.ID, stores, fault)
-			validateRoot(at+".root", s.Root, roots, fault)
+			validatePlace(at, s, roots, fault)
 			validateLimits(at+".limits", s.Limits, fault)
 			if !s.Primary {
 				continue
@@ -181,6 +182,51 @@ func identifier(at, id string, seen map[string]string, fault report) {
 	}
 }
 
+// validatePlace checks where a store keeps its items.
+func validatePlace(at string, s Store, roots map[string]string, fault report) {
+	if s.Driver != "s3" {
+		validateRoot(at+".root", s.Root, roots, fault)
+		for key, is := range map[string]bool{
+			"endpoint": s.Endpoint != "", "bucket": s.Bucket != "", "bucket_prefix": s.BucketPrefix != "", "prefix": s.Prefix != "", "credentials": s.Credentials != Credentials{},
+		} {
+			if is {
+				fault(at+"."+key, nil, "is for driver s3")
+			}
+		}
+		return
+	}
+	if s.Root != "" {
+		fault(at+".root", s.Root, "is for driver file")
+	}
+	if u, err := url.Parse(s.Endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+		fault(at+".endpoint", s.Endpoint, "want https://host[:port], without a path: the bucket is said by itself")
+	}
+	switch {
+	case s.Bucket == "" && s.BucketPrefix == "":
+		fault(at+".bucket", nil, "is missing: want a bucket for all spaces, or bucket_prefix for a bucket for each")
+	case s.Bucket != "" && s.BucketPrefix != "":
+		fault(at+".bucket_prefix", s.BucketPrefix, "is for stores without bucket")
+	case s.Bucket == "" && s.Prefix != "":
+		fault(at+".prefix", s.Prefix, "is for stores with bucket")
+	}
+	if c := s.Credentials; c.FromEnvironment && !c.AccessKey.IsZero() {
+		fault(at+".credentials.from_environment", true, "want keys or the environment's, not both")
+	} else if c.AccessKey.IsZero() != c.SecretKey.IsZero() {
+		fault(at+".credentials", nil, "want both access_key and secret_key, or none")
+	}
+	if s.KMSKey != "" && s.Encryption != "aws:kms" {
+		fault(at+".kms_key", s.KMSKey, "is for encryption aws:kms")
+	}
+	here := "s3:" + strings.TrimSuffix(s.Endpoint, "/") + "/" + s.Bucket + s.BucketPrefix + "/" + strings.Trim(s.Prefix, "/") + "/"
+	for other, path := range roots {
+		if strings.HasPrefix(other, "s3:") && (strings.HasPrefix(here, other) || strings.HasPrefix(other, here)) {
+			fault(at+".bucket", s.Bucket, "is in the same place as "+path+": stores must not share keys")
+			return
+		}
+	}
+	roots[here] = at
+}
+
 // validateRoot checks a directory, and that no two stores share bytes: a copy would be
 // its own second copy.
 func validateRoot(at, root string, roots map[string]string, fault report) {
@@ -194,6 +240,9 @@ func validateRoot(at, root string, roots map[string]string, fault report) {
 	}
 	root = filepath.Clean(root)
 	for other, path := range roots {
+		if strings.HasPrefix(other, "s3:") {
+			continue
+		}
 		if root == other || within(root, other) || within(other, root) {
 			fault(at, root, "is in the same place as "+path+": stores must not share a directory")
 			return

@@ -4,6 +4,7 @@ import (
 	"crypto/md5"
 	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"io"
 	"slices"
 	"sync"
+
+	"github.com/minio/crc64nvme"
 )
 
 // ErrAlgorithm is what an error about an algorithm that millrace does not compute wraps.
@@ -57,6 +60,10 @@ func New(algs ...string) (*Hasher, error) {
 			f = sha1.New()
 		case SHA256:
 			f = sha256.New()
+		case SHA512:
+			f = sha512.New()
+		case CRC64NVME:
+			f = crc64nvme.New()
 		default:
 			return nil, fmt.Errorf("%w %q", ErrAlgorithm, alg)
 		}

@@ -1,24 +1,28 @@
 // Package digest computes digests of byte streams, many in one pass, and says how
 // sets of digests agree.
 //
-// A digest is lower-case hex under its algorithm's name. The package uses the standard
-// library only.
+// A digest is lower-case hex under its algorithm's name.
 package digest
 
 import (
 	"crypto/md5"
 	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/sha512"
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/minio/crc64nvme"
 )
 
 // The algorithms that millrace computes.
 const (
-	MD5    = "md5"
-	SHA1   = "sha1"
-	SHA256 = "sha256"
+	MD5       = "md5"
+	SHA1      = "sha1"
+	SHA256    = "sha256"
+	SHA512    = "sha512"
+	CRC64NVME = "crc64nvme" // big-endian; S3's own for whole objects in parts
 )
 
 // A Set holds digests of one sequence of bytes: algorithm to lower-case hex.
@@ -101,6 +105,10 @@ func HexLen(alg string) int {
 		return 2 * sha1.Size
 	case SHA256:
 		return 2 * sha256.Size
+	case SHA512:
+		return 2 * sha512.Size
+	case CRC64NVME:
+		return 2 * crc64nvme.Size
 	}
 	return 0
 }

@@ -1,0 +1,265 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// SetProperties implements storage.Store. The service writes the object again by copying it onto itself: it has another
+// time then, and another version where there are versions.
+func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+	if s.cfg.ReadOnly {
+		return storage.Object{}, retry.Permanent(storage.ErrReadOnly)
+	}
+	bucket, key, err := s.layout.item(space, item)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	o, err := s.Stat(ctx, space, item)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	what := "set properties of " + named(space, item)
+	if err := c.Check(o, true); err != nil {
+		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
+	}
+	meta, contentType, err := encode(p, o.Digests, o.Size)
+	if err != nil {
+		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
+	}
+	// What the copy is of is pinned by its ETag, whether or not the caller has a condition.
+	if err := s.copy(ctx, source{bucket, key, o}, bucket, key, meta, contentType, nil); err != nil {
+		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
+	}
+	return s.Stat(ctx, space, item)
+}
+
+// A source is an object that the service copies.
+type source struct {
+	bucket, key string
+	o           storage.Object
+}
+
+// copy has the service copy an object that is the one that was seen. meta nil keeps its metadata. pairs are headers.
+func (s *Store) copy(ctx context.Context, from source, bucket, key string, meta map[string]string, contentType string, pairs []string) error {
+	if from.o.Size > maxSingle {
+		return s.copyParts(ctx, from, bucket, key, meta, contentType, pairs)
+	}
+	h := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
+	if meta != nil {
+		h["x-amz-metadata-directive"] = "REPLACE"
+		h["Content-Type"] = contentType
+		for name, v := range meta {
+			h["x-amz-meta-"+name] = v
+		}
+	}
+	for name, v := range s.putOptions(nil, "").Header() {
+		if name = strings.ToLower(name); name != "content-type" {
+			h[name] = v[0]
+		}
+	}
+	ctx, _ = noted(ctx, pairs...)
+	_, err := s.core.CopyObject(ctx, from.bucket, from.key, bucket, key, h, minio.CopySrcOptions{}, minio.PutObjectOptions{})
+	return translate(ctx, anItem, "copy", err)
+}
+
+// copyParts copies what is larger than one request may.
+func (s *Store) copyParts(ctx context.Context, from source, bucket, key string, meta map[string]string, contentType string, pairs []string) (err error) {
+	if meta == nil {
+		if meta, contentType, err = encode(from.o.Properties, from.o.Digests, from.o.Size); err != nil {
+			return err
+		}
+	}
+	u, err := s.begin(ctx, bucket, key, meta, contentType)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			u.abort(ctx)
+		}
+	}()
+	size := partSize(1<<30, from.o.Size)
+	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
+	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
+		p, err := s.core.CopyObjectPart(ctx, from.bucket, from.key, bucket, key, u.id, n, at, min(size, from.o.Size-at), match)
+		if err != nil {
+			return translate(ctx, anUpload, fmt.Sprintf("copy part %d", n), err)
+		}
+		u.parts[n] = p
+		retry.Alive(ctx)
+	}
+	if !u.facts.Complete {
+		pairs = nil
+	}
+	_, err = u.complete(ctx, pairs...)
+	return err
+}
+
+// keep copies what is there out of the way, where the bucket does not keep it by itself.
+func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) error {
+	if s.facts.Load().Versions {
+		return nil
+	}
+	from, key, err := s.layout.item(space, item)
+	if err != nil {
+		return err
+	}
+	bucket, prefix := s.layout.control()
+	// Its own time and ETag name it: what is kept twice is kept once.
+	id := digestOf(item)
+	to := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), id, o.Modified.UTC().Format("20060102T150405Z"), o.ETag)
+	if err := s.copy(ctx, source{from, key, o}, bucket, to, nil, "", nil); err != nil {
+		return fmt.Errorf("keep what was there of %s: %w", named(space, item), err)
+	}
+	return nil
+}
+
+// digestOf names an item where its id might be too long.
+func digestOf(item string) string {
+	h, err := digest.New(digest.SHA256)
+	if err != nil {
+		return ""
+	}
+	_, _ = h.Write([]byte(item))
+	return h.Sum()[digest.SHA256]
+}
+
+// Delete implements storage.Store.
+func (s *Store) Delete(ctx context.Context, space, item string, d storage.DeleteOptions) (storage.Deleted, error) {
+	if s.cfg.ReadOnly {
+		return storage.Deleted{}, retry.Permanent(storage.ErrReadOnly)
+	}
+	bucket, key, err := s.layout.item(space, item)
+	if err != nil {
+		return storage.Deleted{}, err
+	}
+	o, err := s.Stat(ctx, space, item)
+	if err != nil {
+		return storage.Deleted{}, err
+	}
+	what := "delete " + named(space, item)
+	if err := d.Check(o, true); err != nil {
+		return storage.Deleted{}, fmt.Errorf("%s: %w", what, err)
+	}
+	if d.Keep {
+		if err := s.keep(ctx, space, item, o); err != nil {
+			return storage.Deleted{}, err
+		}
+	}
+	var when []string
+	if s.facts.Load().DeleteMatch { // what was seen is what goes, condition or not
+		when = []string{"If-Match", `"` + o.ETag + `"`}
+	}
+	ctx, answer := noted(ctx, when...)
+	err = translate(ctx, anItem, what, s.core.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{}))
+	if err != nil {
+		return storage.Deleted{}, err
+	}
+	at := answer.answered()
+	if at.IsZero() {
+		at = s.cfg.Now()
+	}
+	return storage.Deleted{Object: o, Time: at.UTC().Truncate(time.Second)}, nil
+}
+
+// A place is where an object lies, for a copy by the service.
+type place struct {
+	endpoint string
+	source
+}
+
+// Locate implements storage.Locator.
+func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+	bucket, key, err := s.layout.item(ref.Space, ref.Item)
+	if err != nil {
+		return storage.Place{}, err
+	}
+	o, err := s.Stat(ctx, ref.Space, ref.Item)
+	if err == nil {
+		err = storage.Condition{Version: ref.Version}.Check(o, true)
+	}
+	if err != nil {
+		return storage.Place{}, err
+	}
+	return storage.Place{Kind: "s3", Object: o, At: place{s.cfg.Endpoint, source{bucket, key, o}}, Close: func() error { return nil }}, nil
+}
+
+// CopyFrom implements storage.Copier, for objects at the same endpoint that our credentials may read.
+func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
+	if s.cfg.ReadOnly {
+		return storage.Copied{}, retry.Permanent(storage.ErrReadOnly)
+	}
+	p, ok := from.At.(place)
+	if !ok || p.endpoint != s.cfg.Endpoint || o.Verify != nil {
+		return storage.Copied{}, fmt.Errorf("copy to %s: %w", named(space, item), storage.ErrUnsupported)
+	}
+	bucket, key, err := s.layout.item(space, item)
+	if err == nil {
+		err = s.must(ctx, space)
+	}
+	if err != nil {
+		return storage.Copied{}, err
+	}
+	what := "copy to " + named(space, item)
+	if o.Size >= 0 && o.Size != p.o.Size || o.Digests.Compare(p.o.Digests) == digest.Disagree {
+		return storage.Copied{}, fmt.Errorf("%s: the source has %d bytes and %v: %w", what, p.o.Size, p.o.Digests, storage.ErrDigest)
+	}
+	when, err := s.condition(ctx, space, item, o.Condition, o.KeepReplaced)
+	if err != nil {
+		return storage.Copied{}, err
+	}
+	meta, contentType, err := encode(o.Properties, p.o.Digests, p.o.Size)
+	if err != nil {
+		return storage.Copied{}, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := s.copy(ctx, p.source, bucket, key, meta, contentType, when); err != nil {
+		w := &write{o: o, when: when, what: what}
+		return storage.Copied{}, w.lost(fmt.Errorf("%s: %w", what, err))
+	}
+	made, err := s.Stat(ctx, space, item)
+	if err != nil {
+		return storage.Copied{}, err
+	}
+	made.Digests = nil // nobody has read it
+	return storage.Copied{Object: made, How: "CopyObject"}, nil
+}
+
+// restoring is how long it is waited before an archived object is looked at again.
+const restoring = time.Hour
+
+// bringBack asks for the return of an object that cannot be read because it is archived; any other error is returned as it is.
+func (s *Store) bringBack(ctx context.Context, ref storage.Ref, err error) error {
+	if !errors.Is(err, errArchived) {
+		return err
+	}
+	what := "read " + named(ref.Space, ref.Item)
+	if !s.cfg.Restore {
+		return retry.Permanent(fmt.Errorf("%s: it is archived, and restore is not allowed: %w", what, storage.ErrUnsupported))
+	}
+	bucket, key, err := s.layout.item(ref.Space, ref.Item)
+	if err != nil {
+		return err
+	}
+	var req minio.RestoreRequest
+	req.SetDays(s.cfg.RestoreDays)
+	req.SetGlacierJobParameters(minio.GlacierJobParameters{Tier: minio.TierType(s.cfg.RestoreTier)})
+	rerr := s.core.RestoreObject(ctx, bucket, key, "", req)
+	var again minio.ErrorResponse
+	if errors.As(rerr, &again) && again.Code == "RestoreAlreadyInProgress" {
+		rerr = nil
+	}
+	if rerr != nil {
+		return translate(ctx, anItem, what+": ask for its return", rerr)
+	}
+	return archived(what, s.cfg.Now().Add(restoring))
+}

@@ -1,0 +1,226 @@
+package s3
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A subject is what a request was about: one answer means different things.
+type subject int
+
+const (
+	anItem subject = iota
+	aBucket
+	anUpload
+)
+
+// A verdict is what an answer that is no success means.
+type verdict struct {
+	is    error       // what callers branch on; nil: it is no fact about anything
+	class retry.Class // what may be done about it
+	hint  string      // what a person should know or do, where the answer does not say it
+}
+
+// away is the verdict of what concerns the whole store.
+func away(hint string) verdict { return verdict{nil, retry.ClassUnavailable, hint} }
+
+// never is the verdict of what no retry will cure.
+func never(is error) verdict { return verdict{is, retry.ClassPermanent, ""} }
+
+// judge says what an HTTP status and S3's error code mean. Of what it does not know it says that it may pass.
+func judge(about subject, status int, code string) verdict {
+	if v, ok := byCode(about, code); ok {
+		return v
+	}
+	switch status {
+	case http.StatusNotFound:
+		return missing(about)
+	case http.StatusPreconditionFailed:
+		return verdict{is: storage.ErrChanged}
+	case http.StatusRequestedRangeNotSatisfiable:
+		return verdict{is: storage.ErrRange}
+	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return never(storage.ErrUnsupported)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return verdict{is: storage.ErrSlowDown}
+	case http.StatusUnauthorized, http.StatusProxyAuthRequired:
+		return away("it does not know who asks: see the credentials, and those of the proxy")
+	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return away("the bucket is in another region, or at another endpoint")
+	case http.StatusInsufficientStorage:
+		return noRoom
+	}
+	return verdict{} // 403 too: who may not look has seen nothing
+}
+
+var noRoom = verdict{syscall.ENOSPC, retry.ClassUnavailable, "the store has no room left, or a quota is used up"}
+
+// missing is what the absence of a subject means.
+func missing(about subject) verdict {
+	switch about {
+	case anItem:
+		return verdict{is: storage.ErrNotFound}
+	case aBucket:
+		return verdict{is: storage.ErrNoSpace}
+	}
+	return verdict{} // an upload that somebody ended: it is begun again
+}
+
+// byCode judges what the code alone tells.
+func byCode(about subject, code string) (v verdict, known bool) {
+	switch code {
+	case "NoSuchKey", "NoSuchVersion":
+		return missing(about), true
+	case "NoSuchBucket":
+		return verdict{is: storage.ErrNoSpace}, true
+	case "NoSuchUpload":
+		return verdict{}, true
+	case "PreconditionFailed":
+		return verdict{is: storage.ErrChanged}, true
+	case "ConditionalRequestConflict", "OperationAborted", "Conflict", "RequestTimeout", "InternalError", "IncompleteBody":
+		return verdict{}, true
+	case "BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch":
+		return verdict{hint: "the bytes were damaged on their way"}, true
+	case "SlowDown", "SlowDownRead", "SlowDownWrite", "TooManyRequests", "RequestLimitExceeded", "Throttling", "ThrottlingException",
+		"ServiceUnavailable", "service_unavailable", "rateLimitExceeded", "BandwidthLimitExceeded", "Busy":
+		return verdict{is: storage.ErrSlowDown}, true
+	case "BucketAlreadyOwnedByYou", "BucketAlreadyExists":
+		return verdict{is: storage.ErrExists}, true
+	case "BucketNotEmpty":
+		return verdict{is: storage.ErrNotEmpty}, true
+	case "InvalidRange":
+		return verdict{is: storage.ErrRange}, true
+	case "InvalidObjectState":
+		return verdict{is: errArchived}, true
+	}
+	if v, known = byLimit(code); known {
+		return v, true
+	}
+	return byStore(code)
+}
+
+// byLimit judges what a service will never take.
+func byLimit(code string) (v verdict, known bool) {
+	switch code {
+	case "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "ObjectParentIsFile", "XMinioParentIsObject",
+		"ExistingObjectIsDirectory", "ExistingObjectIsFile", "InvalidURI", "InvalidBucketName", "XMinioObjectExistsAsDirectory", "DirectoryObjectContainsData":
+		return never(storage.ErrName), true
+	case "EntityTooLarge", "MetadataTooLarge", "RequestHeaderSectionTooLarge", "TooManyParts":
+		return never(storage.ErrTooLarge), true
+	case "NotImplemented", "MethodNotAllowed", "InvalidStorageClass", "XNotImplemented":
+		return never(storage.ErrUnsupported), true
+	}
+	return v, false
+}
+
+// byStore judges what concerns the store as a whole.
+func byStore(code string) (v verdict, known bool) {
+	switch code {
+	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "InvalidSecurity", "AuthFailure", "UnauthorizedAccess",
+		"XMinioInvalidIAMCredentials", "TokenRefreshRequired", "InvalidClientTokenId":
+		return away("the credentials are wrong, or no longer valid"), true
+	case "RequestTimeTooSkewed":
+		return away("the clocks of this machine and of the service differ too much"), true
+	case "AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException", "InvalidRegion":
+		return away("the bucket is in another region, or at another endpoint"), true
+	case "AccountProblem", "AllAccessDisabled", "NotSignedUp", "InvalidPayer", "UserSuspended":
+		return away("the account is not served"), true
+	case "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "StorageLimitExceeded", "cap_exceeded":
+		return noRoom, true
+	case "ServerNotInitialized", "XMinioServerNotInitialized":
+		return away("it is not up yet"), true
+	case "KMS.DisabledException", "KMS.NotFoundException", "KMS.KMSInvalidStateException":
+		return away("the key that encrypts is not there"), true
+	}
+	return v, false
+}
+
+// translate makes an error of the client one of ours: the only place that knows its kinds. what says what was to be done.
+func translate(ctx context.Context, about subject, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	}
+	var answer minio.ErrorResponse
+	if !errors.As(err, &answer) || answer.StatusCode == 0 && answer.Code == "" {
+		return unanswered(what, err)
+	}
+	return refusal(what, judge(about, answer.StatusCode, answer.Code), answer)
+}
+
+// refusal is the error of a verdict.
+func refusal(what string, v verdict, answer minio.ErrorResponse) error {
+	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, answer.Message)
+	if answer.Region != "" && v.class == retry.ClassUnavailable {
+		said += fmt.Sprintf(" (the bucket's region is %s)", answer.Region)
+	}
+	if v.hint != "" {
+		said += ": " + v.hint
+	}
+	err := fmt.Errorf("%s: %s", what, said)
+	if v.is != nil {
+		err = fmt.Errorf("%s: %w (%s)", what, v.is, said)
+	}
+	switch v.class {
+	case retry.ClassPermanent:
+		return retry.Permanent(err)
+	case retry.ClassUnavailable:
+		return retry.Unavailable(err)
+	}
+	return err
+}
+
+// unanswered is the error of a request to which nobody of S3's kind has answered.
+func unanswered(what string, err error) error {
+	var (
+		syntax   *xml.SyntaxError
+		unknown  x509.UnknownAuthorityError
+		host     x509.HostnameError
+		invalid  x509.CertificateInvalidError
+		noTLS    tls.RecordHeaderError
+		op       *net.OpError
+		resolver *net.DNSError
+	)
+	hint := ""
+	switch {
+	case errors.As(err, &syntax):
+		hint = "what answers at the endpoint does not speak S3"
+	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid):
+		hint = "its certificate is not trusted: see ca, and the endpoint's name"
+	case errors.As(err, &noTLS):
+		hint = "it does not speak TLS: see the endpoint's scheme"
+	case errors.As(err, &resolver), errors.As(err, &op) && op.Op == "dial":
+		hint = "nobody is there: see the endpoint"
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return retry.Unavailable(fmt.Errorf("%s: %w: %s", what, err, hint))
+}
+
+// errArchived says that an object must be brought back before it can be read.
+var errArchived = errors.New("it is archived")
+
+// isAbsent says that a request found nothing where it looked.
+func isAbsent(err error) bool {
+	return errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace)
+}
+
+// archived is the error of an object that must be brought back first.
+func archived(what string, due time.Time) error {
+	return retry.Wait(errors.New(what+": it is archived, and its return was asked for"), due)
+}

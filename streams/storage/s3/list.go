@@ -1,0 +1,61 @@
+package s3
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// List implements storage.Store.
+func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
+	return storage.Sorted(after, func(yield func(storage.Object, error) bool) {
+		bucket, prefix, err := s.layout.space(space)
+		if err == nil {
+			err = s.must(ctx, space)
+		}
+		if err != nil {
+			yield(storage.Object{}, err)
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: s.facts.Load().Versions}
+		if after != "" {
+			o.StartAfter = prefix + after
+		}
+		if s.cfg.RequesterPays {
+			o.Set("x-amz-request-payer", "requester")
+		}
+		for info := range s.core.ListObjectsIter(ctx, bucket, o) {
+			if info.Err != nil {
+				yield(storage.Object{}, s.lookedFor(ctx, fmt.Sprintf("list space %q", space), info.Err))
+				return
+			}
+			if o.WithVersions && (!info.IsLatest || info.IsDeleteMarker) {
+				continue
+			}
+			item := strings.TrimPrefix(info.Key, prefix)
+			if item == after && after != "" {
+				continue // some services begin with it
+			}
+			if err := storage.CheckItem(item); err != nil {
+				s.cfg.Skipped(info.Key, err.Error())
+				continue
+			}
+			if !yield(storage.Object{
+				Item: item, Size: info.Size, Modified: info.LastModified.UTC().Truncate(time.Second), Version: version(info), ETag: info.ETag,
+			}, nil) {
+				return
+			}
+		}
+		if ctx.Err() != nil { // the client ends its listing without a word
+			yield(storage.Object{}, context.Cause(ctx))
+		}
+	})
+}

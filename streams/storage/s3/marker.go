@@ -1,0 +1,118 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A marker makes a store known, and says what its service was found to do.
+type marker struct {
+	Store string `json:"store"`
+	Facts *Facts `json:"facts,omitempty"`
+}
+
+// maxRecord bounds what the driver keeps for itself.
+const maxRecord = 1 << 20
+
+// Marker implements storage.Store. What it tells of the service holds from then on.
+func (s *Store) Marker(ctx context.Context) error {
+	m, _, err := s.readMarker(ctx)
+	switch {
+	case isAbsent(err):
+		return fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrNoMarker)
+	case err != nil:
+		return err
+	case m.Store != s.cfg.ID:
+		return fmt.Errorf("store %q is marked %q: %w", s.cfg.ID, m.Store, storage.ErrWrongMarker)
+	}
+	if m.Facts != nil {
+		s.facts.Store(m.Facts)
+	}
+	return nil
+}
+
+func (s *Store) readMarker(ctx context.Context) (m marker, etag string, err error) {
+	text, etag, err := s.ownGet(ctx, "marker.json")
+	if err != nil {
+		return m, "", err
+	}
+	if err := json.Unmarshal(text, &m); err != nil || m.Store == "" {
+		return m, "", retry.Unavailable(fmt.Errorf("read the marker of store %q: it is damaged (%.40q)", s.cfg.ID, text))
+	}
+	return m, etag, nil
+}
+
+// WriteMarker implements storage.Store. It tries what the service can do, and notes it.
+func (s *Store) WriteMarker(ctx context.Context) error {
+	if s.cfg.ReadOnly {
+		return retry.Permanent(storage.ErrReadOnly)
+	}
+	m, _, err := s.readMarker(ctx)
+	if err != nil && !isAbsent(err) {
+		return err
+	}
+	if err == nil && m.Store != s.cfg.ID {
+		return fmt.Errorf("store %q is marked %q: %w", s.cfg.ID, m.Store, storage.ErrExists)
+	}
+	if errors.Is(err, storage.ErrNoSpace) && s.layout.bucket == "" {
+		bucket, _ := s.layout.control()
+		if err := s.makeBucket(ctx, bucket); err != nil && !errors.Is(err, storage.ErrExists) {
+			return err
+		}
+	}
+	f, err := s.probe(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(marker{s.cfg.ID, f})
+	if err != nil {
+		return fmt.Errorf("encode the marker: %w", err)
+	}
+	if err := s.ownPut(ctx, "marker.json", text); err != nil {
+		return err
+	}
+	s.facts.Store(f)
+	return nil
+}
+
+func (s *Store) makeBucket(ctx context.Context, bucket string) error {
+	err := s.core.MakeBucket(ctx, bucket, minio.MakeBucketOptions{Region: s.cfg.Region})
+	return translate(ctx, aBucket, fmt.Sprintf("make bucket %q", bucket), err)
+}
+
+// ownGet reads what is the driver's own.
+func (s *Store) ownGet(ctx context.Context, name string) (text []byte, etag string, err error) {
+	bucket, prefix := s.layout.control()
+	what := fmt.Sprintf("read %s%s in bucket %q", prefix, name, bucket)
+	body, info, _, err := s.core.GetObject(ctx, bucket, prefix+name, s.getOptions())
+	if err != nil {
+		return nil, "", translate(ctx, anItem, what, err)
+	}
+	defer body.Close()
+	text, err = io.ReadAll(io.LimitReader(body, maxRecord))
+	return text, info.ETag, translate(ctx, anItem, what, err)
+}
+
+// ownPut writes what is the driver's own. pairs are headers.
+func (s *Store) ownPut(ctx context.Context, name string, text []byte, pairs ...string) error {
+	bucket, prefix := s.layout.control()
+	ctx, _ = noted(ctx, pairs...)
+	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(nil, "application/json"))
+	return translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
+}
+
+func (s *Store) ownDelete(ctx context.Context, name string, pairs ...string) error {
+	bucket, prefix := s.layout.control()
+	ctx, _ = noted(ctx, pairs...)
+	err := s.core.RemoveObject(ctx, bucket, prefix+name, minio.RemoveObjectOptions{})
+	return translate(ctx, anItem, fmt.Sprintf("delete %s%s in bucket %q", prefix, name, bucket), err)
+}

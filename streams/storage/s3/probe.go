@@ -1,0 +1,108 @@
+package s3
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Probe tries what the service can do, with objects of the driver's own that it removes.
+func (s *Store) Probe(ctx context.Context) error {
+	f, err := s.probe(ctx)
+	if err == nil {
+		s.facts.Store(f)
+	}
+	return err
+}
+
+// probe believes in nothing that it has not seen refused: a service that does not know a condition ignores it.
+func (s *Store) probe(ctx context.Context) (*Facts, error) {
+	f := new(Facts)
+	bucket, prefix := s.layout.control()
+	name := "probe/" + rand.Text()
+	if err := s.ownPut(ctx, name, []byte("1")); err != nil {
+		return nil, fmt.Errorf("try what the service can do: %w", err)
+	}
+	defer func() { _ = s.ownDelete(context.WithoutCancel(ctx), name) }()
+	refused := func(err error) (bool, error) {
+		if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) {
+			return true, nil
+		}
+		if err == nil || errors.Is(err, storage.ErrUnsupported) || errors.Is(err, errUnclear) {
+			return false, nil
+		}
+		return false, err
+	}
+	var errs []error
+	try := func(fact *bool, call func() error) {
+		ok, err := refused(call())
+		if *fact = ok; err != nil {
+			errs = append(errs, err)
+		}
+	}
+	try(&f.IfNoneMatch, func() error { return s.ownPut(ctx, name, []byte("2"), "If-None-Match", "*") })
+	try(&f.IfMatch, func() error { return s.ownPut(ctx, name, []byte("2"), "If-Match", `"00000000000000000000000000000000"`) })
+	try(&f.DeleteMatch, func() error { return s.ownDelete(ctx, name, "If-Match", `"00000000000000000000000000000000"`) })
+	if f.IfNoneMatch && f.IfMatch {
+		try(&f.Complete, func() error { return s.completeOver(ctx, bucket, prefix+name) })
+	}
+	errs = append(errs, s.probeSums(ctx, f, bucket, prefix+name))
+	v, err := s.core.GetBucketVersioning(ctx, bucket)
+	if err = translate(ctx, aBucket, "ask whether the bucket has versions", err); err != nil && !errors.Is(err, storage.ErrUnsupported) {
+		errs = append(errs, err)
+	}
+	f.Versions = s.layout.bucket != "" && v.Enabled()
+	return f, errors.Join(errs...)
+}
+
+// errUnclear is not an answer about conditions.
+var errUnclear = errors.New("unclear")
+
+// completeOver ends an upload in parts on condition that there is no object, where there is one.
+func (s *Store) completeOver(ctx context.Context, bucket, key string) error {
+	up, err := s.begin(ctx, bucket, key, nil, "")
+	if err != nil {
+		return err
+	}
+	defer up.abort(ctx)
+	if err := up.send(ctx, 1, []byte("3")); err != nil {
+		return err
+	}
+	_, err = up.complete(ctx, "If-None-Match", "*")
+	return err
+}
+
+// probeSums looks which checksums the service tells of what it was sent.
+func (s *Store) probeSums(ctx context.Context, f *Facts, bucket, key string) error {
+	h, err := digest.New(digest.SHA256, digest.CRC64NVME)
+	if err != nil {
+		return err
+	}
+	bytes := []byte("what does it tell of this")
+	h.Write(bytes)
+	sum := h.Sum()
+	all := &Facts{SHA256: true, CRC64NVME: true}
+	info, err := s.single(ctx, bucket, key, bytes, sum, all, s.putOptions(nil, plainType))
+	if err != nil { // it knows none of them
+		if info, err = s.single(ctx, bucket, key, bytes, sum, new(Facts), s.putOptions(nil, plainType)); err != nil {
+			return err
+		}
+	}
+	m := md5.Sum(bytes)
+	f.ETagIsMD5 = info.ETag == hex.EncodeToString(m[:])
+	stat, err := s.core.StatObject(ctx, bucket, key, minio.StatObjectOptions{Checksum: true})
+	if err != nil {
+		return translate(ctx, anItem, "look at what was tried", err)
+	}
+	f.SHA256 = stat.Headers.Get("X-Amz-Checksum-Sha256") == base64Of(sum[digest.SHA256])
+	f.CRC64NVME = stat.Headers.Get("X-Amz-Checksum-Crc64nvme") == base64Of(sum[digest.CRC64NVME])
+	return nil
+}

@@ -1,0 +1,275 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/encrypt"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+func (s *Store) putOptions(meta map[string]string, contentType string) minio.PutObjectOptions {
+	o := minio.PutObjectOptions{UserMetadata: map[string]string{}, ContentType: contentType, StorageClass: s.cfg.StorageClass}
+	maps.Copy(o.UserMetadata, meta)
+	if s.cfg.RequesterPays {
+		o.UserMetadata["x-amz-request-payer"] = "requester"
+	}
+	switch s.cfg.Encryption {
+	case "AES256":
+		o.ServerSideEncryption = encrypt.NewSSE()
+	case "aws:kms":
+		o.ServerSideEncryption, _ = encrypt.NewSSEKMS(s.cfg.KMSKey, nil) // fails only with a context
+	}
+	return o
+}
+
+// Put implements storage.Store.
+func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	if s.cfg.ReadOnly {
+		return storage.Object{}, retry.Permanent(storage.ErrReadOnly)
+	}
+	bucket, key, err := s.layout.item(space, item)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	if o.Size > maxObject {
+		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", named(space, item), o.Size, storage.ErrTooLarge))
+	}
+	if err := s.must(ctx, space); err != nil {
+		return storage.Object{}, err
+	}
+	algs, err := o.Algorithms(s.cfg.Digests)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	h, err := s.pool.Get(append(algs, s.checksum())...)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	defer s.pool.Put(h)
+	w := &write{s: s, space: space, item: item, bucket: bucket, key: key, o: o, h: h, what: "write " + named(space, item)}
+	if w.when, err = s.condition(ctx, space, item, o.Condition, o.KeepReplaced); err != nil {
+		return storage.Object{}, err
+	}
+	info, sum, err := w.run(ctx, r)
+	if err != nil {
+		return storage.Object{}, w.lost(err)
+	}
+	return w.look(ctx, info, sum, algs)
+}
+
+// checksum is the algorithm whose digest the service verifies and keeps.
+func (s *Store) checksum() string {
+	if s.facts.Load().CRC64NVME {
+		return digest.CRC64NVME
+	}
+	return digest.MD5
+}
+
+// A write is one Put.
+type write struct {
+	s                  *Store
+	space, item        string
+	bucket, key, what  string
+	o                  storage.PutOptions
+	h                  *digest.Hasher
+	when               []string // headers of its condition
+}
+
+// run stores the bytes: in one request where they are in one part, else part by part.
+func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.Set, error) {
+	size := partSize(w.s.cfg.PartBytes, w.o.Size)
+	part, err := w.s.part(ctx, size)
+	if err != nil {
+		return minio.UploadInfo{}, nil, err
+	}
+	n, err := read(ctx, r, part.bytes)
+	if err == nil { // there is more
+		return w.inParts(ctx, r, part, size)
+	}
+	defer part.free()
+	if !errors.Is(err, io.EOF) {
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read what is put: %w", w.what, err)
+	}
+	w.h.Write(part.bytes[:n])
+	sum, err := w.o.Accept(w.h.Sum(), w.h.Size())
+	if err != nil {
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
+	}
+	meta, contentType, err := encode(w.o.Properties, sum.Only(w.kept()...), w.h.Size())
+	if err != nil {
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
+	}
+	ctx, _ = noted(ctx, w.when...)
+	info, err := w.s.single(ctx, w.bucket, w.key, part.bytes[:n], w.h.Sum(), w.s.facts.Load(), w.s.putOptions(meta, contentType))
+	return info, sum, err
+}
+
+// kept are the algorithms whose digests go into the metadata.
+func (w *write) kept() []string {
+	algs := append([]string{}, w.s.cfg.Digests...)
+	for alg := range w.o.Digests {
+		algs = append(algs, alg)
+	}
+	return append(algs, w.o.Compute...)
+}
+
+// single puts bytes in one request. The service verifies them by what the signature says of them, and by those
+// checksums that it knows.
+func (s *Store) single(ctx context.Context, bucket, key string, b []byte, sum digest.Set, f *Facts, o minio.PutObjectOptions) (minio.UploadInfo, error) {
+	var md5 string
+	switch {
+	case f.SHA256 && sum[digest.SHA256] != "":
+		o.UserMetadata["x-amz-checksum-sha256"] = base64Of(sum[digest.SHA256])
+	case f.CRC64NVME && sum[digest.CRC64NVME] != "":
+		o.UserMetadata["x-amz-checksum-crc64nvme"] = base64Of(sum[digest.CRC64NVME])
+	default:
+		md5 = base64Of(sum[digest.MD5])
+	}
+	info, err := s.core.PutObject(ctx, bucket, key, bytes.NewReader(b), int64(len(b)), md5, sum[digest.SHA256], o)
+	return info, translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
+}
+
+func base64Of(hexed string) string {
+	raw, err := hex.DecodeString(hexed)
+	if err != nil {
+		return ""
+	}
+	return base64.StdEncoding.EncodeToString(raw)
+}
+
+// condition looks at what is there, as far as it matters, keeps it where it is to be kept, and returns the headers with
+// which the service sees to the condition itself.
+func (s *Store) condition(ctx context.Context, space, item string, c storage.Condition, keep bool) (headers []string, err error) {
+	f := s.facts.Load()
+	if c == (storage.Condition{}) && !keep || c.Absent && f.IfNoneMatch {
+		if c.Absent {
+			headers = []string{"If-None-Match", "*"}
+		}
+		return headers, nil
+	}
+	o, err := s.Stat(ctx, space, item)
+	present := err == nil
+	if err != nil && !errors.Is(err, storage.ErrNotFound) {
+		return nil, err
+	}
+	if err := c.Check(o, present); err != nil {
+		return nil, fmt.Errorf("%s: %w", named(space, item), err)
+	}
+	if present && keep {
+		if err := s.keep(ctx, space, item, o); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case present && c.Version != "" && f.IfMatch:
+		headers = []string{"If-Match", `"` + o.ETag + `"`}
+	case !present && c.Absent && f.IfNoneMatch:
+		headers = []string{"If-None-Match", "*"}
+	}
+	return headers, nil
+}
+
+// lost makes the refusal of a condition the error that its kind has.
+func (w *write) lost(err error) error {
+	if len(w.when) == 0 || !errors.Is(err, storage.ErrChanged) {
+		return err
+	}
+	if w.o.Absent {
+		return fmt.Errorf("%s: %w", w.what, storage.ErrExists)
+	}
+	return fmt.Errorf("%s: %w", w.what, storage.ErrChanged)
+}
+
+// look asks what is stored now: a time by the service's clock comes with no other answer.
+func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, algs []string) (storage.Object, error) {
+	o := w.s.getOptions()
+	if put.VersionID != "" && put.VersionID != "null" {
+		o.VersionID = put.VersionID
+	}
+	info, err := w.s.core.StatObject(ctx, w.bucket, w.key, o)
+	if err != nil {
+		return storage.Object{}, translate(ctx, anItem, "look at what was written: "+named(w.space, w.item), err)
+	}
+	if info.ETag != put.ETag {
+		return storage.Object{}, fmt.Errorf("%s: it was replaced at once by another: %w", w.what, storage.ErrChanged)
+	}
+	if info.Size != w.h.Size() {
+		return storage.Object{}, fmt.Errorf("%s: the service keeps %d of %d bytes", w.what, info.Size, w.h.Size())
+	}
+	stored, err := w.s.object(w.item, info)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	if stored.Digests.Compare(w.h.Sum()) == digest.Disagree {
+		return storage.Object{}, fmt.Errorf("%s: the service tells digests %v of bytes that have %v", w.what, stored.Digests, w.h.Sum())
+	}
+	stored.Digests = sum.Only(append(algs, w.kept()...)...)
+	return stored, nil
+}
+
+// A part is a piece of what is put, in memory.
+type part struct {
+	bytes []byte
+	free  func()
+}
+
+// part returns room for a part, when there is.
+func (s *Store) part(ctx context.Context, size int64) (part, error) {
+	select {
+	case s.parts <- struct{}{}:
+	case <-ctx.Done():
+		return part{}, context.Cause(ctx)
+	}
+	if size > s.cfg.PartBytes {
+		return part{make([]byte, size), func() { <-s.parts }}, nil
+	}
+	room := s.bufs.Get().(*[]byte)
+	return part{(*room)[:size], func() { s.bufs.Put(room); <-s.parts }}, nil
+}
+
+// partSize is how large parts are, so that there are no more than S3 takes, or as large as all where that is less.
+func partSize(usual, size int64) int64 {
+	switch {
+	case size < 0:
+		return usual
+	case size <= usual:
+		return min(usual, max(size+1, 512)) // one more: whether there is more is seen by reading
+	}
+	const mib = 1 << 20
+	return max(usual, (size/maxParts+mib)/mib*mib)
+}
+
+// read fills b; io.EOF: r ended before.
+func read(ctx context.Context, r io.Reader, b []byte) (n int, err error) {
+	for empty := 0; n < len(b); {
+		if ctx.Err() != nil {
+			return n, context.Cause(ctx)
+		}
+		m, err := r.Read(b[n:])
+		n += m
+		switch {
+		case err == io.EOF: //nolint:errorlint // an error that wraps EOF is a stream that broke
+			return n, io.EOF
+		case err != nil:
+			return n, err
+		case m > 0:
+			empty = 0
+		default:
+			if empty++; empty == 100 {
+				return n, io.ErrNoProgress
+			}
+		}
+	}
+	return n, nil
+}

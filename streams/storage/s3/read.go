@@ -1,0 +1,219 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+func (s *Store) getOptions() minio.GetObjectOptions {
+	o := minio.GetObjectOptions{Checksum: true}
+	if s.cfg.RequesterPays {
+		o.Set("x-amz-request-payer", "requester")
+	}
+	return o
+}
+
+// pin has a read be of one version.
+func pin(o *minio.GetObjectOptions, version string) error {
+	switch {
+	case version == "":
+	case strings.HasPrefix(version, `"`):
+		return o.SetMatchETag(strings.Trim(version, `"`))
+	default:
+		o.VersionID = version
+	}
+	return nil
+}
+
+// version returns what pins an object: its own version, or its ETag in quotes.
+func version(info minio.ObjectInfo) string {
+	if info.VersionID != "" && info.VersionID != "null" {
+		return info.VersionID
+	}
+	return `"` + info.ETag + `"`
+}
+
+// object returns what the service tells of an item.
+func (s *Store) object(item string, info minio.ObjectInfo) (storage.Object, error) {
+	p, beside, err := decode(info)
+	if err != nil {
+		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
+	}
+	return storage.Object{
+		Item: item, Size: info.Size, Modified: info.LastModified.UTC().Truncate(time.Second), Version: version(info), ETag: info.ETag,
+		Digests: s.evidence(info, beside), Properties: p,
+	}, nil
+}
+
+// Stat implements storage.Store.
+func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
+	bucket, key, err := s.layout.item(space, item)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	info, err := s.core.StatObject(ctx, bucket, key, s.getOptions())
+	if err != nil {
+		return storage.Object{}, s.absence(ctx, space, translate(ctx, anItem, "look at "+named(space, item), err))
+	}
+	return s.object(item, info)
+}
+
+func named(space, item string) string { return fmt.Sprintf("item %q in space %q", item, space) }
+
+// absence tells the absence of an item from that of its space, and of the bucket of all.
+func (s *Store) absence(ctx context.Context, space string, err error) error {
+	if !isAbsent(err) {
+		return err
+	}
+	if serr := s.must(ctx, space); serr != nil {
+		return serr
+	}
+	if errors.Is(err, storage.ErrNotFound) {
+		return err
+	}
+	return s.lookedFor(ctx, "look for the bucket", minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket"})
+}
+
+// Open implements storage.Store.
+func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	return s.open(ctx, storage.Ref{Space: space, Item: item, Version: version}, storage.Range{Length: -1})
+}
+
+// OpenRange implements storage.Ranger.
+func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
+	if r.Offset < 0 {
+		return nil, storage.Object{}, r.Check(0)
+	}
+	body, o, err := s.open(ctx, ref, r)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	if err := r.Check(o.Size); err != nil {
+		body.Close()
+		return nil, storage.Object{}, fmt.Errorf("open %s: %w", named(ref.Space, ref.Item), err)
+	}
+	return body, o, nil
+}
+
+// open asks for the first piece, whose answer tells how large the object is. What is left of a large one is read in
+// pieces side by side.
+func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
+	bucket, key, err := s.layout.item(ref.Space, ref.Item)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	what := "open " + named(ref.Space, ref.Item)
+	first := s.cfg.PartBytes
+	if r.Length >= 0 {
+		first = min(first, max(r.Length, 1))
+	}
+	body, info, err := s.piece(ctx, bucket, key, ref.Version, r.Offset, first)
+	if errors.Is(err, storage.ErrRange) && r.Offset == 0 { // it is empty
+		o := s.getOptions()
+		if err := pin(&o, ref.Version); err != nil {
+			return nil, storage.Object{}, retry.Permanent(err)
+		}
+		body, info, _, err = s.core.GetObject(ctx, bucket, key, o)
+		err = translate(ctx, anItem, what, err)
+	}
+	if err != nil {
+		return nil, storage.Object{}, s.notRead(ctx, ref, info, fmt.Errorf("%s: %w", what, err))
+	}
+	o, err := s.object(ref.Item, info)
+	if err != nil {
+		body.Close()
+		return nil, storage.Object{}, err
+	}
+	left := r.Len(o.Size)
+	exact := &exactly{ReadCloser: body, left: min(left, first), what: what, ctx: ctx}
+	if left <= first {
+		return exact, o, nil
+	}
+	return newPieces(ctx, exact, left-first, s.cfg.PartBytes, s.cfg.Parallel, func(ctx context.Context, at, n int64) (io.ReadCloser, error) {
+		b, got, err := s.piece(ctx, bucket, key, o.Version, r.Offset+first+at, n)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+		if got.ETag != o.ETag { // a service that knows no If-Match
+			b.Close()
+			return nil, fmt.Errorf("%s: %w", what, storage.ErrChanged)
+		}
+		return &exactly{ReadCloser: b, left: n, what: what, ctx: ctx}, nil
+	}), o, nil
+}
+
+// piece opens n bytes from at on, or less where the object ends. The info tells of the whole object.
+func (s *Store) piece(ctx context.Context, bucket, key, version string, at, n int64) (io.ReadCloser, minio.ObjectInfo, error) {
+	o := s.getOptions()
+	if err := errors.Join(pin(&o, version), o.SetRange(at, at+n-1)); err != nil {
+		return nil, minio.ObjectInfo{}, retry.Permanent(err)
+	}
+	body, info, header, err := s.core.GetObject(ctx, bucket, key, o)
+	if err != nil {
+		return nil, info, translate(ctx, anItem, "read", err)
+	}
+	if total, ok := strings.CutPrefix(header.Get("Content-Range"), "bytes "); ok {
+		_, total, _ = strings.Cut(total, "/")
+		if info.Size, err = strconv.ParseInt(total, 10, 64); err != nil {
+			body.Close()
+			return nil, info, fmt.Errorf("the service tells no size in %q", header.Get("Content-Range"))
+		}
+	} else if at > 0 {
+		body.Close()
+		return nil, info, fmt.Errorf("read from byte %d: the service does not: %w", at, storage.ErrUnsupported)
+	}
+	return body, info, nil
+}
+
+// notRead says why an item cannot be opened: it may be archived, or absent, or not in the version asked for.
+func (s *Store) notRead(ctx context.Context, ref storage.Ref, _ minio.ObjectInfo, err error) error {
+	if ref.Version != "" && errors.Is(err, storage.ErrNotFound) && !strings.HasPrefix(ref.Version, `"`) {
+		// The version is not there; another may be.
+		if _, serr := s.Stat(ctx, ref.Space, ref.Item); serr == nil {
+			return fmt.Errorf("%s: version %q: %w", named(ref.Space, ref.Item), ref.Version, storage.ErrChanged)
+		}
+	}
+	if isAbsent(err) {
+		return s.absence(ctx, ref.Space, err)
+	}
+	return s.bringBack(ctx, ref, err)
+}
+
+// exactly is a body that must have so many bytes.
+type exactly struct {
+	io.ReadCloser
+	left int64
+	what string
+	ctx  context.Context //nolint:containedctx // of the request whose body it is
+}
+
+func (e *exactly) Read(b []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := e.ReadCloser.Read(b[:min(int64(len(b)), e.left)])
+	if e.left -= int64(n); e.left == 0 {
+		return n, io.EOF
+	}
+	switch {
+	case err == nil:
+	case e.ctx.Err() != nil:
+		err = context.Cause(e.ctx)
+	case errors.Is(err, io.EOF):
+		err = fmt.Errorf("%s: the body ends %d bytes early: %w", e.what, e.left, io.ErrUnexpectedEOF)
+	default:
+		err = fmt.Errorf("%s: %w", e.what, err)
+	}
+	return n, err
+}

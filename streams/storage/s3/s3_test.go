@@ -1,0 +1,187 @@
+package s3
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+const testBucket = "archive"
+
+func server(t testing.TB, o s3test.Options) *s3test.Server {
+	t.Helper()
+	srv := s3test.New(o)
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// open returns a store on a server, which knows what it can do.
+func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
+	t.Helper()
+	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	if cfg.Bucket != "" {
+		_ = s.makeBucket(t.Context(), cfg.Bucket) // or it is there
+	} else {
+		bucket, _ := s.layout.control()
+		_ = s.makeBucket(t.Context(), bucket)
+	}
+	if !cfg.ReadOnly {
+		if err := s.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// The contract, on services that can do more and less.
+func TestContract(t *testing.T) {
+	for name, o := range map[string]s3test.Options{
+		"all":           {},
+		"no conditions": {NoConditions: true},
+		"no checksums":  {NoChecksums: true},
+		"odd ETags":     {OddETags: true},
+		"versions":      {Versions: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := server(t, o)
+			var n atomic.Int64
+			prefix := func(c *Config) { c.Prefix = fmt.Sprintf("p%d", n.Add(1)) }
+			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, srv, prefix) },
+				storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
+					at := s.(*Store).layout.prefix + ownPrefix + "kept/" + escape(space) + "/" + digestOf(item) + "/"
+					for _, key := range srv.Keys(testBucket, at) {
+						b, _ := srv.Object(testBucket, key)
+						all = append(all, b)
+					}
+					return all
+				}),
+				storagetest.WithTwin(func(t *testing.T, s storage.Store, id string) storage.Store {
+					cfg := s.(*Store).cfg
+					return open(t, srv, func(c *Config) {
+						*c = cfg
+						if id != "" {
+							c.ID = id
+						}
+					})
+				}),
+				storagetest.WithRefused(func(item string, _ []string) bool { return len(item) > storage.MaxItemID-30 }))
+		})
+	}
+}
+
+// A bucket for each space: names are those of buckets.
+func TestContractOfBuckets(t *testing.T) {
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		return open(t, server(t, s3test.Options{}), func(c *Config) { c.Bucket, c.BucketPrefix = "", "acme-" })
+	}, storagetest.WithRefusedSpaces(func(name string) bool { return !isBucket("acme-" + name) }), storagetest.Only("Spaces", "SpaceErrors", "Marker"))
+}
+
+// Whatever a service does to the space's name, escape does not.
+func TestEscape(t *testing.T) {
+	for _, name := range []string{"a", "a/b", ".", "..", ".millrace", "%2F", "Ä", "with space", strings.Repeat("é", 100)} {
+		piece := escape(name)
+		if back, ok := unescape(piece); !ok || back != name || strings.ContainsAny(piece, "/ ") || piece[0] == '.' {
+			t.Errorf("%q became %q and came back as %q (%t)", name, piece, back, ok)
+		}
+	}
+	for _, piece := range []string{"", "%2f", "%", "a b", ".hidden", "%41"} {
+		if name, ok := unescape(piece); ok {
+			t.Errorf("%q is taken for %q", piece, name)
+		}
+	}
+}
+
+func TestProbe(t *testing.T) {
+	can := Facts{IfNoneMatch: true, IfMatch: true, DeleteMatch: true, Complete: true, ETagIsMD5: true, SHA256: true, CRC64NVME: true}
+	for name, tt := range map[string]struct {
+		o    s3test.Options
+		want func(*Facts)
+	}{
+		"all":           {s3test.Options{}, func(*Facts) {}},
+		"no conditions": {s3test.Options{NoConditions: true}, func(f *Facts) { *f = Facts{ETagIsMD5: true, SHA256: true, CRC64NVME: true} }},
+		"no checksums":  {s3test.Options{NoChecksums: true}, func(f *Facts) { f.SHA256, f.CRC64NVME = false, false }},
+		"odd ETags":     {s3test.Options{OddETags: true}, func(f *Facts) { f.ETagIsMD5 = false }},
+		"versions":      {s3test.Options{Versions: true}, func(f *Facts) { f.Versions = true }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := server(t, tt.o)
+			s := open(t, srv)
+			want := can
+			tt.want(&want)
+			if got := *s.facts.Load(); got != want {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+			if left := srv.Keys(testBucket, ""); len(left) > 0 || srv.Uploads() > 0 {
+				t.Errorf("the probe left %q and %d uploads", left, srv.Uploads())
+			}
+			if err := s.WriteMarker(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			again, err := New(s.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := again.Marker(t.Context()); err != nil || *again.facts.Load() != want {
+				t.Errorf("by its marker (%v): got %+v, want %+v", err, *again.facts.Load(), want)
+			}
+		})
+	}
+}
+
+// Bytes that are damaged on their way are refused by the service, and are not there.
+func TestDamagedOnTheWay(t *testing.T) {
+	for name, o := range map[string]s3test.Options{"checksums": {}, "none": {NoChecksums: true}} {
+		t.Run(name, func(t *testing.T) {
+			var damage atomic.Bool
+			o.Before = func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/item") && damage.Load() {
+					r.Body = &flip{r.Body}
+				}
+				return false
+			}
+			srv := server(t, o)
+			s := open(t, srv)
+			if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+				t.Fatal(err)
+			}
+			damage.Store(true)
+			_, err := s.Put(t.Context(), "s", "item", strings.NewReader("some bytes"), storage.PutOptions{Size: storage.UnknownSize})
+			if err == nil || !strings.Contains(err.Error(), "damaged on their way") {
+				t.Errorf("Put: %v", err)
+			}
+			if keys := srv.Keys(testBucket, "s/"); slices.Contains(keys, "s/item") {
+				t.Error("damaged bytes are there")
+			}
+		})
+	}
+}
+
+type flip struct{ r interface {
+	Read([]byte) (int, error)
+	Close() error
+} }
+
+func (f *flip) Read(b []byte) (int, error) {
+	n, err := f.r.Read(b)
+	if n > 0 {
+		b[0] ^= 1
+	}
+	return n, err
+}
+
+func (f *flip) Close() error { return f.r.Close() }

@@ -1,0 +1,412 @@
+package s3test
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/minio/crc64nvme"
+)
+
+// body reads what was sent, in the chunks of a streaming signature too.
+func body(r *http.Request) ([]byte, error) {
+	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
+		if r.ContentLength >= 0 {
+			b := make([]byte, r.ContentLength)
+			_, err := io.ReadFull(r.Body, b)
+			return b, err
+		}
+		return io.ReadAll(r.Body)
+	}
+	var all []byte
+	in := bufio.NewReader(r.Body)
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return nil, err
+		}
+		size, _, _ := strings.Cut(strings.TrimSpace(line), ";")
+		n, err := strconv.ParseInt(size, 16, 64)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return all, nil
+		}
+		at := len(all)
+		all = append(all, make([]byte, n)...)
+		if _, err := io.ReadFull(in, all[at:]); err != nil {
+			return nil, err
+		}
+		if _, err := in.Discard(2); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// agrees says whether bytes have what the request says of them.
+func (s *Server) agrees(r *http.Request, b []byte) bool {
+	if want := r.Header.Get("Content-Md5"); want != "" {
+		if m := md5.Sum(b); base64.StdEncoding.EncodeToString(m[:]) != want {
+			return false
+		}
+	}
+	if want := r.Header.Get("X-Amz-Content-Sha256"); len(want) == 64 {
+		if m := sha256.Sum256(b); hex.EncodeToString(m[:]) != want {
+			return false
+		}
+	}
+	if want := r.Header.Get("X-Amz-Checksum-Sha256"); want != "" && !s.o.NoChecksums {
+		if m := sha256.Sum256(b); base64.StdEncoding.EncodeToString(m[:]) != want {
+			return false
+		}
+	}
+	if want := r.Header.Get("X-Amz-Checksum-Crc64nvme"); want != "" && !s.o.NoChecksums {
+		return crc64(b) == want
+	}
+	return true
+}
+
+func crc64(b []byte) string {
+	h := crc64nvme.New()
+	_, _ = h.Write(b)
+	return base64.StdEncoding.EncodeToString(h.Sum(nil))
+}
+
+// kept are the headers of an object that come back with it.
+func (s *Server) kept(h http.Header) http.Header {
+	out := http.Header{}
+	for k, v := range h {
+		sum := strings.HasPrefix(k, "X-Amz-Checksum-") && k != "X-Amz-Checksum-Algorithm" && k != "X-Amz-Checksum-Mode"
+		if strings.HasPrefix(k, "X-Amz-Meta-") || k == "Content-Type" || sum && !s.o.NoChecksums {
+			out[k] = slices.Clone(v)
+		}
+	}
+	return out
+}
+
+func (s *Server) etag(b []byte) string {
+	m := md5.Sum(b)
+	if s.o.OddETags {
+		return "odd-" + hex.EncodeToString(m[:4])
+	}
+	return hex.EncodeToString(m[:])
+}
+
+// holds judges the conditions of a write. s.mu is held.
+func (s *Server) holds(r *http.Request, now *object) *failure {
+	if s.o.NoConditions {
+		return nil
+	}
+	if want := r.Header.Get("If-Match"); want != "" {
+		if now == nil {
+			return noKey
+		}
+		if want != `"`+now.etag+`"` && want != now.etag {
+			return condition
+		}
+	}
+	if r.Header.Get("If-None-Match") == "*" && now != nil {
+		return condition
+	}
+	return nil
+}
+
+// store makes an object the newest of its key. s.mu is held.
+func (s *Server) store(bk *bucket, key string, o *object) {
+	s.serial++
+	o.modified = time.Now().UTC()
+	if s.o.Versions {
+		o.version = fmt.Sprintf("v%d", s.serial)
+	}
+	all, known := bk.objects[key]
+	if !known {
+		bk.dirty = bk.dirty || len(bk.keys) > 0 && key < bk.keys[len(bk.keys)-1]
+		bk.keys = append(bk.keys, key)
+	}
+	if !s.o.Versions {
+		all = nil
+	}
+	bk.objects[key] = append(all, o)
+}
+
+func (s *Server) put(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
+	if r.Header.Get("X-Amz-Copy-Source") != "" {
+		return s.copy(w, r, bk, key)
+	}
+	b, err := body(r)
+	if err != nil {
+		return &failure{400, "IncompleteBody"}
+	}
+	if !s.agrees(r, b) {
+		return &failure{400, "BadDigest"}
+	}
+	o := &object{bytes: b, etag: s.etag(b), header: s.kept(r.Header)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.holds(r, bk.now(key)); f != nil {
+		return f
+	}
+	s.store(bk, key, o)
+	o.tell(w)
+	return nil
+}
+
+// tell answers what is known of an object that was written.
+func (o *object) tell(w http.ResponseWriter) {
+	w.Header().Set("ETag", `"`+o.etag+`"`)
+	if o.version != "" {
+		w.Header().Set("X-Amz-Version-Id", o.version)
+	}
+}
+
+// source returns what is to be copied.
+func (s *Server) source(r *http.Request) (*object, *failure) {
+	from, err := url.PathUnescape(strings.TrimPrefix(r.Header.Get("X-Amz-Copy-Source"), "/"))
+	if err != nil {
+		return nil, malformed
+	}
+	name, key, _ := strings.Cut(from, "/")
+	bk := s.buckets[name]
+	if bk == nil {
+		return nil, noBucket
+	}
+	o := bk.now(key)
+	if o == nil {
+		return nil, noKey
+	}
+	if want := r.Header.Get("X-Amz-Copy-Source-If-Match"); want != "" && want != `"`+o.etag+`"` {
+		return nil, condition
+	}
+	return o, nil
+}
+
+func (s *Server) copy(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from, f := s.source(r)
+	if f == nil {
+		f = s.holds(r, bk.now(key))
+	}
+	if f != nil {
+		return f
+	}
+	o := &object{bytes: from.bytes, etag: s.etag(from.bytes), header: from.header.Clone()}
+	if r.Header.Get("X-Amz-Metadata-Directive") == "REPLACE" {
+		h := s.kept(r.Header)
+		for k, v := range from.header {
+			if strings.HasPrefix(k, "X-Amz-Checksum-") {
+				h[k] = v
+			}
+		}
+		o.header = h
+	}
+	s.store(bk, key, o)
+	return answer(w, struct {
+		XMLName            xml.Name `xml:"CopyObjectResult"`
+		ETag, LastModified string
+	}{ETag: `"` + o.etag + `"`, LastModified: o.modified.Format(time.RFC3339)})
+}
+
+func (s *Server) get(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
+	s.mu.Lock()
+	o := bk.now(key)
+	if id := r.URL.Query().Get("versionId"); id != "" {
+		o = nil
+		for _, v := range bk.objects[key] {
+			if v.version == id && !v.gone {
+				o = v
+			}
+		}
+	}
+	var b []byte
+	h := w.Header()
+	if o != nil {
+		b = o.bytes
+		for k, v := range o.header {
+			h[k] = v
+		}
+	}
+	s.mu.Unlock()
+	if o == nil {
+		return noKey
+	}
+	if want := r.Header.Get("If-Match"); want != "" && strings.Trim(want, `"`) != o.etag {
+		return condition
+	}
+	o.tell(w)
+	h.Set("Last-Modified", o.modified.Format(http.TimeFormat))
+	h.Set("Accept-Ranges", "bytes")
+	status := http.StatusOK
+	if rng, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok {
+		from, to, _ := strings.Cut(rng, "-")
+		at, _ := strconv.ParseInt(from, 10, 64)
+		end, err := strconv.ParseInt(to, 10, 64)
+		if err != nil {
+			end = int64(len(b)) - 1
+		}
+		if at >= int64(len(b)) {
+			return &failure{416, "InvalidRange"}
+		}
+		end = min(end, int64(len(b))-1)
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", at, end, len(b)))
+		b, status = b[at:end+1], http.StatusPartialContent
+	}
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	w.WriteHeader(status)
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(b)
+	}
+	return nil
+}
+
+func (s *Server) remove(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := bk.now(key); now != nil {
+		if f := s.holds(r, now); f != nil {
+			return f
+		}
+		if s.o.Versions {
+			s.store(bk, key, &object{gone: true})
+		} else {
+			delete(bk.objects, key)
+			bk.keys = slices.DeleteFunc(bk.keys, func(k string) bool { return k == key })
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) onUpload(w http.ResponseWriter, r *http.Request, name, key string) *failure {
+	q := r.URL.Query()
+	if q.Has("uploads") {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.serial++
+		id := fmt.Sprintf("u%d", s.serial)
+		s.uploads[id] = &upload{name, key, s.kept(r.Header), time.Now().UTC(), map[int]*object{}}
+		return answer(w, struct {
+			XMLName  xml.Name `xml:"InitiateMultipartUploadResult"`
+			Bucket   string
+			UploadID string `xml:"UploadId"`
+		}{Bucket: name, UploadID: id})
+	}
+	id := q.Get("uploadId")
+	s.mu.Lock()
+	u := s.uploads[id]
+	s.mu.Unlock()
+	if u == nil {
+		return noUpload
+	}
+	switch r.Method {
+	case http.MethodPut:
+		return s.putPart(w, r, u)
+	case http.MethodPost:
+		return s.complete(w, r, id, u)
+	case http.MethodDelete:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.uploads, id)
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	return unknown
+}
+
+func (s *Server) putPart(w http.ResponseWriter, r *http.Request, u *upload) *failure {
+	n, err := strconv.Atoi(r.URL.Query().Get("partNumber"))
+	if err != nil || n < 1 || n > 10_000 {
+		return malformed
+	}
+	b, err := body(r)
+	if err != nil {
+		return &failure{400, "IncompleteBody"}
+	}
+	if !s.agrees(r, b) {
+		return &failure{400, "BadDigest"}
+	}
+	o := &object{bytes: b, etag: s.etag(b)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u.parts[n] = o
+	o.tell(w)
+	return nil
+}
+
+func (s *Server) complete(w http.ResponseWriter, r *http.Request, id string, u *upload) *failure {
+	var in struct {
+		Part []struct {
+			PartNumber int
+			ETag       string
+		}
+	}
+	b, err := io.ReadAll(r.Body)
+	if err != nil || xml.Unmarshal(b, &in) != nil {
+		return malformed
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bk := s.buckets[u.bucket]
+	if f := s.holds(r, bk.now(u.key)); f != nil {
+		return f
+	}
+	var whole bytes.Buffer
+	sums := md5.New()
+	for i, p := range in.Part {
+		o := u.parts[p.PartNumber]
+		if o == nil || strings.Trim(p.ETag, `"`) != o.etag {
+			return &failure{400, "InvalidPart"}
+		}
+		if len(o.bytes) < 5<<20 && i < len(in.Part)-1 {
+			return &failure{400, "EntityTooSmall"}
+		}
+		whole.Write(o.bytes)
+		raw := md5.Sum(o.bytes)
+		sums.Write(raw[:])
+	}
+	o := &object{bytes: whole.Bytes(), etag: fmt.Sprintf("%x-%d", sums.Sum(nil), len(in.Part)), header: u.header}
+	if u.header.Get("X-Amz-Checksum-Type") == "FULL_OBJECT" && !s.o.NoChecksums {
+		o.header.Set("X-Amz-Checksum-Crc64nvme", crc64(o.bytes))
+	}
+	s.store(bk, u.key, o)
+	delete(s.uploads, id)
+	if o.version != "" {
+		w.Header().Set("X-Amz-Version-Id", o.version)
+	}
+	return answer(w, struct {
+		XMLName           xml.Name `xml:"CompleteMultipartUploadResult"`
+		Bucket, Key, ETag string
+	}{Bucket: u.bucket, Key: u.key, ETag: `"` + o.etag + `"`})
+}
+
+// listUploads answers ListMultipartUploads. s.mu is held.
+func (s *Server) listUploads(w http.ResponseWriter, name string) *failure {
+	type one struct {
+		Key       string
+		UploadID  string `xml:"UploadId"`
+		Initiated string
+	}
+	var out struct {
+		XMLName xml.Name `xml:"ListMultipartUploadsResult"`
+		Upload  []one
+	}
+	for id, u := range s.uploads {
+		if u.bucket == name {
+			out.Upload = append(out.Upload, one{u.key, id, u.begun.Format(time.RFC3339)})
+		}
+	}
+	return answer(w, out)
+}

@@ -1,0 +1,241 @@
+package s3
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// spaceFresh is for how long a space that was seen is taken to be there still: one that was deleted meanwhile is
+// there again with its first item.
+const spaceFresh = 30 * time.Second
+
+type spaceRecord struct {
+	Properties map[string]string `json:"properties,omitempty"`
+	ACL        map[string]string `json:"acl,omitempty"`
+}
+
+// Spaces implements storage.Store.
+func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		names, err := s.spaceNames(ctx)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		for _, name := range names {
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
+	names := map[string]bool{}
+	if s.layout.bucket == "" {
+		all, err := s.core.ListBuckets(ctx)
+		if err != nil {
+			return nil, translate(ctx, aBucket, "list buckets", err)
+		}
+		for _, b := range all {
+			if name, ok := strings.CutPrefix(b.Name, s.layout.bucketPrefix); ok && name != "" && name != ownBucket {
+				names[name] = true
+			}
+		}
+		return slices.Sorted(maps.Keys(names)), nil
+	}
+	bucket, own := s.layout.control()
+	for _, at := range []string{own + "spaces/", s.layout.prefix} {
+		for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: at, Recursive: false}) {
+			if info.Err != nil {
+				return nil, s.lookedFor(ctx, fmt.Sprintf("list spaces in bucket %q", bucket), info.Err)
+			}
+			piece := strings.TrimPrefix(info.Key, at)
+			switch name, ok := unescape(strings.TrimSuffix(piece, "/")); {
+			case info.Key == own:
+			case at == s.layout.prefix && !strings.HasSuffix(piece, "/"):
+				s.cfg.Skipped(info.Key, "is in no space")
+			case !ok:
+				s.cfg.Skipped(info.Key, "is no name of a space")
+			default:
+				names[name] = true
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// lookedFor translates an error about a bucket that must be there: its absence is no space's.
+func (s *Store) lookedFor(ctx context.Context, what string, err error) error {
+	err = translate(ctx, aBucket, what, err)
+	if s.layout.bucket != "" && errors.Is(err, storage.ErrNoSpace) {
+		return retry.Unavailable(fmt.Errorf("%s: bucket %q does not exist", what, s.layout.bucket))
+	}
+	return err
+}
+
+// StatSpace implements storage.Store.
+func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, error) {
+	bucket, prefix, err := s.layout.space(name)
+	if err != nil {
+		return storage.Space{}, err
+	}
+	text, _, err := s.ownGet(ctx, "spaces/"+escape(name))
+	found := storage.Space{Name: name}
+	switch {
+	case err == nil:
+		var r spaceRecord
+		if err := json.Unmarshal(text, &r); err != nil {
+			return storage.Space{}, fmt.Errorf("read the record of space %q: %w", name, err)
+		}
+		found.Properties, found.ACL = r.Properties, r.ACL
+		if s.layout.bucket != "" {
+			s.seen(name)
+			return found, nil
+		}
+	case !isAbsent(err):
+		return storage.Space{}, err
+	}
+	if there, err := s.has(ctx, bucket, prefix); err != nil {
+		return storage.Space{}, err
+	} else if !there {
+		return storage.Space{}, fmt.Errorf("space %q: %w", name, storage.ErrNoSpace)
+	}
+	s.seen(name)
+	return found, nil
+}
+
+// has says whether there is a bucket or, in the one bucket, a key.
+func (s *Store) has(ctx context.Context, bucket, prefix string) (bool, error) {
+	if s.layout.bucket == "" {
+		ok, err := s.core.BucketExists(ctx, bucket)
+		return ok, translate(ctx, aBucket, fmt.Sprintf("look for bucket %q", bucket), err)
+	}
+	return s.any(ctx, bucket, prefix)
+}
+
+// any says whether there is a key.
+func (s *Store) any(ctx context.Context, bucket, prefix string) (bool, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, MaxKeys: 1}) {
+		return info.Err == nil, s.lookedFor(ctx, fmt.Sprintf("list bucket %q", bucket), info.Err)
+	}
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	return false, nil
+}
+
+func (s *Store) seen(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) > 10_000 {
+		clear(s.known)
+	}
+	s.known[name] = time.Now()
+}
+
+// must returns ErrNoSpace where the space is absent.
+func (s *Store) must(ctx context.Context, name string) error {
+	s.mu.Lock()
+	at, ok := s.known[name]
+	s.mu.Unlock()
+	if ok && time.Since(at) < spaceFresh {
+		return nil
+	}
+	_, err := s.StatSpace(ctx, name)
+	return err
+}
+
+// CreateSpace implements storage.Store.
+func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
+	if s.cfg.ReadOnly {
+		return retry.Permanent(storage.ErrReadOnly)
+	}
+	bucket, _, err := s.layout.space(space.Name)
+	if err != nil {
+		return err
+	}
+	if _, err = s.StatSpace(ctx, space.Name); err == nil {
+		return fmt.Errorf("space %q: %w", space.Name, storage.ErrExists)
+	} else if !errors.Is(err, storage.ErrNoSpace) {
+		return err
+	}
+	if s.layout.bucket == "" {
+		if err := s.makeBucket(ctx, bucket); err != nil {
+			return err
+		}
+	}
+	if err := s.record(ctx, space); err != nil {
+		return err
+	}
+	s.seen(space.Name)
+	return nil
+}
+
+func (s *Store) record(ctx context.Context, space storage.Space) error {
+	text, err := json.Marshal(spaceRecord{space.Properties, space.ACL})
+	if err != nil {
+		return fmt.Errorf("encode the record of space %q: %w", space.Name, err)
+	}
+	if len(text) > maxRecord {
+		return retry.Permanent(fmt.Errorf("record of space %q has %d bytes, at most %d: %w", space.Name, len(text), maxRecord, storage.ErrTooLarge))
+	}
+	return s.ownPut(ctx, "spaces/"+escape(space.Name), text)
+}
+
+// SetSpace implements storage.Store.
+func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
+	if s.cfg.ReadOnly {
+		return retry.Permanent(storage.ErrReadOnly)
+	}
+	if _, err := s.StatSpace(ctx, space.Name); err != nil {
+		return err
+	}
+	return s.record(ctx, space)
+}
+
+// DeleteSpace implements storage.Store.
+func (s *Store) DeleteSpace(ctx context.Context, name string) error {
+	if s.cfg.ReadOnly {
+		return retry.Permanent(storage.ErrReadOnly)
+	}
+	bucket, prefix, err := s.layout.space(name)
+	if err != nil {
+		return err
+	}
+	if _, err := s.StatSpace(ctx, name); err != nil {
+		return err
+	}
+	if full, err := s.any(ctx, bucket, prefix); err != nil {
+		return err
+	} else if full {
+		return fmt.Errorf("space %q: %w", name, storage.ErrNotEmpty)
+	}
+	if s.layout.bucket == "" {
+		err := translate(ctx, aBucket, fmt.Sprintf("remove bucket %q", bucket), s.core.RemoveBucket(ctx, bucket))
+		if err != nil && !isAbsent(err) {
+			return err
+		}
+	}
+	s.mu.Lock()
+	delete(s.known, name)
+	s.mu.Unlock()
+	return s.ownDelete(ctx, "spaces/"+escape(name))
+}
