@@ -101,7 +101,7 @@ func (s *Store) copyParts(ctx context.Context, from source, bucket, key string, 
 	if !u.facts.Complete {
 		pairs = nil
 	}
-	_, err = u.complete(ctx, pairs...)
+	_, _, err = u.complete(ctx, pairs...)
 	return err
 }
 
@@ -115,9 +115,7 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 		return err
 	}
 	bucket, prefix := s.layout.control()
-	// Its own time and ETag name it: what is kept twice is kept once.
-	id := digestOf(item)
-	to := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), id, o.Modified.UTC().Format("20060102T150405Z"), o.ETag)
+	to := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format("20060102T150405.000000000Z"), o.ETag)
 	if err := s.copy(ctx, source{from, key, o}, bucket, to, nil, "", nil); err != nil {
 		return fmt.Errorf("keep what was there of %s: %w", named(space, item), err)
 	}

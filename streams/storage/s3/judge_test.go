@@ -75,6 +75,7 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := answering(t, func(w http.ResponseWriter, r *http.Request) {
 				if !strings.HasSuffix(r.URL.Path, "/item") {
+					w.Header().Set("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
 					_, _ = io.WriteString(w, "{}") // the space is there
 					return
 				}
@@ -104,7 +105,7 @@ func answering(t *testing.T, h http.HandlerFunc) *Store {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	s, err := New(Config{ID: "1", Endpoint: srv.URL, Bucket: "b", PathStyle: true, Credentials: Credentials{AccessKey: "k", SecretKey: "s"}})
+	s, err := New(Config{ID: "1", Endpoint: srv.URL, Bucket: "bucket", PathStyle: true, Credentials: Credentials{AccessKey: "k", SecretKey: "s"}})
 	if err != nil {
 		t.Fatal(err)
 	}

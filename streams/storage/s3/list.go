@@ -37,6 +37,9 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 				yield(storage.Object{}, s.lookedFor(ctx, fmt.Sprintf("list space %q", space), info.Err))
 				return
 			}
+			if ctx.Err() != nil {
+				break
+			}
 			if o.WithVersions && (!info.IsLatest || info.IsDeleteMarker) {
 				continue
 			}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/minio/minio-go/v7"
 
@@ -41,6 +42,9 @@ func encode(p storage.Properties, sum digest.Set, size int64) (meta map[string]s
 	meta, contentType = map[string]string{}, plainType
 	var rest more
 	for name, v := range p.User {
+		if !utf8.ValidString(name) || !utf8.ValidString(v) {
+			return nil, "", retry.Permanent(fmt.Errorf("property %q is not UTF-8: %w", name, storage.ErrName))
+		}
 		if keepsName(name) && keepsValue(v) {
 			meta[name] = v
 		} else {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/encrypt"
@@ -84,6 +85,7 @@ type write struct {
 	o                  storage.PutOptions
 	h                  *digest.Hasher
 	when               []string // headers of its condition
+	answer             *note    // of the request that made it visible
 }
 
 // run stores the bytes: in one request where they are in one part, else part by part.
@@ -93,12 +95,12 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	if err != nil {
 		return minio.UploadInfo{}, nil, err
 	}
-	n, err := read(ctx, r, part.bytes)
-	if err == nil { // there is more
+	n, end, err := read(ctx, r, part.bytes)
+	if err == nil && !end {
 		return w.inParts(ctx, r, part, size)
 	}
 	defer part.free()
-	if !errors.Is(err, io.EOF) {
+	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read what is put: %w", w.what, err)
 	}
 	w.h.Write(part.bytes[:n])
@@ -110,7 +112,7 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
-	ctx, _ = noted(ctx, w.when...)
+	ctx, w.answer = noted(ctx, w.when...)
 	info, err := w.s.single(ctx, w.bucket, w.key, part.bytes[:n], w.h.Sum(), w.s.facts.Load(), w.s.putOptions(meta, contentType))
 	return info, sum, err
 }
@@ -201,8 +203,8 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 	if err != nil {
 		return storage.Object{}, translate(ctx, anItem, "look at what was written: "+named(w.space, w.item), err)
 	}
-	if info.ETag != put.ETag {
-		return storage.Object{}, fmt.Errorf("%s: it was replaced at once by another: %w", w.what, storage.ErrChanged)
+	if info.ETag != put.ETag { // another has replaced it at once; what was written is told all the same
+		return w.replaced(put, sum.Only(append(algs, w.kept()...)...)), nil
 	}
 	if info.Size != w.h.Size() {
 		return storage.Object{}, fmt.Errorf("%s: the service keeps %d of %d bytes", w.what, info.Size, w.h.Size())
@@ -216,6 +218,18 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 	}
 	stored.Digests = sum.Only(append(algs, w.kept()...)...)
 	return stored, nil
+}
+
+// replaced tells of an object that is there no more.
+func (w *write) replaced(put minio.UploadInfo, sum digest.Set) storage.Object {
+	at := w.answer.answered()
+	if at.IsZero() {
+		at = w.s.cfg.Now()
+	}
+	return storage.Object{
+		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag, Digests: sum, Properties: w.o.Properties,
+		Version: version(minio.ObjectInfo{ETag: put.ETag, VersionID: put.VersionID}),
+	}
 }
 
 // A part is a piece of what is put, in memory.
@@ -250,26 +264,26 @@ func partSize(usual, size int64) int64 {
 	return max(usual, (size/maxParts+mib)/mib*mib)
 }
 
-// read fills b; io.EOF: r ended before.
-func read(ctx context.Context, r io.Reader, b []byte) (n int, err error) {
+// read fills b, unless r ends before.
+func read(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err error) {
 	for empty := 0; n < len(b); {
 		if ctx.Err() != nil {
-			return n, context.Cause(ctx)
+			return n, false, context.Cause(ctx)
 		}
 		m, err := r.Read(b[n:])
 		n += m
 		switch {
 		case err == io.EOF: //nolint:errorlint // an error that wraps EOF is a stream that broke
-			return n, io.EOF
+			return n, true, nil
 		case err != nil:
-			return n, err
+			return n, false, err
 		case m > 0:
 			empty = 0
 		default:
 			if empty++; empty == 100 {
-				return n, io.ErrNoProgress
+				return n, false, io.ErrNoProgress
 			}
 		}
 	}
-	return n, nil
+	return n, false, nil
 }

@@ -3,7 +3,6 @@ package s3
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -82,14 +81,14 @@ func (u *upload) send(ctx context.Context, n int, b []byte) error {
 }
 
 // complete makes the object visible. pairs are headers.
-func (u *upload) complete(ctx context.Context, pairs ...string) (minio.UploadInfo, error) {
-	ctx, _ = noted(ctx, pairs...)
+func (u *upload) complete(ctx context.Context, pairs ...string) (minio.UploadInfo, *note, error) {
+	ctx, answer := noted(ctx, pairs...)
 	parts := make([]minio.CompletePart, len(u.parts))
 	for n, p := range u.parts {
 		parts[n-1] = p
 	}
 	info, err := u.s.core.CompleteMultipartUpload(ctx, u.bucket, u.key, u.id, parts, minio.PutObjectOptions{})
-	return info, translate(ctx, anUpload, "complete an upload in parts", err)
+	return info, answer, translate(ctx, anUpload, "complete an upload in parts", err)
 }
 
 // abortWait bounds how long an upload that nobody wants is ended.
@@ -138,7 +137,7 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 			return info, nil, err
 		}
 	}
-	info, err = u.complete(ctx, when...)
+	info, w.answer, err = u.complete(ctx, when...)
 	return info, sum, err
 }
 
@@ -172,13 +171,13 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 			cancel(err)
 			break
 		}
-		m, err := read(ctx, r, next.bytes)
-		if err != nil && !errors.Is(err, io.EOF) {
+		m, last, err := read(ctx, r, next.bytes)
+		if err != nil {
 			next.free()
 			cancel(fmt.Errorf("read what is put: %w", err))
 			break
 		}
-		if end = err != nil; end && m == 0 {
+		if end = last; end && m == 0 {
 			next.free()
 			break
 		}

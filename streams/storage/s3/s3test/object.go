@@ -275,10 +275,11 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, bk *bucket, key str
 func (s *Server) remove(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := bk.now(key); now != nil {
-		if f := s.holds(r, now); f != nil {
-			return f
-		}
+	now := bk.now(key)
+	if f := s.holds(r, now); f != nil {
+		return f
+	}
+	if now != nil {
 		if s.o.Versions {
 			s.store(bk, key, &object{gone: true})
 		} else {
