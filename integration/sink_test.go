@@ -60,6 +60,11 @@ func newMill(t *testing.T, c *harness.Cluster, name string) *mill {
 	m := &mill{c: c, kafka: c.Config("sink." + name + "."), at: embedded.Config{Dir: filepath.Join(dir, "engine"), Binary: clickhousetest.Binary(t), Port: freePort(t)}}
 	m.rise(t)
 	t.Cleanup(func() {
+		select {
+		case <-m.engine.Done(): // which nobody told it to
+			t.Error(m.engine.Wait(context.WithoutCancel(t.Context())))
+		default:
+		}
 		if err := m.engine.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}

@@ -220,6 +220,15 @@ func (a *App) DB() *clickhouse.DB { return a.db }
 // CatchUp returns when all changes that are in Kafka now are in ClickHouse.
 func (a *App) CatchUp(ctx context.Context) error { return watermark{a.admin}.Wait(ctx) }
 
+// Behind is how many records the groups of roles have not committed, of those that wait for nothing.
+func (a *App) Behind(ctx context.Context, roles ...schemas.Role) (records int64, err error) {
+	lags, err := a.admin.Lags(ctx, roles...)
+	for _, l := range lags {
+		records += l.Records
+	}
+	return records, err
+}
+
 // InitStore makes a store known: it writes the marker that carries the store's id.
 func (a *App) InitStore(ctx context.Context, account, id string) error {
 	return a.stores.init(ctx, StoreName{account, id})

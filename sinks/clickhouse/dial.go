@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/ClickHouse/ch-go/proto"
@@ -47,15 +49,56 @@ func (db *DB) attempt(ctx context.Context, addr string, try func(ctx context.Con
 
 // connect makes one connection, encrypted where that is asked for.
 func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
-	dialer := &net.Dialer{}
+	tcp, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	conn := &gentle{Conn: tcp}
 	if c.TLS == nil {
-		return dialer.DialContext(ctx, "tcp", addr)
+		return conn, nil
 	}
-	conn, err := (&tls.Dialer{NetDialer: dialer, Config: c.TLS}).DialContext(ctx, "tcp", addr)
-	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) {
-		return nil, fmt.Errorf("%w: this port does not speak TLS", err)
+	settings := c.TLS
+	if settings.ServerName == "" {
+		settings = settings.Clone()
+		settings.ServerName, _, _ = net.SplitHostPort(addr)
 	}
-	return conn, err
+	secure := tls.Client(conn, settings)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		tcp.Close()
+		if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) {
+			return nil, fmt.Errorf("%w: this port does not speak TLS", err)
+		}
+		return nil, err
+	}
+	return secure, nil
+}
+
+// A gentle connection takes leave before it closes: one that is closed while an answer is on its way is reset,
+// and a reset between two queries ends the embedded engine (libchdb 26.7), for all.
+type gentle struct {
+	net.Conn
+	once sync.Once
+}
+
+// leaveWait bounds how long an answer that nobody wants is waited for.
+const leaveWait = 10 * time.Second
+
+// Close says that nothing more will be sent. What still comes is dropped, until the server closes too.
+func (g *gentle) Close() error {
+	err := net.ErrClosed
+	g.once.Do(func() {
+		half, ok := g.Conn.(interface{ CloseWrite() error })
+		if !ok || half.CloseWrite() != nil || g.Conn.SetDeadline(time.Now().Add(leaveWait)) != nil {
+			err = g.Conn.Close()
+			return
+		}
+		err = nil
+		go func() { // nobody waits for it; it is bounded
+			_, _ = io.Copy(io.Discard, g.Conn)
+			g.Conn.Close()
+		}()
+	})
+	return err
 }
 
 // strategy is how the driver makes its connections: as inserts make theirs.

@@ -19,10 +19,9 @@ import (
 
 // A BatchSink stores batches.
 type BatchSink interface {
-	// Store stores a batch: records of one partition in the order of their offsets. A
-	// batch whose Store failed is given again as it was, or in halves; one that was not
-	// committed is given again in other pieces. A permanent error says that some of its
-	// records cannot be stored at all.
+	// Store stores a batch: records of one partition in the order of their offsets. One
+	// whose Store failed, or that was not committed, is given again in other pieces. A
+	// permanent error says that some of its records cannot be stored at all.
 	Store(ctx context.Context, batch []*schemas.Delivery) error
 	// Forget says that a partition is no longer ours: what is known of it is stale.
 	Forget(topic schemas.Topic, partition int32)
@@ -68,8 +67,10 @@ type BatchGroup struct {
 	ctx     context.Context // outlives Run's
 	fail    context.CancelCauseFunc
 
-	mu      sync.Mutex // guards streams
+	mu      sync.Mutex // guards the rest
 	streams map[partition]*stream
+	turning bool               // some of them want to be read again from where they were
+	unpoll  context.CancelFunc // ends the poll at hand
 }
 
 var errStopped = errors.New("stopped")
@@ -164,7 +165,9 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
 		g.makeRoom(ctx)
 		g.tap.turn(cl)
-		fetches := g.tap.poll(ctx, cl, batchPoll)
+		pctx, cancel := g.polling(ctx)
+		fetches := g.tap.poll(pctx, cl, batchPoll)
+		cancel()
 		again, err := g.reread(ctx, cl, fetches)
 		if err != nil {
 			return err
@@ -176,14 +179,15 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 				for _, p := range t.Partitions {
 					at := partition{t.Topic, p.Partition}
 					if s := g.streams[at]; s != nil && len(p.Records) > 0 && !again[at] {
-						weight := s.add(p.Records, inc)
+						n, weight := s.add(p.Records, inc)
 						g.weight.add(weight)
-						g.metrics.inFlight(len(p.Records), weight)
+						g.metrics.inFlight(n, weight)
 					}
 				}
 			}
 		}
 		g.mu.Unlock()
+		g.setBack(cl)
 		cl.AllowRebalance()
 	}
 	return nil

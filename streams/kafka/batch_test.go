@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -316,41 +315,6 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	if tb.forgot < 6 {
 		t.Errorf("forgot %d partitions, want the 2 that moved and 4 at the end", tb.forgot)
 	}
-}
-
-// A partition that cannot be stored leaves memory for the others: what comes after its first batch stays in Kafka.
-func TestBatchGroupOneFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
-		const n = 32_000
-		long := numbered(n, n)
-		for i := range long {
-			for j := range 8 { // hex does not compress to less than half: a fetch is part of Memory
-				long[i].Body.(*pb.Change).Version += schemas.ID("long", fmt.Sprint(i, j))
-			}
-		}
-		b.Send(long...)
-		tb := &table{}
-		var refused atomic.Int64
-		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
-			if batch[0].Partition == 2 {
-				refused.Add(1)
-				return errors.New("too many parts")
-			}
-			return tb.Store(ctx, batch)
-		}}
-		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{Memory: 6 << 20}, s)); err != nil {
-			t.Fatal(err)
-		}
-		committed := b.Committed(schemas.RoleSink, schemas.Changes)
-		if committed[2] != 0 {
-			t.Errorf("%d of what was refused is committed", committed[2])
-		}
-		tb.check(t, len(tb.rows), false)
-		if left := n - len(tb.rows); refused.Load() == 0 || left < n/5 || left > n/3 {
-			t.Errorf("%d of %d rows were not stored, %d batches refused; want those of one partition of four", left, n, refused.Load())
-		}
-	})
 }
 
 // A Store that hangs is cancelled after Drain, nothing is committed, and the next

@@ -70,9 +70,7 @@ func (g *BatchGroup) rewind(ctx context.Context, cl *kgo.Client, parts map[parti
 		g.router.log.Error("the broker lost records: the partition is read again from its start",
 			"topic", s.topic, "partition", s.id, "from", starts[s.topic][s.id])
 	}
-	g.commits.sending <- struct{}{} // no commit while positions are set
-	cl.SetOffsets(to)
-	<-g.commits.sending
+	g.seek(cl, to)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range streams {

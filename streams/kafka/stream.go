@@ -24,7 +24,6 @@ type stream struct {
 	wake   chan struct{} // there are more letters
 	halt   chan struct{} // closed: begin no batch, and try none again
 	done   chan struct{} // closed when run has returned
-	holds  bool          // one of the slots; run's own
 
 	mu      sync.Mutex // guards the rest
 	letters []letter   // read and not stored
@@ -34,10 +33,11 @@ type stream struct {
 	taken   bool       // a batch of them is at hand
 	failing bool       // and could not be stored so far
 	paused  bool
-	halted  bool      // halt is closed
-	storing time.Time // since when Store is at it; zero: it is not
-	ended   bool      // run has returned
-	stuck   bool      // it was waited for in vain, and counts as such until it ends
+	back    *kgo.EpochOffset // from where to read again what was let go of; nil: nothing was
+	halted  bool             // halt is closed
+	storing time.Time        // since when Store is at it; zero: it is not
+	ended   bool             // run has returned
+	stuck   bool             // it was waited for in vain, and counts as such until it ends
 	// discarded: the partition is no longer this stream's.
 	discarded bool
 }
@@ -52,11 +52,14 @@ func newStream(g *BatchGroup, cl *kgo.Client, at partition) *stream {
 
 func weigh(rec *kgo.Record) int64 { return int64(len(rec.Key)+len(rec.Value)) + 512 }
 
-// add queues records, and returns what they weigh. With two batches waiting, or all that memory is for,
-// the partition is paused.
-func (s *stream) add(recs []*kgo.Record, inc uint32) (weight int64) {
+// add queues records, and returns how many it took and what they weigh. With two batches waiting, or all that
+// memory is for, the partition is paused.
+func (s *stream) add(recs []*kgo.Record, inc uint32) (n int, weight int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.back != nil { // they are read again
+		return 0, 0
+	}
 	if len(s.letters) == 0 {
 		s.read = time.Now()
 	}
@@ -69,7 +72,7 @@ func (s *stream) add(recs []*kgo.Record, inc uint32) (weight int64) {
 		s.pause()
 	}
 	s.rouse()
-	return weight
+	return len(recs), weight
 }
 
 // most is how many bytes may wait, a poll more or less.
@@ -80,16 +83,6 @@ func (s *stream) pause() {
 	if !s.paused {
 		s.paused = true
 		s.cl.PauseFetchPartitions(s.one())
-	}
-}
-
-// fails says that the batch at hand could not be stored: what comes after it has to wait in Kafka.
-func (s *stream) fails() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.discarded {
-		s.failing = true
-		s.pause()
 	}
 }
 
@@ -155,7 +148,8 @@ func (s *stream) settle(batch []letter, bytes int64) {
 	}
 	s.bytes, s.taken, s.failing = s.bytes-bytes, false, false
 	s.read = time.Now()
-	resume := s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < s.most()/2
+	back := s.back != nil
+	resume := !back && s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < s.most()/2
 	s.paused = s.paused && !resume
 	s.mu.Unlock()
 	s.g.metrics.settled(batch)
@@ -165,6 +159,9 @@ func (s *stream) settle(batch []letter, bytes int64) {
 	}
 	s.g.weight.add(-bytes)
 	s.g.signal()
+	if back {
+		s.g.turnBack()
+	}
 }
 
 // discard lets go of what is queued, and of what becomes of a Store that is still at it.
@@ -190,7 +187,7 @@ func (s *stream) stop() {
 // run stores batches until it is stopped.
 func (s *stream) run() {
 	defer s.end()
-	for {
+	for tries := 0; ; {
 		batch, bytes, wait := s.next()
 		if batch == nil {
 			if !s.sleep(wait) {
@@ -198,31 +195,37 @@ func (s *stream) run() {
 			}
 			continue
 		}
-		if !s.mayGo() {
-			return
-		}
-		if !s.enter() {
+		if !s.mayGo() || !s.enter() {
 			return
 		}
 		dead, err := s.batch(batch)
-		s.exit()
-		if err == nil {
-			if err = publish(s.ctx, s.cl, dead); err != nil {
-				s.g.metrics.unpublished(1)
-			}
-		}
-		select {
-		case <-s.halt:
-			if err != nil {
+		<-s.g.slots
+		if err != nil {
+			tries++
+			if !s.retreat(batch, tries, err) {
 				return // it is delivered again
 			}
-		default:
+			continue
 		}
-		if err != nil {
-			s.g.fail(err)
+		tries = 0
+		if err = publish(s.ctx, s.cl, dead); err != nil {
+			s.g.metrics.unpublished(1)
+			if !s.stopping() {
+				s.g.fail(err)
+			}
 			return
 		}
 		s.settle(batch, bytes)
+	}
+}
+
+// stopping says whether the stream was told to stop.
+func (s *stream) stopping() bool {
+	select {
+	case <-s.halt:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -289,14 +292,20 @@ func (s *stream) batch(letters []letter) (dead []*kgo.Record, err error) {
 }
 
 // store stores what from says: all of it or, after a permanent error, each half for itself. ds is what was read
-// from it, or nil.
+// from it, or nil. Nobody here holds what Store was given: a sink that has put it in other words lets the
+// collector have it.
 func (s *stream) store(from []*letter, ds []*schemas.Delivery) (dead []*kgo.Record, err error) {
 	if len(from) == 0 {
 		return nil, nil
 	}
-	err = s.patiently(from, ds)
+	if ds == nil {
+		if ds, err = s.again(from); err != nil {
+			return nil, err
+		}
+	}
+	err = s.call(ds)
 	switch {
-	case err == nil || !retry.IsPermanent(err):
+	case err == nil || !retry.IsPermanent(err) || s.ctx.Err() != nil:
 		return nil, err
 	case len(from) == 1:
 		return s.g.router.outcome(from[0], nil, err), nil
@@ -348,51 +357,7 @@ func (s *stream) enter() bool {
 	case <-s.halt:
 		return false
 	case s.g.slots <- struct{}{}:
-		s.holds = true
 		return true
-	}
-}
-
-// exit gives the slot back, if the stream has one.
-func (s *stream) exit() {
-	if s.holds {
-		<-s.g.slots
-		s.holds = false
-	}
-}
-
-// patiently calls Store until it succeeds, fails for good, or the stream is stopped. While it waits to try again,
-// others have its slot. Nobody here holds what Store was given: a sink that has put it in other words lets the
-// collector have it, and another attempt reads it again.
-func (s *stream) patiently(from []*letter, ds []*schemas.Delivery) (err error) {
-	for n := 1; ; n++ {
-		if !s.mayGo() || !s.holds && !s.enter() {
-			return errStopped
-		}
-		if ds == nil {
-			if ds, err = s.again(from); err != nil {
-				return err
-			}
-		}
-		given := ds
-		ds = nil
-		err := s.call(given)
-		if err == nil || retry.IsPermanent(err) && s.ctx.Err() == nil {
-			return err
-		}
-		s.exit()
-		s.fails()
-		s.g.metrics.handled(fateRetried, len(from), -1)
-		wait := s.g.cfg.Retry.Backoff(n)
-		s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", from[0].rec.Offset,
-			"rows", len(from), "attempt", n, "wait", wait, "err", err)
-		t := time.NewTimer(wait)
-		select {
-		case <-s.halt:
-			t.Stop()
-			return errStopped
-		case <-t.C:
-		}
 	}
 }
 

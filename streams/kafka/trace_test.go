@@ -233,7 +233,7 @@ func TestTraceOfProducer(t *testing.T) {
 	})
 }
 
-// Of what is stored in batches those have a span whose trace is recorded.
+// Of what is stored in batches those have a span whose trace is recorded, each time that it is tried.
 func TestTraceOfBatchGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -254,7 +254,8 @@ func TestTraceOfBatchGroup(t *testing.T) {
 			got = append(got, s.Name+" "+s.Parent.SpanID().String()+" "+s.Status.Code.String()+" "+s.Status.Description)
 		}
 		slices.Sort(got)
-		want := []string{"state handle " + remoteSpan + " Error permanent", "state handle " + remoteSpan + " Unset "}
+		want := []string{"state handle " + remoteSpan + " Error permanent", "state handle " + remoteSpan + " Error transient",
+			"state handle " + remoteSpan + " Error transient", "state handle " + remoteSpan + " Unset "}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}

@@ -10,12 +10,16 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
 )
 
 // damage harms one copy in each of four ways behind the system's back, and deletes one
 // item properly. Doing it twice, after a kill, harms no more than once.
 func (d *demo) damage(ctx context.Context) error {
+	if err := d.settled(ctx); err != nil {
+		return err
+	}
 	p := d.memo.Picks
 	step := d.show.Step("do harm", 5)
 	for _, harm := range []func() error{
@@ -34,6 +38,15 @@ func (d *demo) damage(ctx context.Context) error {
 	step.End(true)
 	d.memo.Damaged = time.Now().UTC()
 	return nil
+}
+
+// settled waits until all work is committed: what is not is done again after a kill, and would heal
+// harm before anybody finds it.
+func (d *demo) settled(ctx context.Context) error {
+	return d.until(ctx, "all work committed", func(ctx context.Context) (progressed, error) {
+		behind, err := d.app.Behind(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleDelayer)
+		return progressed{done: -behind}, err
+	})
 }
 
 // path is where a copy's bytes lie: the demo knows because it set the stores up.

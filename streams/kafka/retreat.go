@@ -1,0 +1,124 @@
+package kafka
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// probeRows are kept of what could not be stored, to try with.
+const probeRows = 100
+
+// retreat lets go of a batch that could not be stored, and returns when it is time to try again: with the first few
+// of its records, for which there is always room. It reports false when the stream is stopped.
+func (s *stream) retreat(batch []letter, tries int, err error) bool {
+	if s.stopping() {
+		return false
+	}
+	s.fails()
+	wait := s.g.cfg.Retry.Backoff(tries)
+	s.g.metrics.handled(fateRetried, len(batch), -1)
+	s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", batch[0].rec.Offset,
+		"rows", len(batch), "attempt", tries, "wait", wait, "err", err)
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-s.halt:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// fails leaves the memory to others: but for a few records, what was read is read again once those are stored.
+func (s *stream) fails() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.discarded {
+		return
+	}
+	s.failing, s.taken, s.due = true, false, true
+	s.pause()
+	keep := min(len(s.letters), probeRows)
+	rest, last := s.letters[keep:], s.letters[keep-1].rec
+	if len(rest) == 0 {
+		return
+	}
+	s.back = &kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: rest[0].rec.Offset}
+	var weight int64
+	for _, l := range rest {
+		weight += weigh(l.rec)
+	}
+	s.letters = slices.Clone(s.letters[:keep])
+	s.bytes -= weight
+	s.g.metrics.inFlight(-len(rest), -weight)
+	s.g.weight.add(-weight)
+}
+
+// turned returns from where to read again, if there is something to be read and what was kept of it is stored. The
+// caller has it read.
+func (s *stream) turned() (at kgo.EpochOffset, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.back == nil || s.failing || s.discarded {
+		return at, false
+	}
+	at, s.back, s.paused = *s.back, nil, false
+	return at, true
+}
+
+// turnBack has the poll loop read again what streams have let go of.
+func (g *BatchGroup) turnBack() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.turning = true
+	if g.unpoll != nil {
+		g.unpoll()
+	}
+}
+
+// polling returns the context of a poll, which ends when there is something to turn back to.
+func (g *BatchGroup) polling(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.unpoll = cancel; g.turning {
+		cancel()
+	}
+	return ctx, cancel
+}
+
+// setBack has read again what streams have let go of, of those that store again. A poll is held, so that no
+// partition moves meanwhile.
+func (g *BatchGroup) setBack(cl *kgo.Client) {
+	g.mu.Lock()
+	turning := g.turning
+	g.turning = false
+	g.mu.Unlock()
+	if !turning {
+		return
+	}
+	to, parts := map[string]map[int32]kgo.EpochOffset{}, map[string][]int32{}
+	for _, s := range g.owned(nil) {
+		at, ok := s.turned()
+		if !ok {
+			continue
+		}
+		if to[s.topic] == nil {
+			to[s.topic] = map[int32]kgo.EpochOffset{}
+		}
+		to[s.topic][s.id] = at
+		parts[s.topic] = append(parts[s.topic], s.id)
+	}
+	g.seek(cl, to)
+	cl.ResumeFetchPartitions(parts)
+}
+
+// seek sets positions, while nothing is committed.
+func (g *BatchGroup) seek(cl *kgo.Client, to map[string]map[int32]kgo.EpochOffset) {
+	g.commits.sending <- struct{}{}
+	cl.SetOffsets(to)
+	<-g.commits.sending
+}

@@ -1,0 +1,82 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A partition that cannot be stored leaves memory for the others: what comes after its first few records stays in
+// Kafka, and is read again when it can be stored.
+func TestBatchGroupOneFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
+		const n = 32_000
+		long := numbered(n, n)
+		for i := range long {
+			for j := range 8 { // hex does not compress to less than half: a fetch is part of Memory
+				long[i].Body.(*pb.Change).Version += schemas.ID("long", fmt.Sprint(i, j))
+			}
+		}
+		b.Send(long...)
+		tb := &table{}
+		var refused, largest atomic.Int64
+		var mended atomic.Bool
+		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
+			if batch[0].Partition == 2 && !mended.Load() {
+				if refused.Add(1) > 1 {
+					largest.Store(max(largest.Load(), int64(len(batch))))
+				}
+				return errors.New("too many parts")
+			}
+			return tb.Store(ctx, batch)
+		}}
+		background(t, sink(t, b, kafka.BatchConfig{Memory: 6 << 20}, s)) // less than it has
+		time.Sleep(time.Minute)
+		committed := b.Committed(schemas.RoleSink, schemas.Changes)
+		if committed[2] != 0 {
+			t.Errorf("%d of what was refused is committed", committed[2])
+		}
+		tb.check(t, len(tb.rows), false)
+		if left := n - len(tb.rows); refused.Load() < 5 || left < n/5 || left > n/3 || largest.Load() > 100 {
+			t.Errorf("%d of %d rows were not stored, %d batches refused, the longest of the later ones %d; want those of one partition of four",
+				left, n, refused.Load(), largest.Load())
+		}
+		mended.Store(true)
+		time.Sleep(time.Minute)
+		tb.check(t, n, false)
+		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+			t.Errorf("committed %d when it could be stored, want %d", got, n)
+		}
+	})
+}
+
+// All partitions fail while the store is away, more often than not with more read than there is room for: each
+// record is stored once when it is back, also where nothing new comes.
+func TestBatchGroupAllFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 8})
+		const n = 20_000
+		b.Send(numbered(n, n)...)
+		tb := &table{fail: slices.Repeat([]fault{{err: errors.New("away")}}, 60)}
+		background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20, MaxRows: 3000}, tb))
+		time.Sleep(2 * time.Minute)
+		tb.check(t, n, false)
+		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+			t.Errorf("committed %d, want %d", got, n)
+		}
+		b.Send(change("one more"))
+		time.Sleep(5 * time.Second)
+		tb.check(t, n+1, false)
+	})
+}
