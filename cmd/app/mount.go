@@ -36,7 +36,12 @@ type looking struct {
 	err  error
 }
 
-var _ storage.Store = (*mount)(nil)
+var (
+	_ storage.Store   = (*mount)(nil)
+	_ storage.Ranger  = (*mount)(nil)
+	_ storage.Locator = (*mount)(nil)
+	_ storage.Copier  = (*mount)(nil)
+)
 
 // reach opens the driver if it is not open. It may block for as long as the root does.
 func (m *mount) reach() (storage.Store, error) {
@@ -212,6 +217,37 @@ func (m *mount) Open(ctx context.Context, space, item, version string) (io.ReadC
 		return nil, storage.Object{}, err
 	}
 	return d.Open(ctx, space, item, version)
+}
+
+// OpenRange implements storage.Ranger.
+func (m *mount) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	return storage.OpenRange(ctx, d, ref, r)
+}
+
+// Locate implements storage.Locator.
+func (m *mount) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Place{}, err
+	}
+	return storage.Locate(ctx, d, ref)
+}
+
+// CopyFrom implements storage.Copier.
+func (m *mount) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Copied{}, err
+	}
+	c, ok := d.(storage.Copier)
+	if !ok {
+		return storage.Copied{}, fmt.Errorf("copy to item %q: %w", item, storage.ErrUnsupported)
+	}
+	return c.CopyFrom(ctx, space, item, from, o)
 }
 
 // Put implements storage.Store.

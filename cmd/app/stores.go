@@ -53,7 +53,10 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 			}
 			m, changes := &mount{kind: c.Driver, open: open}, new(turns)
 			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.count})
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(m, b), m, b, changes, c}
+			t := limit.NewThrottle(limit.Rates{
+				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond), BytesPerSecond: float64(c.Requests.BytesPerSecond),
+			}, log.With("account", a.ID, "store", c.ID))
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(m, b, t), m, b, changes, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// Primary first: the order in which good copies are looked for.
@@ -83,11 +86,16 @@ func rank(c config.Store) int {
 func driver(account string, c config.Store, log *slog.Logger) (open func() (storage.Store, error), err error) {
 	switch c.Driver {
 	case "file":
+		id, skipped := schemas.Key(account, c.ID), func(path, reason string) {
+			log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
+		}
 		return func() (storage.Store, error) {
-			return file.Open(file.Config{ID: schemas.Key(account, c.ID), Root: c.Root,
-				Skipped: func(path, reason string) {
-					log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
-				}})
+			if c.Layout == "plain" {
+				return file.OpenPlain(file.PlainConfig{
+					ID: id, Root: c.Root, Space: c.Space, Expect: c.Expect, ExpectSHA256: c.ExpectSHA256, Skipped: skipped,
+				})
+			}
+			return file.Open(file.Config{ID: id, Root: c.Root, Skipped: skipped})
 		}, nil
 	default:
 		return nil, fmt.Errorf("unknown driver %q", c.Driver)
@@ -189,7 +197,7 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 func remedy(n StoreName, err error) string {
 	switch {
 	case errors.Is(err, storage.ErrWrongMarker):
-		return "check its root in the configuration"
+		return "check its root, and what is expected in it, in the configuration"
 	case errors.Is(err, fs.ErrNotExist):
 		return "make or mount its root, or mend accounts in the configuration"
 	case errors.Is(err, storage.ErrNoMarker):

@@ -156,6 +156,8 @@ func validateAccounts(accounts []Account, fault report) {
 			identifier(at+".id", s.ID, stores, fault)
 			validateRoot(at+".root", s.Root, roots, fault)
 			validateLimits(at+".limits", s.Limits, fault)
+			validateRequests(at+".requests", s.Requests, fault)
+			validateLayout(at, s, fault)
 			if !s.Primary {
 				continue
 			}
