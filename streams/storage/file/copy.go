@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -99,10 +98,7 @@ func (t *temp) clone(ctx context.Context, src *reader, size int64) (how string, 
 			off += int64(n)
 		}
 	}
-	if err := src.end(); err != io.EOF { //nolint:errorlint // io.EOF itself says that all is well
-		return "", err
-	}
-	return how, nil
+	return how, src.same()
 }
 
 // cannot reports whether an error says that these files cannot be copied so, whatever is in them.

@@ -13,6 +13,11 @@
 // the driver's back and whose time was set back is still the version that it was, and
 // its recorded digests still speak of it. That is what a fixity check is for.
 //
+// Names are not spread over more directories than people gave them: a directory of ext4 takes its
+// millionth file in 16 µs where it took its first in 12. The sidecars of a space are, over 64.
+//
+// A Plain is a store of an ordinary tree that nobody wrote with this package.
+//
 // The package wants Linux.
 package file
 

@@ -106,8 +106,9 @@ func (s *session) opened(fd int, p place, version string) (storage.Object, error
 	return object(p.item, &st, a), nil
 }
 
-// large is from which size on a file is read without a trace in the page cache. Of smaller
-// ones the advice would cost more than the reading (BenchmarkOpen).
+// large is from which size on a file is read and written without a trace in the page cache. Smaller ones
+// stay: what is read soon after it was written, to be checked, is most of them, and the
+// kernel lets go first of pages that were used once.
 const large = 1 << 20
 
 // behind is how much is read before what was read is dropped from the page cache.
@@ -174,15 +175,24 @@ func (r *reader) Read(p []byte) (int, error) {
 		r.forget()
 	}
 	if err == io.EOF {
-		if err = r.end(); err == io.EOF && r.left > 0 {
-			err = io.ErrUnexpectedEOF
-		}
+		return n, r.end()
 	}
 	return n, err
 }
 
-// end returns io.EOF where the file is still what it was.
+// end is the end of what is read: io.EOF, where the file is still what it was and all of it came.
 func (r *reader) end() error {
+	if err := r.same(); err != nil {
+		return err
+	}
+	if r.left > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return io.EOF
+}
+
+// same returns an error that wraps ErrChanged where the file is not what it was.
+func (r *reader) same() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(r.f.Fd()), &st); err != nil {
 		return named("stat", r.f.Name(), err)
@@ -190,7 +200,7 @@ func (r *reader) end() error {
 	if v := r.versionOf(&st); v != r.version {
 		return fmt.Errorf("%s was version %s and is %s: %w", r.f.Name(), r.version, v, storage.ErrChanged)
 	}
-	return io.EOF
+	return nil
 }
 
 func (r *reader) forget() {

@@ -335,9 +335,9 @@ func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {
 	r := &reading{l: &lister{sess: sess}}
 	err = r.names(ctx, fd, func(b []byte, kind byte) error {
 		name := string(b)
-		switch kind, err := kindAt(fd, name, kind); {
+		switch kind, err := kindAt(fd, b, kind); {
 		case err != nil:
-			return err
+			return skipAbsent(err)
 		case kind == unix.DT_REG && name == p.cfg.Expect:
 		case kind == unix.DT_REG:
 			p.skipped(name, "it is a file outside of any space")

@@ -372,7 +372,7 @@ func TestContractSmallWindows(t *testing.T) {
 // A large file that nobody had in the page cache is not in it after it was read; one that
 // somebody had stays.
 func TestReadingLeavesPageCacheAlone(t *testing.T) {
-	dir, err := os.MkdirTemp(".", "cache") // not in memory, as a directory of tests may be
+	dir, err := os.MkdirTemp(".", "cache") //nolint:usetesting // not in memory, as a directory of tests may be
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s := store(t, Config{Root: dir})

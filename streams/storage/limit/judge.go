@@ -98,15 +98,19 @@ func (b *body) Read(p []byte) (int, error) {
 	began := !b.over()
 	b.reading.Add(1)
 	n, err := b.r.Read(p)
-	if merr := b.move(n); merr != nil && err == nil {
-		err = merr
+	var turn error
+	if err == nil {
+		turn = b.move(n)
 	}
 	if began && b.over() {
 		b.late.Store(true)
 	}
 	b.reading.Add(-1)
-	if err != nil && err != io.EOF { // one that wraps EOF is a stream that broke
+	if turn != nil || err != nil && err != io.EOF { // one that wraps EOF is a stream that broke
 		b.failed.Store(true)
+	}
+	if err == nil {
+		return n, turn
 	}
 	return n, err
 }
@@ -168,8 +172,8 @@ func (r *reader) Read(p []byte) (int, error) {
 	case before < streamEnough && r.n >= streamEnough:
 		r.tell(streamed, nil, false)
 	}
-	if merr := r.move(n); merr != nil && err == nil {
-		err = merr
+	if err == nil {
+		return n, r.move(n)
 	}
 	return n, err
 }
