@@ -46,7 +46,9 @@ func (p *Plain) Delete(_ context.Context, _, item string, _ storage.DeleteOption
 }
 
 // WriteMarker implements storage.Store: nothing is written into the tree.
-func (p *Plain) WriteMarker(context.Context) error { return p.refuse("write", "marker") }
+func (p *Plain) WriteMarker(context.Context) error {
+	return retry.Permanent(fmt.Errorf("mark root %s: %w: a plain tree is known by %s, which must be there", p.dir, storage.ErrReadOnly, p.cfg.Expect))
+}
 
 // Path returns where an item's file is. It is for people.
 func (p *Plain) Path(space, item string) (string, error) {
