@@ -35,6 +35,7 @@ type store struct {
 	storage.Store // the mount, behind the breaker
 	mount         *mount
 	breaker       *limit.Breaker
+	throttle      *limit.Throttle
 	turns         *turns
 	cfg           config.Store
 }
@@ -56,7 +57,7 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 			t := limit.NewThrottle(limit.Rates{
 				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond), BytesPerSecond: float64(c.Requests.BytesPerSecond),
 			}, log.With("account", a.ID, "store", c.ID))
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(m, b, t), m, b, changes, c}
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(m, b, t), m, b, t, changes, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// Primary first: the order in which good copies are looked for.
