@@ -19,7 +19,7 @@ import (
 // then on operations go straight to the driver, which knows by itself when the store is gone.
 type mount struct {
 	kind string // the driver's name
-	open func() (storage.Store, error)
+	open func(context.Context) (storage.Store, error)
 
 	seen atomic.Pointer[storage.Store] // the driver, once its marker was read
 
@@ -36,14 +36,19 @@ type looking struct {
 	err  error
 }
 
-var _ storage.Store = (*mount)(nil)
+var (
+	_ storage.Store   = (*mount)(nil)
+	_ storage.Ranger  = (*mount)(nil)
+	_ storage.Locator = (*mount)(nil)
+	_ storage.Copier  = (*mount)(nil)
+)
 
 // reach opens the driver if it is not open. It may block for as long as the root does.
-func (m *mount) reach() (storage.Store, error) {
+func (m *mount) reach(ctx context.Context) (storage.Store, error) {
 	m.opening.Lock()
 	defer m.opening.Unlock()
 	if m.driver == nil {
-		d, err := m.open()
+		d, err := m.open(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +91,7 @@ func (m *mount) look(ctx context.Context) *looking {
 	ctx = context.WithoutCancel(ctx) // others wait for it too
 	go func() {
 		defer close(l.done)
-		d, err := m.reach()
+		d, err := m.reach(ctx)
 		if err == nil {
 			err = d.Marker(ctx)
 		}
@@ -113,8 +118,8 @@ func (m *mount) close() error {
 var errNoFiles = errors.New("the store does not keep files")
 
 // Path returns where an item's bytes lie.
-func (m *mount) Path(space, item string) (string, error) {
-	d, err := m.reach()
+func (m *mount) Path(ctx context.Context, space, item string) (string, error) {
+	d, err := m.reach(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -214,6 +219,37 @@ func (m *mount) Open(ctx context.Context, space, item, version string) (io.ReadC
 	return d.Open(ctx, space, item, version)
 }
 
+// OpenRange implements storage.Ranger.
+func (m *mount) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	return storage.OpenRange(ctx, d, ref, r)
+}
+
+// Locate implements storage.Locator.
+func (m *mount) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Place{}, err
+	}
+	return storage.Locate(ctx, d, ref)
+}
+
+// CopyFrom implements storage.Copier.
+func (m *mount) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
+	d, err := m.found(ctx)
+	if err != nil {
+		return storage.Copied{}, err
+	}
+	c, ok := d.(storage.Copier)
+	if !ok {
+		return storage.Copied{}, fmt.Errorf("copy to item %q: %w", item, storage.ErrUnsupported)
+	}
+	return c.CopyFrom(ctx, space, item, from, o)
+}
+
 // Put implements storage.Store.
 func (m *mount) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	d, err := m.found(ctx)
@@ -253,7 +289,7 @@ func (m *mount) Marker(ctx context.Context) error {
 
 // WriteMarker implements storage.Store.
 func (m *mount) WriteMarker(ctx context.Context) error {
-	d, err := m.reach()
+	d, err := m.reach(ctx)
 	if err != nil {
 		return err
 	}

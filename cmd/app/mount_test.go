@@ -25,7 +25,7 @@ func TestMountContract(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &mount{kind: "mem", open: func() (storage.Store, error) { return d, nil }}
+		m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return d, nil }}
 		inner[m] = d
 		return m
 	}
@@ -99,7 +99,7 @@ func TestMountIsNotThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root, ctx := filepath.Join(t.TempDir(), "root"), t.Context()
 			tt.make(t, root)
-			m := &mount{kind: "file", open: func() (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
+			m := &mount{kind: "file", open: func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
 			errs := calls(ctx, m)
 			errs["Marker"] = m.Marker(ctx)
 			if len(errs) != 12 {
@@ -149,7 +149,7 @@ func TestMountHangs(t *testing.T) {
 		}
 		inner.Mark("1")
 		opened, answer := 0, make(chan struct{})
-		m := &mount{kind: "mem", open: func() (storage.Store, error) {
+		m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) {
 			opened++
 			<-answer
 			return inner, nil

@@ -35,6 +35,7 @@ type store struct {
 	storage.Store // the mount, behind the breaker
 	mount         *mount
 	breaker       *limit.Breaker
+	throttle      *limit.Throttle
 	turns         *turns
 	cfg           config.Store
 }
@@ -53,7 +54,10 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 			}
 			m, changes := &mount{kind: c.Driver, open: open}, new(turns)
 			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.count})
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(m, b), m, b, changes, c}
+			t := limit.NewThrottle(limit.Rates{
+				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond), BytesPerSecond: float64(c.Requests.BytesPerSecond),
+			}, log.With("account", a.ID, "store", c.ID))
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(m, b, t), m, b, t, changes, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// Primary first: the order in which good copies are looked for.
@@ -80,17 +84,22 @@ func rank(c config.Store) int {
 }
 
 // driver is the one switch over drivers. It returns what opens a store.
-func driver(account string, c config.Store, log *slog.Logger) (open func() (storage.Store, error), err error) {
+func driver(account string, c config.Store, log *slog.Logger) (open func(context.Context) (storage.Store, error), err error) {
 	switch c.Driver {
 	case "file":
-		return func() (storage.Store, error) {
-			return file.Open(file.Config{ID: schemas.Key(account, c.ID), Root: c.Root,
-				Skipped: func(path, reason string) {
-					log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
-				}})
+		id, skipped := schemas.Key(account, c.ID), func(path, reason string) {
+			log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
+		}
+		return func(context.Context) (storage.Store, error) {
+			if c.Layout == "plain" {
+				return file.OpenPlain(file.PlainConfig{
+					ID: id, Root: c.Root, Space: c.Space, Expect: c.Expect, ExpectSHA256: c.ExpectSHA256, Skipped: skipped,
+				})
+			}
+			return file.Open(file.Config{ID: id, Root: c.Root, Skipped: skipped})
 		}, nil
 	case "s3":
-		return func() (storage.Store, error) { return openS3(account, c, log) }, nil
+		return func(ctx context.Context) (storage.Store, error) { return openS3(ctx, account, c, log) }, nil
 	default:
 		return nil, fmt.Errorf("unknown driver %q", c.Driver)
 	}
@@ -132,12 +141,12 @@ func (s *Stores) Admit(account, id string) error {
 }
 
 // Path returns where an item's bytes lie in a store that keeps them in files.
-func (s *Stores) Path(name StoreName, space, item string) (string, error) {
+func (s *Stores) Path(ctx context.Context, name StoreName, space, item string) (string, error) {
 	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
 	if !ok {
 		return "", fmt.Errorf("no store %s/%s", name.Account, name.Store)
 	}
-	return st.mount.Path(space, item)
+	return st.mount.Path(ctx, space, item)
 }
 
 // limit is what the configuration says of a store, or of an account as a whole.
@@ -191,7 +200,7 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 func remedy(n StoreName, err error) string {
 	switch {
 	case errors.Is(err, storage.ErrWrongMarker):
-		return "check its root in the configuration"
+		return "check its root, and what is expected in it, in the configuration"
 	case errors.Is(err, fs.ErrNotExist):
 		return "make or mount its root, or mend accounts in the configuration"
 	case errors.Is(err, storage.ErrNoMarker):
@@ -206,7 +215,7 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 	if !ok {
 		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
 	}
-	d, err := st.mount.reach()
+	d, err := st.mount.reach(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: open store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, remedy(name, err))
 	}

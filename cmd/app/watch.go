@@ -101,11 +101,12 @@ type turns [limit.Open + 1]atomic.Int64
 // count is a limit.Config's Changed.
 func (t *turns) count(_, to limit.State) { t[to].Add(1) }
 
-// A breakerMetrics tells of the breakers of all stores. Its label values are the stores of the
+// A breakerMetrics tells of the breakers and throttles of all stores. Its label values are the stores of the
 // configuration and the states.
 type breakerMetrics struct {
-	stores         *Stores
-	state, changes *prometheus.Desc
+	stores          *Stores
+	state, changes  *prometheus.Desc
+	allowed, slowed *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*breakerMetrics)(nil)
@@ -115,17 +116,28 @@ func newBreakerMetrics(s *Stores) *breakerMetrics {
 	return &breakerMetrics{s,
 		prometheus.NewDesc("millrace_limit_breaker_state",
 			"1 for the state that the breaker of a store is in, 0 for the others; a store is away unless it is closed.", labels, nil),
-		prometheus.NewDesc("millrace_limit_breaker_changes_total", "Times that the breaker of a store came into a state.", labels, nil)}
+		prometheus.NewDesc("millrace_limit_breaker_changes_total", "Times that the breaker of a store came into a state.", labels, nil),
+		prometheus.NewDesc("millrace_limit_requests_per_second",
+			"Requests that a store may get in a second now; 0: no limit. It falls where the store asks for fewer.", labels[:2], nil),
+		prometheus.NewDesc("millrace_limit_slow_downs_total", "Answers of a store that asked for fewer requests.", labels[:2], nil)}
 }
 
 // Describe implements prometheus.Collector.
-func (m *breakerMetrics) Describe(to chan<- *prometheus.Desc) { to <- m.state; to <- m.changes }
+func (m *breakerMetrics) Describe(to chan<- *prometheus.Desc) {
+	to <- m.state
+	to <- m.changes
+	to <- m.allowed
+	to <- m.slowed
+}
 
 // Collect implements prometheus.Collector.
 func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
 	for _, n := range m.stores.names() {
 		st := m.stores.of(n)
 		is, _, _ := st.breaker.State()
+		rate, slowed := st.throttle.Allowed()
+		to <- prometheus.MustNewConstMetric(m.allowed, prometheus.GaugeValue, rate, n.Account, n.Store)
+		to <- prometheus.MustNewConstMetric(m.slowed, prometheus.CounterValue, float64(slowed), n.Account, n.Store)
 		for state := range limit.Open + 1 {
 			in := 0.0
 			if state == is {

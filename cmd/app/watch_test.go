@@ -77,6 +77,8 @@ func TestStoresAreLookedFor(t *testing.T) {
 			`millrace_limit_breaker_state{account="acme",state="open",store="2"} 0`,
 			`millrace_limit_breaker_changes_total{account="acme",state="closed",store="2"} 1`,
 			`millrace_limit_breaker_changes_total{account="acme",state="open",store="1"} 0`,
+			`millrace_limit_requests_per_second{account="acme",store="1"} 0`,
+			`millrace_limit_slow_downs_total{account="acme",store="2"} 0`,
 		} {
 			if !slices.Contains(got, want) {
 				t.Errorf("%q is not in\n%s", want, strings.Join(got, "\n"))

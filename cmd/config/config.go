@@ -74,6 +74,16 @@ type Store struct {
 	Driver string `key:"driver" oneof:"file|s3"`
 	// Driver file: the directory that holds the spaces, as an absolute path.
 	Root string `key:"root"`
+	// Driver file: how items lie in root. millrace: as millrace writes them. plain: an ordinary directory tree, which is only read, such
+	// as an archive that exists already: the path of a file is the id of its item, and nothing is written into it.
+	Layout string `key:"layout" oneof:"millrace|plain"`
+	// Layout plain: the name of the one space that all of root is. Without it every directory in root is a space.
+	Space string `key:"space"`
+	// Layout plain: a file or directory by which root is known, as a path below it; it stands for the marker. Choose one
+	// that an empty mount point or another disk does not have, such as bagit.txt.
+	Expect string `key:"expect"`
+	// Layout plain: the digest that the file expect has, in hex; it has 1 MiB at most. Without it: any content.
+	ExpectSHA256 string `key:"expect_sha256"`
 	// Driver s3: where the service is, https://host[:port]; http for what is on the same machine.
 	Endpoint string `key:"endpoint"`
 	// Driver s3: the bucket's region. Without it: us-east-1.
@@ -106,12 +116,25 @@ type Store struct {
 	Primary bool `key:"primary"`
 	// Whether checks read the bytes of its copies. never is for archives whose reading costs too much.
 	Read string `key:"read" oneof:"always|never"`
-	// Whether damaged copies are repaired at once, after approval, or not at all. Without it: approve for the primary, auto for the others.
+	// Whether damaged copies are repaired at once, after approval, or not at all. Without it: off for layout plain, approve for the primary, auto for the others.
 	Repair string `key:"repair" oneof:"auto|approve|off"`
 	// Whether others than millrace may change this store.
 	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
 	// What it may be asked for by one process.
 	Limits Limits `key:"limits"`
+	// What single requests of one process, of all its tasks together, may take of it.
+	Requests Requests `key:"requests"`
+}
+
+// Requests bound what one process asks of one store; nothing set is no limit. A store that asks for fewer
+// requests gets half of them, and more again by and by, whether a limit is set or not.
+type Requests struct {
+	// At a time, of each: items that are read, items that are written, and other requests.
+	AtOnce int `key:"at_once"`
+	// Begun in a second.
+	PerSecond int `key:"per_second"`
+	// Bytes read and written in a second.
+	BytesPerSecond Size `key:"bytes_per_second"`
 }
 
 // Credentials are keys, or those of the machine. Without any, requests are not signed.
@@ -375,12 +398,18 @@ func (s Store) withDefaults() Store {
 	if s.Driver == "" {
 		s.Driver = "file"
 	}
+	if s.Layout == "" && s.Driver == "file" {
+		s.Layout = "millrace"
+	}
 	if s.Read == "" {
 		s.Read = "always"
 	}
 	if s.Repair == "" {
 		s.Repair = "auto"
-		if s.Primary {
+		switch {
+		case s.Layout == layoutPlain:
+			s.Repair = "off"
+		case s.Primary:
 			s.Repair = "approve"
 		}
 	}

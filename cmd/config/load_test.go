@@ -64,8 +64,8 @@ func TestLoadLayers(t *testing.T) {
 	}
 	want := Default()
 	want.Accounts = []Account{{ID: "acme", Stores: []Store{
-		{ID: "1", Driver: "file", Root: "/a", Primary: true, Read: "always", Repair: "approve", ExternalWrites: "refused"},
-		{ID: "2", Driver: "file", Root: "/b", Read: "always", Repair: "off", ExternalWrites: "refused"},
+		{ID: "1", Driver: "file", Layout: "millrace", Root: "/a", Primary: true, Read: "always", Repair: "approve", ExternalWrites: "refused"},
+		{ID: "2", Driver: "file", Layout: "millrace", Root: "/b", Read: "always", Repair: "off", ExternalWrites: "refused"},
 	}}}
 	want.Kafka.TopicPrefix, want.Kafka.Partitions, want.Kafka.Brokers = "from-flag.", 4, []string{"a:1", "b:2"}
 	want.Kafka.TLS.Enabled = true

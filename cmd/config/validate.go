@@ -157,6 +157,8 @@ func validateAccounts(accounts []Account, fault report) {
 			identifier(at+".id", s.ID, stores, fault)
 			validatePlace(at, s, roots, fault)
 			validateLimits(at+".limits", s.Limits, fault)
+			validateRequests(at+".requests", s.Requests, fault)
+			validateLayout(at, s, fault)
 			if !s.Primary {
 				continue
 			}

@@ -132,8 +132,8 @@ type Copied struct {
 	// Read: the store read the copy back before it became visible; Object.Digests are of what
 	// it read, and PutOptions.Digests, Size and Verify held.
 	Read bool
-	// SharesBytes: copy and source lie in the same blocks of one disk until one of them is
-	// written. Damage to those is damage to both: it is no second copy.
+	// SharesBytes: copy and source lie, or may lie, in the same blocks of one disk until one of them
+	// is written. Damage to those is damage to both: it is no second copy.
 	SharesBytes bool
 }
 

@@ -23,9 +23,9 @@ func (d *demo) damage(ctx context.Context) error {
 	p := d.memo.Picks
 	step := d.show.Step("do harm", 5)
 	for _, harm := range []func() error{
-		func() error { return d.flip("2", p.Flip) },
+		func() error { return d.flip(ctx, "2", p.Flip) },
 		func() error { return d.truncate(ctx, "3", p.Truncate) },
-		func() error { return d.remove("2", p.Remove) },
+		func() error { return d.remove(ctx, "2", p.Remove) },
 		func() error { return d.replace(ctx, "3", p.Replace) },
 		func() error { return d.delete(ctx, p.Delete) },
 	} {
@@ -50,14 +50,14 @@ func (d *demo) settled(ctx context.Context) error {
 }
 
 // path is where a copy's bytes lie: the demo knows because it set the stores up.
-func (d *demo) path(store, item string) (string, error) {
-	return d.app.Stores().Path(app.StoreName{Account: account, Store: store}, space, item)
+func (d *demo) path(ctx context.Context, store, item string) (string, error) {
+	return d.app.Stores().Path(ctx, app.StoreName{Account: account, Store: store}, space, item)
 }
 
 // quietly changes a copy's file and gives it its modification time back. What the file
 // was is noted first, so that a second time, after a kill, makes no difference.
-func (d *demo) quietly(store, item string, change func(*os.File, before) error) error {
-	path, err := d.path(store, item)
+func (d *demo) quietly(ctx context.Context, store, item string, change func(*os.File, before) error) error {
+	path, err := d.path(ctx, store, item)
 	if err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func (d *demo) remember(f *os.File, item string) (before, error) {
 }
 
 // flip turns over the first byte of a copy.
-func (d *demo) flip(store, item string) error {
-	err := d.quietly(store, item, func(f *os.File, was before) error {
+func (d *demo) flip(ctx context.Context, store, item string) error {
+	err := d.quietly(ctx, store, item, func(f *os.File, was before) error {
 		_, err := f.WriteAt([]byte{was.First ^ 0xff}, 0)
 		return err
 	})
@@ -114,7 +114,7 @@ func (d *demo) truncate(ctx context.Context, store, item string) error {
 	if err != nil {
 		return fmt.Errorf("truncate %s: %w", item, err)
 	}
-	err = d.quietly(store, item, func(f *os.File, _ before) error { return f.Truncate(whole.Size / 2) })
+	err = d.quietly(ctx, store, item, func(f *os.File, _ before) error { return f.Truncate(whole.Size / 2) })
 	if err != nil {
 		return fmt.Errorf("truncate %s: %w", item, err)
 	}
@@ -122,8 +122,8 @@ func (d *demo) truncate(ctx context.Context, store, item string) error {
 }
 
 // remove takes a copy's bytes away.
-func (d *demo) remove(store, item string) error {
-	path, err := d.path(store, item)
+func (d *demo) remove(ctx context.Context, store, item string) error {
+	path, err := d.path(ctx, store, item)
 	if err == nil {
 		err = os.Remove(path)
 	}

@@ -58,8 +58,20 @@ func (w *write) prepare() error {
 		return err
 	}
 	return both(
-		func() error { return fsync(w.t.fd, w.p.path) },
+		w.t.flush,
 		func() error { return fsync(w.side.fd, w.sideDir) })
+}
+
+// flush has the bytes on disk. A large file does not stay in the page cache: whoever reads
+// it next, to see that it is intact, sees what the disk has.
+func (t *temp) flush() error {
+	if err := fsync(t.fd, t.s.tmp+"/"+t.name); err != nil {
+		return err
+	}
+	if t.size >= large {
+		_ = unix.Fadvise(t.fd, 0, 0, unix.FADV_DONTNEED) // advice only
+	}
+	return nil
 }
 
 // both calls f and g at the same time.

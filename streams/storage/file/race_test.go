@@ -88,7 +88,7 @@ func TestBesides(t *testing.T) {
 	}
 	want := slices.Insert(slices.Clone(seen), 1, entry{"a", "a%=", false})
 	want = slices.Insert(want, len(want)-1, entry{long, segment(long, true), false})
-	r := &reading{l: &lister{s: s, sess: s.sess, space: sp}, dir: sp, entries: seen}
+	r := &reading{l: &lister{root: &s.root, sess: s.sess, space: sp}, dir: sp, entries: seen}
 	must(t, r.besides())
 	if !reflect.DeepEqual(r.entries, want) {
 		t.Errorf("got %v, want %v", r.entries, want)

@@ -20,6 +20,8 @@ type session struct {
 	// ordered says that the file system has one journal for all metadata: what is synced
 	// in a directory brings all renames before it to disk, wherever they were.
 	ordered bool
+	// clones says that the file system may have files share blocks; one that is not known may.
+	clones bool
 
 	users   int  // calls under way; guarded by Store.mu
 	retired bool // closed when users is 0; guarded by Store.mu
@@ -59,7 +61,9 @@ func openSession(root string) (*session, error) {
 	}
 	s := &session{tree: newTree(fd), dev: st.Dev, ino: st.Ino, tmpFD: -1, lockFD: -1}
 	var fs unix.Statfs_t
-	s.ordered = unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
+	known := unix.Fstatfs(fd, &fs) == nil
+	s.ordered = known && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
+	s.clones = !known || fs.Type != unix.EXT4_SUPER_MAGIC && fs.Type != unix.TMPFS_MAGIC
 	s.pending.m = map[string]chan struct{}{}
 	return s, nil
 }
@@ -228,6 +232,7 @@ type temp struct {
 	s    *session
 	name string // in the session's directory for temporary files; "" when it has moved
 	fd   int
+	size int64 // of what was written
 }
 
 func (s *session) temp() (*temp, error) {
@@ -269,6 +274,7 @@ func (t *temp) Write(p []byte) (int, error) {
 		err := retryEINTR(func() (err error) { n, err = unix.Write(t.fd, p[done:]); return err })
 		if n > 0 {
 			done += n
+			t.size += int64(n)
 		}
 		if err != nil || done == len(p) {
 			return done, named("write", t.s.tmp+"/"+t.name, err)

@@ -86,7 +86,8 @@ const streamEnough = 64 << 20
 // the caller's own. A driver may read it in a goroutine that outlives the Put.
 type body struct {
 	r       io.Reader
-	over    func() bool // the Put's time is up
+	over    func() bool       // the Put's time is up
+	move    func(n int) error // waits for the turn of so many bytes
 	failed  atomic.Bool
 	reading atomic.Int32
 	// late: time was up while it was read, and not while the store was at work.
@@ -97,12 +98,19 @@ func (b *body) Read(p []byte) (int, error) {
 	began := !b.over()
 	b.reading.Add(1)
 	n, err := b.r.Read(p)
+	var turn error
+	if err == nil {
+		turn = b.move(n)
+	}
 	if began && b.over() {
 		b.late.Store(true)
 	}
 	b.reading.Add(-1)
-	if err != nil && err != io.EOF { // one that wraps EOF is a stream that broke
+	if turn != nil || err != nil && err != io.EOF { // one that wraps EOF is a stream that broke
 		b.failed.Store(true)
+	}
+	if err == nil {
+		return n, turn
 	}
 	return n, err
 }
@@ -139,11 +147,13 @@ type reader struct {
 	alive func()
 	over  func() bool // the caller's time is up
 	judge func(err error, alone bool) event
-	n     int64 // bytes that came
+	move  func(n int) error // waits for the turn of so many bytes
+	n     int64             // bytes that came
 
 	mu     sync.Mutex // guards the rest: it may be closed while it is read
 	report func(event, error)
-	done   bool // nothing more is reported
+	done   bool   // nothing more is reported
+	closed func() // nil when it was called
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -162,6 +172,9 @@ func (r *reader) Read(p []byte) (int, error) {
 	case before < streamEnough && r.n >= streamEnough:
 		r.tell(streamed, nil, false)
 	}
+	if err == nil {
+		return n, r.move(n)
+	}
 	return n, err
 }
 
@@ -177,5 +190,13 @@ func (r *reader) tell(e event, err error, last bool) {
 // Close ends the reading, which without an end or a failure says nothing.
 func (r *reader) Close() error {
 	r.tell(nothing, nil, true)
-	return r.ReadCloser.Close()
+	r.mu.Lock()
+	closed := r.closed
+	r.closed = nil
+	r.mu.Unlock()
+	err := r.ReadCloser.Close()
+	if closed != nil {
+		closed()
+	}
+	return err
 }

@@ -6,6 +6,10 @@
 // with an error of class unavailable, which spends no attempt of a message, until one
 // of them that is let through as a probe gets an answer. An operation that was refused
 // did nothing. Errors of the inner store are returned as they are.
+//
+// A Throttle, where there is one, has operations wait for their turn: so many at a time, requests and
+// bytes in a second, fewer where the store asks for that. Waiting for a turn says nothing
+// about the store.
 package limit
 
 import (
@@ -16,20 +20,52 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A Store is a storage.Store behind a Breaker.
+// A Store is a storage.Store behind a Breaker and a Throttle.
 type Store struct {
-	inner   storage.Store
-	breaker *Breaker
+	inner    storage.Store
+	breaker  *Breaker
+	throttle *Throttle // nil: none
 }
 
 var _ storage.Store = (*Store)(nil)
 
 // New returns a Store around inner, which it does not close. All that use one store
 // share its Breaker, and no two stores do.
-func New(inner storage.Store, b *Breaker) *Store { return &Store{inner, b} }
+func New(inner storage.Store, b *Breaker) *Store { return NewThrottled(inner, b, nil) }
+
+// NewThrottled is New with a Throttle, which all that use one store share too.
+func NewThrottled(inner storage.Store, b *Breaker, t *Throttle) *Store { return &Store{inner, b, t} }
+
+// enter lets an operation through when it is its turn. One that is let through leaves.
+func (s *Store) enter(ctx context.Context) (pass, error) {
+	p, err := s.breaker.enter(ctx)
+	if err != nil {
+		return p, err
+	}
+	return p, s.wait(ctx, p, others)
+}
+
+// begin is enter for a stream.
+func (s *Store) begin(ctx context.Context, c class) (pass, error) {
+	p, err := s.breaker.begin(ctx)
+	if err != nil {
+		return p, err
+	}
+	return p, s.wait(ctx, p, c)
+}
+
+func (s *Store) wait(ctx context.Context, p pass, c class) error {
+	err := s.throttle.take(ctx, c)
+	if err != nil {
+		s.breaker.leave(p, nothing, nil)
+	}
+	return err
+}
 
 // leave reports what an operation learned that the store alone took time for.
 func (s *Store) leave(ctx context.Context, p pass, err error) {
+	s.throttle.give(others)
+	s.throttle.learn(err)
 	if err != nil || !s.breaker.knows(p, answered) {
 		s.breaker.leave(p, judge(ctx, err), err)
 	}
@@ -40,12 +76,12 @@ func (s *Store) Capabilities() storage.Capabilities { return s.inner.Capabilitie
 
 // Spaces implements storage.Store.
 func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
-	return listing(ctx, s.breaker, s.inner.Spaces(ctx))
+	return listing(ctx, s, s.inner.Spaces(ctx))
 }
 
 // StatSpace implements storage.Store.
 func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, error) {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return storage.Space{}, err
 	}
@@ -56,7 +92,7 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 
 // CreateSpace implements storage.Store.
 func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -67,7 +103,7 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 
 // SetSpace implements storage.Store.
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -78,7 +114,7 @@ func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
 
 // DeleteSpace implements storage.Store.
 func (s *Store) DeleteSpace(ctx context.Context, space string) error {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -89,27 +125,36 @@ func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 
 // List implements storage.Store.
 func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
-	return listing(ctx, s.breaker, s.inner.List(ctx, space, after))
+	return listing(ctx, s, s.inner.List(ctx, space, after))
 }
 
 // listing is inner, let through when it begins. Its first entry is an answer, its error
 // a failure.
-func listing[T any](ctx context.Context, b *Breaker, inner iter.Seq2[T, error]) iter.Seq2[T, error] {
+func listing[T any](ctx context.Context, s *Store, inner iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		p, err := b.enter(ctx)
+		p, err := s.enter(ctx)
 		if err != nil {
 			var none T
 			yield(none, err)
 			return
 		}
 		reported, begun := false, true // in time, by the caller
+		defer func() {
+			if !reported {
+				s.throttle.give(others)
+			}
+		}()
 		for v, err := range inner {
 			if err != nil || !reported {
+				if !reported {
+					s.throttle.give(others)
+				}
+				s.throttle.learn(err)
 				e := judgeStream(ctx, err, begun)
 				if e == hung {
 					e = failed // nothing but an answer is expected of it
 				}
-				p = b.leave(p, e, err)
+				p = s.breaker.leave(p, e, err)
 				reported = true
 			}
 			if !yield(v, err) {
@@ -118,14 +163,14 @@ func listing[T any](ctx context.Context, b *Breaker, inner iter.Seq2[T, error]) 
 			begun = ctx.Err() == nil
 		}
 		if !reported {
-			b.leave(p, answered, nil)
+			s.breaker.leave(p, answered, nil)
 		}
 	}
 }
 
 // Stat implements storage.Store.
 func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -137,20 +182,22 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 // Put implements storage.Store. What r or PutOptions.Verify returns is not the store's failure,
 // nor is it that r takes its time.
 func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
-	p, err := s.breaker.begin(ctx)
+	p, err := s.begin(ctx, writes)
 	if err != nil {
 		return storage.Object{}, err
 	}
-	b := &body{r: r, over: func() bool { return ctx.Err() != nil }}
+	defer s.throttle.give(writes)
+	b := &body{r: r, over: func() bool { return ctx.Err() != nil }, move: func(n int) error { return s.throttle.move(ctx, n) }}
 	o.Verify = b.verify(o.Verify)
 	obj, err := s.inner.Put(ctx, space, item, b, o)
+	s.throttle.learn(err)
 	s.breaker.leave(p, b.judge(ctx, err), err)
 	return obj, err
 }
 
 // SetProperties implements storage.Store.
 func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
-	in, err := s.breaker.enter(ctx)
+	in, err := s.enter(ctx)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -161,7 +208,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 
 // Delete implements storage.Store.
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return storage.Deleted{}, err
 	}
@@ -172,7 +219,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 
 // Marker implements storage.Store. That there is no marker, or another's, is an answer.
 func (s *Store) Marker(ctx context.Context) error {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -183,7 +230,7 @@ func (s *Store) Marker(ctx context.Context) error {
 
 // WriteMarker implements storage.Store.
 func (s *Store) WriteMarker(ctx context.Context) error {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}

@@ -26,28 +26,31 @@ func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range)
 }
 
 func (s *Store) open(ctx context.Context, inner func() (io.ReadCloser, storage.Object, error)) (io.ReadCloser, storage.Object, error) {
-	p, err := s.breaker.begin(ctx)
+	p, err := s.begin(ctx, reads)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
 	r, o, err := inner()
+	s.throttle.learn(err)
 	e := opened
 	if err != nil {
 		e = judge(ctx, err)
 	}
 	if p = s.breaker.leave(p, e, err); err != nil {
+		s.throttle.give(reads)
 		return nil, storage.Object{}, err
 	}
 	return &reader{
 		ReadCloser: r, alive: func() { retry.Alive(ctx) }, over: func() bool { return ctx.Err() != nil },
 		report: func(e event, err error) { p = s.breaker.leave(p, e, err) },
 		judge:  func(err error, begun bool) event { return judgeStream(ctx, err, begun) },
+		move:   func(n int) error { return s.throttle.move(ctx, n) }, closed: func() { s.throttle.give(reads) },
 	}, o, nil
 }
 
 // Locate implements storage.Locator.
 func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
-	p, err := s.breaker.enter(ctx)
+	p, err := s.enter(ctx)
 	if err != nil {
 		return storage.Place{}, err
 	}
@@ -62,13 +65,15 @@ func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.P
 	if !ok {
 		return storage.Copied{}, storage.ErrUnsupported
 	}
-	p, err := s.breaker.begin(ctx)
+	p, err := s.begin(ctx, writes)
 	if err != nil {
 		return storage.Copied{}, err
 	}
+	defer s.throttle.give(writes)
 	b := &body{over: func() bool { return ctx.Err() != nil }} // nothing is read of it
 	o.Verify = b.verify(o.Verify)
 	done, err := c.CopyFrom(ctx, space, item, from, o)
+	s.throttle.learn(err)
 	s.breaker.leave(p, b.judge(ctx, err), err)
 	return done, err
 }

@@ -1,0 +1,67 @@
+package app
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A plain tree is known by what is expected in it, is read, and nothing is written into it.
+func TestPlainStore(t *testing.T) {
+	ctx, root := t.Context(), t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "photos"), 0o755), os.WriteFile(filepath.Join(root, "photos", "a b"), []byte("x"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Store{ID: "1", Driver: "file", Layout: "plain", Root: root, Expect: "bagit.txt", Requests: config.Requests{PerSecond: 20, AtOnce: 1}}
+	s, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{c}}}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	name := StoreName{"acme", "1"}
+	if err := s.init(ctx, name); !errors.Is(err, storage.ErrReadOnly) {
+		t.Errorf("init of a tree without what is expected: got %v, want ErrReadOnly", err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "bagit.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.init(ctx, name); err != nil {
+		t.Errorf("init: %v", err)
+	}
+	st, _ := s.Store("acme", "1")
+	begun := time.Now()
+	for range 6 {
+		if o, err := st.Stat(ctx, "photos", "a b"); err != nil || o.Size != 1 {
+			t.Errorf("Stat: got %+v, %v", o, err)
+		}
+	}
+	if d := time.Since(begun); d < 100*time.Millisecond {
+		t.Errorf("6 requests took %v, at 20 a second", d)
+	}
+	if _, err := st.Put(ctx, "photos", "b", strings.NewReader("x"), storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrReadOnly) {
+		t.Errorf("Put: got %v, want ErrReadOnly", err)
+	}
+	r, _, err := storage.OpenRange(ctx, st, storage.Ref{Space: "photos", Item: "a b"}, storage.Range{Length: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	at, err := storage.Locate(ctx, st, storage.Ref{Space: "photos", Item: "a b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.Close()
+	if _, err := st.(storage.Copier).CopyFrom(ctx, "photos", "c", at, storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrUnsupported) && !errors.Is(err, storage.ErrReadOnly) {
+		t.Errorf("CopyFrom: got %v, want that it cannot", err)
+	}
+	if names, err := os.ReadDir(root); len(names) != 2 || err != nil {
+		t.Errorf("the tree has %v, %v", names, err)
+	}
+}

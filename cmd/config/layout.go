@@ -1,0 +1,45 @@
+package config
+
+import (
+	"encoding/hex"
+	"path/filepath"
+)
+
+const layoutPlain = "plain"
+
+func validateRequests(at string, r Requests, fault report) {
+	if r.AtOnce < 0 {
+		fault(at+".at_once", r.AtOnce, "want 0, for no limit, or more")
+	}
+	if r.PerSecond < 0 {
+		fault(at+".per_second", r.PerSecond, "want 0, for no limit, or more")
+	}
+}
+
+// validateLayout checks what goes with the layout of a store of driver file.
+func validateLayout(at string, s Store, fault report) {
+	if s.Layout != layoutPlain {
+		for _, of := range [...][2]string{{"space", s.Space}, {"expect", s.Expect}, {"expect_sha256", s.ExpectSHA256}} {
+			if key, value := of[0], of[1]; value != "" {
+				fault(at+"."+key, value, "is for layout plain only")
+			}
+		}
+		return
+	}
+	if s.Driver != "file" {
+		fault(at+".layout", s.Layout, "is for driver file only")
+		return
+	}
+	switch {
+	case s.Expect == "":
+		fault(at+".expect", nil, "is missing: nothing is written into a plain tree, so it is known by a file or directory that it has")
+	case !filepath.IsLocal(s.Expect) || filepath.Clean(s.Expect) == ".":
+		fault(at+".expect", s.Expect, "want a path below root")
+	}
+	if b, err := hex.DecodeString(s.ExpectSHA256); err != nil || len(b) != 0 && len(b) != 32 {
+		fault(at+".expect_sha256", s.ExpectSHA256, "want a sha256 in hex: 64 digits")
+	}
+	if s.Repair != "off" {
+		fault(at+".repair", s.Repair, "want off: a plain tree is only read")
+	}
+}

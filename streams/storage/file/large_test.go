@@ -1,0 +1,110 @@
+package file
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A directory that is larger than the window is listed whole and in order, from anywhere, and
+// what is in it and no item is told once.
+func TestListWindows(t *testing.T) {
+	const n = 500
+	for _, window := range []int{2, 3, 7, 100, 499, 500, 501, 1000} {
+		root := t.TempDir()
+		told := map[string]int{}
+		skipped := func(path, _ string) { told[path]++ }
+		s := store(t, Config{Root: root, Skipped: skipped})
+		p := openPlain(t, PlainConfig{Root: root, Expect: sp, Skipped: skipped})
+		s.window, p.window = window, window
+		var want []string
+		for i := range n {
+			item := fmt.Sprintf("%03d", i)
+			if i%5 == 0 {
+				item += "/x"
+			}
+			want = append(want, item)
+			plant(t, filepath.Join(root, sp), map[string]string{item: ""})
+		}
+		must(t, os.Symlink("x", filepath.Join(root, sp, "250-link")))
+		slices.Sort(want)
+		for _, i := range []int{0, 1, 250, 251, n} {
+			after := ""
+			if i > 0 {
+				after = want[i-1]
+			}
+			for kind, l := range map[string]*lister{
+				"millrace": {root: &s.root, space: sp, skipped: skipped, window: window},
+				"plain":    {root: &p.root, space: sp, skipped: skipped, window: window, plain: plainObject},
+			} {
+				clear(told)
+				var got []string
+				l.after, l.yield = after, func(o storage.Object, err error) bool { got = append(got, o.Item); return err == nil }
+				must(t, l.list(t.Context()))
+				if !slices.Equal(got, want[i:]) {
+					t.Fatalf("%s, window %d, after %q: got %d items %.60q, want %d", kind, window, after, len(got), got, n-i)
+				}
+				if len(told) != 1 || told[sp+"/250-link"] != 1 {
+					t.Errorf("%s, window %d, after %q: told %v, want the link once", kind, window, after, told)
+				}
+			}
+		}
+	}
+}
+
+func TestContractSmallWindows(t *testing.T) {
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		s := open(t, Config{})
+		s.window = 2
+		return s
+	}, storagetest.Only("OddIDs", "List", "ListModel"))
+}
+
+// A large file that nobody had in the page cache is not in it after it was read; one that
+// somebody had stays.
+func TestReadingLeavesPageCacheAlone(t *testing.T) {
+	dir, err := os.MkdirTemp(".", "cache") //nolint:usetesting // not in memory, as a directory of tests may be
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s := store(t, Config{Root: dir})
+	o, err := s.Put(t.Context(), sp, "a", bytes.NewReader(make([]byte, 20<<20)), storage.PutOptions{Size: 20 << 20})
+	must(t, err)
+	path, err := s.Path(sp, "a")
+	must(t, err)
+	f, err := os.Open(path)
+	must(t, err)
+	defer f.Close()
+	pages := func() uint64 {
+		var st unix.Cachestat_t
+		if err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &st, 0); err != nil {
+			t.Skipf("the kernel does not tell what is in the page cache: %v", err)
+		}
+		return st.Cache
+	}
+	if n := pages(); n > 0 {
+		t.Skipf("%d pages stay in memory here, also when they are on disk", n)
+	}
+	for range 2 {
+		content, err := read(t, s, "a", o.Version)
+		must(t, err)
+		if n := pages(); n > 0 || len(content) != 20<<20 {
+			t.Errorf("after %d bytes were read, by us alone: %d pages are in the page cache", len(content), n)
+		}
+	}
+	_, err = io.Copy(io.Discard, f)
+	was := pages()
+	_, rerr := read(t, s, "a", o.Version)
+	must(t, err, rerr)
+	if n := pages(); n < was || was == 0 {
+		t.Errorf("%d pages are left of the %d that somebody had", n, was)
+	}
+}

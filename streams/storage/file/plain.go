@@ -1,0 +1,370 @@
+package file
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// PlainConfig is how a Plain is opened.
+type PlainConfig struct {
+	ID   string // the store's id, for its errors
+	Root string // a directory; it may be reached through symbolic links
+	// Space is the name under which all of Root is one space. Empty: every directory in Root is one.
+	Space string
+	// Expect is a file or directory by which Root is known, as a path below it: nothing is written
+	// into the tree, so this stands for the marker. Choose what an empty mount point, or
+	// another disk, does not have: bagit.txt, 0=ocfl_1.1, a README.
+	Expect string
+	// ExpectSHA256, where it is set, is the digest that the file Expect has, in hex. It has 1 MiB at most.
+	ExpectSHA256 string
+	// Skipped is as in Config. It is told of what may not be read too.
+	Skipped func(path, reason string)
+}
+
+// A Plain is a storage.Store of an ordinary directory tree that nobody wrote with millrace, and that is
+// only read: the id of an item is its path in the space, as it is. Nothing is written, no
+// access time changed where the owner of the files is who runs this, and no symbolic link followed.
+//
+// A version is made of the file's inode, size and times of modification and change (which nobody can set),
+// so it pins the bytes also against who sets times back; a file that was moved, linked or
+// given other permissions is another version of the same bytes. There are no digests
+// and no properties.
+type Plain struct {
+	root
+	cfg    PlainConfig
+	window int
+}
+
+var (
+	_ storage.Store   = (*Plain)(nil)
+	_ storage.Ranger  = (*Plain)(nil)
+	_ storage.Locator = (*Plain)(nil)
+)
+
+const maxExpected = 1 << 20
+
+// OpenPlain opens an ordinary tree.
+func OpenPlain(cfg PlainConfig) (*Plain, error) {
+	switch {
+	case cfg.ID == "":
+		return nil, errors.New("file store has no id")
+	case cfg.Root == "":
+		return nil, fmt.Errorf("file store %q has no root", cfg.ID)
+	case !filepath.IsLocal(cfg.Expect) || filepath.Clean(cfg.Expect) == ".":
+		return nil, fmt.Errorf("file store %q expects %q: want the path, below its root, of what it is known by", cfg.ID, cfg.Expect)
+	}
+	cfg.Expect, cfg.ExpectSHA256 = filepath.Clean(cfg.Expect), strings.ToLower(cfg.ExpectSHA256)
+	if b, err := hex.DecodeString(cfg.ExpectSHA256); err != nil || len(b) != 0 && len(b) != sha256.Size {
+		return nil, fmt.Errorf("file store %q: %q is no sha256 in hex", cfg.ID, cfg.ExpectSHA256)
+	}
+	if cfg.Space != "" {
+		if err := storage.CheckSpace(cfg.Space); err != nil {
+			return nil, fmt.Errorf("file store %q: %w", cfg.ID, err)
+		}
+	}
+	dir, err := filepath.Abs(cfg.Root)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plain{cfg: cfg, window: windowNames}
+	p.root = root{dir: dir, known: func(s *session) bool { return p.expected(s) == nil }}
+	if p.sess, err = openSession(dir); err != nil {
+		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, err)
+	}
+	return p, nil
+}
+
+// Capabilities implements storage.Store.
+func (p *Plain) Capabilities() storage.Capabilities {
+	return storage.Capabilities{Kind: "file", TimeResolution: time.Nanosecond, UniqueVersions: true, Ranges: true, ReadOnly: true}
+}
+
+// expected looks for what the root is known by.
+func (p *Plain) expected(s *session) error {
+	if s.hasOwnDir() {
+		return fmt.Errorf("root %s is a store in millrace's own layout: %w", p.dir, storage.ErrWrongMarker)
+	}
+	st, err := s.stat(p.cfg.Expect)
+	switch {
+	case isAbsent(err):
+		return fmt.Errorf("root %s has no %s, by which it is known: %w", p.dir, p.cfg.Expect, storage.ErrNoMarker)
+	case err != nil, p.cfg.ExpectSHA256 == "":
+		return err
+	case !isRegular(&st) || st.Size > maxExpected:
+		return fmt.Errorf("%s in root %s is no file of %d bytes at most: %w", p.cfg.Expect, p.dir, maxExpected, storage.ErrWrongMarker)
+	}
+	b, err := s.read(p.cfg.Expect)
+	if err != nil {
+		return err
+	}
+	if sum := sha256.Sum256(b); hex.EncodeToString(sum[:]) != p.cfg.ExpectSHA256 {
+		return fmt.Errorf("%s in root %s has sha256 %x: %w", p.cfg.Expect, p.dir, sum, storage.ErrWrongMarker)
+	}
+	return nil
+}
+
+// Marker implements storage.Store.
+func (p *Plain) Marker(ctx context.Context) error {
+	sess, err := p.enter()
+	if err != nil {
+		return err
+	}
+	defer p.leave(sess)
+	return p.expected(sess)
+}
+
+// space returns the directory of a space.
+func (p *Plain) space(sess *session, name string) (string, error) {
+	if err := storage.CheckSpace(name); err != nil {
+		return "", retry.Permanent(err)
+	}
+	if p.cfg.Space != "" {
+		if name != p.cfg.Space {
+			return "", fmt.Errorf("space %q: %w", name, storage.ErrNoSpace)
+		}
+		return ".", nil
+	}
+	if !isName(name) || name == lostFound {
+		return "", fmt.Errorf("space %q: %w", name, storage.ErrNoSpace)
+	}
+	return name, sess.hasSpace(name)
+}
+
+// isName reports whether a file can have the name; none that cannot is there.
+func isName(s string) bool {
+	return s != "" && s != "." && s != ".." && len(s) <= nameMax && !strings.ContainsAny(s, "/\x00")
+}
+
+// locate finds an item's file.
+func (p *Plain) locate(sess *session, space, item string) (string, unix.Stat_t, error) {
+	if err := storage.CheckItem(item); err != nil {
+		return "", unix.Stat_t{}, retry.Permanent(err)
+	}
+	dir, err := p.space(sess, space)
+	if err != nil {
+		return "", unix.Stat_t{}, err
+	}
+	absent := fmt.Errorf("item %q: %w", item, storage.ErrNotFound)
+	for name := range strings.SplitSeq(item, "/") {
+		if !isName(name) {
+			return "", unix.Stat_t{}, absent
+		}
+	}
+	at := join(dir, item)
+	st, err := sess.stat(at)
+	if isAbsent(err) || err == nil && !isRegular(&st) {
+		if err := sess.hasSpace(dir); err != nil {
+			return "", st, err
+		}
+		return "", st, absent
+	}
+	return at, st, err
+}
+
+// plainVersion pins a file's bytes.
+func plainVersion(st *unix.Stat_t) string {
+	f := func(n int64) string { return strconv.FormatInt(n, 36) }
+	return f(int64(st.Ino)) + "-" + f(st.Size) + "-" + f(st.Mtim.Nano()) + "-" + f(st.Ctim.Nano())
+}
+
+func plainObject(item string, st *unix.Stat_t) storage.Object {
+	return storage.Object{Item: item, Size: st.Size, Modified: time.Unix(0, st.Mtim.Nano()).UTC(), Version: plainVersion(st)}
+}
+
+// Stat implements storage.Store.
+func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, error) {
+	if ctx.Err() != nil {
+		return storage.Object{}, context.Cause(ctx)
+	}
+	sess, err := p.enter()
+	if err != nil {
+		return storage.Object{}, err
+	}
+	defer p.leave(sess)
+	_, st, err := p.locate(sess, space, item)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return plainObject(item, &st), nil
+}
+
+// Open implements storage.Store. A file that is changed while it is read ends in ErrChanged.
+func (p *Plain) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	r, o, err := p.open(ctx, storage.Ref{Space: space, Item: item, Version: version})
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	return r, o, nil
+}
+
+// OpenRange implements storage.Ranger.
+func (p *Plain) OpenRange(ctx context.Context, ref storage.Ref, rg storage.Range) (io.ReadCloser, storage.Object, error) {
+	r, o, err := p.open(ctx, ref)
+	if err == nil {
+		err = r.limit(rg, o.Size)
+	}
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	return r, o, nil
+}
+
+func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Object, error) {
+	if ctx.Err() != nil {
+		return nil, storage.Object{}, context.Cause(ctx)
+	}
+	sess, err := p.enter()
+	if err != nil {
+		return nil, storage.Object{}, err
+	}
+	defer p.leave(sess)
+	for range maxTries {
+		at, _, err := p.locate(sess, ref.Space, ref.Item)
+		if err != nil {
+			return nil, storage.Object{}, err
+		}
+		const flags = unix.O_RDONLY | unix.O_NONBLOCK
+		fd, err := sess.tree.open(at, flags|unix.O_NOATIME)
+		if errors.Is(err, unix.EPERM) { // only who owns a file may leave its access time alone
+			fd, err = sess.tree.open(at, flags)
+		}
+		if isAbsent(err) {
+			continue // it went just now: look again
+		}
+		if err != nil {
+			return nil, storage.Object{}, err
+		}
+		return plainReader(os.NewFile(uintptr(fd), at), ref)
+	}
+	return nil, storage.Object{}, fmt.Errorf("open item %q: its file keeps changing", ref.Item)
+}
+
+func plainReader(f *os.File, ref storage.Ref) (*reader, storage.Object, error) {
+	var st unix.Stat_t
+	err := named("stat", f.Name(), unix.Fstat(int(f.Fd()), &st))
+	o := plainObject(ref.Item, &st)
+	if err == nil && !isRegular(&st) {
+		err = fmt.Errorf("open %s: it was a file, and is none any more: %w", f.Name(), storage.ErrChanged)
+	}
+	if err == nil {
+		err = (storage.Condition{Version: ref.Version}).Check(o, true)
+	}
+	if err != nil {
+		return nil, storage.Object{}, errors.Join(err, f.Close())
+	}
+	return newReader(f, o, plainVersion), o, nil
+}
+
+// List implements storage.Store, as Store.List.
+func (p *Plain) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
+	return func(yield func(storage.Object, error) bool) {
+		if err := p.list(ctx, space, after, yield); err != nil {
+			yield(storage.Object{}, err)
+		}
+	}
+}
+
+func (p *Plain) list(ctx context.Context, space, after string, yield func(storage.Object, error) bool) error {
+	sess, err := p.enter()
+	if err != nil {
+		return err
+	}
+	dir, err := p.space(sess, space)
+	p.leave(sess)
+	if err != nil {
+		return err
+	}
+	l := &lister{root: &p.root, space: dir, after: after, yield: yield, skipped: p.skipped, window: p.window, plain: plainObject}
+	return l.list(ctx)
+}
+
+func (p *Plain) skipped(path, reason string) {
+	if p.cfg.Skipped != nil {
+		p.cfg.Skipped(path, reason)
+	}
+}
+
+// Spaces implements storage.Store.
+func (p *Plain) Spaces(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		names, err := p.spaceNames(ctx)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		for _, name := range names {
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {
+	sess, err := p.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer p.leave(sess)
+	if p.cfg.Space != "" {
+		return []string{p.cfg.Space}, nil
+	}
+	fd, err := sess.dir(".")
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var names []string
+	r := &reading{l: &lister{sess: sess}}
+	err = r.names(ctx, fd, func(b []byte, kind byte) error {
+		name := string(b)
+		switch kind, err := kindAt(fd, b, kind); {
+		case err != nil:
+			return skipAbsent(err)
+		case kind == unix.DT_REG && name == p.cfg.Expect:
+		case kind == unix.DT_REG:
+			p.skipped(name, "it is a file outside of any space")
+		case kind != unix.DT_DIR:
+			p.skipped(name, "it is "+kindOf(kind))
+		case !utf8.ValidString(name):
+			p.skipped(name, "its name is not UTF-8")
+		case name == lostFound:
+			p.skipped(name, "it is the file system's own")
+		default:
+			names = append(names, name)
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return names, named("list", p.dir, err)
+}
+
+// StatSpace implements storage.Store.
+func (p *Plain) StatSpace(ctx context.Context, space string) (storage.Space, error) {
+	sess, err := p.enter()
+	if err != nil {
+		return storage.Space{}, err
+	}
+	defer p.leave(sess)
+	if _, err := p.space(sess, space); err != nil {
+		return storage.Space{}, err
+	}
+	return storage.Space{Name: space}, nil
+}

@@ -1,0 +1,65 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// refuse is what every mutation of a Plain returns.
+func (p *Plain) refuse(verb, name string) error {
+	return retry.Permanent(fmt.Errorf("%s %q in store %q: %w", verb, name, p.cfg.ID, storage.ErrReadOnly))
+}
+
+// CreateSpace implements storage.Store.
+func (p *Plain) CreateSpace(_ context.Context, space storage.Space) error {
+	return p.refuse("create space", space.Name)
+}
+
+// SetSpace implements storage.Store.
+func (p *Plain) SetSpace(_ context.Context, space storage.Space) error {
+	return p.refuse("set space", space.Name)
+}
+
+// DeleteSpace implements storage.Store.
+func (p *Plain) DeleteSpace(_ context.Context, space string) error {
+	return p.refuse("delete space", space)
+}
+
+// Put implements storage.Store.
+func (p *Plain) Put(_ context.Context, _, item string, _ io.Reader, _ storage.PutOptions) (storage.Object, error) {
+	return storage.Object{}, p.refuse("put", item)
+}
+
+// SetProperties implements storage.Store.
+func (p *Plain) SetProperties(_ context.Context, _, item string, _ storage.Properties, _ storage.Condition) (storage.Object, error) {
+	return storage.Object{}, p.refuse("set properties of", item)
+}
+
+// Delete implements storage.Store.
+func (p *Plain) Delete(_ context.Context, _, item string, _ storage.DeleteOptions) (storage.Deleted, error) {
+	return storage.Deleted{}, p.refuse("delete", item)
+}
+
+// WriteMarker implements storage.Store: nothing is written into the tree.
+func (p *Plain) WriteMarker(context.Context) error {
+	return retry.Permanent(fmt.Errorf("mark root %s: %w: a plain tree is known by %s, which must be there", p.dir, storage.ErrReadOnly, p.cfg.Expect))
+}
+
+// Path returns where an item's file is. It is for people.
+func (p *Plain) Path(space, item string) (string, error) {
+	sess, err := p.enter()
+	if err != nil {
+		return "", err
+	}
+	defer p.leave(sess)
+	at, _, err := p.locate(sess, space, item)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(p.dir, filepath.FromSlash(at)), nil
+}
