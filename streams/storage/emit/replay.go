@@ -1,0 +1,345 @@
+package emit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// newName is what a segment is called while it is made.
+const newName = "new"
+
+// replay reads all segments, and makes the first where there is none.
+func (f *File) replay() error {
+	names, err := f.disk.names()
+	if err != nil {
+		return err
+	}
+	var numbers []uint64
+	for _, name := range names {
+		if n, ok := segmentNumber(name); ok {
+			numbers = append(numbers, n)
+		} else if name == newName {
+			if err := f.disk.remove(name); err != nil {
+				return err
+			}
+		}
+	}
+	slices.Sort(numbers)
+	r := replayer{f: f, begun: map[string][]*held{}}
+	for i, n := range numbers {
+		if i > 0 && n != numbers[i-1]+1 && !f.cfg.Salvage {
+			return fmt.Errorf("segments after %s are missing: %w", segmentName(numbers[i-1]), ErrOutboxDamaged)
+		}
+		if err := r.segment(n, i == len(numbers)-1); err != nil {
+			return fmt.Errorf("segment %s: %w", segmentName(n), err)
+		}
+	}
+	if len(f.segments) == 0 || f.current().damaged {
+		var next uint64 = 1
+		if len(numbers) > 0 {
+			next = numbers[len(numbers)-1] + 1
+		}
+		if err := f.create(next); err != nil {
+			return err
+		}
+	}
+	f.synced = f.start + f.end
+	return f.salvage()
+}
+
+// A replayer reads segments in their order.
+type replayer struct {
+	f     *File
+	begun map[string][]*held // those without outcome, by key
+}
+
+// segment reads one segment.
+func (r *replayer) segment(number uint64, last bool) error {
+	f := r.f
+	file, err := f.disk.open(segmentName(number), false)
+	if err != nil {
+		return err
+	}
+	seg := &segment{number: number, file: file}
+	f.segments = append(f.segments, seg)
+	if seg.size, err = file.size(); err != nil {
+		return err
+	}
+	b := make([]byte, min(seg.size, math.MaxInt32))
+	if _, err := file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	n, ticket, err := parseHeader(b)
+	if err == nil && n != number {
+		err = fmt.Errorf("its header says that it is number %d: %w", n, ErrOutboxDamaged)
+	}
+	if err != nil && (!f.cfg.Salvage || errors.Is(err, ErrOutboxFormat)) {
+		return err
+	}
+	f.last = max(f.last, ticket)
+	s, err := readSegment(b, last, func(n note, at int64, size int32) error { return r.note(n, place{seg, at, size}) })
+	if err != nil {
+		return err
+	}
+	if s.damaged >= 0 {
+		if !f.cfg.Salvage {
+			return fmt.Errorf("%d bytes from byte %d on cannot be read: %w", s.lost, s.damaged, ErrOutboxDamaged)
+		}
+		seg.damaged = true
+	}
+	if !last || seg.damaged {
+		return nil
+	}
+	if f.end = s.end; s.end < seg.size {
+		if err := file.Truncate(s.end); err != nil {
+			return err
+		}
+		seg.size = s.end
+	}
+	return file.Sync() // a process that died may have left it unsynced
+}
+
+// note takes in one note.
+func (r *replayer) note(n note, at place) error {
+	f := r.f
+	f.last = max(f.last, n.ticket)
+	switch n.kind {
+	case kindIntent:
+		return r.intent(n, at)
+	case kindContent:
+		if h := f.index[n.ticket]; h != nil && h.settled == 0 {
+			f.unpin(&h.content)
+			f.pin(&h.content, at)
+		}
+	case kindOutcome:
+		f.last = max(f.last, Ticket(n.number))
+		return r.outcome(n, at)
+	case kindDone:
+		r.end(f.index[n.ticket])
+		f.forget(n.ticket)
+	}
+	return nil
+}
+
+func (r *replayer) intent(n note, at place) error {
+	f := r.f
+	draft, _, err := parseIntent(n.body)
+	if err != nil {
+		return fmt.Errorf("read an intent: %w: %w", ErrOutboxDamaged, err)
+	}
+	if h := f.index[n.ticket]; h != nil { // it was moved
+		f.unpin(&h.main)
+		f.pin(&h.main, at)
+		return nil
+	}
+	h := &held{
+		key: r.own(draft), began: int64(n.number), reserve: int64(draft.SizeVT() + 4096), crowded: n.flags&flagCrowded != 0,
+	}
+	f.reserved += h.reserve
+	f.index[n.ticket] = h
+	f.pin(&h.main, at)
+	for _, other := range r.begun[h.key] {
+		other.crowded, h.crowded = true, true
+	}
+	r.begun[h.key] = append(r.begun[h.key], h)
+	return nil
+}
+
+// own remembers whose a Change is, and returns its key.
+func (r *replayer) own(c *pb.Change) string {
+	r.f.owners[c.GetAccount()+"/"+c.GetStore()] = true
+	return schemas.ItemKey(c.GetAccount(), c.GetSpace(), c.GetItem())
+}
+
+func (r *replayer) outcome(n note, at place) error {
+	f := r.f
+	h := f.index[n.ticket]
+	r.end(h)
+	if len(n.body) == 0 {
+		f.forget(n.ticket)
+		return nil
+	}
+	c, err := parseChange(n.body)
+	if err != nil {
+		return fmt.Errorf("read an outcome: %w: %w", ErrOutboxDamaged, err)
+	}
+	if h == nil { // its intent is in a segment that is gone
+		h = &held{key: r.own(c), began: c.GetTime().AsTime().UnixMilli()}
+		f.index[n.ticket] = h
+	}
+	h.crowded = h.crowded || n.flags&flagCrowded != 0
+	f.settle(h, Ticket(n.number), c, at)
+	return nil
+}
+
+// end takes a mutation out of those without outcome.
+func (r *replayer) end(h *held) {
+	if h == nil || h.settled != 0 {
+		return
+	}
+	left := slices.DeleteFunc(r.begun[h.key], func(x *held) bool { return x == h })
+	if r.begun[h.key] = left; len(left) == 0 {
+		delete(r.begun, h.key)
+	}
+}
+
+// create makes a segment to write to: it has its name when it is whole.
+func (f *File) create(number uint64) error {
+	if err := f.disk.remove(newName); err != nil && !isAbsent(err) {
+		return err
+	}
+	file, err := f.disk.open(newName, true)
+	if err != nil {
+		return err
+	}
+	err = writeAt(file, header(number, f.last), 0)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err == nil {
+		err = f.disk.rename(newName, segmentName(number))
+	}
+	if err == nil {
+		err = f.disk.sync()
+	}
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	f.start += f.end
+	f.segments = append(f.segments, &segment{number: number, file: file, size: headerBytes})
+	f.end, f.synced = headerBytes, f.start+headerBytes
+	return nil
+}
+
+// rotate has all on disk and goes on in a new segment; f.mu is held.
+func (f *File) rotate() error {
+	if err := f.syncNow(); err != nil {
+		return err
+	}
+	if err := f.create(f.current().number + 1); err != nil {
+		return written(fmt.Errorf("begin a segment: %w", err))
+	}
+	return nil
+}
+
+// syncNow has all on disk; f.mu is held, also meanwhile.
+func (f *File) syncNow() error {
+	if f.err != nil {
+		return f.err
+	}
+	began := time.Now()
+	err := f.current().file.Sync()
+	f.noteSync(f.start+f.end, time.Since(began), err)
+	return f.err
+}
+
+// tidy removes what no longer counts, from the oldest segment on: a later one says what of it is
+// done. Where that would not do, since little of much counts, it moves what counts; f.mu is held.
+func (f *File) tidy() error {
+	size := int64(0)
+	for _, s := range f.segments {
+		size += s.size
+	}
+	if len(f.segments) > 1 && f.segments[0].pins > 0 && size > f.live+f.live/4+2*f.cfg.Segment {
+		if err := f.move(f.segments[0]); err != nil {
+			return err
+		}
+	}
+	if len(f.segments) < 2 || f.segments[0].pins > 0 {
+		return nil
+	}
+	// What replaces it must be on disk first.
+	if err := f.syncNow(); err != nil {
+		return err
+	}
+	for len(f.segments) > 1 && f.segments[0].pins == 0 {
+		if err := f.discard(f.segments[0]); err != nil {
+			return fmt.Errorf("remove a segment of the outbox: %w", err)
+		}
+		f.segments = slices.Delete(f.segments, 0, 1)
+	}
+	return nil
+}
+
+// discard removes a segment, or sets it aside where it is damaged.
+func (f *File) discard(s *segment) error {
+	name := segmentName(s.number)
+	var err error
+	if s.damaged {
+		err = f.disk.rename(name, name+".damaged")
+	} else {
+		err = f.disk.remove(name)
+	}
+	if err != nil && !isAbsent(err) {
+		return err
+	}
+	if err := f.disk.sync(); err != nil {
+		return err
+	}
+	return s.file.Close()
+}
+
+// move writes the notes of a segment that count again, to the end.
+func (f *File) move(s *segment) error {
+	b := make([]byte, min(s.size, math.MaxInt32))
+	if _, err := s.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err := readSegment(b, false, func(n note, at int64, size int32) error {
+		h := f.index[n.ticket]
+		if h == nil || h.main.seg != s || h.main.at != at {
+			return nil
+		}
+		content := h.content
+		if err := f.again(&h.main, h, b[at:at+int64(size)], n); err != nil || content.seg == nil {
+			return err
+		}
+		c, err := f.read(content) // it goes with its intent, and after it
+		if err != nil {
+			return err
+		}
+		return f.again(&h.content, h, append(make([]byte, noteBytes), c.body...), c)
+	})
+	return err
+}
+
+// again writes a note once more, and counts it there.
+func (f *File) again(at *place, h *held, b []byte, n note) error {
+	b = slices.Clone(b)
+	b[8] = byte(n.kind)
+	if b[9] = n.flags; h.crowded {
+		b[9] |= flagCrowded
+	}
+	to, err := f.append(b, n.ticket, n.number)
+	if err != nil {
+		return err
+	}
+	f.unpin(at)
+	f.pin(at, to)
+	return nil
+}
+
+// salvage moves all that counts out of segments that are damaged.
+func (f *File) salvage() error {
+	if !slices.ContainsFunc(f.segments, func(s *segment) bool { return s.damaged }) {
+		return nil
+	}
+	for slices.ContainsFunc(f.segments, func(s *segment) bool { return s.damaged }) {
+		s := f.segments[0]
+		if err := f.move(s); err != nil {
+			return err
+		}
+		s.pins = 0 // what could not be read does not count
+		if err := f.tidy(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
