@@ -3,6 +3,8 @@ package emit
 import (
 	"container/heap"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -49,6 +51,7 @@ type entry struct {
 	began           time.Time
 	change          *pb.Change
 	crowded         bool
+	unnoted         bool // the outbox has to have it before it is told, and has not
 
 	over bool          // it is told, or aside
 	err  error         // why it is aside
@@ -159,9 +162,11 @@ func (s *Store) ring() {
 // earlier ones: what is there now is the only evidence of them.
 func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 	for {
+		s.finish()
 		s.mu.Lock()
 		l := s.enter(key)
-		if len(l.orphans) == 0 {
+		e := l.unnoted()
+		if len(l.orphans) == 0 && e == nil {
 			m := &mutation{lane: l, crowded: len(l.live) > 0}
 			for _, other := range l.live {
 				other.crowded = true
@@ -171,10 +176,39 @@ func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 			return m, nil
 		}
 		s.mu.Unlock()
-		if err := s.resolveFirst(ctx, l); err != nil {
+		var err error
+		if e != nil {
+			err = s.note(ctx, e)
+		} else {
+			err = s.resolveFirst(ctx, l)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
+}
+
+// unnoted returns a Change that the outbox has to have and has not.
+func (l *lane) unnoted() *entry {
+	if i := slices.IndexFunc(l.queue, func(e *entry) bool { return e.unnoted }); i >= 0 {
+		return l.queue[i]
+	}
+	return nil
+}
+
+// note has the outbox note a Change that it could not note when it came.
+func (s *Store) note(ctx context.Context, e *entry) error {
+	_, err := s.cfg.Outbox.Outcome(e.ticket, e.change)
+	if err == nil {
+		err = s.cfg.Outbox.Safe(ctx)
+	}
+	if err != nil && !errors.Is(err, errNotHeld) { // it may have been told meanwhile
+		return fmt.Errorf("note what was done: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.unnoted = false
+	return nil
 }
 
 // end forgets a mutation of which there is nothing to tell.
@@ -191,18 +225,17 @@ func (s *Store) leave(m *mutation) {
 }
 
 // settle has the Change of a mutation told in its turn.
-func (s *Store) settle(m *mutation, settled Ticket, c *pb.Change) *entry {
+func (s *Store) settle(m *mutation, settled Ticket, c *pb.Change, unnoted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leave(m)
 	m.lane.orphans = slices.DeleteFunc(m.lane.orphans, func(x *mutation) bool { return x == m })
 	m.entry = &entry{
-		ticket: m.ticket, settled: settled, change: c, crowded: m.crowded,
+		ticket: m.ticket, settled: settled, change: c, crowded: m.crowded, unnoted: unnoted,
 		time: c.GetTime().AsTime().UnixMilli(), began: m.began,
 	}
 	m.lane.add(m.entry)
 	s.arrange(m.lane)
-	return m.entry
 }
 
 // orphan has a mutation looked into.

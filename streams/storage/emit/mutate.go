@@ -297,10 +297,11 @@ func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
 // done notes the Change of a mutation that was made, and tells of it. Late outlives ctx.
 func (s *Store) done(ctx, late context.Context, m *mutation, c *pb.Change) error {
 	settled, noted := s.cfg.Outbox.Outcome(m.ticket, c)
-	if noted == nil && !rebuildable(c) {
-		noted = s.cfg.Outbox.Safe(late) // or it would be told as another Change after a crash
+	again := !rebuildable(c) // after a crash it would be told as another Change
+	if noted == nil && again {
+		noted = s.cfg.Outbox.Safe(late)
 	}
-	s.settle(m, settled, c)
+	s.settle(m, settled, c, noted != nil && again)
 	if noted == nil && s.cfg.Outbox.Durable() {
 		told, err := s.tellSoon(ctx, m)
 		if told {

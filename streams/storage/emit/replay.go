@@ -37,8 +37,22 @@ func (f *File) replay() error {
 		if i > 0 && n != numbers[i-1]+1 && !f.cfg.Salvage {
 			return fmt.Errorf("segments after %s are missing: %w", segmentName(numbers[i-1]), ErrOutboxDamaged)
 		}
-		if err := r.segment(n, i == len(numbers)-1); err != nil {
-			return fmt.Errorf("segment %s: %w", segmentName(n), err)
+		seg := &segment{number: n}
+		if seg.file, err = f.disk.open(segmentName(n), false); err == nil {
+			f.segments = append(f.segments, seg)
+			seg.size, err = seg.file.size()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	last := len(f.segments) - 1
+	for last > 0 && f.segments[last].size <= headerBytes { // made, but the process ended there
+		last--
+	}
+	for i, seg := range f.segments {
+		if err := r.segment(seg, i >= last); err != nil {
+			return fmt.Errorf("segment %s: %w", segmentName(seg.number), err)
 		}
 	}
 	if len(f.segments) == 0 || f.current().damaged {
@@ -60,24 +74,15 @@ type replayer struct {
 	begun map[string][]*held // those without outcome, by key
 }
 
-// segment reads one segment.
-func (r *replayer) segment(number uint64, last bool) error {
-	f := r.f
-	file, err := f.disk.open(segmentName(number), false)
-	if err != nil {
-		return err
-	}
-	seg := &segment{number: number, file: file}
-	f.segments = append(f.segments, seg)
-	if seg.size, err = file.size(); err != nil {
-		return err
-	}
+// segment reads one segment; after the last there is nothing.
+func (r *replayer) segment(seg *segment, last bool) error {
+	f, file := r.f, seg.file
 	b := make([]byte, min(seg.size, math.MaxInt32))
 	if _, err := file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	n, ticket, err := parseHeader(b)
-	if err == nil && n != number {
+	if err == nil && n != seg.number {
 		err = fmt.Errorf("its header says that it is number %d: %w", n, ErrOutboxDamaged)
 	}
 	if err != nil && (!f.cfg.Salvage || errors.Is(err, ErrOutboxFormat)) {

@@ -107,7 +107,7 @@ func (s *Store) resolve(ctx context.Context, m *mutation, crowded bool) error {
 	}
 	s.count.resolved(v)
 	if c != nil {
-		s.settle(m, settled, c)
+		s.settle(m, settled, c, false)
 		return nil
 	}
 	s.mu.Lock()

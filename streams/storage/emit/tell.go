@@ -44,6 +44,14 @@ func (s *Store) send(ctx context.Context, e *entry, c *pb.Change) error {
 		}
 		c = p.Change
 	}
+	s.mu.Lock()
+	unnoted := e.unnoted
+	s.mu.Unlock()
+	if unnoted {
+		if err := s.note(ctx, e); err != nil {
+			return err
+		}
+	}
 	err := s.out.Publish(ctx, c)
 	switch {
 	case err == nil:
@@ -232,6 +240,9 @@ func (s *Store) finish() {
 	tickets := s.unfinished
 	s.unfinished = nil
 	s.mu.Unlock()
+	if len(tickets) == 0 {
+		return
+	}
 	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool { return s.cfg.Outbox.Done(t) == nil })
 	s.mu.Lock()
 	defer s.mu.Unlock()
