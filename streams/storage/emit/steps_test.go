@@ -209,4 +209,3 @@ func check(t *testing.T, done []deed, told []*pb.Change, st Stats, power bool) {
 		}
 	}
 }
-
