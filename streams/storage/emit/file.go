@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,11 +53,12 @@ type File struct {
 
 	last     Ticket
 	index    map[Ticket]*held
-	owners   map[string]bool // of what was held when it was opened
-	live     int64           // bytes of notes that count
-	reserved int64           // bytes that notes to come may take
-	reported int64           // bytes of reports
-	stats    Stats           // Aside and Undecided only
+	begun    map[string][]*held // those of index without outcome, by key
+	owners   map[string]bool    // of what was held when it was opened
+	live     int64              // bytes of notes that count
+	reserved int64              // bytes that notes to come may take
+	reported int64              // bytes of reports
+	stats    Stats              // Aside and Undecided only
 
 	segments []*segment // by number; the last one is written to
 	end      int64      // of the last one
@@ -127,7 +129,7 @@ func openFile(cfg FileConfig, d disk) (*File, error) {
 	if cfg.Segment <= 0 {
 		cfg.Segment = min(max(cfg.Limit/16, leastSegment), largestSegment)
 	}
-	f := &File{cfg: cfg, disk: d, index: map[Ticket]*held{}, owners: map[string]bool{}}
+	f := &File{cfg: cfg, disk: d, index: map[Ticket]*held{}, begun: map[string][]*held{}, owners: map[string]bool{}}
 	err := f.replay()
 	if err == nil {
 		err = f.countReports()
@@ -237,10 +239,30 @@ func (f *File) intend(h *held, b []byte) (Ticket, int64, error) {
 	if err != nil {
 		return 0, 0, err
 	}
+	f.begin(t, h, at)
+	return t, f.start + f.end, nil
+}
+
+// begin takes in an intent; f.mu is held.
+func (f *File) begin(t Ticket, h *held, at place) {
 	f.index[t] = h
 	f.reserved += h.reserve
 	f.pin(&h.main, at)
-	return t, f.start + f.end, nil
+	for _, other := range f.begun[h.key] {
+		other.crowded, h.crowded = true, true
+	}
+	f.begun[h.key] = append(f.begun[h.key], h)
+}
+
+// ended takes a mutation out of those without outcome; f.mu is held.
+func (f *File) ended(h *held) {
+	if h.settled != 0 {
+		return
+	}
+	left := slices.DeleteFunc(f.begun[h.key], func(x *held) bool { return x == h })
+	if f.begun[h.key] = left; len(left) == 0 {
+		delete(f.begun, h.key)
+	}
 }
 
 // room says whether so many bytes more may wait; f.mu is held.
@@ -315,6 +337,9 @@ func (f *File) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 	if c == nil {
 		return settled, f.drop(t)
 	}
+	if h.crowded {
+		b[9] |= flagCrowded // its intent may be gone when this is read
+	}
 	at, err := f.append(b, t, uint64(settled))
 	if err != nil {
 		return settled, err
@@ -325,6 +350,7 @@ func (f *File) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 
 // settle takes in an outcome; f.mu is held.
 func (f *File) settle(h *held, settled Ticket, c *pb.Change, at place) {
+	f.ended(h)
 	f.reserved -= h.reserve
 	h.reserve, h.settled, h.time = 0, settled, c.GetTime().AsTime().UnixMilli()
 	f.unpin(&h.main)
@@ -358,6 +384,7 @@ func (f *File) Done(t Ticket) error {
 // forget lets go of a mutation; f.mu is held.
 func (f *File) forget(t Ticket) {
 	if h := f.index[t]; h != nil {
+		f.ended(h)
 		f.unpin(&h.main)
 		f.unpin(&h.content)
 		f.reserved -= h.reserve

@@ -264,8 +264,8 @@ func checkKilled(t *testing.T, dir string) {
 		deeds[d] = true
 	}
 	ids, toldOf := map[string]bool{}, map[deedDone]string{}
-	last := map[string]int64{}
-	unknown := map[string]int{} // reports, by item
+	last, set := map[string]int64{}, map[string]bool{} // newest time told, and whether of properties
+	unknown := map[string]int{}                        // reports, by item
 	for _, l := range lines[struct{ Intent struct{ Item string } }](t, filepath.Join(dir, "outbox", undecidedName)) {
 		unknown[l.Intent.Item]++
 	}
@@ -295,10 +295,17 @@ func checkKilled(t *testing.T, dir string) {
 		if !deeds[d] && (d.Op != "DELETE" || !deeds[deedDone{"PUT", d.Item, d.Version, ""}]) && !sweep {
 			t.Errorf("%+v was told and not done", c)
 		}
-		if c.MS < last[c.Item] && !sweep {
+		// Changes that no store dates are apart by a millisecond, however close they were made.
+		slack := int64(0)
+		if c.Op == "OP_SET_PROPERTIES" != set[c.Item] {
+			slack = 3
+		}
+		if c.MS+slack < last[c.Item] && !sweep {
 			t.Errorf("%+v overtakes one of %d", c, last[c.Item])
 		}
-		last[c.Item] = max(last[c.Item], c.MS)
+		if c.MS > last[c.Item] {
+			last[c.Item], set[c.Item] = c.MS, c.Op == "OP_SET_PROPERTIES"
+		}
 	}
 	missing := 0
 	for d := range deeds {

@@ -291,6 +291,7 @@ func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.ticket, m.began = ticket, in.Began
+	s.arrange(m.lane) // what was ready may have to wait for it now
 	return err
 }
 

@@ -32,7 +32,7 @@ func (f *File) replay() error {
 		}
 	}
 	slices.Sort(numbers)
-	r := replayer{f: f, begun: map[string][]*held{}}
+	r := replayer{f}
 	for i, n := range numbers {
 		if i > 0 && n != numbers[i-1]+1 && !f.cfg.Salvage {
 			return fmt.Errorf("segments after %s are missing: %w", segmentName(numbers[i-1]), ErrOutboxDamaged)
@@ -69,10 +69,7 @@ func (f *File) replay() error {
 }
 
 // A replayer reads segments in their order.
-type replayer struct {
-	f     *File
-	begun map[string][]*held // those without outcome, by key
-}
+type replayer struct{ f *File }
 
 // segment reads one segment; after the last there is nothing.
 func (r *replayer) segment(seg *segment, last bool) error {
@@ -127,7 +124,6 @@ func (r *replayer) note(n note, at place) error {
 		f.last = max(f.last, Ticket(n.number))
 		return r.outcome(n, at)
 	case kindDone:
-		r.end(f.index[n.ticket])
 		f.forget(n.ticket)
 	}
 	return nil
@@ -147,13 +143,7 @@ func (r *replayer) intent(n note, at place) error {
 	h := &held{
 		key: r.own(draft), began: int64(n.number), reserve: int64(draft.SizeVT() + 4096), crowded: n.flags&flagCrowded != 0,
 	}
-	f.reserved += h.reserve
-	f.index[n.ticket] = h
-	f.pin(&h.main, at)
-	for _, other := range r.begun[h.key] {
-		other.crowded, h.crowded = true, true
-	}
-	r.begun[h.key] = append(r.begun[h.key], h)
+	f.begin(n.ticket, h, at)
 	return nil
 }
 
@@ -166,7 +156,6 @@ func (r *replayer) own(c *pb.Change) string {
 func (r *replayer) outcome(n note, at place) error {
 	f := r.f
 	h := f.index[n.ticket]
-	r.end(h)
 	if len(n.body) == 0 {
 		f.forget(n.ticket)
 		return nil
@@ -182,17 +171,6 @@ func (r *replayer) outcome(n note, at place) error {
 	h.crowded = h.crowded || n.flags&flagCrowded != 0
 	f.settle(h, Ticket(n.number), c, at)
 	return nil
-}
-
-// end takes a mutation out of those without outcome.
-func (r *replayer) end(h *held) {
-	if h == nil || h.settled != 0 {
-		return
-	}
-	left := slices.DeleteFunc(r.begun[h.key], func(x *held) bool { return x == h })
-	if r.begun[h.key] = left; len(left) == 0 {
-		delete(r.begun, h.key)
-	}
 }
 
 // create makes a segment to write to: it has its name when it is whole.
