@@ -169,7 +169,9 @@ func (s *Store) tellSoon(ctx context.Context, m *mutation) (told bool, err error
 	case <-ctx.Done():
 	case <-patience.C:
 		s.mu.Lock()
-		s.away = s.away || s.told == before
+		if held := !m.lane.busy && m.lane.next() == nil; !held && s.told == before {
+			s.away = true // and not only this one waits for others of its item
+		}
 		s.mu.Unlock()
 	}
 	return s.unload(e)
