@@ -25,12 +25,16 @@ type disk interface {
 }
 
 type diskFile interface {
-	io.ReaderAt
-	io.WriterAt
+	readWriterAt
 	io.Closer
 	Sync() error
 	Truncate(size int64) error
 	size() (int64, error)
+}
+
+type readWriterAt interface {
+	io.ReaderAt
+	io.WriterAt
 }
 
 // A directory is a disk, and locked.

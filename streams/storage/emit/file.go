@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
@@ -135,7 +132,7 @@ func openFile(cfg FileConfig, d disk) (*File, error) {
 		err = f.countReports()
 	}
 	if err != nil {
-		f.release()
+		err = errors.Join(err, f.release())
 		return nil, err
 	}
 	return f, nil
@@ -171,11 +168,10 @@ func (f *File) Close() error {
 	return err
 }
 
-// claim makes the outbox that of one store.
-func (f *File) claim(account, store string) error {
+// claim makes the outbox that of one store, named account/store.
+func (f *File) claim(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	name := account + "/" + store
 	if f.owner != "" {
 		return fmt.Errorf("outbox %s serves store %s already", f.cfg.Dir, f.owner)
 	}
@@ -372,7 +368,7 @@ func (f *File) Done(t Ticket) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.find(t); err != nil {
-		return nil //nolint:nilerr // it is forgotten already
+		return nil // it is forgotten already
 	}
 	if _, err := f.append(frame(kindDone, 0), t, 0); err != nil {
 		return err
@@ -390,178 +386,4 @@ func (f *File) forget(t Ticket) {
 		f.reserved -= h.reserve
 		delete(f.index, t)
 	}
-}
-
-// Safe implements Outbox.
-func (f *File) Safe(ctx context.Context) error {
-	f.mu.Lock()
-	target := f.start + f.end
-	f.mu.Unlock()
-	return f.syncTo(ctx, target)
-}
-
-// syncTo returns when all up to a position is on disk. Of those who wait one does it for all.
-func (f *File) syncTo(ctx context.Context, target int64) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for f.synced < target {
-		if f.err != nil {
-			return f.err
-		}
-		if f.closed {
-			return errClosed
-		}
-		if round := f.round; round != nil {
-			f.mu.Unlock()
-			select {
-			case <-round:
-			case <-ctx.Done():
-				f.mu.Lock()
-				return context.Cause(ctx)
-			}
-			f.mu.Lock()
-			continue
-		}
-		f.lead()
-	}
-	return nil
-}
-
-// lead has on disk what is written by now; f.mu is held, but not meanwhile.
-func (f *File) lead() {
-	round, file, goal := make(chan struct{}), f.current().file, f.start+f.end
-	f.round = round
-	f.mu.Unlock()
-	began := time.Now()
-	err := file.Sync()
-	took := time.Since(began)
-	f.mu.Lock()
-	f.noteSync(goal, took, err)
-	f.round = nil
-	close(round)
-}
-
-// noteSync notes how an fsync went; f.mu is held. After one that failed nobody knows what is on
-// disk, and another that succeeds would not say so either: nothing is noted any more.
-func (f *File) noteSync(goal int64, took time.Duration, err error) {
-	if f.observer != nil {
-		f.observer(took)
-	}
-	switch {
-	case err == nil:
-		f.synced = max(f.synced, goal)
-	case f.synced >= goal: // another was faster, and may have closed the file since
-	case f.err == nil:
-		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
-	}
-}
-
-var errClosed = errors.New("outbox is closed")
-
-func (f *File) current() *segment { return f.segments[len(f.segments)-1] }
-
-// append writes a framed note to the end; f.mu is held.
-func (f *File) append(b []byte, t Ticket, number uint64) (place, error) {
-	switch {
-	case f.err != nil:
-		return place{}, f.err
-	case f.closed:
-		return place{}, errClosed
-	}
-	if f.end > headerBytes && f.end+int64(len(b)) > f.cfg.Segment {
-		if err := f.rotate(); err != nil {
-			return place{}, err
-		}
-	}
-	seg := f.current()
-	seal(b, t, number, max(0, f.synced-f.start))
-	if err := writeAt(seg.file, b, f.end); err != nil {
-		_ = seg.file.Truncate(f.end) // what stays is written over, or found to be torn
-		return place{}, written(err)
-	}
-	at := place{seg, f.end, int32(len(b))}
-	f.end += int64(len(b))
-	seg.size = f.end
-	return at, nil
-}
-
-// written classes an error of writing: a disk that is full is away, and comes back.
-func written(err error) error {
-	err = fmt.Errorf("write to the outbox: %w", err)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
-		return retry.Unavailable(err)
-	}
-	return err
-}
-
-// Held implements Outbox.
-func (f *File) Held() iter.Seq[Held] {
-	return func(yield func(Held) bool) {
-		f.mu.Lock()
-		all := make([]Held, 0, len(f.index))
-		for t, h := range f.index {
-			x := Held{Ticket: t, Key: h.key, Began: time.UnixMilli(h.began), Crowded: h.crowded, Settled: h.settled}
-			if h.settled != 0 {
-				x.Time = time.UnixMilli(h.time)
-			}
-			all = append(all, x)
-		}
-		f.mu.Unlock()
-		for _, h := range sorted(all) {
-			if !yield(h) {
-				return
-			}
-		}
-	}
-}
-
-// Read implements Outbox.
-func (f *File) Read(t Ticket) (p Pending, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	h, err := f.find(t)
-	if err != nil {
-		return Pending{}, err
-	}
-	n, err := f.read(h.main)
-	if err != nil {
-		return Pending{}, err
-	}
-	if n.kind == kindOutcome {
-		p.Change, err = parseChange(n.body)
-		return p, err
-	}
-	p.Intent = Intent{Began: time.UnixMilli(h.began), Crowded: h.crowded}
-	if p.Intent.Draft, p.Intent.Before, err = parseIntent(n.body); err != nil || h.content.seg == nil {
-		return p, err
-	}
-	if n, err = f.read(h.content); err == nil {
-		p.Came, err = parseContent(n.body)
-	}
-	return p, err
-}
-
-// read reads a note; f.mu is held.
-func (f *File) read(at place) (note, error) {
-	if f.closed {
-		return note{}, errClosed
-	}
-	b := make([]byte, at.size)
-	if _, err := at.seg.file.ReadAt(b, at.at); err != nil {
-		return note{}, fmt.Errorf("read the outbox: %w", err)
-	}
-	n, _, ok := parseNote(b)
-	if !ok {
-		return note{}, fmt.Errorf("segment %s, byte %d: %w", segmentName(at.seg.number), at.at, ErrOutboxDamaged)
-	}
-	return n, nil
-}
-
-// Stats implements Outbox.
-func (f *File) Stats() Stats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := f.stats
-	s.Held, s.Bytes, s.Err = len(f.index), f.live, f.err
-	return s
 }

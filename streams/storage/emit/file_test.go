@@ -148,18 +148,18 @@ func TestFileOwners(t *testing.T) {
 	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "this process") {
 		t.Errorf("a second opener: %v", err)
 	}
-	must(t, f.claim("acme", "1"))
-	if err := f.claim("acme", "1"); err == nil {
+	must(t, f.claim("acme/1"))
+	if err := f.claim("acme/1"); err == nil {
 		t.Error("it serves two")
 	}
 	intend(t, f, "a")
 	must(t, f.Close())
 	f, err = OpenFile(FileConfig{Dir: dir})
 	must(t, err)
-	if err := f.claim("acme", "2"); err == nil || !strings.Contains(err.Error(), "acme/1") {
+	if err := f.claim("acme/2"); err == nil || !strings.Contains(err.Error(), "acme/1") {
 		t.Errorf("another store's: %v", err)
 	}
-	must(t, f.claim("acme", "1"))
+	must(t, f.claim("acme/1"))
 	must(t, f.Close())
 	// By another process.
 	flock := exec.CommandContext(t.Context(), "flock", "-n", filepath.Join(dir, lockName), "sh", "-c", "echo; read x")

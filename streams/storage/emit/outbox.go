@@ -82,12 +82,17 @@ type Stats struct {
 // acknowledged. It is safe for concurrent use, and serves one Store.
 type Outbox interface {
 	Journal
+	Reports
 	// Durable reports whether what is in it outlives the process.
 	Durable() bool
 	// Held returns all that is held, oldest first.
 	Held() iter.Seq[Held]
 	// Read returns what is known of a mutation.
 	Read(t Ticket) (Pending, error)
+}
+
+// Reports is what an Outbox keeps for people.
+type Reports interface {
 	// Report keeps what a person has to know of, safely; twice where it is told twice.
 	Report(r Report) error
 	Stats() Stats
