@@ -267,6 +267,25 @@ func TestTornAtEveryByte(t *testing.T) {
 	}
 }
 
+// What was after a torn note, and was not on disk for certain, does not come back when the gap is filled.
+func TestTornWithMoreBehind(t *testing.T) {
+	d := newRAM()
+	f := fileOn(t, d)
+	ticket := intend(t, f, "a")
+	must(t, f.Content(ticket, Content{Size: 1}))
+	must(t, f.Content(ticket, Content{Size: 2}))
+	b := slices.Clone(segmentOf(t, d))
+	ends := notesOf(t, b)
+	b[ends[0]+noteBytes] ^= 1
+	torn := diskOf(b)
+	f = fileOn(t, torn)
+	must(t, f.Content(ticket, Content{Size: 3})) // as long as the one that is torn
+	want := []string{fmt.Sprintf("%d acme/photos/a settled 0 crowded false came 3", ticket)}
+	if got := state(t, fileOn(t, torn.left(false, nil))); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // Bytes that were on disk for certain and are not as they were are never left out in silence.
 func TestDamagedAtEveryByte(t *testing.T) {
 	d := newRAM()

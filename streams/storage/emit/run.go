@@ -95,6 +95,9 @@ func (s *Store) oldest(now time.Time) (*lane, time.Duration) {
 	if s.ready.Len() > 0 && (l == nil || s.ready.lanes[0].first < l.first) {
 		l = s.ready.lanes[0]
 	}
+	if l == nil && s.away && s.later.Len() > 0 { // nothing is acknowledged: when is that over?
+		l = s.later.lanes[0]
+	}
 	return l, wait
 }
 

@@ -110,19 +110,27 @@ func play(ctx context.Context, s *Store, out *topic) {
 	_, _ = s.Delete(ctx, sp, "b", storage.DeleteOptions{})
 }
 
+// A mode is how a step fails.
+type mode struct {
+	stop  bool // and all that follow
+	power bool // what was not synced is gone
+	did   bool // it was done all the same
+	alive bool // only the disk stops, and not the store and the publisher
+}
+
 // Whatever step of the outbox fails, and whether that kills the process, or the machine, or neither:
 // after a restart each mutation that was made has one Change, in the order of the item, and no other has one.
 func TestEveryStep(t *testing.T) {
-	type mode struct{ stop, power, did bool }
 	for name, m := range map[string]mode{
 		"one fails": {}, "one fails, but was done": {did: true},
 		"killed before": {stop: true}, "killed after": {stop: true, did: true},
 		"power lost before": {stop: true, power: true}, "power lost after": {stop: true, power: true, did: true},
+		"disk gone, process not": {stop: true, alive: true}, "disk gone after, process not": {stop: true, did: true, alive: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			for step := 1; ; step++ {
-				if !playUntil(t, step, m.stop, m.power, m.did, random) {
+				if !playUntil(t, step, m, random) {
 					if step < 80 {
 						t.Errorf("only %d steps", step)
 					}
@@ -137,7 +145,7 @@ func TestEveryStep(t *testing.T) {
 }
 
 // playUntil plays with one step that fails, and reports whether there was such a step.
-func playUntil(t *testing.T, step int, stop, power, did bool, random *rand.Rand) bool {
+func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	m, err := mem.New(mem.Config{ID: "1"})
 	must(t, err)
 	m.Mark("1")
@@ -145,11 +153,12 @@ func playUntil(t *testing.T, step int, stop, power, did bool, random *rand.Rand)
 	small := func(c *FileConfig) { c.Limit, c.Segment = 1<<20, 900 }
 	d := newRAM()
 	f := fileOn(t, d, small) // a first start that fails leaves nothing
-	d.steps, d.failAt, d.stop, d.did = 0, step, stop, did
-	w := &witness{Store: m, dead: d.stopped}
+	d.steps, d.failAt, d.stop, d.did = 0, step, how.stop, how.did
+	dead := func() bool { return !how.alive && d.stopped() }
+	w := &witness{Store: m, dead: dead}
 	out := &topic{}
 	out.set(func(*pb.Change) (bool, error) {
-		if d.stopped() {
+		if dead() {
 			return false, errDead
 		}
 		return true, nil
@@ -160,7 +169,7 @@ func playUntil(t *testing.T, step int, stop, power, did bool, random *rand.Rand)
 	play(t.Context(), s, out)
 	met := d.steps >= step
 
-	left := d.left(power, random)
+	left := d.left(how.power, random)
 	cfg.Outbox, err = tryFile(left, small)
 	if err != nil {
 		t.Fatalf("restart: %v", err)
@@ -170,7 +179,7 @@ func playUntil(t *testing.T, step int, stop, power, did bool, random *rand.Rand)
 	s, err = New(w, cfg, out)
 	must(t, err)
 	must(t, s.Flush(t.Context()))
-	check(t, w.done, out.got, cfg.Outbox.Stats(), power)
+	check(t, w.done, out.got, cfg.Outbox.Stats(), how.power)
 	if held := slices.Collect(cfg.Outbox.Held()); len(held) > 0 {
 		t.Errorf("left in the outbox: %+v", held)
 	}
