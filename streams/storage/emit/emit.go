@@ -83,6 +83,8 @@ type Store struct {
 	out   Publisher
 	log   *slog.Logger
 	count *counters
+	// longest is what stores may say of an item, as long as it gets.
+	longest *pb.Change
 
 	sequence atomic.Int64
 	running  atomic.Bool
@@ -129,6 +131,7 @@ func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 		log:   cfg.Log.With("account", cfg.Account, "store", cfg.Store),
 	}
 	s.sequence.Store(cfg.Now().UnixNano())
+	s.longest = s.longestSaid()
 	s.load()
 	s.count = cfg.Metrics.add(s)
 	return s, nil

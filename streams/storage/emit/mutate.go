@@ -333,15 +333,21 @@ func rebuildable(c *pb.Change) bool {
 // what the store will say.
 func (s *Store) fits(draft *pb.Change) error {
 	c := draft.CloneVT()
-	c.Version, c.Etag = strings.Repeat("v", 1024), strings.Repeat("e", 1024)
+	c.Id, c.Version, c.Etag, c.Digests = s.longest.GetId(), s.longest.GetVersion(), s.longest.GetEtag(), s.longest.GetDigests()
 	c.Size, c.Provenance, c.Time = 1<<50, pb.Provenance_PROVENANCE_VERIFIED, record.Time(s.cfg.Now())
-	c.Digests = map[string]string{}
-	for _, alg := range s.with([]string{digest.SHA1}) {
-		c.Digests[alg] = strings.Repeat("0", digest.HexLen(alg))
-	}
-	_, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
-	if err != nil {
+	if _, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
 		return retry.Permanent(err)
 	}
 	return nil
+}
+
+// longestSaid returns what stores may say of an item, as long as it gets.
+func (s *Store) longestSaid() *pb.Change {
+	c := &pb.Change{
+		Id: strings.Repeat("0", 32), Version: strings.Repeat("v", 1024), Etag: strings.Repeat("e", 1024), Digests: map[string]string{},
+	}
+	for _, alg := range s.with([]string{digest.SHA1}) {
+		c.Digests[alg] = strings.Repeat("0", digest.HexLen(alg))
+	}
+	return c
 }
