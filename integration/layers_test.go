@@ -50,6 +50,7 @@ func layers() []layer {
 		{[]string{"cmd/config", "cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config"}},
 		{[]string{"cmd/millrace/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
+		{[]string{"examples/..."}, []string{wire, "streams/..."}},
 		{[]string{"integration/harness"}, []string{wire, "streams/kafka", retry}},
 		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness"}},
 	}

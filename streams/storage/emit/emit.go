@@ -1,19 +1,29 @@
 // Package emit is a decorator of stores: every mutation that is made through it becomes
-// a Change, which is published and acknowledged before the call returns.
+// a Change, which is told exactly as often as it takes until it is acknowledged.
 //
-// A mutation whose Change could not be told of is refused before it happens. One that
-// happened and could not be told of yet returns an error that wraps ErrNotPublished; its
-// Change stays in the outbox until Flush, or the next mutation of the same item, has
-// told of it. A call that failed without proof that nothing was done is looked into: what
-// was done is told. Changes of one item are published in the order of their times; telling
-// of one twice is telling of it once, for it has the same id.
+// A mutation whose Change could not be told of is refused before it happens. Its intent is
+// noted in an Outbox before it is made, and what came of it after. With an outbox on disk
+// (File) mutations go on while nothing can be published: their Changes wait, and Run tells of
+// them. With one in memory a call returns an error that wraps ErrNotPublished where its Change
+// was not acknowledged, and the Change stays until Flush, or the next mutation of the same item,
+// has told of it.
+//
+// A mutation of which it is not known whether it was made, since the call failed without
+// proof or the process died, is looked into: what was done is told, and what was not is not. Where the
+// store does not show that, the state that it shows is told, on nobody's behalf, and the
+// intent is reported.
+//
+// Changes of one item do not overtake each other; telling of one twice is telling of it
+// once, for it has the same id.
 package emit
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
@@ -26,7 +36,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A Publisher sends a Change to the topic changes and returns when it is acknowledged.
+// A Publisher sends a Change to the topic changes and returns when it is acknowledged. An
+// error that is permanent says that it never will be; any other, that it may be.
 type Publisher interface {
 	Publish(ctx context.Context, c *pb.Change) error
 }
@@ -47,11 +58,22 @@ type Config struct {
 	Digests []string
 	// Outbox holds what is not told of yet; nil: a Memory of 100,000 mutations.
 	Outbox Outbox
+	// Wait is how long a call waits for the acknowledgement of its Change where the outbox
+	// holds it safely [1 s]; while nothing is acknowledged at all it does not wait.
+	Wait time.Duration
+	// Publishers is how many items are told of at once [256].
+	Publishers int
+	// Retry is how long to wait after a failure, of publishing or of looking at the store, at
+	// first [500 ms]; at most 30 s.
+	Retry time.Duration
 	// Undecided, where it is set, is told of mutations of which nobody can say any more
 	// whether they were done: the state that is seen is published instead.
 	Undecided func(in Intent)
 	// Now dates changes that no store dates; nil: the machine's clock.
 	Now func() time.Time
+	// Metrics and Log may be nil.
+	Metrics *Metrics
+	Log     *slog.Logger
 }
 
 // A Store emits a Change for every mutation of the inner store.
@@ -59,31 +81,64 @@ type Store struct {
 	inner storage.Store
 	cfg   Config
 	out   Publisher
+	log   *slog.Logger
+	count *counters
+	// longest is what stores may say of an item, as long as it gets.
+	longest *pb.Change
 
-	sample   digest.Set // as large as that of any change
 	sequence atomic.Int64
-	lines    [lineCount]line // items are spread over them
+	running  atomic.Bool
+	bell     chan struct{} // rung when a lane is ready, or has an orphan
 
-	mu    sync.Mutex       // guards what follows
-	live  map[string]bool  // sequences of mutations whose callers wait
-	times map[string]int64 // newest time in ms of changes that no store dates, by key
-}
-
-const lineCount = 64
-
-// A line is where changes wait that were not told of.
-type line struct {
-	held    chan struct{}        // full while one publishes; guards waiting
-	waiting map[string][]Pending // by the item's key, in the order of their times
+	mu         sync.Mutex       // guards what follows
+	times      map[string]int64 // newest time in ms of changes that no store dates, by key
+	lanes      map[string]*lane // those that are not empty
+	orphaned   map[string]*lane // those of lanes that have orphans
+	ready      rank             // lanes that have something to tell, oldest first
+	later      rank             // lanes that failed, by when they are tried again
+	unfinished []Ticket         // told, but the outbox could not note it
+	told       uint64           // how often something was acknowledged
+	away       bool             // nothing was since something failed, or took too long
+	resumed    time.Time        // when lanes that failed were last tried at once
+	flying     int              // publishes of the dispatcher that are under way
+	probeAt    time.Time        // when the next may begin while away
 }
 
 var _ storage.Store = (*Store)(nil)
 
-// New returns a Store around inner, which it does not close.
+// New returns a Store around inner, which it does not close. What its outbox holds of another
+// life is told of by Run or Flush.
 func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 	if inner == nil || out == nil || cfg.Account == "" || cfg.Store == "" {
 		return nil, errors.New("emit wants a store, a publisher, an account and the store's id")
 	}
+	cfg.fill()
+	if _, err := digest.New(cfg.Digests...); err != nil {
+		return nil, err
+	}
+	if o, ok := cfg.Outbox.(interface {
+		claim(account, store string) error
+	}); ok {
+		if err := o.claim(cfg.Account, cfg.Store); err != nil {
+			return nil, err
+		}
+	}
+	s := &Store{
+		inner: inner, cfg: cfg, out: out, bell: make(chan struct{}, 1),
+		times: map[string]int64{}, lanes: map[string]*lane{}, orphaned: map[string]*lane{},
+		ready: rank{less: func(a, b *lane) bool { return a.first < b.first }},
+		later: rank{less: func(a, b *lane) bool { return a.retryAt.Before(b.retryAt) }},
+		log:   cfg.Log.With("account", cfg.Account, "store", cfg.Store),
+	}
+	s.sequence.Store(cfg.Now().UnixNano())
+	s.longest = s.longestSaid()
+	s.load()
+	s.count = cfg.Metrics.add(s)
+	return s, nil
+}
+
+// fill sets what was left out.
+func (cfg *Config) fill() {
 	if cfg.Agent == "" {
 		cfg.Agent = "emit"
 	}
@@ -96,22 +151,24 @@ func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 	if cfg.Digests == nil {
 		cfg.Digests = []string{digest.MD5, digest.SHA256}
 	}
-	sample, err := digest.New(append([]string{digest.MD5, digest.SHA1, digest.SHA256}, cfg.Digests...)...)
-	if err != nil {
-		return nil, err
-	}
 	if cfg.Outbox == nil {
 		cfg.Outbox = NewMemory(100_000)
+	}
+	if cfg.Wait <= 0 {
+		cfg.Wait = time.Second
+	}
+	if cfg.Publishers <= 0 {
+		cfg.Publishers = 256
+	}
+	if cfg.Retry <= 0 {
+		cfg.Retry = 500 * time.Millisecond
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := &Store{inner: inner, cfg: cfg, out: out, sample: sample.Sum(), live: map[string]bool{}, times: map[string]int64{}}
-	s.sequence.Store(cfg.Now().UnixNano())
-	for i := range s.lines {
-		s.lines[i] = line{make(chan struct{}, 1), map[string][]Pending{}}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return s, nil
 }
 
 type userKey struct{}
@@ -136,9 +193,11 @@ func (s *Store) draft(ctx context.Context, op pb.Op, space, item string) *pb.Cha
 }
 
 // copyOf names the copy that a change is about.
-func (s *Store) copyOf(c *pb.Change) schemas.Copy {
-	return schemas.Copy{Account: s.cfg.Account, Store: s.cfg.Store, Space: c.GetSpace(), Item: c.GetItem()}
+func copyOf(c *pb.Change) schemas.Copy {
+	return schemas.Copy{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem()}
 }
+
+func (s *Store) key(space, item string) string { return schemas.ItemKey(s.cfg.Account, space, item) }
 
 // Capabilities implements storage.Store. It emits nothing.
 func (s *Store) Capabilities() storage.Capabilities { return s.inner.Capabilities() }
@@ -176,3 +235,17 @@ func (s *Store) WriteMarker(ctx context.Context) error { return s.inner.WriteMar
 func (s *Store) with(algs []string) []string {
 	return append(slices.Clone(s.cfg.Digests), algs...)
 }
+
+// A NotPublishedError tells of a mutation that was done and is not published yet. It
+// wraps ErrNotPublished, and why.
+type NotPublishedError struct {
+	Change *pb.Change
+	Err    error
+}
+
+func (e *NotPublishedError) Error() string {
+	return fmt.Sprintf("%s of %q in %q: %v: %v", e.Change.GetOp(), e.Change.GetItem(), e.Change.GetSpace(), ErrNotPublished, e.Err)
+}
+
+// Unwrap returns ErrNotPublished and the reason.
+func (e *NotPublishedError) Unwrap() []error { return []error{ErrNotPublished, e.Err} }

@@ -100,15 +100,7 @@ func (w *world) put(content string, edit ...func(*storage.PutOptions)) (storage.
 }
 
 // pending returns what is in the outbox.
-func (w *world) pending() (all []Pending) {
-	for p, err := range w.outbox.Pending(w.t.Context()) {
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		all = append(all, p)
-	}
-	return all
-}
+func (w *world) pending() []Held { return slices.Collect(w.outbox.Held()) }
 
 func ops(changes []*pb.Change) (ops []string) {
 	for _, c := range changes {
@@ -153,8 +145,8 @@ func TestContract(t *testing.T) {
 					t.Errorf("published %v: %v", c, err)
 				}
 			}
-			for p := range s.cfg.Outbox.Pending(context.WithoutCancel(t.Context())) {
-				t.Errorf("left in the outbox: %+v", p)
+			for h := range s.cfg.Outbox.Held() {
+				t.Errorf("left in the outbox: %+v", h)
 			}
 		})
 		inner[s] = m

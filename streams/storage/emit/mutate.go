@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"maps"
 	"slices"
@@ -23,100 +22,132 @@ import (
 
 // Put implements storage.Store. It emits ADD, or UPDATE where something was there.
 func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
-	before, err := s.before(ctx, space, item, o.Condition)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	op := pb.Op_OP_ADD
-	if before != nil {
-		op = pb.Op_OP_UPDATE
-	}
-	in := Intent{Draft: s.draft(ctx, op, space, item), Before: before}
-	in.Draft.MediaType, in.Draft.Properties = o.Properties.MediaType, maps.Clone(o.Properties.User)
-	o.Compute = s.with(o.Compute)
-	var came *content
-	verify := o.Verify
-	o.Verify = func(d digest.Set, size int64) error {
+	var obj storage.Object
+	err := s.onItem(ctx, space, item, o.Condition, func(m *mutation, before *pb.Change) error {
+		op := pb.Op_OP_ADD
+		if before != nil {
+			op = pb.Op_OP_UPDATE
+		}
+		in := Intent{Draft: s.draft(ctx, op, space, item), Before: before}
+		in.Draft.MediaType, in.Draft.Properties = o.Properties.MediaType, maps.Clone(o.Properties.User)
+		o.Compute = s.with(o.Compute)
+		o.Verify = s.watched(m, o.Verify)
+		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
+			var err error
+			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
+				if m.came == nil { // the bytes were never judged to be good
+					err = &proven{err}
+				}
+				return nil, err
+			}
+			c := stored(in.Draft, obj)
+			if m.came != nil {
+				c.Digests = maps.Clone(m.came.Digests) // and not what was told beside them
+			}
+			return c, nil
+		})
+	})
+	return obj, err
+}
+
+// watched has it noted what was streamed, before it becomes visible.
+func (s *Store) watched(m *mutation, verify func(digest.Set, int64) error) func(digest.Set, int64) error {
+	return func(d digest.Set, size int64) error {
 		if verify != nil {
 			if err := verify(d, size); err != nil {
 				return err
 			}
 		}
-		came = &content{maps.Clone(d), size}
+		came := Content{maps.Clone(d), size}
+		if err := s.cfg.Outbox.Content(m.ticket, came); err != nil {
+			return fmt.Errorf("note what came: %w", err)
+		}
+		m.came = &came
 		return nil
 	}
-	var obj storage.Object
-	err = s.mutate(ctx, in, func() (*pb.Change, *content, error) {
-		var err error
-		if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
-			if came == nil { // the bytes were never judged to be good
-				err = &notDone{err}
-			}
-			return nil, came, err
-		}
-		c := s.stored(in.Draft, obj)
-		if came != nil {
-			c.Digests = came.digests // and not what was told beside them
-		}
-		return c, came, nil
-	})
-	return obj, err
-}
-
-// content is what was streamed.
-type content struct {
-	digests digest.Set
-	size    int64
 }
 
 // stored returns the Change that tells of o.
-func (s *Store) stored(draft *pb.Change, o storage.Object) *pb.Change {
-	c := record.Content(s.copyOf(draft), o)
-	c.Op, c.User, c.Agent, c.Origin, c.Sequence = draft.Op, draft.User, draft.Agent, draft.Origin, draft.Sequence
+func stored(draft *pb.Change, o storage.Object) *pb.Change {
+	c := by(draft, record.Content(copyOf(draft), o))
+	c.Op = draft.GetOp()
 	return c
 }
 
 // SetProperties implements storage.Store. It emits SET_PROPERTIES.
 func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
-	before, err := s.before(ctx, space, item, storage.Condition{})
-	if err != nil {
-		return storage.Object{}, err
-	}
-	in := Intent{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
-	in.Draft.MediaType, in.Draft.Properties = p.MediaType, maps.Clone(p.User)
 	var obj storage.Object
-	err = s.mutate(ctx, in, func() (*pb.Change, *content, error) {
-		var err error
-		if obj, err = s.inner.SetProperties(ctx, space, item, p, c); err != nil {
-			return nil, nil, err
-		}
-		return s.undated(s.stored(in.Draft, obj)), nil, nil
+	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		in := Intent{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
+		in.Draft.MediaType, in.Draft.Properties = p.MediaType, maps.Clone(p.User)
+		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
+			var err error
+			if obj, err = s.inner.SetProperties(ctx, space, item, p, c); err != nil {
+				return nil, err
+			}
+			return s.undated(stored(in.Draft, obj)), nil
+		})
 	})
 	return obj, err
 }
 
 // Delete implements storage.Store. It emits DELETE.
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
-	before, err := s.before(ctx, space, item, storage.Condition{})
-	if err != nil {
-		return storage.Deleted{}, err
-	}
-	in := Intent{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
 	var d storage.Deleted
-	err = s.mutate(ctx, in, func() (*pb.Change, *content, error) {
-		var err error
-		if d, err = s.inner.Delete(ctx, space, item, o); err != nil {
-			return nil, nil, err
-		}
-		return s.deleted(in.Draft, d), nil, nil
+	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		in := Intent{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
+		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
+			var err error
+			if d, err = s.inner.Delete(ctx, space, item, o); err != nil {
+				return nil, err
+			}
+			return by(in.Draft, record.Delete(copyOf(in.Draft), d)), nil
+		})
 	})
 	return d, err
 }
 
-func (s *Store) deleted(draft *pb.Change, d storage.Deleted) *pb.Change {
-	c := record.Delete(s.copyOf(draft), d)
-	c.User, c.Agent, c.Origin, c.Sequence = draft.User, draft.Agent, draft.Origin, draft.Sequence
+// by gives c what a draft says of who and which way.
+func by(draft, c *pb.Change) *pb.Change {
+	c.User, c.Agent, c.Origin, c.Sequence = draft.GetUser(), draft.GetAgent(), draft.GetOrigin(), draft.GetSequence()
 	return c
+}
+
+// onItem calls f with a mutation that is known, and with what is there.
+func (s *Store) onItem(ctx context.Context, space, item string, c storage.Condition, f func(m *mutation, before *pb.Change) error) error {
+	if err := errors.Join(storage.CheckSpace(space), storage.CheckItem(item)); err != nil {
+		return retry.Permanent(err)
+	}
+	m, err := s.begin(ctx, s.key(space, item))
+	if err != nil {
+		return err
+	}
+	before, err := s.before(ctx, space, item, c)
+	if err != nil {
+		s.end(m)
+		return err
+	}
+	return f(m, before)
+}
+
+// before returns what is there, as far as it matters; nil where the item is absent. A
+// condition that says it saves the question.
+func (s *Store) before(ctx context.Context, space, item string, c storage.Condition) (*pb.Change, error) {
+	at := schemas.Copy{Account: s.cfg.Account, Store: s.cfg.Store, Space: space, Item: item}
+	switch {
+	case c.Absent:
+		return nil, nil
+	case c.Version != "":
+		return record.Content(at, storage.Object{Item: item, Version: c.Version}), nil
+	}
+	o, err := s.inner.Stat(ctx, space, item)
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return record.Content(at, o), nil
 }
 
 // CreateSpace implements storage.Store. It emits CREATE_SPACE.
@@ -127,18 +158,7 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 // SetSpace implements storage.Store. It emits SET_ACL where only the ACL changes, else
 // SET_SPACE_PROPERTIES; both carry all of both.
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
-	if err := storage.CheckSpace(space.Name); err != nil {
-		return retry.Permanent(err)
-	}
-	was, err := s.inner.StatSpace(ctx, space.Name)
-	if err != nil {
-		return err
-	}
-	op := pb.Op_OP_SET_SPACE_PROPERTIES
-	if maps.Equal(was.Properties, space.Properties) && !maps.Equal(was.ACL, space.ACL) {
-		op = pb.Op_OP_SET_ACL
-	}
-	return s.onSpace(ctx, op, space, func() error { return s.inner.SetSpace(ctx, space) })
+	return s.onSpace(ctx, pb.Op_OP_SET_SPACE_PROPERTIES, space, func() error { return s.inner.SetSpace(ctx, space) })
 }
 
 // DeleteSpace implements storage.Store. It emits DELETE_SPACE.
@@ -150,43 +170,45 @@ func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call
 	if err := storage.CheckSpace(space.Name); err != nil {
 		return retry.Permanent(err)
 	}
+	m, err := s.begin(ctx, s.key(space.Name, ""))
+	if err != nil {
+		return err
+	}
+	was, err := s.inner.StatSpace(ctx, space.Name)
+	absent := errors.Is(err, storage.ErrNoSpace)
+	if err != nil && (!absent || op == pb.Op_OP_SET_SPACE_PROPERTIES) {
+		s.end(m)
+		return err
+	}
+	if op == pb.Op_OP_SET_SPACE_PROPERTIES && maps.Equal(was.Properties, space.Properties) && !maps.Equal(was.ACL, space.ACL) {
+		op = pb.Op_OP_SET_ACL
+	}
 	in := Intent{Draft: s.draft(ctx, op, space.Name, "")}
 	in.Draft.Properties, in.Draft.Acl = maps.Clone(space.Properties), maps.Clone(space.ACL)
-	return s.mutate(ctx, in, func() (*pb.Change, *content, error) {
+	if !absent {
+		in.Before = spaceChange(in.Draft, was)
+	}
+	return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 		if err := call(); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		return s.undated(proto.CloneOf(in.Draft)), nil, nil
+		return s.undated(proto.CloneOf(in.Draft)), nil
 	})
 }
 
-// before returns what is there, as far as it matters; nil where the item is absent. A
-// condition that says it saves the question.
-func (s *Store) before(ctx context.Context, space, item string, c storage.Condition) (*storage.Object, error) {
-	if err := errors.Join(storage.CheckSpace(space), storage.CheckItem(item)); err != nil {
-		return nil, retry.Permanent(err)
+// spaceChange returns what a space is, as a Change without an op.
+func spaceChange(draft *pb.Change, o storage.Space) *pb.Change {
+	return &pb.Change{
+		Account: draft.GetAccount(), Store: draft.GetStore(), Space: draft.GetSpace(),
+		Properties: maps.Clone(o.Properties), Acl: maps.Clone(o.ACL),
 	}
-	switch {
-	case c.Absent:
-		return nil, nil
-	case c.Version != "":
-		return &storage.Object{Item: item, Version: c.Version}, nil
-	}
-	o, err := s.inner.Stat(ctx, space, item)
-	if errors.Is(err, storage.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &o, nil
 }
 
 // undated gives a Change that the store does not date the emitter's time. Two
 // changes of one item or space never have the same.
 func (s *Store) undated(c *pb.Change) *pb.Change {
 	now := s.cfg.Now().UnixMilli()
-	key := schemas.ItemKey("", c.GetSpace(), c.GetItem())
+	key := s.key(c.GetSpace(), c.GetItem())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.times) > 1<<12 {
@@ -198,18 +220,26 @@ func (s *Store) undated(c *pb.Change) *pb.Change {
 	return c
 }
 
-// notDone marks an error with which a call proves that it did nothing.
-type notDone struct{ error }
+// proven marks an error with which a call proves that it did nothing.
+type proven struct{ error }
 
-func (e *notDone) Unwrap() error { return e.error }
+func (e *proven) Unwrap() error { return e.error }
 
 // didNothing reports whether a store's error proves that nothing was done.
 func didNothing(err error) bool {
-	var proof *notDone
+	var proof *proven
 	return errors.As(err, &proof) || slices.ContainsFunc([]error{
 		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged,
 		storage.ErrDigest, storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported,
 	}, func(known error) bool { return errors.Is(err, known) })
+}
+
+func unwrapped(err error) error {
+	var proof *proven
+	if errors.As(err, &proof) {
+		return proof.error
+	}
+	return err
 }
 
 // lookTime bounds how long a failed call is looked into, and an outcome is noted, when
@@ -217,85 +247,107 @@ func didNothing(err error) bool {
 const lookTime = 10 * time.Second
 
 // mutate makes one mutation and tells of it: size, intent, call, outcome, publish, done.
-func (s *Store) mutate(ctx context.Context, in Intent, call func() (*pb.Change, *content, error)) error {
+func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() (*pb.Change, error)) error {
 	if err := s.fits(in.Draft); err != nil {
+		s.end(m)
 		return fmt.Errorf("refuse a change that cannot be told: %w", err)
 	}
-	s.mu.Lock()
-	s.live[in.Draft.Sequence] = true
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.live, in.Draft.Sequence)
-	}()
-	ticket, err := s.cfg.Outbox.Intend(ctx, in)
-	if err != nil {
+	if err := s.intend(ctx, m, in); err != nil {
+		s.end(m)
 		return fmt.Errorf("note the intent: %w", err)
 	}
-	change, came, err := call()
+	change, err := call()
 	// From here on what was done must be noted, also when the caller has gone.
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
 	defer cancel()
-	if err != nil {
-		if didNothing(err) {
-			return errors.Join(unwrapped(err), s.cfg.Outbox.Outcome(late, ticket, nil))
+	switch {
+	case err == nil:
+		return s.done(ctx, late, m, record.Seal(change))
+	case didNothing(err):
+		if _, noted := s.cfg.Outbox.Outcome(m.ticket, nil); noted != nil {
+			s.unnoted(m.ticket)
 		}
-		// Whatever comes of it: the store said that it failed.
-		if lerr := s.resolve(late, Pending{Ticket: ticket, Intent: in}, came); lerr != nil {
-			err = fmt.Errorf("%w; and look what was done: %w", err, lerr)
-		}
-		return err
+		s.end(m)
+		return unwrapped(err)
 	}
-	record.Seal(change)
-	noted := s.cfg.Outbox.Outcome(late, ticket, change) // where it is told now, it need not be noted
-	if err := s.tell(ctx, ticket, change); err != nil {
-		return &NotPublishedError{change, errors.Join(err, noted)}
+	// Whatever comes of it: the store said that it failed.
+	s.orphan(m)
+	lerr := s.resolveAll(late, m.lane)
+	if m.entry != nil && lerr == nil {
+		lerr = s.tell(late, m)
 	}
-	return nil
-}
-
-func unwrapped(err error) error {
-	var proof *notDone
-	if errors.As(err, &proof) {
-		return proof.error
+	if lerr != nil {
+		err = fmt.Errorf("%w; and look what was done: %w", err, lerr)
 	}
 	return err
 }
 
-// A NotPublishedError tells of a mutation that was done and is not published yet. It
-// wraps ErrNotPublished, and why.
-type NotPublishedError struct {
-	Change *pb.Change
-	Err    error
+// intend notes the intent of a mutation.
+func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
+	s.mu.Lock()
+	in.Crowded, in.Began = m.crowded, s.cfg.Now()
+	s.mu.Unlock()
+	ticket, err := s.cfg.Outbox.Intend(ctx, in)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.ticket, m.began = ticket, in.Began
+	s.arrange(m.lane) // what was ready may have to wait for it now
+	return err
 }
 
-func (e *NotPublishedError) Error() string {
-	return fmt.Sprintf("%s of %q in %q: %v: %v", e.Change.GetOp(), e.Change.GetItem(), e.Change.GetSpace(), ErrNotPublished, e.Err)
+// done notes the Change of a mutation that was made, and tells of it. Late outlives ctx.
+func (s *Store) done(ctx, late context.Context, m *mutation, c *pb.Change) error {
+	settled, noted := s.cfg.Outbox.Outcome(m.ticket, c)
+	again := !rebuildable(c) // after a crash it would be told as another Change
+	if noted == nil && again {
+		noted = s.cfg.Outbox.Safe(late)
+	}
+	s.settle(m, settled, c, noted != nil && again)
+	if noted == nil && s.cfg.Outbox.Durable() {
+		told, err := s.tellSoon(ctx, m)
+		if told {
+			return err
+		}
+		noted = s.cfg.Outbox.Safe(late)
+		if noted == nil {
+			return nil // Run tells of it
+		}
+	}
+	// Where it is told now, it need not be noted.
+	if err := s.tell(ctx, m); err != nil {
+		return &NotPublishedError{c, errors.Join(err, noted)}
+	}
+	return nil
 }
 
-// Unwrap returns ErrNotPublished and the reason.
-func (e *NotPublishedError) Unwrap() []error { return []error{ErrNotPublished, e.Err} }
+// rebuildable reports whether a Change with the same id can be made of what the store shows.
+func rebuildable(c *pb.Change) bool {
+	switch c.GetOp() {
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
+		return true
+	}
+	return false
+}
 
 // fits says whether the Change that comes of a draft can be a message, with room for
 // what the store will say.
 func (s *Store) fits(draft *pb.Change) error {
-	c := proto.CloneOf(draft)
-	c.Version, c.Etag = strings.Repeat("v", 1024), strings.Repeat("e", 1024)
+	c := draft.CloneVT()
+	c.Id, c.Version, c.Etag, c.Digests = s.longest.GetId(), s.longest.GetVersion(), s.longest.GetEtag(), s.longest.GetDigests()
 	c.Size, c.Provenance, c.Time = 1<<50, pb.Provenance_PROVENANCE_VERIFIED, record.Time(s.cfg.Now())
-	c.Digests = map[string]string{}
-	for _, alg := range s.with([]string{digest.SHA1}) {
-		c.Digests[alg] = strings.Repeat("0", digest.HexLen(alg))
-	}
-	_, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
-	if err != nil {
+	if _, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
 		return retry.Permanent(err)
 	}
 	return nil
 }
 
-func (s *Store) lineOf(key string) *line {
-	h := fnv.New32a()
-	h.Write([]byte(key))
-	return &s.lines[h.Sum32()%lineCount]
+// longestSaid returns what stores may say of an item, as long as it gets.
+func (s *Store) longestSaid() *pb.Change {
+	c := &pb.Change{
+		Id: strings.Repeat("0", 32), Version: strings.Repeat("v", 1024), Etag: strings.Repeat("e", 1024), Digests: map[string]string{},
+	}
+	for _, alg := range s.with([]string{digest.SHA1}) {
+		c.Digests[alg] = strings.Repeat("0", digest.HexLen(alg))
+	}
+	return c
 }

@@ -1,153 +1,252 @@
 package emit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"time"
 
-	"google.golang.org/protobuf/proto"
-
-	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/digest"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
-	"github.com/millrace/millrace/streams/storage"
 )
 
-// tell publishes a Change, after all of its item that wait, in the order of their times.
-func (s *Store) tell(ctx context.Context, t Ticket, c *pb.Change) error {
-	key := schemas.ItemKey(c.GetAccount(), c.GetSpace(), c.GetItem())
-	w := s.lineOf(key)
+// publish tells of the next Change of a lane, whose busy it has set. An error that is not
+// permanent leaves it where it is.
+func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) error {
+	err := s.send(ctx, e, c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.busy = false
+	defer s.arrange(l)
+	if err != nil && !retry.IsPermanent(err) {
+		s.failed(ctx, l, err)
+		return err
+	}
+	s.told, l.fails = s.told+1, 0
+	if s.away {
+		s.resume()
+	}
+	e.over, e.err = true, err
+	if e.done != nil {
+		close(e.done)
+	}
+	l.remove(e)
+	return err
+}
+
+// send publishes c and has the outbox forget it, or puts it aside.
+func (s *Store) send(ctx context.Context, e *entry, c *pb.Change) error {
+	if c == nil { // nobody waits for it, so it was left on disk
+		p, err := s.cfg.Outbox.Read(e.ticket)
+		if err != nil {
+			return fmt.Errorf("read what is to be told: %w", err)
+		}
+		c = p.Change
+	}
+	s.mu.Lock()
+	unnoted := e.unnoted
+	s.mu.Unlock()
+	if unnoted {
+		if err := s.note(ctx, e); err != nil {
+			return err
+		}
+	}
+	err := s.out.Publish(ctx, c)
+	switch {
+	case err == nil:
+		s.count.published()
+	case retry.IsPermanent(err):
+		// It is in nobody's way.
+		report := Report{Aside: true, Ticket: e.ticket, Pending: Pending{Change: c}, Err: err}
+		if rerr := s.cfg.Outbox.Report(report); rerr != nil {
+			return retry.Unavailable(fmt.Errorf("put aside what is refused (%w): %w", err, rerr))
+		}
+		s.count.putAside()
+		s.log.Error("a change is refused for good and lies aside", "id", c.GetId(), "op", c.GetOp().String(),
+			"space", c.GetSpace(), "item", c.GetItem(), "error", err)
+	default:
+		return err
+	}
+	if derr := s.cfg.Outbox.Done(e.ticket); derr != nil {
+		// If the process ends now it will be told again, which is telling it once.
+		s.unnoted(e.ticket)
+	}
+	return err
+}
+
+// failed notes that a lane could not be told of; s.mu is held.
+func (s *Store) failed(ctx context.Context, l *lane, err error) {
+	if ctx.Err() != nil { // of the caller's doing
+		return
+	}
+	l.fails++
+	l.retryAt = time.Now().Add(s.backoff(l.fails))
+	if !s.away {
+		s.away = true
+		s.log.Warn("changes are not acknowledged; they wait", "error", err)
+	}
+	s.count.failed()
+}
+
+// resume has lanes that failed tried again at once, now that others work; s.mu is held.
+func (s *Store) resume() {
+	s.away = false
+	now := time.Now()
+	if now.Sub(s.resumed) < longestRetry/6 { // some work, and some do not
+		return
+	}
+	s.resumed = now
+	for _, l := range s.later.lanes {
+		l.retryAt = now
+	}
+	s.log.Info("changes are acknowledged again", "items", len(s.lanes))
+}
+
+const longestRetry = 30 * time.Second
+
+func (s *Store) backoff(fails int) time.Duration {
+	return retry.Policy{Wait: s.cfg.Retry, MaxWait: longestRetry}.Backoff(min(fails, 16))
+}
+
+// tell has the Change of a mutation told, and those that come before it. It publishes
+// itself: nobody else may be there who would.
+func (s *Store) tell(ctx context.Context, m *mutation) error {
+	l, e := m.lane, m.entry
+	for {
+		s.mu.Lock()
+		if e.over {
+			s.mu.Unlock()
+			return e.err
+		}
+		n := l.next()
+		if n == nil {
+			changed := l.changed()
+			s.mu.Unlock()
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		c := s.take(l, n)
+		s.mu.Unlock()
+		if err := s.publish(ctx, l, n, c); err != nil && !retry.IsPermanent(err) {
+			return err
+		}
+	}
+}
+
+// take makes the caller the one who publishes an entry; s.mu is held.
+func (s *Store) take(l *lane, e *entry) *pb.Change {
+	l.busy = true
+	s.arrange(l)
+	return e.change
+}
+
+// tellSoon waits until the Change of a mutation is told, but not long: the outbox has it.
+func (s *Store) tellSoon(ctx context.Context, m *mutation) (told bool, err error) {
+	e := m.entry
+	if !s.running.Load() {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Wait)
+		defer cancel()
+		_ = s.tell(ctx, m) // e says how it went
+		return s.unload(e)
+	}
+	s.mu.Lock()
+	before := s.told
+	if e.over || s.away {
+		s.mu.Unlock()
+		return s.unload(e)
+	}
+	e.done = make(chan struct{})
+	s.mu.Unlock()
+	patience := time.NewTimer(s.cfg.Wait)
+	defer patience.Stop()
 	select {
-	case w.held <- struct{}{}:
+	case <-e.done:
 	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	defer func() { <-w.held }()
-	queue := append(w.waiting[key], Pending{Ticket: t, Change: c})
-	slices.SortStableFunc(queue, func(a, b Pending) int {
-		if c := a.Change.GetTime().AsTime().Compare(b.Change.GetTime().AsTime()); c != 0 {
-			return c
+	case <-patience.C:
+		s.mu.Lock()
+		if held := !m.lane.busy && m.lane.next() == nil; !held && s.told == before {
+			s.away = true // and not only this one waits for others of its item
 		}
-		return cmp.Compare(a.Ticket, b.Ticket)
-	})
-	queue = slices.CompactFunc(queue, func(a, b Pending) bool { return a.Ticket == b.Ticket })
-	var failed error
-	for len(queue) > 0 {
-		err := s.out.Publish(ctx, queue[0].Change)
-		if err != nil && !retry.IsPermanent(err) {
-			failed = err
-			break
-		}
-		if err != nil { // it stays in the outbox, and is in nobody's way
-			failed = errors.Join(failed, err)
-		} else if err := s.cfg.Outbox.Done(ctx, queue[0].Ticket); err != nil {
-			// It will be told again, which is telling it once.
-			failed = errors.Join(failed, fmt.Errorf("note what is told: %w", err))
-		}
-		queue = queue[1:]
+		s.mu.Unlock()
 	}
-	if w.waiting[key] = queue; len(queue) == 0 {
-		delete(w.waiting, key)
+	return s.unload(e)
+}
+
+// unload leaves a Change to the outbox, unless it is over.
+func (s *Store) unload(e *entry) (over bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.over && e.err != nil {
+		return true, &NotPublishedError{e.change, e.err}
 	}
-	return failed
+	if !e.over {
+		e.change = nil
+	}
+	return e.over, nil
 }
 
 // Flush looks into mutations of which nobody knows what came of them, and publishes
-// what waits. It goes on after a failure, and returns all.
+// what waits. It goes on after a failure, and returns all. Mutations whose callers
+// wait are left to them.
 func (s *Store) Flush(ctx context.Context) error {
-	var failed []error
-	for p, err := range s.cfg.Outbox.Pending(ctx) {
-		if err != nil {
-			return errors.Join(append(failed, fmt.Errorf("read the outbox: %w", err))...)
-		}
+	failed := s.resolveOrphans(ctx)
+	s.mu.Lock()
+	lanes := slices.Concat(s.ready.lanes, s.later.lanes)
+	slices.SortFunc(lanes, func(a, b *lane) int { return int(int64(a.first) - int64(b.first)) })
+	s.mu.Unlock()
+	for _, l := range lanes {
 		if ctx.Err() != nil {
 			return errors.Join(append(failed, context.Cause(ctx))...)
 		}
-		s.mu.Lock()
-		live := s.live[p.Intent.Draft.GetSequence()]
-		s.mu.Unlock()
-		switch {
-		case live: // its caller will
-		case p.Change != nil:
-			failed = append(failed, s.tell(ctx, p.Ticket, p.Change))
-		default:
-			failed = append(failed, s.resolve(ctx, p, nil))
-		}
+		failed = append(failed, s.drain(ctx, l))
 	}
+	s.finish()
 	return errors.Join(failed...)
 }
 
-// resolve looks at the store to find out what came of a mutation, and tells of it. An
-// error leaves it in the outbox. came is what was streamed, where that is known.
-func (s *Store) resolve(ctx context.Context, p Pending, came *content) error {
-	c, err := s.look(ctx, p.Intent, came)
-	if err != nil {
-		return err
-	}
-	if c != nil {
-		record.Seal(c)
-	}
-	if err := s.cfg.Outbox.Outcome(ctx, p.Ticket, c); err != nil || c == nil {
-		return err
-	}
-	return s.tell(ctx, p.Ticket, c)
-}
-
-// look returns the Change that tells of an intent that was carried out, nil for one that
-// was not. Where nobody can say, it is the state that is seen, on nobody's behalf.
-func (s *Store) look(ctx context.Context, in Intent, came *content) (*pb.Change, error) {
-	d := in.Draft
-	if d.GetItem() == "" {
-		return s.lookAtSpace(ctx, d)
-	}
-	o, err := s.inner.Stat(ctx, d.GetSpace(), d.GetItem())
-	absent := errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace)
-	if absent {
-		err = s.inner.Marker(ctx) // absence is a fact only in the store that it should be
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look at item %q: %w", d.GetItem(), err)
-	}
-	switch {
-	case d.GetOp() == pb.Op_OP_SET_PROPERTIES:
-		if absent || o.Properties.MediaType != d.GetMediaType() || !maps.Equal(o.Properties.User, d.GetProperties()) {
-			return nil, nil
+// drain tells of all that can be told of in a lane.
+func (s *Store) drain(ctx context.Context, l *lane) error {
+	var failed error
+	for {
+		s.mu.Lock()
+		e := l.next()
+		if e == nil {
+			s.mu.Unlock()
+			return failed
 		}
-		return s.undated(s.stored(d, o)), nil
-	case absent && d.GetOp() == pb.Op_OP_DELETE && in.Before != nil:
-		return s.deleted(d, storage.Deleted{Object: *in.Before, Time: s.cfg.Now()}), nil
-	case absent:
-		return nil, nil // what was never there, or is gone again by another's hand
-	case in.Before != nil && in.Before.Version == o.Version, in.Before == nil && d.GetOp() == pb.Op_OP_DELETE:
-		return nil, nil
-	case came != nil && o.Size == came.size && o.Digests.Compare(came.digests) == digest.Agree:
-		return s.stored(d, o), nil
+		c := s.take(l, e)
+		s.mu.Unlock()
+		err := s.publish(ctx, l, e, c)
+		failed = errors.Join(failed, err)
+		if err != nil && !retry.IsPermanent(err) {
+			return failed
+		}
 	}
-	if s.cfg.Undecided != nil {
-		s.cfg.Undecided(in)
-	}
-	c := s.stored(d, o)
-	c.Op, c.Origin, c.User = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_SWEEP, ""
-	return c, nil
 }
 
-func (s *Store) lookAtSpace(ctx context.Context, d *pb.Change) (*pb.Change, error) {
-	o, err := s.inner.StatSpace(ctx, d.GetSpace())
-	absent := errors.Is(err, storage.ErrNoSpace)
-	if err != nil && !absent {
-		return nil, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
+// unnoted remembers that the outbox could not forget a mutation.
+func (s *Store) unnoted(t Ticket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unfinished = append(s.unfinished, t)
+}
+
+// finish has the outbox note what it could not note when it was told.
+func (s *Store) finish() {
+	s.mu.Lock()
+	tickets := s.unfinished
+	s.unfinished = nil
+	s.mu.Unlock()
+	if len(tickets) == 0 {
+		return
 	}
-	done := !absent && maps.Equal(o.Properties, d.GetProperties()) && maps.Equal(o.ACL, d.GetAcl())
-	if d.GetOp() == pb.Op_OP_DELETE_SPACE {
-		done = absent
-	}
-	if !done {
-		return nil, nil
-	}
-	return s.undated(proto.CloneOf(d)), nil
+	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool { return s.cfg.Outbox.Done(t) == nil })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unfinished = append(tickets, s.unfinished...)
 }

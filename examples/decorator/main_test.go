@@ -1,0 +1,74 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// Files are stored while Kafka is away, and told of by the next run; the item is the path.
+func TestDecorator(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	var names []string
+	for i := range 20 {
+		name := fmt.Sprintf("in/%02d.txt", i)
+		names = append(names, name)
+		if err := os.MkdirAll("in", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, outbox := filepath.Join(dir, "store"), filepath.Join(dir, "outbox")
+	decorate := func(brokers, stdin string, args ...string) (code int, out string) {
+		var stdout, stderr bytes.Buffer
+		code = run(t.Context(), append([]string{"-brokers", brokers, "-root", root, "-outbox", outbox, "-user", "ann", "-wait", "2s"}, args...),
+			strings.NewReader(stdin), &stdout, &stderr)
+		return code, stdout.String() + stderr.String()
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") // and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := l.Addr().String()
+	l.Close()
+	if code, out := decorate(nobody, strings.Join(names[:15], "\n")); code != 0 || !strings.Contains(out, "15 stored, 16 changes wait") {
+		t.Fatalf("without Kafka: exit code %d: %s", code, out)
+	}
+	b := kafkatest.New(t, kafkatest.Options{RealTime: true, Loopback: true})
+	brokers := strings.Join(b.Config().Brokers, ",")
+	code, out := decorate(brokers, "", append([]string{"in/none.txt"}, names[15:]...)...)
+	if code != 1 || !strings.Contains(out, "5 stored, 0 changes wait") || !strings.Contains(out, "in/none.txt") {
+		t.Fatalf("with Kafka: exit code %d: %s", code, out)
+	}
+	told := map[string]*pb.Change{}
+	for _, body := range b.Bodies(schemas.Changes) {
+		c := body.(*pb.Change)
+		told[c.GetItem()] = c
+	}
+	if len(told) != 21 || told[""].GetOp() != pb.Op_OP_CREATE_SPACE {
+		t.Errorf("got changes of %d items, want of 20 and the space", len(told))
+	}
+	for _, name := range names {
+		c := told[name]
+		if c.GetOp() != pb.Op_OP_ADD || c.GetSize() != int64(len(name)) || c.GetUser() != "ann" || c.GetDigests()["sha256"] == "" {
+			t.Errorf("%s: got %v", name, c)
+		}
+		if got, err := os.ReadFile(filepath.Join(root, "files", name)); err != nil || string(got) != name {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+	}
+	if code, _ := decorate(brokers, "", "-root", ""); code != 2 {
+		t.Errorf("without a root: exit code %d", code)
+	}
+}

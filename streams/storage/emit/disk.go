@@ -1,0 +1,170 @@
+package emit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A disk is the directory of an outbox: what may fail at any step, and forget what was not synced.
+type disk interface {
+	// names returns the files, in no order.
+	names() ([]string, error)
+	// open opens a file; with create it is made, and must not be there.
+	open(name string, create bool) (diskFile, error)
+	rename(from, to string) error
+	remove(name string) error
+	// sync has made, renamed and removed files on disk.
+	sync() error
+}
+
+type diskFile interface {
+	readWriterAt
+	io.Closer
+	Sync() error
+	Truncate(size int64) error
+	size() (int64, error)
+}
+
+type readWriterAt interface {
+	io.ReaderAt
+	io.WriterAt
+}
+
+// A directory is a disk, and locked.
+type directory struct {
+	path string
+	lock *os.File
+}
+
+var _ disk = (*directory)(nil)
+
+// ErrLocked is what an error wraps where another has the outbox open.
+var ErrLocked = errors.New("outbox is in use")
+
+const lockName = "lock"
+
+// openDirectory makes a directory where it is missing, and locks it.
+func openDirectory(path string) (*directory, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make outbox: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock outbox: %w", err)
+	}
+	if err := flock(lock); err != nil {
+		defer lock.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock outbox %s: %w", path, err)
+		}
+		return nil, fmt.Errorf("outbox %s: %w by %s", path, ErrLocked, holder(lock))
+	}
+	pid := strconv.Itoa(os.Getpid()) + "\n"
+	if err := errors.Join(lock.Truncate(0), writeAt(lock, []byte(pid), 0)); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("lock outbox %s: %w", path, err)
+	}
+	return &directory{path, lock}, nil
+}
+
+func flock(f *os.File) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// holder names the process that has the lock, as far as it is known.
+func holder(lock *os.File) string {
+	b, err := io.ReadAll(io.NewSectionReader(lock, 0, 32))
+	pid, perr := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || perr != nil {
+		return "another process"
+	}
+	if pid == os.Getpid() {
+		return "this process"
+	}
+	return "process " + strconv.Itoa(pid)
+}
+
+func writeAt(f io.WriterAt, b []byte, at int64) error {
+	_, err := f.WriteAt(b, at)
+	return err
+}
+
+func (d *directory) names() ([]string, error) {
+	f, err := os.Open(d.path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+func (d *directory) open(name string, create bool) (diskFile, error) {
+	flags := os.O_RDWR
+	if create {
+		flags |= os.O_CREATE | os.O_EXCL
+	}
+	f, err := os.OpenFile(filepath.Join(d.path, name), flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+func (d *directory) rename(from, to string) error {
+	return os.Rename(filepath.Join(d.path, from), filepath.Join(d.path, to))
+}
+
+func (d *directory) remove(name string) error { return os.Remove(filepath.Join(d.path, name)) }
+
+func (d *directory) sync() error {
+	f, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// osFile is an os.File whose length is of the disk's own making.
+type osFile struct{ *os.File }
+
+var _ diskFile = osFile{}
+
+func (f osFile) size() (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return st.Size(), nil
+}
+
+// Sync has the file's bytes on disk, and its length; nobody needs its times.
+func (f osFile) Sync() error {
+	conn, err := f.SyscallConn() // which keeps it open meanwhile
+	if err != nil {
+		return err
+	}
+	var serr error
+	if err := conn.Control(func(fd uintptr) {
+		for serr = unix.Fdatasync(int(fd)); serr == unix.EINTR; {
+			serr = unix.Fdatasync(int(fd))
+		}
+	}); err != nil {
+		return err
+	}
+	if serr != nil {
+		return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: serr}
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package emit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+)
+
+// A ram is a disk in memory that fails, or stops, at a step that is told, and knows what a
+// machine without power would have left of it.
+type ram struct {
+	mu    sync.Mutex // guards all
+	files map[string]*ramFile
+	named map[string]*ramFile // what is on disk of the names
+	steps int
+	// failAt is the step that fails with err: only that, or all from there on where stop is set.
+	failAt int
+	err    error
+	stop   bool
+	did    bool // what fails is done all the same
+}
+
+type ramFile struct {
+	d      *ram
+	bytes  []byte
+	synced []byte
+}
+
+var errStep = errors.New("scripted step")
+
+func newRAM() *ram {
+	return &ram{files: map[string]*ramFile{}, named: map[string]*ramFile{}, err: errStep}
+}
+
+// step counts; d.mu is held.
+func (d *ram) step() (do bool, err error) {
+	d.steps++
+	if d.failAt == 0 || d.steps != d.failAt && !(d.stop && d.steps > d.failAt) {
+		return true, nil
+	}
+	return d.did && d.steps == d.failAt, d.err
+}
+
+func (d *ram) stopped() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stop && d.failAt > 0 && d.steps >= d.failAt
+}
+
+// left returns a disk with what is there when the process was killed, or when the machine was.
+func (d *ram) left(power bool, random *rand.Rand) *ram {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := newRAM()
+	names := d.files
+	if power {
+		names = d.named
+	}
+	for name, f := range names {
+		b := f.bytes
+		if power {
+			b = slices.Clone(f.synced)
+			if unsynced := len(f.bytes) - len(b); unsynced > 0 { // some of it, and holes
+				keep := f.bytes[len(b) : len(b)+random.IntN(unsynced+1)]
+				keep = slices.Clone(keep)
+				if len(keep) > 8 && random.IntN(2) == 0 {
+					at := random.IntN(len(keep))
+					clear(keep[at:min(len(keep), at+random.IntN(64))])
+				}
+				b = append(b, keep...)
+			}
+		}
+		n.files[name] = &ramFile{n, slices.Clone(b), slices.Clone(b)}
+	}
+	n.named = maps.Clone(n.files)
+	return n
+}
+
+func (d *ram) names() ([]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.files)), nil
+}
+
+func (d *ram) open(name string, create bool) (diskFile, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.files[name]
+	switch {
+	case !create && f == nil:
+		return nil, fmt.Errorf("open %s: %w", name, fs.ErrNotExist)
+	case !create:
+		return f, nil
+	case f != nil:
+		return nil, fmt.Errorf("open %s: %w", name, fs.ErrExist)
+	}
+	do, err := d.step()
+	if do {
+		f = &ramFile{d: d}
+		d.files[name] = f
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (d *ram) rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	do, err := d.step()
+	if do {
+		d.files[to] = d.files[from]
+		delete(d.files, from)
+	}
+	return err
+}
+
+func (d *ram) remove(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.files[name] == nil {
+		return fs.ErrNotExist
+	}
+	do, err := d.step()
+	if do {
+		delete(d.files, name)
+	}
+	return err
+}
+
+func (d *ram) sync() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	do, err := d.step()
+	if do {
+		d.named = maps.Clone(d.files)
+	}
+	return err
+}
+
+func (f *ramFile) ReadAt(b []byte, at int64) (int, error) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	if at >= int64(len(f.bytes)) {
+		return 0, io.EOF
+	}
+	n := copy(b, f.bytes[at:])
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (f *ramFile) WriteAt(b []byte, at int64) (int, error) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	do, err := f.d.step()
+	if !do { // a part of it
+		b = b[:len(b)/2]
+	}
+	if need := int(at) + len(b); need > len(f.bytes) {
+		f.bytes = append(f.bytes, make([]byte, need-len(f.bytes))...)
+	}
+	return copy(f.bytes[at:], b), err
+}
+
+func (f *ramFile) Truncate(size int64) error {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	do, err := f.d.step()
+	if do {
+		f.bytes = f.bytes[:size]
+		f.synced = f.synced[:min(len(f.synced), int(size))]
+	}
+	return err
+}
+
+func (f *ramFile) Sync() error {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	do, err := f.d.step()
+	if do {
+		f.synced = slices.Clone(f.bytes)
+	}
+	return err
+}
+
+func (f *ramFile) size() (int64, error) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	return int64(len(f.bytes)), nil
+}
+
+func (f *ramFile) Close() error { return nil }

@@ -1,0 +1,561 @@
+package emit
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+func fileOn(t testing.TB, d disk, edit ...func(*FileConfig)) *File {
+	t.Helper()
+	f, err := tryFile(d, edit...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func tryFile(d disk, edit ...func(*FileConfig)) (*File, error) {
+	cfg := FileConfig{Dir: "x"}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	return openFile(cfg, d)
+}
+
+func intentOf(item string) Intent {
+	return Intent{
+		Draft:  &pb.Change{Op: pb.Op_OP_UPDATE, Account: "acme", Store: "1", Space: sp, Item: item, User: "ann"},
+		Before: &pb.Change{Account: "acme", Store: "1", Space: sp, Item: item, Version: "0", Size: 7},
+		Began:  time.UnixMilli(1_700_000_000_000),
+	}
+}
+
+func changeOf(item string, ms int64) *pb.Change {
+	return &pb.Change{
+		Op: pb.Op_OP_UPDATE, Account: "acme", Store: "1", Space: sp, Item: item, Id: "x", Version: fmt.Sprint(ms),
+		Time: timestamppb.New(time.UnixMilli(ms)),
+	}
+}
+
+func intend(t testing.TB, f *File, item string) Ticket {
+	t.Helper()
+	ticket, err := f.Intend(t.Context(), intentOf(item))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ticket
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// state is all that an outbox holds, to compare.
+func state(t testing.TB, f *File) (all []string) {
+	t.Helper()
+	for h := range f.Held() {
+		p, err := f.Read(h.Ticket)
+		must(t, err)
+		s := fmt.Sprintf("%d %s settled %d crowded %v", h.Ticket, h.Key, h.Settled, h.Crowded)
+		if p.Came != nil {
+			s += fmt.Sprintf(" came %d", p.Came.Size)
+		}
+		if p.Change != nil {
+			s += " change " + p.Change.GetVersion()
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func TestFileKeeps(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "outbox")
+	f, err := OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	if !f.Durable() {
+		t.Error("it says that it is not durable")
+	}
+	a, b, c, d := intend(t, f, "a"), intend(t, f, "b"), intend(t, f, "c"), intend(t, f, "d")
+	e := intend(t, f, "a") // while another of a is under way
+	must(t, f.Content(b, Content{digest.Set{"md5": "00"}, 5}))
+	settled, err := f.Outcome(c, changeOf("c", 1_700_000_000_005))
+	must(t, err)
+	_, err = f.Outcome(d, nil)
+	must(t, err)
+	must(t, f.Safe(t.Context()))
+	x := intend(t, f, "x")
+	_, err = f.Outcome(x, changeOf("x", 1))
+	must(t, err)
+	must(t, f.Done(x))
+	must(t, f.Done(x))
+	must(t, f.Close())
+	must(t, f.Close())
+	if _, err := f.Intend(t.Context(), intentOf("z")); !errors.Is(err, errClosed) {
+		t.Errorf("Intend of a closed outbox: %v", err)
+	}
+
+	f, err = OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	defer f.Close()
+	want := []string{
+		fmt.Sprintf("%d acme/photos/a settled 0 crowded true", a), fmt.Sprintf("%d acme/photos/b settled 0 crowded false came 5", b),
+		fmt.Sprintf("%d acme/photos/c settled %d crowded false change 1700000000005", c, settled),
+		fmt.Sprintf("%d acme/photos/a settled 0 crowded true", e),
+	}
+	if got := state(t, f); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	p, err := f.Read(b)
+	must(t, err)
+	if w := intentOf("b"); !proto.Equal(p.Intent.Draft, w.Draft) || !proto.Equal(p.Intent.Before, w.Before) || !p.Intent.Began.Equal(w.Began) {
+		t.Errorf("got %+v, want %+v", p.Intent, w)
+	}
+	if next := intend(t, f, "n"); next <= x {
+		t.Errorf("got ticket %d, want one after %d", next, x)
+	}
+	if _, err := f.Read(d); !errors.Is(err, errNotHeld) {
+		t.Errorf("Read of what was not done: %v", err)
+	}
+}
+
+// One at a time, and of one store.
+func TestFileOwners(t *testing.T) {
+	dir := t.TempDir()
+	f, err := OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "this process") {
+		t.Errorf("a second opener: %v", err)
+	}
+	must(t, f.claim("acme/1"))
+	if err := f.claim("acme/1"); err == nil {
+		t.Error("it serves two")
+	}
+	intend(t, f, "a")
+	must(t, f.Close())
+	f, err = OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	if err := f.claim("acme/2"); err == nil || !strings.Contains(err.Error(), "acme/1") {
+		t.Errorf("another store's: %v", err)
+	}
+	must(t, f.claim("acme/1"))
+	must(t, f.Close())
+	// By another process.
+	flock := exec.CommandContext(t.Context(), "flock", "-n", filepath.Join(dir, lockName), "sh", "-c", "echo; read x")
+	in, err := flock.StdinPipe()
+	must(t, err)
+	out, err := flock.StdoutPipe()
+	must(t, err)
+	if err := flock.Start(); err != nil {
+		t.Skip("no flock(1)")
+	}
+	_, err = out.Read(make([]byte, 1))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, lockName), []byte("4711\n"), 0o600))
+	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "process 4711") {
+		t.Errorf("a second process: %v", err)
+	}
+	must(t, in.Close())
+	_ = flock.Wait()
+	if _, err := OpenFile(FileConfig{}); err == nil {
+		t.Error("no directory: got no error")
+	}
+}
+
+// segmentOf is the bytes of the only segment.
+func segmentOf(t testing.TB, d *ram) []byte {
+	t.Helper()
+	f := d.files[segmentName(1)]
+	if f == nil {
+		t.Fatal("there is no first segment")
+	}
+	return f.bytes
+}
+
+// diskOf has one segment.
+func diskOf(b []byte) *ram {
+	d := newRAM()
+	d.files[segmentName(1)] = &ramFile{d, slices.Clone(b), slices.Clone(b)}
+	d.named = d.files
+	return d
+}
+
+// notesOf returns where the notes of a segment end.
+func notesOf(t testing.TB, b []byte) (ends []int) {
+	t.Helper()
+	_, err := readSegment(b, true, func(_ note, at int64, size int32) error {
+		ends = append(ends, int(at)+int(size))
+		return nil
+	})
+	must(t, err)
+	return ends
+}
+
+// A segment that was cut anywhere, or ends in anything, holds what is whole of it.
+func TestTornAtEveryByte(t *testing.T) {
+	d := newRAM()
+	f := fileOn(t, d)
+	for i := range 4 {
+		ticket := intend(t, f, fmt.Sprint(i))
+		if i%2 == 0 {
+			must(t, f.Content(ticket, Content{Size: int64(i)}))
+			_, err := f.Outcome(ticket, changeOf(fmt.Sprint(i), int64(i)))
+			must(t, err)
+		}
+	}
+	b := segmentOf(t, d)
+	ends := notesOf(t, b)
+	if len(ends) != 8 {
+		t.Fatalf("got %d notes, want 8", len(ends))
+	}
+	whole := func(cut int) []string {
+		end := headerBytes
+		for _, e := range ends {
+			if e <= cut {
+				end = e
+			}
+		}
+		return state(t, fileOn(t, diskOf(b[:end])))
+	}
+	for cut := headerBytes; cut < len(b); cut++ {
+		want := whole(cut)
+		for name, rest := range map[string][]byte{
+			"cut": nil, "zeros": make([]byte, 100), "garbage": bytes.Repeat([]byte{0xa5}, 100), "other bytes": slices.Repeat([]byte{1, 0, 0, 0}, 64),
+		} {
+			same := 0 // of what replaces it
+			for same < len(rest) && cut+same < len(b) && rest[same] == b[cut+same] {
+				same++
+			}
+			want := want
+			if same > 0 {
+				want = whole(cut + same)
+			}
+			torn := diskOf(append(slices.Clone(b[:cut]), rest...))
+			f, err := tryFile(torn)
+			if err != nil {
+				t.Fatalf("%s at byte %d: %v", name, cut, err)
+			}
+			if got := state(t, f); !slices.Equal(got, want) {
+				t.Fatalf("%s at byte %d: got  %q\nwant %q", name, cut, got, want)
+			}
+			intend(t, f, "after")
+			if got := len(state(t, fileOn(t, torn.left(false, nil)))); got != len(want)+1 {
+				t.Fatalf("%s at byte %d: got %d held after a note and a restart, want %d", name, cut, got, len(want)+1)
+			}
+		}
+	}
+}
+
+// What was after a torn note, and was not on disk for certain, does not come back when the gap is filled.
+func TestTornWithMoreBehind(t *testing.T) {
+	d := newRAM()
+	f := fileOn(t, d)
+	ticket := intend(t, f, "a")
+	must(t, f.Content(ticket, Content{Size: 1}))
+	must(t, f.Content(ticket, Content{Size: 2}))
+	b := slices.Clone(segmentOf(t, d))
+	ends := notesOf(t, b)
+	b[ends[0]+noteBytes] ^= 1
+	torn := diskOf(b)
+	f = fileOn(t, torn)
+	must(t, f.Content(ticket, Content{Size: 3})) // as long as the one that is torn
+	want := []string{fmt.Sprintf("%d acme/photos/a settled 0 crowded false came 3", ticket)}
+	if got := state(t, fileOn(t, torn.left(false, nil))); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Bytes that were on disk for certain and are not as they were are never left out in silence.
+func TestDamagedAtEveryByte(t *testing.T) {
+	d := newRAM()
+	f := fileOn(t, d)
+	var tickets []Ticket
+	for i := range 3 {
+		tickets = append(tickets, intend(t, f, fmt.Sprint(i)))
+	}
+	b := segmentOf(t, d)
+	ends := notesOf(t, b)
+	for at := range b {
+		bad := slices.Clone(b)
+		bad[at] ^= 0x10
+		_, err := tryFile(diskOf(bad))
+		// Of the last note nobody later says that it was on disk.
+		if at < ends[1] && !errors.Is(err, ErrOutboxDamaged) && !errors.Is(err, ErrOutboxFormat) {
+			t.Fatalf("byte %d: got %v, want ErrOutboxDamaged", at, err)
+		}
+		if at >= ends[1] && err != nil {
+			t.Fatalf("byte %d, of the tail: %v", at, err)
+		}
+		if at < headerBytes || at >= ends[1] {
+			continue
+		}
+		dd := diskOf(bad)
+		f, err := tryFile(dd, func(c *FileConfig) { c.Salvage = true })
+		if err != nil {
+			t.Fatalf("salvage with byte %d: %v", at, err)
+		}
+		if got := len(state(t, f)); got != 2 {
+			t.Fatalf("salvage with byte %d: got %d held, want 2 of %v", at, got, tickets)
+		}
+		if dd.files[segmentName(1)+".damaged"] == nil {
+			t.Fatalf("salvage with byte %d: the damaged segment is gone: %v", at, dd.files)
+		}
+		intend(t, f, "after")
+		if got := len(state(t, fileOn(t, dd.left(false, nil)))); got != 3 {
+			t.Fatalf("after salvage with byte %d and a restart: got %d held, want 3", at, got)
+		}
+	}
+}
+
+func TestFormats(t *testing.T) {
+	d := newRAM()
+	intend(t, fileOn(t, d), "a")
+	newer := slices.Clone(segmentOf(t, d))
+	newer[8] = 2
+	if _, err := tryFile(diskOf(newer), func(c *FileConfig) { c.Salvage = true }); !errors.Is(err, ErrOutboxFormat) || !strings.Contains(err.Error(), "format 2") {
+		t.Errorf("a newer format: %v", err)
+	}
+	if _, err := tryFile(diskOf([]byte("what is this"))); !errors.Is(err, ErrOutboxDamaged) {
+		t.Errorf("no outbox: %v", err)
+	}
+	gap := diskOf(segmentOf(t, d))
+	gap.files[segmentName(3)] = gap.files[segmentName(1)]
+	if _, err := tryFile(gap); !errors.Is(err, ErrOutboxDamaged) {
+		t.Errorf("a segment is missing: %v", err)
+	}
+	renamed := newRAM()
+	renamed.files[segmentName(2)] = d.files[segmentName(1)]
+	if _, err := tryFile(renamed); !errors.Is(err, ErrOutboxDamaged) {
+		t.Errorf("a segment of another number: %v", err)
+	}
+}
+
+func FuzzReadSegment(f *testing.F) {
+	d := newRAM()
+	o := fileOn(f, d)
+	ticket, err := o.Intend(f.Context(), intentOf("a"))
+	must(f, err)
+	must(f, o.Content(ticket, Content{Size: 1}))
+	_, err = o.Outcome(ticket, changeOf("a", 1))
+	must(f, err)
+	f.Add(segmentOf(f, d))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o, err := tryFile(diskOf(b), func(c *FileConfig) { c.Salvage = true })
+		if err != nil {
+			return
+		}
+		before := state(t, o)
+		intend(t, o, "after")
+		if got := state(t, o); len(got) != len(before)+1 {
+			t.Errorf("got %q after %q and another", got, before)
+		}
+	})
+}
+
+// What is told does not stay on disk, though one mutation of long ago still waits.
+func TestFileDoesNotGrow(t *testing.T) {
+	d := newRAM()
+	f := fileOn(t, d, func(c *FileConfig) { c.Limit, c.Segment = 64<<10, 4<<10 })
+	old := intend(t, f, "old")
+	must(t, f.Content(old, Content{Size: 42}))
+	waits := intend(t, f, "waits")
+	_, err := f.Outcome(waits, changeOf("waits", 1))
+	must(t, err)
+	for i := range 500 {
+		ticket := intend(t, f, fmt.Sprint(i))
+		_, err := f.Outcome(ticket, changeOf(fmt.Sprint(i), int64(i)))
+		must(t, err)
+		must(t, f.Done(ticket))
+		size := 0
+		for _, x := range d.files {
+			size += len(x.bytes)
+		}
+		if size > 4*4<<10 {
+			t.Fatalf("%d bytes in %d files after %d mutations that are told", size, len(d.files), i)
+		}
+	}
+	want := state(t, f)
+	if len(want) != 2 || !strings.Contains(want[0], "came 42") {
+		t.Fatalf("got %q, want the two that wait", want)
+	}
+	must(t, f.Close())
+	if got := state(t, fileOn(t, d)); !slices.Equal(got, want) {
+		t.Errorf("after a restart: got %q, want %q", got, want)
+	}
+}
+
+func TestFileFull(t *testing.T) {
+	d := newRAM()
+	f := fileOn(t, d, func(c *FileConfig) { c.Limit = 100 << 10 })
+	var tickets []Ticket
+	for {
+		ticket, err := f.Intend(t.Context(), intentOf("a"))
+		if err != nil {
+			if !errors.Is(err, ErrOutboxFull) || retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Fatalf("got %v, want ErrOutboxFull, as unavailable", err)
+			}
+			break
+		}
+		// What was intended can always be noted.
+		_, err = f.Outcome(ticket, changeOf("a", 1))
+		must(t, err)
+		tickets = append(tickets, ticket)
+	}
+	if n := len(tickets); n < 200 || f.Stats().Bytes > 100<<10 {
+		t.Errorf("%d in %d bytes", n, f.Stats().Bytes)
+	}
+	for _, ticket := range tickets[:100] {
+		must(t, f.Done(ticket))
+	}
+	intend(t, f, "b")
+	// Reports take room too, until they are moved away.
+	must(t, f.Report(Report{Aside: true, Pending: Pending{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}}, Err: errors.New("x")}))
+	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrOutboxFull) {
+		t.Errorf("with reports: got %v, want ErrOutboxFull", err)
+	}
+	must(t, d.remove(asideName))
+	intend(t, f, "c")
+}
+
+// After an fsync that failed nothing is noted any more; who was on disk before is.
+func TestFsyncFails(t *testing.T) {
+	d := newRAM()
+	f := fileOn(t, d)
+	a := intend(t, f, "a")
+	d.failAt = d.steps + 2 // the write goes well
+	if _, err := f.Intend(t.Context(), intentOf("b")); !errors.Is(err, ErrOutboxFailed) || !errors.Is(err, errStep) {
+		t.Errorf("got %v, want ErrOutboxFailed and why", err)
+	}
+	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrOutboxFailed) || retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("the next: got %v, want ErrOutboxFailed, as unavailable", err)
+	}
+	if _, err := f.Outcome(a, changeOf("a", 1)); !errors.Is(err, ErrOutboxFailed) {
+		t.Errorf("an outcome: got %v, want ErrOutboxFailed", err)
+	}
+	if err := f.Done(a); !errors.Is(err, ErrOutboxFailed) {
+		t.Errorf("done: got %v, want ErrOutboxFailed", err)
+	}
+	if f.Stats().Err == nil {
+		t.Error("Stats do not say so")
+	}
+	if got := state(t, fileOn(t, d.left(true, rand.New(rand.NewPCG(1, 1))))); len(got) != 1 && len(got) != 2 {
+		t.Errorf("after a restart: got %q, want a, and b perhaps", got)
+	}
+}
+
+// A write that fails, or is said to, is not noted, and what comes after it is.
+func TestWriteFails(t *testing.T) {
+	for _, did := range []bool{false, true} {
+		for _, cause := range []error{errStep, unix.ENOSPC} {
+			t.Run(fmt.Sprintf("done %v %v", did, cause), func(t *testing.T) {
+				d := newRAM()
+				f := fileOn(t, d)
+				a := intend(t, f, "a")
+				d.failAt, d.did, d.err = d.steps+1, did, cause
+				_, err := f.Intend(t.Context(), intentOf("b"))
+				if !errors.Is(err, cause) || (retry.ClassOf(err) == retry.ClassUnavailable) != (cause == unix.ENOSPC) {
+					t.Errorf("got %v, of class %v", err, retry.ClassOf(err))
+				}
+				c := intend(t, f, "c")
+				got := state(t, f)
+				if len(got) != 2 || !slices.Equal(got, state(t, fileOn(t, d.left(false, nil)))) {
+					t.Errorf("got %q, then %q after a restart, want %d and %d", got, state(t, fileOn(t, d.left(false, nil))), a, c)
+				}
+			})
+		}
+	}
+}
+
+// Many share an fsync.
+func TestGroupSync(t *testing.T) {
+	f, err := OpenFile(FileConfig{Dir: t.TempDir()})
+	must(t, err)
+	defer f.Close()
+	var syncs atomic.Int64
+	f.observe(func(time.Duration) { syncs.Add(1) })
+	var wg sync.WaitGroup
+	const callers, each = 32, 20
+	for i := range callers {
+		wg.Go(func() {
+			for n := range each {
+				ticket, err := f.Intend(t.Context(), intentOf(fmt.Sprint(i, n)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := f.Done(ticket); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := syncs.Load(); got == 0 || got > callers*each/2 {
+		t.Errorf("got %d fsyncs of %d intents", got, callers*each)
+	}
+	if got := f.Stats().Held; got != 0 {
+		t.Errorf("got %d held", got)
+	}
+}
+
+func TestReports(t *testing.T) {
+	dir := t.TempDir()
+	f, err := OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	must(t, f.Report(Report{Aside: true, Ticket: 1, Pending: Pending{Change: changeOf("a", 1)}, Err: errors.New("too large")}))
+	must(t, f.Report(Report{Ticket: 2, Pending: Pending{Intent: intentOf("b"), Came: &Content{Size: 3}}}))
+	must(t, f.Report(Report{Ticket: 3, Pending: Pending{Intent: intentOf("c")}}))
+	for name, want := range map[string][]string{asideName: {"too large", `"item":"a"`}, undecidedName: {`"user":"ann"`, `"came":{`, `"ticket":3`}} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		must(t, err)
+		for _, w := range want {
+			if !strings.Contains(strings.ReplaceAll(string(b), ": ", ":"), w) {
+				t.Errorf("%s: no %s in %s", name, w, b)
+			}
+		}
+	}
+	if s := f.Stats(); s.Aside != 1 || s.Undecided != 2 {
+		t.Errorf("got %+v", s)
+	}
+	must(t, f.Close())
+	// A line that was torn is one of its own.
+	half, err := os.OpenFile(filepath.Join(dir, asideName), os.O_APPEND|os.O_WRONLY, 0)
+	must(t, err)
+	_, err = half.WriteString(`{"ticket":`)
+	must(t, err)
+	must(t, half.Close())
+	f, err = OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	defer f.Close()
+	must(t, f.Report(Report{Aside: true, Ticket: 4, Pending: Pending{Change: changeOf("d", 1)}, Err: errors.New("x")}))
+	b, err := os.ReadFile(filepath.Join(dir, asideName))
+	must(t, err)
+	if lines := strings.Split(strings.TrimSpace(string(b)), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[2], `{"ticket":4`) {
+		t.Errorf("got %q", lines)
+	}
+	if s := f.Stats(); s.Undecided != 2 {
+		t.Errorf("after a restart: got %+v", s)
+	}
+}

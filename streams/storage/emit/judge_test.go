@@ -1,0 +1,90 @@
+package emit
+
+import (
+	"testing"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+)
+
+func TestJudge(t *testing.T) {
+	const md5a, md5b = "0cc175b9c0f1b6a831c399e269772661", "92eb5ffee6ae2fec3ad71c777531578f"
+	item := func(version, md5, media string) *pb.Change {
+		return &pb.Change{Item: "i", Version: version, Size: 1, Digests: map[string]string{"md5": md5}, MediaType: media}
+	}
+	space := func(v string) *pb.Change { return &pb.Change{Properties: map[string]string{"k": v}} }
+	upper := &pb.Change{Item: "i", Version: "1", Properties: map[string]string{"K": "v"}}
+	one, two, bare := item("1", md5a, ""), item("2", md5b, ""), &pb.Change{Item: "i", Version: "2", Size: 1}
+	cameA, cameB := &Content{digest.Set{"md5": md5a}, 1}, &Content{digest.Set{"md5": md5b}, 1}
+	longer := &Content{digest.Set{"md5": md5b}, 2}
+	const put, del, set = pb.Op_OP_UPDATE, pb.Op_OP_DELETE, pb.Op_OP_SET_PROPERTIES
+	const create, gone, acl = pb.Op_OP_CREATE_SPACE, pb.Op_OP_DELETE_SPACE, pb.Op_OP_SET_ACL
+	tests := map[string]struct {
+		op        pb.Op
+		draft     *pb.Change
+		was, seen *pb.Change
+		came      *Content
+		crowded   bool
+		want      verdict
+	}{
+		"put, nothing there":                  {op: put, want: notDone},
+		"put, nothing there, not alone":       {op: put, crowded: true, want: undecided},
+		"put, what came is there":             {op: put, came: cameA, seen: one, want: done},
+		"put, what came is there, not alone":  {op: put, came: cameA, seen: one, crowded: true, want: done},
+		"put, what came replaced what was":    {op: put, was: one, came: cameB, seen: two, want: done},
+		"put, what was is there":              {op: put, was: one, came: cameB, seen: one, want: notDone},
+		"put, what was, of the same bytes":    {op: put, was: one, came: cameA, seen: one, want: notDone},
+		"put, what was is there, not alone":   {op: put, was: one, came: cameB, seen: one, crowded: true, want: notDone},
+		"put, other bytes are there":          {op: put, was: one, came: cameA, seen: two, want: undecided},
+		"put, other length":                   {op: put, was: one, came: longer, seen: two, want: undecided},
+		"put, nobody knows what came":         {op: put, was: one, seen: two, want: undecided},
+		"put, nothing to compare":             {op: put, was: one, came: cameB, seen: bare, want: undecided},
+		"put, what was is gone":               {op: put, was: one, came: cameB, want: undecided},
+		"delete, gone":                        {op: del, was: one, want: done},
+		"delete, gone, not alone":             {op: del, was: one, crowded: true, want: undecided},
+		"delete, there":                       {op: del, was: one, seen: one, want: notDone},
+		"delete, there, not alone":            {op: del, was: one, seen: one, crowded: true, want: notDone},
+		"delete, another is there":            {op: del, was: one, seen: two, want: undecided},
+		"delete of nothing":                   {op: del, want: notDone},
+		"delete of nothing, something there":  {op: del, seen: one, want: notDone},
+		"delete of nothing, not alone":        {op: del, crowded: true, want: undecided},
+		"properties, set":                     {op: set, draft: item("", "", "b"), was: one, seen: item("1", md5a, "b"), want: done},
+		"properties, set, not alone":          {op: set, draft: item("", "", "b"), was: one, seen: item("1", md5a, "b"), crowded: true, want: undecided},
+		"properties, set by another version":  {op: set, draft: item("", "", "b"), was: one, seen: item("2", md5a, "b"), want: done},
+		"properties, not set":                 {op: set, draft: item("", "", "b"), was: one, seen: one, want: notDone},
+		"properties, as they were":            {op: set, draft: item("", "", "b"), was: item("1", md5a, "b"), seen: item("1", md5a, "b"), want: undecided},
+		"properties, others":                  {op: set, draft: item("", "", "b"), was: one, seen: item("1", md5a, "c"), want: undecided},
+		"properties, other bytes":             {op: set, draft: item("", "", "b"), was: one, seen: item("2", md5b, "b"), want: undecided},
+		"properties, gone":                    {op: set, draft: item("", "", "b"), was: one, want: undecided},
+		"properties of nothing":               {op: set, draft: item("", "", "b"), want: notDone},
+		"properties, names have no case here": {op: set, draft: upper, was: &pb.Change{Item: "i", Version: "1"}, seen: &pb.Change{Item: "i", Version: "1", Properties: map[string]string{"k": "v"}}, want: done},
+		"space created":                       {op: create, draft: space("1"), seen: space("1"), want: done},
+		"space created, not alone":            {op: create, draft: space("1"), seen: space("1"), crowded: true, want: undecided},
+		"space not created":                   {op: create, draft: space("1"), want: notDone},
+		"space was there":                     {op: create, draft: space("1"), was: space("1"), seen: space("1"), want: notDone},
+		"space created otherwise":             {op: create, draft: space("1"), seen: space("2"), want: undecided},
+		"space deleted":                       {op: gone, was: space("1"), want: done},
+		"space deleted, not alone":            {op: gone, was: space("1"), crowded: true, want: undecided},
+		"space not deleted":                   {op: gone, was: space("1"), seen: space("1"), want: notDone},
+		"space was not there":                 {op: gone, want: notDone},
+		"space set":                           {op: acl, draft: space("2"), was: space("1"), seen: space("2"), want: done},
+		"space not set":                       {op: acl, draft: space("2"), was: space("1"), seen: space("1"), want: notDone},
+		"space as it was":                     {op: acl, draft: space("1"), was: space("1"), seen: space("1"), want: undecided},
+		"space set otherwise":                 {op: acl, draft: space("2"), was: space("1"), seen: space("3"), want: undecided},
+		"space gone":                          {op: acl, draft: space("2"), was: space("1"), want: undecided},
+		"something else":                      {op: pb.Op_OP_READ, want: undecided},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			draft := &pb.Change{}
+			if tt.draft != nil {
+				draft = tt.draft.CloneVT()
+			}
+			draft.Op = tt.op
+			got := judge(Intent{Draft: draft, Before: tt.was, Crowded: tt.crowded}, tt.came, tt.seen, tt.draft == upper)
+			if got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,347 @@
+package emit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
+)
+
+// childEnv has the test binary be a program that stores through emit, and not run tests. It is the
+// directory that the program works in.
+const childEnv = "MILLRACE_TEST_EMIT_DIR"
+
+// drainEnv has the program tell of what is left, and end.
+const drainEnv = "MILLRACE_TEST_EMIT_DRAIN"
+
+// killsEnv is how often the program is killed [12].
+const killsEnv = "MILLRACE_TEST_EMIT_KILLS"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		if err := child(context.Background(), dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// logged is a file of JSON lines, whole where the process was killed after them.
+type logged struct {
+	mu sync.Mutex
+	f  *os.File
+}
+
+func openLog(name string) (*logged, error) {
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	return &logged{f: f}, err
+}
+
+func (l *logged) write(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err = l.f.Write(append(b, '\n'))
+	return err
+}
+
+// published is what the test needs of a Change.
+type published struct {
+	ID, Op, Item, Version, Media, Origin string
+	MS                                   int64
+}
+
+// flaky publishes to a file; of every 60 ms it is away for 20.
+type flaky struct{ log *logged }
+
+func (p flaky) Publish(_ context.Context, c *pb.Change) error {
+	if time.Now().UnixMilli()%60 < 20 && os.Getenv(drainEnv) == "" {
+		return errors.New("away")
+	}
+	return p.log.write(published{
+		c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetMediaType(), c.GetOrigin().String(), c.GetTime().AsTime().UnixMilli(),
+	})
+}
+
+// A deedDone is a line of what was done for certain: known from the store's answer, or seen at a start.
+type deedDone struct{ Op, Item, Version, Media string }
+
+// logging is a store that logs what it did.
+type logging struct {
+	storage.Store
+	log *logged
+}
+
+func (l logging) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	obj, err := l.Store.Put(ctx, space, item, r, o)
+	if err == nil {
+		err = l.log.write(deedDone{"PUT", item, obj.Version, ""})
+	}
+	return obj, err
+}
+
+func (l logging) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+	d, err := l.Store.Delete(ctx, space, item, o)
+	if err == nil {
+		err = l.log.write(deedDone{"DELETE", item, d.Object.Version, ""})
+	}
+	return d, err
+}
+
+func (l logging) SetProperties(
+	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
+) (storage.Object, error) {
+	o, err := l.Store.SetProperties(ctx, space, item, p, c)
+	if err == nil {
+		err = l.log.write(deedDone{"SET", item, o.Version, p.MediaType})
+	}
+	return o, err
+}
+
+// child mutates a file store through emit until it is killed.
+func child(ctx context.Context, dir string) error {
+	files, err := file.Open(file.Config{ID: "1", Root: filepath.Join(dir, "store"), Create: true})
+	if err != nil {
+		return err
+	}
+	deeds, err := openLog(filepath.Join(dir, "deeds"))
+	if err != nil {
+		return err
+	}
+	out, err := openLog(filepath.Join(dir, "changes"))
+	if err != nil {
+		return err
+	}
+	if err := files.WriteMarker(ctx); err != nil {
+		return err
+	}
+	if err := files.CreateSpace(ctx, storage.Space{Name: sp}); err != nil && !errors.Is(err, storage.ErrExists) {
+		return err
+	}
+	for o, err := range files.List(ctx, sp, "") { // what the last one had done when it was killed
+		if err != nil {
+			return err
+		}
+		o, err := files.Stat(ctx, sp, o.Item)
+		if err == nil {
+			err = errors.Join(deeds.write(deedDone{"PUT", o.Item, o.Version, ""}), deeds.write(deedDone{"SET", o.Item, o.Version, o.Properties.MediaType}))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	outbox, err := OpenFile(FileConfig{Dir: filepath.Join(dir, "outbox"), Limit: 8 << 20, Segment: 32 << 10})
+	if err != nil {
+		return err
+	}
+	s, err := New(logging{files, deeds}, Config{Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond}, flaky{out})
+	if err != nil {
+		return err
+	}
+	if os.Getenv(drainEnv) != "" {
+		return errors.Join(s.Flush(ctx), outbox.Close())
+	}
+	var wg sync.WaitGroup
+	failed := make(chan error, 32)
+	wg.Go(func() { failed <- s.Run(ctx) })
+	for worker := range 12 {
+		wg.Go(func() { failed <- mutateOn(ctx, s, worker) })
+	}
+	return <-failed
+}
+
+// mutateOn makes random mutations of a worker's own items, and now and then of one that all share.
+func mutateOn(ctx context.Context, s *Store, worker int) error {
+	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(worker)))
+	for n := 0; ; n++ {
+		item := fmt.Sprintf("own/%d/%d", worker, random.IntN(3))
+		if random.IntN(8) == 0 {
+			item = "shared"
+		}
+		var err error
+		unique := fmt.Sprintf("%d/%d/%d", time.Now().UnixNano(), worker, n)
+		switch random.IntN(6) {
+		case 0:
+			_, err = s.Delete(ctx, sp, item, storage.DeleteOptions{})
+		case 1:
+			_, err = s.SetProperties(ctx, sp, item, storage.Properties{MediaType: "x/" + unique}, storage.Condition{})
+		default:
+			_, err = s.Put(ctx, sp, item, strings.NewReader(unique), storage.PutOptions{
+				Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "p/" + unique},
+			})
+		}
+		if err != nil && !errors.Is(err, storage.ErrNotFound) {
+			return err
+		}
+	}
+}
+
+// A program that is killed at any moments, while what it publishes to comes and goes: after restarts each
+// mutation that the store shows, or showed, has one Change, in the order of its item, and none has one that was not made.
+func TestKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills take seconds")
+	}
+	kills := 12
+	if n, err := strconv.Atoi(os.Getenv(killsEnv)); err == nil {
+		kills = n
+	}
+	dir := t.TempDir()
+	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+	for n := range kills {
+		out, killed := runChild(t, dir, 50*time.Millisecond+time.Duration(random.Int64N(int64(250*time.Millisecond))))
+		if !killed {
+			t.Fatalf("kill %d: it ended: %s", n, out)
+		}
+	}
+	if out, killed := runChild(t, dir, time.Minute, drainEnv+"=1"); killed || out != "" {
+		t.Fatalf("it did not tell of what was left: killed %v: %s", killed, out)
+	}
+	checkKilled(t, dir)
+}
+
+// runChild runs the program, and kills it.
+func runChild(t *testing.T, dir string, after time.Duration, env ...string) (out string, killed bool) {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), append(env, childEnv+"="+dir)...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	must(t, cmd.Start())
+	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	_ = cmd.Wait() // its state says how it ended
+	return said.String(), cmd.ProcessState.ExitCode() < 0
+}
+
+func lines[T any](t *testing.T, name string) (all []T) {
+	t.Helper()
+	f, err := os.Open(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	must(t, err)
+	defer f.Close()
+	r := bufio.NewScanner(f)
+	r.Buffer(nil, 1<<20)
+	for r.Scan() {
+		var v T
+		must(t, json.Unmarshal(r.Bytes(), &v))
+		all = append(all, v)
+	}
+	must(t, r.Err())
+	return all
+}
+
+func checkKilled(t *testing.T, dir string) {
+	t.Helper()
+	told := lines[published](t, filepath.Join(dir, "changes"))
+	deeds := map[deedDone]bool{}
+	for _, d := range lines[deedDone](t, filepath.Join(dir, "deeds")) {
+		deeds[d] = true
+	}
+	ids, toldOf := map[string]bool{}, map[deedDone]string{}
+	last, set := map[string]int64{}, map[string]bool{} // newest time told, and whether of properties
+	unknown := map[string]int{}                        // reports, by item
+	for _, l := range lines[struct{ Intent struct{ Item string } }](t, filepath.Join(dir, "outbox", undecidedName)) {
+		unknown[l.Intent.Item]++
+	}
+	again, sweeps := 0, 0
+	for _, c := range told {
+		if ids[c.ID] {
+			again++
+			continue
+		}
+		ids[c.ID] = true
+		d := deedDone{"PUT", c.Item, c.Version, ""}
+		switch c.Op {
+		case "OP_DELETE":
+			d.Op = "DELETE"
+		case "OP_SET_PROPERTIES":
+			d.Op, d.Media = "SET", c.Media
+		}
+		sweep := c.Origin == pb.Origin_ORIGIN_SWEEP.String()
+		if sweep {
+			sweeps++
+		}
+		if other := toldOf[d]; other != "" && !sweep {
+			t.Errorf("%+v has ids %s and %s", d, other, c.ID)
+		}
+		toldOf[d] = c.ID
+		// A delete that was killed is known from the item being gone.
+		if !deeds[d] && (d.Op != "DELETE" || !deeds[deedDone{"PUT", d.Item, d.Version, ""}]) && !sweep {
+			t.Errorf("%+v was told and not done", c)
+		}
+		// Changes that no store dates are apart by a millisecond, however close they were made.
+		slack := int64(0)
+		if c.Op == "OP_SET_PROPERTIES" != set[c.Item] {
+			slack = 3
+		}
+		if c.MS+slack < last[c.Item] && !sweep {
+			t.Errorf("%+v overtakes one of %d", c, last[c.Item])
+		}
+		if c.MS > last[c.Item] {
+			last[c.Item], set[c.Item] = c.MS, c.Op == "OP_SET_PROPERTIES"
+		}
+	}
+	missing := 0
+	for d := range deeds {
+		if d.Op == "SET" && !strings.HasPrefix(d.Media, "x/") { // as put
+			continue
+		}
+		if toldOf[d] == "" && unknown[d.Item] == 0 {
+			missing++
+			t.Errorf("%+v was done and not told", d)
+		}
+	}
+	for item, n := range unknown {
+		if item != "shared" {
+			t.Errorf("%d unknown of %s, which one at a time writes to", n, item)
+		}
+	}
+	checkStore(t, dir, toldOf)
+	t.Logf("%d deeds, %d changes of %d ids (%d of sweeps), %d unknown", len(deeds), len(told), len(ids), sweeps, unknown["shared"])
+	if len(ids) < 50 || again > len(told)/2 || missing > 0 {
+		t.Errorf("got %d ids, %d told again, %d missing", len(ids), again, missing)
+	}
+}
+
+// checkStore looks for the Change of all that is there, and that what is told of as deleted is not.
+func checkStore(t *testing.T, dir string, told map[deedDone]string) {
+	t.Helper()
+	s, err := file.Open(file.Config{ID: "1", Root: filepath.Join(dir, "store"), ReadOnly: true})
+	must(t, err)
+	defer s.Close()
+	for o, err := range s.List(t.Context(), sp, "") {
+		must(t, err)
+		if told[deedDone{"PUT", o.Item, o.Version, ""}] == "" {
+			t.Errorf("%s is there in version %s, and was not told", o.Item, o.Version)
+		}
+		if told[deedDone{"DELETE", o.Item, o.Version, ""}] != "" {
+			t.Errorf("%s is there in version %s, and was told as deleted", o.Item, o.Version)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package emit
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts what the Stores of one process emit. Nil counts nothing.
+type Metrics struct {
+	publishes, resolved *prometheus.CounterVec
+	aside               *prometheus.CounterVec
+	fsync               *prometheus.HistogramVec
+	descs               descriptions
+
+	mu     sync.Mutex // guards stores
+	stores []*Store
+}
+
+type descriptions struct{ depth, bytes, oldest, undecided, aside *prometheus.Desc }
+
+var _ prometheus.Collector = (*Metrics)(nil)
+
+// NewMetrics returns Metrics that are registered with reg. It panics where reg has them
+// already: there is one in a process.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	labels := []string{"account", "store"}
+	counter := func(name, help string, more ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "emit", Name: name, Help: help},
+			append(labels[:2:2], more...))
+	}
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName("millrace", "emit", name), help, labels, nil)
+	}
+	m := &Metrics{
+		publishes: counter("publishes_total", "Attempts to publish a Change.", "result"),
+		resolved:  counter("resolved_total", "Mutations that were looked into since nobody knew what came of them.", "outcome"),
+		aside:     counter("aside_total", "Changes that were refused for good."),
+		fsync: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "millrace", Subsystem: "emit", Name: "fsync_seconds", Help: "How long the outbox took to have its notes on disk.",
+			Buckets: []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
+		}, labels),
+		descs: descriptions{
+			depth:     desc("outbox_depth", "Mutations in the outbox, those under way included."),
+			bytes:     desc("outbox_bytes", "Bytes of mutations in the outbox."),
+			oldest:    desc("outbox_oldest_seconds", "Age of the oldest mutation that waits to be told of or looked into; 0 where none does."),
+			undecided: desc("outbox_undecided", "Reports of intents of which nobody can say whether they were carried out."),
+			aside:     desc("outbox_aside", "Reports of Changes that were refused for good."),
+		},
+	}
+	reg.MustRegister(m.publishes, m.resolved, m.aside, m.fsync, m)
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.descs.depth, m.descs.bytes, m.descs.oldest, m.descs.undecided, m.descs.aside} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.stores {
+		st := s.cfg.Outbox.Stats()
+		gauge := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, s.cfg.Account, s.cfg.Store)
+		}
+		gauge(m.descs.depth, float64(st.Held))
+		gauge(m.descs.bytes, float64(st.Bytes))
+		gauge(m.descs.oldest, s.oldestAge().Seconds())
+		gauge(m.descs.undecided, float64(st.Undecided))
+		gauge(m.descs.aside, float64(st.Aside))
+	}
+}
+
+// oldestAge is how long the oldest waits of those that have no caller at work on them.
+func (s *Store) oldestAge() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var oldest time.Time
+	first := func(t time.Time) {
+		if oldest.IsZero() || t.Before(oldest) {
+			oldest = t
+		}
+	}
+	for _, l := range s.lanes {
+		if len(l.queue) > 0 {
+			first(l.queue[0].began)
+		}
+		if len(l.orphans) > 0 {
+			first(l.orphans[0].began)
+		}
+	}
+	if oldest.IsZero() {
+		return 0
+	}
+	return max(0, s.cfg.Now().Sub(oldest))
+}
+
+// counters are those of one Store. Its methods may be called on nil.
+type counters struct {
+	ok, bad, aside prometheus.Counter
+	verdicts       [verdicts]prometheus.Counter
+}
+
+// add counts for a Store from now on; what it counts is there at 0.
+func (m *Metrics) add(s *Store) *counters {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	account, store := s.cfg.Account, s.cfg.Store
+	m.stores = slices.DeleteFunc(m.stores, func(x *Store) bool { return x.cfg.Account == account && x.cfg.Store == store })
+	m.stores = append(m.stores, s)
+	c := &counters{
+		ok: m.publishes.WithLabelValues(account, store, "ok"), bad: m.publishes.WithLabelValues(account, store, "failed"),
+		aside: m.aside.WithLabelValues(account, store),
+	}
+	for v := range verdicts {
+		c.verdicts[v] = m.resolved.WithLabelValues(account, store, v.String())
+	}
+	fsync := m.fsync.WithLabelValues(account, store)
+	if o, ok := s.cfg.Outbox.(interface{ observe(func(time.Duration)) }); ok {
+		o.observe(func(d time.Duration) { fsync.Observe(d.Seconds()) })
+	}
+	return c
+}
+
+func (c *counters) published() {
+	if c != nil {
+		c.ok.Inc()
+	}
+}
+
+func (c *counters) failed() {
+	if c != nil {
+		c.bad.Inc()
+	}
+}
+
+func (c *counters) putAside() {
+	if c != nil {
+		c.aside.Inc()
+	}
+}
+
+func (c *counters) resolved(v verdict) {
+	if c != nil {
+		c.verdicts[v].Inc()
+	}
+}

@@ -1,0 +1,163 @@
+package emit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+const (
+	asideName     = "aside.jsonl"
+	undecidedName = "undecided.jsonl"
+)
+
+// A line is what a report is in its file.
+type line struct {
+	Ticket uint64          `json:"ticket"`
+	At     time.Time       `json:"at"`
+	Error  string          `json:"error,omitempty"`
+	Change json.RawMessage `json:"change,omitempty"` // refused, or what is seen
+	Intent json.RawMessage `json:"intent,omitempty"`
+	Before json.RawMessage `json:"before,omitempty"`
+	Began  *time.Time      `json:"began,omitempty"`
+	Came   *Content        `json:"came,omitempty"`
+}
+
+func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// Report implements Outbox.
+func (f *File) Report(r Report) error {
+	name, b, err := reportLine(r)
+	if err != nil {
+		return err
+	}
+	f.reports.Lock()
+	defer f.reports.Unlock()
+	n, err := f.appendReport(name, b)
+	if err != nil {
+		return fmt.Errorf("write to %s: %w", name, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reported += n
+	f.stats.count(r.Aside)
+	return nil
+}
+
+func reportLine(r Report) (name string, b []byte, err error) {
+	l := line{Ticket: uint64(r.Ticket), At: time.Now().UTC(), Came: r.Came}
+	if name = undecidedName; r.Aside {
+		name = asideName
+	} else {
+		l.Began = &r.Intent.Began
+	}
+	if r.Err != nil {
+		l.Error = r.Err.Error()
+	}
+	for _, x := range []struct {
+		to *json.RawMessage
+		c  *pb.Change
+	}{{&l.Change, r.Change}, {&l.Intent, r.Intent.Draft}, {&l.Before, r.Intent.Before}} {
+		if x.c == nil {
+			continue
+		}
+		if *x.to, err = protojson.Marshal(x.c); err != nil {
+			return "", nil, err
+		}
+	}
+	if b, err = json.Marshal(l); err != nil {
+		return "", nil, err
+	}
+	return name, append(b, '\n'), nil
+}
+
+// appendReport writes a line, safely, and returns by how much the file has grown.
+func (f *File) appendReport(name string, b []byte) (int64, error) {
+	file, err := f.disk.open(name, false)
+	if isAbsent(err) {
+		if file, err = f.disk.open(name, true); err == nil {
+			err = f.disk.sync()
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	size, err := file.size()
+	if err != nil {
+		return 0, err
+	}
+	if size > 0 { // a line that was torn is a line of its own
+		end := make([]byte, 1)
+		if _, err := file.ReadAt(end, size-1); err != nil {
+			return 0, err
+		}
+		if end[0] != '\n' {
+			b = append([]byte{'\n'}, b...)
+		}
+	}
+	if err := writeAt(file, b, size); err != nil {
+		_ = file.Truncate(size) // else it is a line that is torn
+		return 0, err
+	}
+	return int64(len(b)), file.Sync()
+}
+
+// countReports counts what is there.
+func (f *File) countReports() error {
+	for name, n := range map[string]*int{asideName: &f.stats.Aside, undecidedName: &f.stats.Undecided} {
+		file, err := f.disk.open(name, false)
+		if isAbsent(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		size, err := file.size()
+		if err == nil {
+			*n, err = countLines(io.NewSectionReader(file, 0, size))
+			f.reported += size
+		}
+		if err := errors.Join(err, file.Close()); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func countLines(r io.Reader) (n int, err error) {
+	b := make([]byte, 64<<10)
+	for {
+		k, err := r.Read(b)
+		n += bytes.Count(b[:k], []byte{'\n'})
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// reportBytes is how much reports take now; f.mu is held.
+func (f *File) reportBytes() (n int64) {
+	for _, name := range []string{asideName, undecidedName} {
+		file, err := f.disk.open(name, false)
+		if err != nil {
+			continue
+		}
+		if size, err := file.size(); err == nil {
+			n += size
+		}
+		file.Close()
+	}
+	return n
+}

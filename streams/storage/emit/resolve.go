@@ -1,0 +1,232 @@
+package emit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// resolveOrphans looks into all mutations of which nobody knows what came of them, and goes
+// on after a failure.
+func (s *Store) resolveOrphans(ctx context.Context) (failed []error) {
+	s.mu.Lock()
+	lanes := slices.SortedFunc(maps.Values(s.orphaned), func(a, b *lane) int { return cmp.Compare(a.orphans[0].ticket, b.orphans[0].ticket) })
+	s.mu.Unlock()
+	for _, l := range lanes {
+		if ctx.Err() != nil {
+			return append(failed, context.Cause(ctx))
+		}
+		if err := s.resolveAll(ctx, l); err != nil {
+			failed = append(failed, err)
+		}
+	}
+	return failed
+}
+
+// resolveAll looks into the orphans of a lane, until one cannot be.
+func (s *Store) resolveAll(ctx context.Context, l *lane) error {
+	for {
+		s.mu.Lock()
+		n := len(l.orphans)
+		s.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		if err := s.resolveFirst(ctx, l); err != nil {
+			return err
+		}
+	}
+}
+
+// resolveFirst looks into the first orphan of a lane, or waits for whoever does.
+func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
+	s.mu.Lock()
+	switch {
+	case len(l.orphans) == 0:
+		s.mu.Unlock()
+		return nil
+	case l.resolving:
+		changed := l.changed()
+		s.mu.Unlock()
+		select {
+		case <-changed:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	l.resolving = true
+	m := l.orphans[0]
+	crowded := m.crowded
+	s.mu.Unlock()
+	err := s.resolve(ctx, m, crowded)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.resolving = false
+	s.arrange(l)
+	if err != nil {
+		return fmt.Errorf("find out what came of an earlier mutation: %w", err)
+	}
+	return nil
+}
+
+// resolve looks at the store to find out what came of a mutation. An error leaves it as it is.
+func (s *Store) resolve(ctx context.Context, m *mutation, crowded bool) error {
+	p, err := s.cfg.Outbox.Read(m.ticket)
+	if err != nil {
+		return err
+	}
+	p.Intent.Crowded = p.Intent.Crowded || crowded
+	seen, err := s.see(ctx, p.Intent.Draft)
+	if err != nil {
+		return err
+	}
+	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities().FoldsPropertyCase)
+	c := s.verdict(v, p.Intent, p.Came, seen)
+	if v == undecided {
+		if err := s.report(m.ticket, p, c); err != nil {
+			return err
+		}
+	}
+	settled, err := s.cfg.Outbox.Outcome(m.ticket, c)
+	if err == nil && c != nil {
+		err = s.cfg.Outbox.Safe(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("note what came of it: %w", err)
+	}
+	s.count.resolved(v)
+	if c != nil {
+		s.settle(m, settled, c, false)
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.lane.orphans = slices.DeleteFunc(m.lane.orphans, func(x *mutation) bool { return x == m })
+	return nil
+}
+
+// report tells of an intent that nobody can decide on.
+func (s *Store) report(t Ticket, p Pending, c *pb.Change) error {
+	p.Change = c
+	if err := s.cfg.Outbox.Report(Report{Ticket: t, Pending: p}); err != nil {
+		return fmt.Errorf("report an intent of which nobody knows what came of it: %w", err)
+	}
+	d := p.Intent.Draft
+	s.log.Error("nobody can say whether a mutation was made; what is seen is told", "ticket", uint64(t), "op", d.GetOp().String(),
+		"space", d.GetSpace(), "item", d.GetItem(), "user", d.GetUser(), "began", p.Intent.Began)
+	if s.cfg.Undecided != nil {
+		s.cfg.Undecided(p.Intent)
+	}
+	return nil
+}
+
+// see returns what is there as a Change without an op; nil where it is absent. Absence is a
+// fact only in the store that it should be.
+func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, err error) {
+	if d.GetItem() == "" {
+		o, err := s.inner.StatSpace(ctx, d.GetSpace())
+		if err == nil {
+			return spaceChange(d, o), nil
+		}
+		if errors.Is(err, storage.ErrNoSpace) {
+			err = s.inner.Marker(ctx)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
+		}
+		return nil, nil
+	}
+	o, err := s.inner.Stat(ctx, d.GetSpace(), d.GetItem())
+	if err == nil {
+		return record.Content(copyOf(d), o), nil
+	}
+	if errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) {
+		err = s.inner.Marker(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at item %q: %w", d.GetItem(), err)
+	}
+	return nil, nil
+}
+
+// verdict returns the Change to tell; nil where there is none.
+func (s *Store) verdict(v verdict, in Intent, came *Content, seen *pb.Change) *pb.Change {
+	switch v {
+	case done:
+		return record.Seal(s.carriedOut(in, came, seen))
+	case undecided:
+		if c := s.sighted(in, seen); c != nil {
+			return record.Seal(c)
+		}
+	}
+	return nil
+}
+
+// carriedOut returns the Change of an intent that was carried out.
+func (s *Store) carriedOut(in Intent, came *Content, seen *pb.Change) *pb.Change {
+	switch op := in.Draft.GetOp(); op {
+	case pb.Op_OP_DELETE:
+		return by(in.Draft, s.gone(in.Before))
+	case pb.Op_OP_SET_PROPERTIES:
+		c := by(in.Draft, proto.CloneOf(seen))
+		c.Op = op
+		return s.undated(c)
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
+		c := by(in.Draft, proto.CloneOf(seen))
+		c.Op, c.Digests = op, maps.Clone(came.Digests)
+		return c
+	}
+	return s.undated(proto.CloneOf(in.Draft))
+}
+
+// sighted returns the Change that tells what is seen, on nobody's behalf; nil where nothing
+// is there, and nothing was.
+func (s *Store) sighted(in Intent, seen *pb.Change) *pb.Change {
+	var c *pb.Change
+	op, d := in.Draft.GetOp(), in.Draft
+	switch {
+	case seen == nil && in.Before == nil:
+		return nil
+	case seen == nil && d.GetItem() != "":
+		c = s.gone(in.Before)
+	case seen == nil:
+		c = proto.CloneOf(in.Before)
+		c.Op, c.Properties, c.Acl = pb.Op_OP_DELETE_SPACE, nil, nil
+		s.undated(c)
+	case d.GetItem() == "":
+		c = proto.CloneOf(seen)
+		c.Op = pb.Op_OP_SET_SPACE_PROPERTIES
+		s.undated(c)
+	case op == pb.Op_OP_SET_PROPERTIES:
+		c = proto.CloneOf(seen)
+		c.Op = op
+		s.undated(c)
+	default:
+		c = proto.CloneOf(seen)
+		c.Op = pb.Op_OP_UPDATE
+	}
+	c.Origin, c.Agent, c.Sequence, c.User = pb.Origin_ORIGIN_SWEEP, d.GetAgent(), d.GetSequence(), ""
+	return c
+}
+
+// gone returns the Change that tells that what was there is not any more.
+func (s *Store) gone(before *pb.Change) *pb.Change {
+	c := proto.CloneOf(before)
+	c.Op, c.MediaType, c.Properties = pb.Op_OP_DELETE, "", nil
+	s.undated(c)
+	if was := before.GetTime().AsTime(); !c.GetTime().AsTime().After(was) {
+		c.Time = record.Time(was.Add(time.Millisecond))
+	}
+	return c
+}

@@ -1,0 +1,270 @@
+package emit
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strconv"
+	"strings"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+)
+
+// An outbox on disk is a row of segments, numbered without gaps; what is noted goes to the end
+// of the last one. A segment begins with a header, in little endian:
+//
+//	 0  8 bytes "millrace"
+//	 8  u32     format: 1
+//	12  u32     CRC-32C of what follows, up to byte 32
+//	16  u64     number of the segment
+//	24  u64     greatest ticket before it
+//
+// and then has notes:
+//
+//	 0  u32     length of the note, these 4 bytes included
+//	 4  u32     CRC-32C of what follows
+//	 8  u8      kind;  9 u8 flags;  10 2 bytes 0
+//	12  u64     ticket of the mutation
+//	20  u64     intent: when it began, in ms; outcome: the ticket at which it was noted
+//	28  u64     how much of the segment was on disk for certain when this was written
+//	36          body
+//
+// The bodies: intent: length of the draft as a uvarint, the draft, and what was there before where
+// anything was, both as a Change; content: size and digests in a Change; outcome: the Change, nothing
+// where nothing was done; done: nothing.
+const (
+	format      = 1
+	headerBytes = 32
+	noteBytes   = 36
+	maxNote     = 4 << 20 // a draft and what was there before are less than 256 KiB each
+)
+
+var (
+	magic    = []byte("millrace")
+	checksum = crc32.MakeTable(crc32.Castagnoli)
+)
+
+type kind uint8
+
+const (
+	kindIntent kind = iota + 1
+	kindContent
+	kindOutcome
+	kindDone
+	kinds
+)
+
+const flagCrowded = 1
+
+// A note is one record of a segment.
+type note struct {
+	kind   kind
+	flags  uint8
+	ticket Ticket
+	number uint64
+	synced int64
+	body   []byte
+}
+
+// Errors of what is on disk.
+var (
+	// ErrOutboxDamaged: bytes that were on disk are not as they were written.
+	ErrOutboxDamaged = errors.New("outbox is damaged")
+	// ErrOutboxFormat: it was written by a newer version of this program, or is none.
+	ErrOutboxFormat = errors.New("outbox is in a format that is not known here")
+)
+
+func segmentName(n uint64) string { return fmt.Sprintf("%016x.segment", n) }
+
+func segmentNumber(name string) (uint64, bool) {
+	hex, ok := strings.CutSuffix(name, ".segment")
+	n, err := strconv.ParseUint(hex, 16, 64)
+	return n, ok && err == nil && segmentName(n) == name
+}
+
+func header(number uint64, last Ticket) []byte {
+	b := make([]byte, headerBytes)
+	copy(b, magic)
+	binary.LittleEndian.PutUint32(b[8:], format)
+	binary.LittleEndian.PutUint64(b[16:], number)
+	binary.LittleEndian.PutUint64(b[24:], uint64(last))
+	binary.LittleEndian.PutUint32(b[12:], crc32.Checksum(b[16:], checksum))
+	return b
+}
+
+// parseHeader reads what header wrote.
+func parseHeader(b []byte) (number uint64, last Ticket, err error) {
+	if len(b) < headerBytes || !bytes.Equal(b[:8], magic) {
+		return 0, 0, fmt.Errorf("no header: %w", ErrOutboxDamaged)
+	}
+	if f := binary.LittleEndian.Uint32(b[8:]); f != format {
+		return 0, 0, fmt.Errorf("format %d, known is %d: %w", f, format, ErrOutboxFormat)
+	}
+	if crc32.Checksum(b[16:headerBytes], checksum) != binary.LittleEndian.Uint32(b[12:]) {
+		return 0, 0, fmt.Errorf("checksum of the header: %w", ErrOutboxDamaged)
+	}
+	return binary.LittleEndian.Uint64(b[16:]), Ticket(binary.LittleEndian.Uint64(b[24:])), nil
+}
+
+// frame returns a note with room for what seal will fill in.
+func frame(k kind, size int) []byte {
+	b := make([]byte, noteBytes, noteBytes+size)
+	b[8] = byte(k)
+	return b
+}
+
+// seal fills in the rest of a framed note.
+func seal(b []byte, t Ticket, number uint64, synced int64) {
+	binary.LittleEndian.PutUint32(b, uint32(len(b)))
+	binary.LittleEndian.PutUint64(b[12:], uint64(t))
+	binary.LittleEndian.PutUint64(b[20:], number)
+	binary.LittleEndian.PutUint64(b[28:], uint64(synced))
+	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], checksum))
+}
+
+// parseNote reads the note at the beginning of b, whose bytes it shares. It returns false where
+// there is none.
+func parseNote(b []byte) (n note, size int, ok bool) {
+	if len(b) < noteBytes {
+		return note{}, 0, false
+	}
+	size = int(binary.LittleEndian.Uint32(b))
+	if size < noteBytes || size > maxNote || size > len(b) ||
+		crc32.Checksum(b[8:size], checksum) != binary.LittleEndian.Uint32(b[4:]) {
+		return note{}, 0, false
+	}
+	n = note{
+		kind: kind(b[8]), flags: b[9], ticket: Ticket(binary.LittleEndian.Uint64(b[12:])),
+		number: binary.LittleEndian.Uint64(b[20:]), synced: int64(binary.LittleEndian.Uint64(b[28:])), body: b[noteBytes:size],
+	}
+	return n, size, n.kind > 0 && n.kind < kinds
+}
+
+// A scan is what was read of a segment.
+type scan struct {
+	end     int64 // of the last note that counts
+	damaged int64 // where bytes that were on disk are not as they were; -1: nowhere
+	lost    int64 // bytes that are skipped for that
+}
+
+// readSegment calls f with each note of a segment and where it is. The tail of the last segment that was
+// not on disk for certain may be torn, and is then left out. Other damage is skipped, and told.
+func readSegment(b []byte, last bool, f func(n note, at int64, size int32) error) (scan, error) {
+	s := scan{end: headerBytes, damaged: -1}
+	for at := headerBytes; at < len(b); {
+		n, size, ok := parseNote(b[at:])
+		if ok {
+			if err := f(n, int64(at), int32(size)); err != nil {
+				return s, fmt.Errorf("note at byte %d: %w", at, err)
+			}
+			at += size
+			s.end = int64(at)
+			continue
+		}
+		next := resync(b, at)
+		if last && torn(b, at, next) {
+			return s, nil
+		}
+		if s.damaged < 0 {
+			s.damaged = int64(at)
+		}
+		s.lost += int64(next - at)
+		at = next
+	}
+	return s, nil
+}
+
+// resync returns where the next note begins after something that is none; the end where there is none.
+func resync(b []byte, at int) int {
+	for at++; at < len(b); at++ {
+		if _, _, ok := parseNote(b[at:]); ok {
+			return at
+		}
+	}
+	return len(b)
+}
+
+// torn reports whether what is no note at a place was never on disk for certain: no later note
+// knows that it was.
+func torn(b []byte, at, next int) bool {
+	for next < len(b) {
+		n, size, ok := parseNote(b[next:])
+		if !ok {
+			next = resync(b, next)
+			continue
+		}
+		if n.synced > int64(at) {
+			return false
+		}
+		next += size
+	}
+	return true
+}
+
+func intentNote(in Intent) ([]byte, error) {
+	size := in.Draft.SizeVT()
+	b := frame(kindIntent, 2*binary.MaxVarintLen64+size+in.Before.SizeVT())
+	if in.Crowded {
+		b[9] |= flagCrowded
+	}
+	b = binary.AppendUvarint(b, uint64(size))
+	b, err := appendChange(b, in.Draft)
+	if err != nil || in.Before == nil {
+		return b, err
+	}
+	return appendChange(b, in.Before)
+}
+
+// appendChange appends c, for which there is room.
+func appendChange(b []byte, c *pb.Change) ([]byte, error) {
+	n, size := len(b), c.SizeVT()
+	b = b[:n+size]
+	_, err := c.MarshalToSizedBufferVT(b[n:])
+	return b, err
+}
+
+func parseIntent(body []byte) (draft, before *pb.Change, err error) {
+	size, n := binary.Uvarint(body)
+	if n <= 0 || size > uint64(len(body)-n) {
+		return nil, nil, io.ErrUnexpectedEOF
+	}
+	if draft, err = parseChange(body[n : n+int(size)]); err != nil {
+		return nil, nil, err
+	}
+	if rest := body[n+int(size):]; len(rest) > 0 {
+		before, err = parseChange(rest)
+	}
+	return draft, before, err
+}
+
+func parseChange(b []byte) (*pb.Change, error) {
+	c := &pb.Change{}
+	if err := c.UnmarshalVTUnsafe(bytes.Clone(b)); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func contentNote(c Content) ([]byte, error) {
+	ch := &pb.Change{Size: c.Size, Digests: c.Digests}
+	return appendChange(frame(kindContent, ch.SizeVT()), ch)
+}
+
+func parseContent(b []byte) (*Content, error) {
+	c, err := parseChange(b)
+	if err != nil {
+		return nil, err
+	}
+	return &Content{digest.Set(c.GetDigests()), c.GetSize()}, nil
+}
+
+func outcomeNote(c *pb.Change) ([]byte, error) {
+	if c == nil {
+		return frame(kindOutcome, 0), nil
+	}
+	return appendChange(frame(kindOutcome, c.SizeVT()), c)
+}

@@ -1,0 +1,253 @@
+package emit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// Safe implements Outbox.
+func (f *File) Safe(ctx context.Context) error {
+	f.mu.Lock()
+	target := f.start + f.end
+	f.mu.Unlock()
+	return f.syncTo(ctx, target)
+}
+
+// syncTo returns when all up to a position is on disk. Of those who wait one does it for all.
+func (f *File) syncTo(ctx context.Context, target int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.synced < target {
+		if f.err != nil {
+			return f.err
+		}
+		if f.closed {
+			return errClosed
+		}
+		if round := f.round; round != nil {
+			f.mu.Unlock()
+			select {
+			case <-round:
+			case <-ctx.Done():
+				f.mu.Lock()
+				return context.Cause(ctx)
+			}
+			f.mu.Lock()
+			continue
+		}
+		f.lead()
+	}
+	return nil
+}
+
+// lead has on disk what is written by now; f.mu is held, but not meanwhile.
+func (f *File) lead() {
+	round, file, goal := make(chan struct{}), f.current().file, f.start+f.end
+	f.round = round
+	f.mu.Unlock()
+	began := time.Now()
+	err := file.Sync()
+	took := time.Since(began)
+	f.mu.Lock()
+	f.noteSync(goal, took, err)
+	f.round = nil
+	close(round)
+}
+
+// noteSync notes how an fsync went; f.mu is held. After one that failed nobody knows what is on
+// disk, and another that succeeds would not say so either: nothing is noted any more.
+func (f *File) noteSync(goal int64, took time.Duration, err error) {
+	if f.observer != nil {
+		f.observer(took)
+	}
+	switch {
+	case err == nil:
+		f.synced = max(f.synced, goal)
+	case f.synced >= goal: // another was faster, and may have closed the file since
+	case f.err == nil:
+		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
+	}
+}
+
+var errClosed = errors.New("outbox is closed")
+
+func (f *File) current() *segment { return f.segments[len(f.segments)-1] }
+
+// append writes a framed note to the end; f.mu is held.
+func (f *File) append(b []byte, t Ticket, number uint64) (place, error) {
+	switch {
+	case f.err != nil:
+		return place{}, f.err
+	case f.closed:
+		return place{}, errClosed
+	}
+	if f.end > headerBytes && f.end+int64(len(b)) > f.cfg.Segment {
+		if err := f.rotate(); err != nil {
+			return place{}, err
+		}
+	}
+	seg := f.current()
+	seal(b, t, number, max(0, f.synced-f.start))
+	if err := writeAt(seg.file, b, f.end); err != nil {
+		_ = seg.file.Truncate(f.end) // what stays is written over, or found to be torn
+		return place{}, written(err)
+	}
+	at := place{seg, f.end, int32(len(b))}
+	f.end += int64(len(b))
+	seg.size = f.end
+	return at, nil
+}
+
+// written classes an error of writing: a disk that is full is away, and comes back.
+func written(err error) error {
+	err = fmt.Errorf("write to the outbox: %w", err)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
+		return retry.Unavailable(err)
+	}
+	return err
+}
+
+// create makes a segment to write to: it has its name when it is whole.
+func (f *File) create(number uint64) error {
+	if err := f.disk.remove(newName); err != nil && !isAbsent(err) {
+		return err
+	}
+	file, err := f.disk.open(newName, true)
+	if err != nil {
+		return err
+	}
+	err = writeAt(file, header(number, f.last), 0)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err == nil {
+		err = f.disk.rename(newName, segmentName(number))
+	}
+	if err == nil {
+		err = f.disk.sync()
+	}
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	f.start += f.end
+	f.segments = append(f.segments, &segment{number: number, file: file, size: headerBytes})
+	f.end, f.synced = headerBytes, f.start+headerBytes
+	return nil
+}
+
+// rotate has all on disk and goes on in a new segment; f.mu is held.
+func (f *File) rotate() error {
+	if err := f.syncNow(); err != nil {
+		return err
+	}
+	if err := f.create(f.current().number + 1); err != nil {
+		return written(fmt.Errorf("begin a segment: %w", err))
+	}
+	return nil
+}
+
+// syncNow has all on disk; f.mu is held, also meanwhile.
+func (f *File) syncNow() error {
+	if f.err != nil {
+		return f.err
+	}
+	began := time.Now()
+	err := f.current().file.Sync()
+	f.noteSync(f.start+f.end, time.Since(began), err)
+	return f.err
+}
+
+// tidy removes what no longer counts, from the oldest segment on: a later one says what of it is
+// done. Where that would not do, since little of much counts, it moves what counts; f.mu is held.
+func (f *File) tidy() error {
+	size := int64(0)
+	for _, s := range f.segments {
+		size += s.size
+	}
+	if len(f.segments) > 1 && f.segments[0].pins > 0 && size > f.live+f.live/4+2*f.cfg.Segment {
+		if err := f.move(f.segments[0]); err != nil {
+			return err
+		}
+	}
+	if len(f.segments) < 2 || f.segments[0].pins > 0 {
+		return nil
+	}
+	// What replaces it must be on disk first.
+	if err := f.syncNow(); err != nil {
+		return err
+	}
+	for len(f.segments) > 1 && f.segments[0].pins == 0 {
+		if err := f.discard(f.segments[0]); err != nil {
+			return fmt.Errorf("remove a segment of the outbox: %w", err)
+		}
+		f.segments = slices.Delete(f.segments, 0, 1)
+	}
+	return nil
+}
+
+// discard removes a segment, or sets it aside where it is damaged.
+func (f *File) discard(s *segment) error {
+	name := segmentName(s.number)
+	var err error
+	if s.damaged {
+		err = f.disk.rename(name, name+".damaged")
+	} else {
+		err = f.disk.remove(name)
+	}
+	if err != nil && !isAbsent(err) {
+		return err
+	}
+	if err := f.disk.sync(); err != nil {
+		return err
+	}
+	return s.file.Close()
+}
+
+// move writes the notes of a segment that count again, to the end.
+func (f *File) move(s *segment) error {
+	b := make([]byte, min(s.size, math.MaxInt32))
+	if _, err := s.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err := readSegment(b, false, func(n note, at int64, size int32) error {
+		h := f.index[n.ticket]
+		if h == nil || h.main.seg != s || h.main.at != at {
+			return nil
+		}
+		content := h.content
+		if err := f.again(&h.main, h, b[at:at+int64(size)], n); err != nil || content.seg == nil {
+			return err
+		}
+		c, err := f.read(content) // it goes with its intent, and after it
+		if err != nil {
+			return err
+		}
+		return f.again(&h.content, h, append(make([]byte, noteBytes), c.body...), c)
+	})
+	return err
+}
+
+// again writes a note once more, and counts it there.
+func (f *File) again(at *place, h *held, b []byte, n note) error {
+	b = slices.Clone(b)
+	b[8] = byte(n.kind)
+	if b[9] = n.flags; h.crowded {
+		b[9] |= flagCrowded
+	}
+	to, err := f.append(b, n.ticket, n.number)
+	if err != nil {
+		return err
+	}
+	f.unpin(at)
+	f.pin(at, to)
+	return nil
+}
