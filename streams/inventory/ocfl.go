@@ -48,16 +48,19 @@ func (l *Listing) ocfl() iter.Seq2[Entry, error] {
 			return
 		}
 		at := Place{File: l.path}
-		extra, err := o.fixity(at)
-		if err != nil {
-			yield(Entry{}, err)
-			return
-		}
-		if l.opts.ContentPaths {
-			o.contents(at, extra, yield)
-			return
-		}
-		o.logical(at, l.opts.Version, extra, yield)
+		o.entries(at, l.opts, yield)
+	}
+}
+
+func (o *object) entries(at Place, opts Options, yield func(Entry, error) bool) {
+	extra, err := o.fixity(at)
+	switch {
+	case err != nil:
+		yield(Entry{}, err)
+	case opts.ContentPaths:
+		o.contents(at, extra, yield)
+	default:
+		o.logical(at, opts.Version, extra, yield)
 	}
 }
 
@@ -67,6 +70,14 @@ func (l *Listing) openOCFL() (*object, error) {
 	if err != nil {
 		return nil, err
 	}
+	o, err := parseOCFL(at, data)
+	if err != nil {
+		return nil, err
+	}
+	return o, l.checkSidecar(o, data)
+}
+
+func parseOCFL(at Place, data []byte) (*object, error) {
 	o := new(object)
 	if !utf8.Valid(data) {
 		return nil, invalid(at, "it is not UTF-8")
@@ -82,7 +93,7 @@ func (l *Listing) openOCFL() (*object, error) {
 		return nil, invalid(at, "it is no OCFL inventory: digestAlgorithm, manifest or versions are missing")
 	}
 	o.Algorithm = algorithmOf(o.Algorithm)
-	return o, l.checkSidecar(o, data)
+	return o, nil
 }
 
 // checkSidecar compares the inventory with its sum in the file beside it, where there is one.

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +52,10 @@ func readParquet(name string, r io.ReaderAt, size int64, yield func(bucketRow, e
 			yield(bucketRow{}, invalid(at, "it is not a Parquet file that can be read: %v", v))
 		}
 	}()
+	if err := checkFooter(r, size); err != nil {
+		hand(bucketRow{}, invalid(at, "it is not a Parquet file: %w", err))
+		return
+	}
 	f, err := parquet.OpenFile(r, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
 	if err != nil {
 		hand(bucketRow{}, invalid(at, "it is not a Parquet file: %w", err))
@@ -66,6 +71,21 @@ func readParquet(name string, r io.ReaderAt, size int64, yield func(bucketRow, e
 			return
 		}
 	}
+}
+
+// checkFooter keeps the library from making room for a footer that is larger than the file.
+func checkFooter(r io.ReaderAt, size int64) error {
+	var tail [8]byte // length of the footer, and a magic number
+	if size < 12 {
+		return io.ErrUnexpectedEOF
+	}
+	if _, err := r.ReadAt(tail[:], size-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if n := int64(binary.LittleEndian.Uint32(tail[:])); n > size-12 {
+		return fmt.Errorf("its footer of %d bytes does not fit into it", n)
+	}
+	return nil
 }
 
 // A parquetColumn is a column that means something.
