@@ -209,7 +209,7 @@ func fetched(t *testing.T, name, pins string, fetch func(dir, pins string) error
 		return "", err
 	}
 	// Into a folder of its own: two tests may be at it, and either may be killed.
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "fetch-")
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "fetch-") //nolint:usetesting // it is moved, so it must be on the cache's file system
 	if err != nil {
 		return "", err
 	}

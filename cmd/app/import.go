@@ -68,7 +68,7 @@ func (i *Import) Check(ctx context.Context) (_ *ImportCheck, err error) {
 	defer func() { err = errors.Join(err, repeats.Close()) }()
 	err = i.read(ctx, func(_ int64, r importRow) error {
 		c.Rows++
-		if r.err != nil {
+		if r.change == nil {
 			c.Skipped++
 			i.fault(c, r.err)
 			return nil
@@ -232,7 +232,7 @@ func (i *Import) Publish(ctx context.Context, to ImportPublisher, c *ImportCheck
 }
 
 func (i *Import) skips(c *ImportCheck, r importRow) bool {
-	if r.err != nil {
+	if r.change == nil {
 		return true
 	}
 	_, ok := c.contradicted[schemas.ItemKey(r.change.GetAccount(), r.change.GetSpace(), r.change.GetItem())]

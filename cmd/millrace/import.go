@@ -187,6 +187,10 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 	defer shown()
 	checked, err := f.examine(ctx, display, paths)
 	if err != nil {
+		shown()
+		if ctx.Err() != nil {
+			fmt.Fprintln(c.ErrOrStderr(), "stopped before anything was published")
+		}
 		return classedImport(err)
 	}
 	report := importReport{flags: f, check: checked}

@@ -172,11 +172,18 @@ type half struct {
 // merge yields the entries of manifests; going is false where the reading has ended.
 func (l *Listing) merge(b *bag, files []string, payload bool, yield func(Entry, error) bool) (count int64, going bool) {
 	m := &merger{files: files, pending: map[string]*half{}, going: true, yield: yield}
-	var pulls []func() (Entry, error, bool)
+	var (
+		pulls []func() (Entry, error, bool)
+		stops []func()
+	)
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
 	for _, file := range files {
 		next, stop := iter.Pull2(l.manifest(b, file, payload))
-		defer stop()
-		pulls = append(pulls, next)
+		pulls, stops = append(pulls, next), append(stops, stop)
 	}
 	for open := len(pulls); open > 0 && m.going; {
 		for i, next := range pulls {

@@ -53,10 +53,10 @@ func splitSum(line, algorithm string) (alg, hex, name, reason string) {
 			return "", "", "", reason
 		}
 	}
-	switch {
-	case name == "":
+	switch name {
+	case "":
 		return "", "", "", "there is no name behind the sum"
-	case name == "-":
+	case "-":
 		return "", "", "", "it is the sum of standard input, of no file"
 	}
 	alg, hex, reason = digestOf(alg, algorithm, hex)
