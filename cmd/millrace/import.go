@@ -233,6 +233,9 @@ func (f *importFlags) examine(ctx context.Context, display *progress.Display, pa
 		if err != nil {
 			return nil, err
 		}
+		if f.target.Space == "" && slices.Contains([]inventory.Format{inventory.Sums, inventory.BagIt, inventory.OCFL}, l.Format()) {
+			return nil, fmt.Errorf("%w: %s names no spaces; say with --space which it is", errUsage, path)
+		}
 		f.order.Listings = append(f.order.Listings, l)
 		total += l.Bytes()
 	}

@@ -233,7 +233,7 @@ func TestTables(t *testing.T) {
 		"a zone":                    {"l.csv", "path,mtime\na,2020-01-02 03:04:05\nb,2020-01-02\n", Options{Zone: time.FixedZone("CET", 3600)}, CSV, []string{`l.csv:2 |"a" 2020-01-02T02:04:05Z`, `l.csv:3 |"b" 2020-01-01T23:00:00Z`}},
 		"a zone by name":            {"l.csv", "path,mtime\na,\"Thu, 02 Jan 2020 03:04:05 PST\"\nb,yesterday\n", Options{}, CSV, []string{"~! l.csv:2 \"Thu, 02 Jan 2020 03:04:05 PST\" is not a time", "~! l.csv:3 \"yesterday\" is not a time"}},
 		"a bare quote":              {"l.csv", "path,size\na\"b,1\nc,2\n", Options{}, CSV, []string{"~! l.csv:2 bare \" in non-quoted", `l.csv:3 |"c" 2`}},
-		"a quote left open":         {"l.csv", "path,size\na,1\n\"b,2\nc,3\n", Options{}, CSV, []string{`l.csv:2 |"a" 1`, "~! l.csv:3 extraneous or missing"}},
+		"a quote left open":         {"l.csv", "path,size\na,1\n\"b,2\nc,3\n", Options{}, CSV, []string{`l.csv:2 |"a" 1`, "~l.csv:3: a quote that is opened there is not closed"}},
 		"a quote left open in much": {"l.csv", "path,size\na,1\n\"b,2\n" + strings.Repeat("c,3\n", maxLine), Options{}, CSV, []string{`l.csv:2 |"a" 1`, "~a quote is not closed there or further on"}},
 		"not UTF-8 and NUL":         {"l.csv", "path,size\n\xff,1\na\x00,2\nb,3\n", Options{}, CSV, []string{"! l.csv:2 the line is not UTF-8", "! l.csv:3 there is a NUL in the row", `l.csv:4 |"b" 3`}},
 		"BOM":                       {"l.csv", "\xef\xbb\xbfpath,size\r\na,1\r\n", Options{}, CSV, []string{`l.csv:2 |"a" 1`}},

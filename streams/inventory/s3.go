@@ -46,6 +46,8 @@ func (l *Listing) bucket() iter.Seq2[Entry, error] {
 			yield(Entry{}, err)
 			return
 		}
+		// A row without a time was so when the inventory was made: that stays, wherever its files are copied to.
+		made, _ := readTime(r.Created, nil)
 		stop := false
 		for _, f := range r.Files {
 			file, err := l.beside(f.Key, f.Size)
@@ -65,6 +67,9 @@ func (l *Listing) bucket() iter.Seq2[Entry, error] {
 					if passed != "" {
 						l.passed[passed]++
 						continue
+					}
+					if e.Time.IsZero() {
+						e.Time = made
 					}
 					if reason != "" {
 						err = &Fault{e.At, reason}

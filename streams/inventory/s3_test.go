@@ -179,7 +179,7 @@ func TestS3Parquet(t *testing.T) {
 	for name, c := range map[string]listing{
 		"rows": {files: manifest("Parquet", s3ParquetSchema, data), want: []string{
 			`0.parquet:1 b|"a b%2B/ü" key 5 md5:` + emptyMD5 + " 2016-08-10T22:23:56.007Z V1 " + emptyMD5,
-			`0.parquet:4 b|"bare" key`,
+			`0.parquet:4 b|"bare" key 2018-01-03T02:00:00Z`, // when the inventory was made
 			"! 0.parquet:5 key is not UTF-8",
 			`0.parquet:6 b|"big" key 1099511627776 2016-08-10T22:23:56.007Z ` + otherMD5 + "-9",
 		}},

@@ -116,6 +116,10 @@ func (in *input) quoted(delimiter rune) iter.Seq2[[]string, error] {
 			switch {
 			case errors.As(err, &parse):
 				in.line = int64(parse.StartLine)
+				if parse.Line != parse.StartLine { // rows are in it that nobody can tell apart
+					yield(nil, invalid(in.at(), "a quote that is opened there is not closed as it should be: line %d: %w", parse.Line, parse.Err))
+					return
+				}
 				err = in.fault("%s", parse.Err)
 			case errors.Is(err, errLong):
 				in.line++
