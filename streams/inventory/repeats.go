@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	repeatBuckets = 64
+	repeatBuckets = 256
 	repeatMemory  = 32 << 20 // of all buckets, until they go to disk
 )
 
@@ -101,7 +101,7 @@ func (r *Repeats) tag(name string) byte {
 }
 
 func (r *Repeats) path(bucket int) string {
-	return filepath.Join(r.dir, fmt.Sprintf("bucket-%02d", bucket))
+	return filepath.Join(r.dir, fmt.Sprintf("bucket-%03d", bucket))
 }
 
 // spill moves what is in memory to disk.

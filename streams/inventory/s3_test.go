@@ -183,12 +183,13 @@ func TestS3Parquet(t *testing.T) {
 			"! 0.parquet:5 key is not UTF-8",
 			`0.parquet:6 b|"big" key 1099511627776 2016-08-10T22:23:56.007Z ` + otherMD5 + "-9",
 		}},
-		"microseconds": {files: manifest("Parquet", "", parquetFile(t, micros{"a", time.UnixMicro(1_500_000)})), want: []string{`0.parquet:1 |"a" key 1970-01-01T00:00:01.5Z`}},
-		"no key":       {files: manifest("Parquet", "", parquetFile(t, bare{1})), want: []string{"~it has no column key"}},
-		"no times":     {files: manifest("Parquet", "", parquetFile(t, textual{"a", "b"})), want: []string{"~column last_modified_date is no time"}},
-		"damaged":      {files: manifest("Parquet", "", cut), want: []string{"~0.parquet"}},
-		"not Parquet":  {files: manifest("Parquet", "", "hello"), want: []string{"~it is not a Parquet file"}},
-		"another sum":  {files: with(manifest("Parquet", "", data), "data/0.parquet", cut), want: []string{"~its md5 is"}},
+		"microseconds":               {files: manifest("Parquet", "", parquetFile(t, micros{"a", time.UnixMicro(1_500_000)})), want: []string{`0.parquet:1 |"a" key 1970-01-01T00:00:01.5Z`}},
+		"no key":                     {files: manifest("Parquet", "", parquetFile(t, bare{1})), want: []string{"~it has no column key"}},
+		"no times":                   {files: manifest("Parquet", "", parquetFile(t, textual{"a", "b"})), want: []string{"~column last_modified_date is no time"}},
+		"damaged":                    {files: manifest("Parquet", "", cut), want: []string{"~0.parquet"}},
+		"a footer that does not fit": {files: manifest("Parquet", "", "PAR1....\xff\xff\xff\x7fPAR1"), want: []string{"~its footer of 2147483647 bytes does not fit"}},
+		"not Parquet":                {files: manifest("Parquet", "", "hello"), want: []string{"~it is not a Parquet file"}},
+		"another sum":                {files: with(manifest("Parquet", "", data), "data/0.parquet", cut), want: []string{"~its md5 is"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.format, c.open = S3, "2018-01-03T02-00Z"
