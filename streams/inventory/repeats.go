@@ -15,7 +15,7 @@ import (
 
 const (
 	repeatBuckets = 256
-	repeatMemory  = 32 << 20 // of all buckets, until they go to disk
+	repeatMemory  = 8 << 20 // of all buckets, until they go to disk
 )
 
 // Repeats finds the items that are listed more than once. It holds some megabytes in memory and the rest in files
