@@ -41,6 +41,7 @@ func layers() []layer {
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{record}, []string{wire, storage, digest}},
 		{[]string{policy}, []string{wire}},
+		{[]string{"streams/inventory"}, []string{wire, digest}},
 		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent
 		{[]string{"streams/deletion"}, []string{wire, retry, storage, digest, policy, record, "streams/duplicate"}},
 		{[]string{"streams/duplicate", "streams/fixity", "streams/steward", "streams/sweep"},
@@ -78,6 +79,7 @@ func onlyImporters() map[string][]string {
 		"github.com/spf13/cobra":            {"cmd/millrace/..."},
 		"github.com/vbauerster/mpb":         {"cmd/millrace/..."},
 		"github.com/planetscale/vtprotobuf": {"schemas/..."},
+		"github.com/parquet-go":             {"streams/inventory"},
 	}
 }
 

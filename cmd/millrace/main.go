@@ -104,7 +104,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition,
 		return fmt.Errorf("%w: %w; see '%s --help'", errUsage, err, c.CommandPath())
 	})
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
-		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newVerify(), newBench(), newVersion())
+		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newImport(), newVerify(), newBench(), newVersion())
 	return root
 }
 

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/millrace/millrace/cmd/app"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// An importReport is what an import found and did.
+type importReport struct {
+	flags *importFlags
+	check *app.ImportCheck
+	done  app.ImportDone
+}
+
+// importJSON is the report for programs.
+type importJSON struct {
+	Listings  []listingJSON     `json:"listings"`
+	Rows      int64             `json:"rows"`
+	Sound     int64             `json:"sound"`
+	Faulty    int64             `json:"faults"`
+	Repeated  int64             `json:"listed_again"`
+	NoDigest  int64             `json:"without_digest"`
+	NoSize    int64             `json:"without_size"`
+	NoTime    int64             `json:"without_time"`
+	Passed    map[string]int64  `json:"passed_over"`
+	Unread    []string          `json:"columns_not_read"`
+	DryRun    bool              `json:"dry_run"`
+	Published int64             `json:"published"`
+	Skipped   int64             `json:"skipped"`
+	First     []json.RawMessage `json:"first"`
+	Found     []faultJSON       `json:"found"`
+}
+
+type listingJSON struct {
+	Path     string    `json:"path"`
+	Format   string    `json:"format"`
+	Modified time.Time `json:"modified"`
+}
+
+type faultJSON struct {
+	File   string `json:"file"`
+	Line   int64  `json:"line"`
+	Reason string `json:"reason"`
+}
+
+// print writes the report to out, and faults, as text, to problems.
+func (r importReport) print(out, problems io.Writer) error {
+	if r.flags.output == "json" {
+		return r.json(out)
+	}
+	for _, f := range r.check.Faults {
+		fmt.Fprintln(problems, clean(f.Error()))
+	}
+	if more := r.check.Faulty - int64(len(r.check.Faults)); more > 0 {
+		fmt.Fprintf(problems, "and %d more faults (--faults says how many are printed)\n", more)
+	}
+	for _, l := range r.flags.order.Listings {
+		fmt.Fprintf(out, "%s: %s\n", l.Path(), l.Format())
+	}
+	c := r.check
+	fmt.Fprintf(out, "%d rows, %d of them sound; %d faults\n", c.Rows, c.Sound(), c.Faulty)
+	for _, n := range []struct {
+		n    int64
+		what string
+	}{
+		{c.Repeated, "items are listed more than once, alike"}, {c.NoDigest, "rows have no digest"}, {c.NoSize, "rows have no size"},
+		{c.NoTime, "rows have no time of their own, and get " + r.times()},
+	} {
+		if n.n > 0 {
+			fmt.Fprintf(out, "%d %s\n", n.n, n.what)
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(c.PassedOver)) {
+		fmt.Fprintf(out, "%d rows are passed over: %s\n", c.PassedOver[kind], kind)
+	}
+	if len(c.Unread) > 0 {
+		fmt.Fprintf(out, "columns that are not read: %q\n", c.Unread)
+	}
+	switch {
+	case r.flags.dryRun:
+		for _, change := range c.First {
+			fmt.Fprintln(out, changeLine(change))
+		}
+		fmt.Fprintf(out, "would publish %d changes of store %s/%s\n", r.would(), r.flags.target.Account, r.flags.target.Store)
+	default:
+		fmt.Fprintf(out, "published %d changes of store %s/%s; skipped %d rows\n", r.done.Published, r.flags.target.Account,
+			r.flags.target.Store, r.done.Skipped)
+		if r.flags.state != "" && r.done.Published > 0 {
+			fmt.Fprintf(out, "they are handled when 'millrace standalone --state %s' runs\n", r.flags.state)
+		}
+	}
+	return nil
+}
+
+// would is how many rows a run without --dry-run would publish, from the first on.
+func (r importReport) would() int64 {
+	if r.check.Faulty > 0 && !r.flags.order.SkipFaulty {
+		return 0
+	}
+	return r.check.Sound()
+}
+
+// times are those of rows that have none.
+func (r importReport) times() string {
+	if t := r.flags.target.Default; !t.IsZero() {
+		return t.UTC().Format(time.RFC3339)
+	}
+	words := make([]string, 0, len(r.flags.order.Listings))
+	for _, l := range r.flags.order.Listings {
+		if word := l.Modified().UTC().Format(time.RFC3339); !slices.Contains(words, word) && len(words) < 3 {
+			words = append(words, word)
+		}
+	}
+	return "that of their listing: " + strings.Join(words, ", ")
+}
+
+func changeLine(c *pb.Change) string {
+	words := []string{"  " + c.GetTime().AsTime().Format(time.RFC3339), fmt.Sprintf("%q", c.GetSpace()+"/"+c.GetItem())}
+	if c.GetSize() > 0 {
+		words = append(words, fmt.Sprintf("%d bytes", c.GetSize()))
+	}
+	for _, alg := range slices.Sorted(maps.Keys(c.GetDigests())) {
+		words = append(words, alg+":"+c.GetDigests()[alg])
+	}
+	return strings.Join(words, "  ")
+}
+
+func (r importReport) json(out io.Writer) error {
+	c := r.check
+	j := importJSON{
+		Rows: c.Rows, Sound: c.Sound(), Faulty: c.Faulty, Repeated: c.Repeated, NoDigest: c.NoDigest, NoSize: c.NoSize, NoTime: c.NoTime,
+		Passed: c.PassedOver, Unread: append([]string{}, c.Unread...), DryRun: r.flags.dryRun,
+		Published: r.done.Published, Skipped: r.done.Skipped, Listings: []listingJSON{}, First: []json.RawMessage{}, Found: []faultJSON{},
+	}
+	for _, l := range r.flags.order.Listings {
+		j.Listings = append(j.Listings, listingJSON{l.Path(), string(l.Format()), l.Modified().UTC()})
+	}
+	for _, change := range c.First {
+		b, err := protojson.Marshal(change)
+		if err != nil {
+			return fmt.Errorf("print a change: %w", err)
+		}
+		j.First = append(j.First, b)
+	}
+	for _, f := range c.Faults {
+		j.Found = append(j.Found, faultJSON{f.At.File, f.At.Line, f.Reason})
+	}
+	return writeJSON(out, j)
+}
+
+// verdict is how the command ends.
+func (r importReport) verdict() error {
+	switch {
+	case r.check.Faulty == 0:
+		return nil
+	case r.flags.dryRun:
+		return fmt.Errorf("%w: there are %d faults in the listings", errFindings, r.check.Faulty)
+	case r.flags.order.SkipFaulty:
+		return fmt.Errorf("%w: %d rows were skipped, for there are %d faults in the listings", errPartly, r.done.Skipped, r.check.Faulty)
+	}
+	return fmt.Errorf("%w: there are %d faults in the listings, so nothing is published; --skip-faulty publishes the %d sound rows",
+		errFindings, r.check.Faulty, r.check.Sound())
+}

@@ -1,0 +1,172 @@
+package inventory
+
+import (
+	"bytes"
+	"errors"
+	"iter"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// sane checks what holds of everything that a parser yields, whatever it reads.
+func sane(t *testing.T, rows iter.Seq2[Entry, error], most int) {
+	t.Helper()
+	n, ended := 0, false
+	for e, err := range rows {
+		if ended {
+			t.Fatal("a row after the end")
+		}
+		if n++; n > most {
+			t.Fatalf("more than %d rows of so little", most)
+		}
+		var f *Fault
+		switch {
+		case errors.As(err, &f):
+			if f.Reason == "" || f.At.File == "" {
+				t.Fatalf("a fault that says too little: %+v", f)
+			}
+		case err != nil:
+			ended = true
+			if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrFormat) {
+				t.Fatalf("neither damaged nor unknown: %v", err)
+			}
+		default:
+			if err := e.Digests.Validate(); err != nil || !utf8.ValidString(e.Item) || e.Size < -1 {
+				t.Fatalf("a row that cannot be: %+v (%v)", e, err)
+			}
+		}
+	}
+}
+
+func FuzzText(f *testing.F) {
+	for _, s := range []string{
+		emptyMD5 + "  a\n", `\` + emptyMD5 + ` *a\nb` + "\r\n", "SHA256 (a) = " + emptySHA256 + "\n", "path,size,md5\na,1," + emptyMD5 + "\n",
+		"space-id\tcontent-id\tMD5\ns\tc\t" + emptyMD5 + "\n", emptyMD5 + " data/a%0A%25\n", "\xff\xfea\x00", zipped(emptyMD5 + "  a\n"), "\"a\n,\"\"", "key;size;mtime\na;1;2\n",
+		s3Rows,
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		l := &Listing{path: "x", passed: map[string]int64{}}
+		b := &bag{version: "1.0"}
+		for _, parse := range []func(*input) iter.Seq2[Entry, error]{
+			func(in *input) iter.Seq2[Entry, error] { return sums(in, "") },
+			func(in *input) iter.Seq2[Entry, error] { return l.table(in, true) },
+			func(in *input) iter.Seq2[Entry, error] { return l.table(in, false) },
+			l.duraCloud,
+			func(in *input) iter.Seq2[Entry, error] { return manifestLines(in, "md5", b.version, true) },
+		} {
+			in, err := newInput("x", strings.NewReader(text), "")
+			if err != nil {
+				sane(t, broken(err), 1)
+				continue
+			}
+			sane(t, parse(in), 1_100*(len(text)+2)) // gzip packs 1,032 bytes into one
+		}
+		recognise("x", []byte(text), false, Options{})
+	})
+}
+
+func FuzzOCFL(f *testing.F) {
+	inv, _ := ocflExample()
+	f.Add([]byte(inv), "v2")
+	f.Add([]byte(`{"digestAlgorithm": "md5", "head": "v1", "manifest": {}, "versions": {"v1": {}}}`), "")
+	f.Fuzz(func(t *testing.T, data []byte, version string) {
+		at := Place{File: "x"}
+		o, err := parseOCFL(at, data)
+		if err != nil {
+			sane(t, broken(err), 1)
+			return
+		}
+		for _, opts := range []Options{{Version: version}, {ContentPaths: true}} {
+			sane(t, func(yield func(Entry, error) bool) { o.entries(at, opts, yield) }, len(data)+1)
+		}
+	})
+}
+
+func FuzzParquet(f *testing.F) {
+	whole := parquetExample(f)
+	f.Add([]byte(whole))
+	f.Add([]byte(whole[:len(whole)/2]))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n := 0
+		readParquet("x", bytes.NewReader(data), int64(len(data)), func(row bucketRow, err error) bool {
+			var fault *Fault
+			if err != nil && !errors.As(err, &fault) && !errors.Is(err, ErrInvalid) {
+				t.Fatal(err)
+			}
+			n++
+			return n < 10_000 // a page may say that it has any number of nothing
+		})
+	})
+}
+
+// What the tools of this machine write is read as what they were given.
+func TestCoreutils(t *testing.T) {
+	names := []string{"plain", "with space", " leading", "trailing ", "new\nline", "back\\slash", "carriage\rreturn", "*star", "-dash", "(1) = 2", "ü", "#hash"}
+	all := map[string]string{}
+	for _, n := range names {
+		all[n] = n
+	}
+	dir := files(t, all)
+	slices.Sort(names)
+	for name, args := range map[string][]string{
+		"sha256sum": {"sha256sum"}, "binary": {"md5sum", "--binary"}, "tag": {"sha1sum", "--tag"}, "sha512sum": {"sha512sum", "--text"}, "openssl": {"openssl", "dgst", "-sha256"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(args[0]); err != nil {
+				t.Skip(err)
+			}
+			given := names
+			if args[0] == "openssl" {
+				given = []string{"plain", "with space", "(1) = 2"} // it escapes nothing
+			} else {
+				args = append(args, "--")
+			}
+			cmd := exec.CommandContext(t.Context(), args[0], append(args[1:], given...)...)
+			cmd.Dir = dir
+			out, err := cmd.Output()
+			if err != nil {
+				t.Skipf("%v: %v", args, err)
+			}
+			in, err := newInput("x", bytes.NewReader(out), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for e, err := range sums(in, "") {
+				if err != nil {
+					t.Errorf("%v in:\n%s", err, out)
+				}
+				got = append(got, e.Item)
+			}
+			if !slices.Equal(got, given) {
+				t.Errorf("got  %q\nwant %q", got, given)
+			}
+		})
+	}
+}
+
+// BenchmarkSums reads, makes a Change of, and compares rows of one sum each.
+func BenchmarkSums(b *testing.B) {
+	var text strings.Builder
+	for b.Loop() {
+		text.Reset()
+		for i := range 1000 {
+			text.WriteString(emptySHA256 + "  photos/2020/01/img_" + strings.Repeat("0", i%7) + ".jpg\n")
+		}
+		in, err := newInput("x", strings.NewReader(text.String()), "")
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, err := range sums(in, "") {
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(1000*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+}

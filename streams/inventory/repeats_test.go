@@ -1,0 +1,84 @@
+package inventory
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace/streams/digest"
+)
+
+func found(t testing.TB, r *Repeats) []Repeat {
+	t.Helper()
+	var all []Repeat
+	if err := r.Find(func(x Repeat) error { all = append(all, x); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(all, func(a, b Repeat) int { return cmp.Compare(a.Item, b.Item) })
+	return all
+}
+
+func TestRepeats(t *testing.T) {
+	at := func(n int64) Place { return Place{fmt.Sprintf("f%d", n%2), n} }
+	for name, c := range map[string]struct {
+		rows []Entry // of item x
+		want []Repeat
+	}{
+		"once":              {[]Entry{{At: at(1), Size: 1}}, nil},
+		"alike":             {[]Entry{{At: at(1), Size: 1}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
+		"another size":      {[]Entry{{At: at(1), Size: 0}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), "size"}}},
+		"a size, and none":  {[]Entry{{At: at(1), Size: -1}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
+		"another algorithm": {[]Entry{{At: at(1), Size: -1, Digests: digest.Set{"md5": emptyMD5}}, {At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
+		"another digest":    {[]Entry{{At: at(1), Size: -1, Digests: digest.Set{"md5": emptyMD5, "sha1": emptySHA1}}, {At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}}, {At: at(3), Size: -1, Digests: digest.Set{"md5": otherMD5}}}, []Repeat{{"x", 3, at(1), at(3), "md5"}}},
+		"another version":   {[]Entry{{At: at(1), Size: 1, Version: "a"}, {At: at(2), Size: 1, Version: "b"}}, []Repeat{{"x", 2, at(1), at(2), "version"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRepeats(t.TempDir())
+			defer r.Close()
+			for _, e := range c.rows {
+				if err := r.Add("x", e); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.Add("y", c.rows[0]); err != nil {
+				t.Fatal(err)
+			}
+			if got := found(t, r); !slices.Equal(got, c.want) {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// What does not fit into memory is found as well, and nothing stays behind.
+func TestRepeatsOnDisk(t *testing.T) {
+	tmp := t.TempDir()
+	r := NewRepeats(tmp)
+	r.memory = 1 << 20
+	const n = 40_000
+	for i := range int64(n) {
+		e := Entry{At: Place{"list", i + 1}, Size: i % 7, Digests: digest.Set{"md5": emptyMD5, "sha256": emptySHA256}}
+		item := fmt.Sprintf("a path of some length, as archives have them/%d", i)
+		if i%10_000 == 9_999 {
+			item = "again"
+		}
+		if err := r.Add(item, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.dir == "" {
+		t.Fatalf("%d rows are all in memory", n)
+	}
+	want := []Repeat{{"again", 4, Place{"list", 10_000}, Place{"list", 20_000}, "size"}}
+	if got := found(t, r); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}

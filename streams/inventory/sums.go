@@ -1,0 +1,187 @@
+package inventory
+
+import (
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/millrace/millrace/streams/digest"
+)
+
+// sums reads what md5sum and its sisters write (GNU coreutils manual, "md5sum invocation"; FreeBSD md5(1)):
+//
+//	HEX  NAME         text mode
+//	HEX *NAME         binary mode
+//	\HEX  NA\\ME\n    a name with escapes
+//	SHA256 (NAME) = HEX, and openssl's SHA256(NAME)= HEX
+//	HEX NAME          BSD, reversed
+//
+// Lines that begin with # are comments. An algorithm that is not said is that of the digest's length.
+func sums(in *input, algorithm string) iter.Seq2[Entry, error] {
+	if algorithm == "" && strings.Contains(strings.ToLower(base(in.name)), "b2") {
+		algorithm = "blake2b-512" // b2sum's; by its length it were a SHA-512
+	}
+	return in.each(func(line string) (Entry, error) {
+		if strings.HasPrefix(line, "#") {
+			return Entry{}, errNoRow
+		}
+		alg, hex, name, reason := splitSum(line, algorithm)
+		if reason != "" {
+			return Entry{}, in.fault("%s", reason)
+		}
+		return Entry{Item: name, Size: -1, Digests: digest.Set{alg: hex}}, nil
+	})
+}
+
+// splitSum takes one line apart; reason says why it is none.
+func splitSum(line, algorithm string) (alg, hex, name, reason string) {
+	line = strings.TrimLeft(line, " \t")
+	rest, escaped := strings.CutPrefix(line, `\`)
+	alg, name, hex, tagged := splitTagged(rest)
+	if !tagged {
+		n := hexRun(rest)
+		if n == 0 || n == len(rest) || rest[n] != ' ' && rest[n] != '\t' {
+			return "", "", "", "it is no line of sums: want HEX, two spaces or a space and *, NAME; or ALGORITHM (NAME) = HEX"
+		}
+		hex, name = rest[:n], rest[n+1:]
+		if name != "" && (name[0] == ' ' || name[0] == '*') {
+			name = name[1:]
+		}
+	}
+	if escaped {
+		if name, reason = unescape(name); reason != "" {
+			return "", "", "", reason
+		}
+	}
+	switch name {
+	case "":
+		return "", "", "", "there is no name behind the sum"
+	case "-":
+		return "", "", "", "it is the sum of standard input, of no file"
+	}
+	alg, hex, reason = digestOf(alg, algorithm, hex)
+	return alg, hex, name, reason
+}
+
+// splitTagged takes a line of the BSD form apart.
+func splitTagged(line string) (alg, name, hex string, ok bool) {
+	open := strings.IndexByte(line, '(')
+	end := strings.LastIndex(line, ")")
+	if open <= 0 || end < open {
+		return "", "", "", false
+	}
+	hex, ok = strings.CutPrefix(strings.TrimLeft(line[end+1:], " "), "=")
+	hex = strings.TrimSpace(hex)
+	if alg = strings.TrimSuffix(line[:open], " "); !ok || hexRun(hex) != len(hex) || strings.ContainsAny(alg, " \t") {
+		return "", "", "", false
+	}
+	return alg, line[open+1 : end], hex, true
+}
+
+// unescape undoes what coreutils does to names in lines that begin with a backslash.
+func unescape(name string) (text, reason string) {
+	var b strings.Builder
+	for i := 0; i < len(name); i++ {
+		if name[i] != '\\' {
+			b.WriteByte(name[i])
+			continue
+		}
+		if i++; i == len(name) {
+			return "", "the name ends in the middle of an escape"
+		}
+		switch name[i] {
+		case 'n':
+			b.WriteByte('\n')
+		case 'r':
+			b.WriteByte('\r')
+		case '\\':
+			b.WriteByte('\\')
+		default:
+			return "", fmt.Sprintf(`the name has the escape \%c; there are only \n, \r and \\`, name[i])
+		}
+	}
+	return b.String(), ""
+}
+
+// hexRun returns how many hexadecimal digits s begins with.
+func hexRun(s string) int {
+	for i := range len(s) {
+		if c := s[i] | 0x20; (s[i] < '0' || s[i] > '9') && (c < 'a' || c > 'f') {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// digestOf makes sure that a digest is one of its algorithm: tag as the row says, else wanted, else by the
+// length.
+func digestOf(tag, wanted, hex string) (alg, lower, reason string) {
+	lower = strings.ToLower(strings.TrimSpace(hex))
+	if hexRun(lower) != len(lower) {
+		return "", "", fmt.Sprintf("%.80q is not a digest in hexadecimal", hex)
+	}
+	if alg = algorithmOf(tag); alg == "" {
+		if alg = algorithmOf(wanted); alg == "" {
+			alg = byLength(len(lower))
+		}
+	}
+	switch n := digits(alg); {
+	case alg == "":
+		return "", "", fmt.Sprintf("no algorithm has digests of %d digits", len(lower))
+	case n != 0 && n != len(lower), len(lower)%2 != 0, lower == "":
+		return "", "", fmt.Sprintf("a digest of %d digits is no %s", len(lower), alg)
+	}
+	return alg, lower, ""
+}
+
+// algorithmOf is the name that digests of an algorithm have here: SHA-256, SHA2-256 and sha256 are one.
+func algorithmOf(name string) string {
+	name = strings.ToLower(strings.TrimSpace(name))
+	plain := strings.NewReplacer("-", "", "_", "", " ", "").Replace(name)
+	switch plain {
+	case "md5", "sha1", "sha224", "sha256", "sha384", "sha512", "crc32", "crc32c", "crc64nvme":
+		return plain
+	case "sha2256":
+		return "sha256"
+	case "sha2384":
+		return "sha384"
+	case "sha2512":
+		return "sha512"
+	case "blake2b", "blake2b512":
+		return "blake2b-512"
+	}
+	return name
+}
+
+// digits is the length of an algorithm's digests in hex; 0: not known here.
+func digits(alg string) int {
+	switch alg {
+	case "crc32", "crc32c":
+		return 8
+	case "crc64nvme":
+		return 16
+	case digest.MD5:
+		return 32
+	case digest.SHA1:
+		return 40
+	case "sha224":
+		return 56
+	case digest.SHA256:
+		return 64
+	case "sha384":
+		return 96
+	case "sha512", "blake2b-512":
+		return 128
+	}
+	return 0
+}
+
+// byLength is the algorithm of the sum tools whose digests have n digits.
+func byLength(n int) string {
+	for _, alg := range []string{digest.MD5, digest.SHA1, "sha224", digest.SHA256, "sha384", "sha512"} {
+		if digits(alg) == n {
+			return alg
+		}
+	}
+	return ""
+}
