@@ -28,13 +28,13 @@ type Config struct {
 	Brokers  []string // host:port, at least one
 	ClientID string   // names the program and its version; it stands in the history of failures
 	Prefix   string   // of topics and groups
-	// Foreign are topics of others that the ingester reads, by their whole names. None of ours is among them.
-	Foreign []string
 	TLS      *tls.Config
 	SASL     *SASL
 	// Dialer, where set, makes the connections; it then does TLS itself.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 	Lanes  []Lane // none means DefaultLanes
+	// Foreign are topics of others that the ingester reads, by their whole names. None of ours is among them.
+	Foreign []string
 	// Heartbeat is the time between two heartbeats of a group's member; how fast
 	// partitions move depends on it [3 s].
 	Heartbeat time.Duration

@@ -28,15 +28,17 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, mem: mem.New(mem.Config{ID: "acme/1"})}
-	w.store = storagetest.NewFaulty(w.mem)
+	inner, err := mem.New(mem.Config{ID: "acme/1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, mem: inner, store: storagetest.NewFaulty(inner)}
 	if err := w.mem.WriteMarker(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.mem.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	var err error
 	if w.h, err = NewHandler(w, w, func(r Row) { w.rows = append(w.rows, r) }); err != nil {
 		t.Fatal(err)
 	}
