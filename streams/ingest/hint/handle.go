@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Places says of which copies a bucket's key can be, told by a topic: of none where nobody knows the bucket, of
-// several where stores have buckets of one name and nothing says which is meant.
+// Places says of which copies a bucket's key can be, told by a topic: of several where stores have buckets of one
+// name and nothing says which is meant; of none where the key is no item's. known says that the bucket is somebody's.
 type Places interface {
-	Places(topic schemas.Topic, bucket, key string) []schemas.Copy
+	Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool)
 }
 
 // A Handler handles the deliveries of notification topics. It is safe for concurrent use.
@@ -63,9 +63,13 @@ func (h *Handler) one(ctx context.Context, d *schemas.Delivery, one Hint) ([]sch
 		h.count(RowAside)
 		return nil, nil
 	}
-	c, err := h.place(d.Topic, one)
+	c, item, err := h.place(d.Topic, one)
 	if err != nil {
 		return nil, err
+	}
+	if !item {
+		h.count(RowNoItem)
+		return nil, nil
 	}
 	s, err := h.look.Look(ctx, c)
 	if err != nil {
@@ -83,19 +87,21 @@ func (h *Handler) one(ctx context.Context, d *schemas.Delivery, one Hint) ([]sch
 	return []schemas.Message{{Topic: schemas.Changes, Body: decided.Change}}, nil
 }
 
-// place finds the copy that a hint is about. Its error is permanent.
-func (h *Handler) place(topic schemas.Topic, one Hint) (schemas.Copy, error) {
+// place finds the copy that a hint is about; not item: it is about something else in a bucket of ours, such as what
+// the driver keeps there for itself. Its error is permanent.
+func (h *Handler) place(topic schemas.Topic, one Hint) (c schemas.Copy, item bool, err error) {
 	name, _ := topic.Foreign()
-	switch all := h.places.Places(topic, one.Bucket, one.Key); len(all) {
-	case 1:
-		return all[0], nil
-	case 0:
-		return schemas.Copy{}, retry.Permanent(fmt.Errorf("%s of key %q by %s: no store that it may tell of has bucket %q",
-			one.Event, one.Key, name, one.Bucket))
-	default:
-		return schemas.Copy{}, retry.Permanent(fmt.Errorf("%s of key %q by %s: bucket %q may be of %s or %s: say for %s which store it tells of",
+	all, known := h.places.Places(topic, one.Bucket, one.Key)
+	switch {
+	case len(all) == 1:
+		return all[0], true, nil
+	case len(all) > 1:
+		return c, false, retry.Permanent(fmt.Errorf("%s of key %q by %s: bucket %q may be of %s or %s: say for %s which store it tells of",
 			one.Event, one.Key, name, one.Bucket, all[0], all[1], name))
+	case !known:
+		return c, false, retry.Permanent(fmt.Errorf("%s of key %q by %s: no store that it may tell of has bucket %q", one.Event, one.Key, name, one.Bucket))
 	}
+	return c, false, nil
 }
 
 // Place is the first copy of the first hint in value: what a delivery is about, as far as that is known before
@@ -105,7 +111,7 @@ func (h *Handler) Place(d *schemas.Delivery) (schemas.Copy, bool) {
 	if err != nil || len(hints) != 1 || hints[0].Kind == Aside {
 		return schemas.Copy{}, false
 	}
-	all := h.places.Places(d.Topic, hints[0].Bucket, hints[0].Key)
+	all, _ := h.places.Places(d.Topic, hints[0].Bucket, hints[0].Key)
 	if len(all) != 1 {
 		return schemas.Copy{}, false
 	}

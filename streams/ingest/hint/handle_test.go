@@ -49,18 +49,18 @@ func (w *world) Store(account, id string) (storage.Store, bool) {
 	return w.store, account == "acme" && id == "1"
 }
 
-func (w *world) Places(_ schemas.Topic, bucket, key string) []schemas.Copy {
+func (w *world) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
 	one := schemas.Copy{Account: "acme", Store: "1", Space: bucket, Item: key}
 	switch bucket {
 	case "photos":
-		return []schemas.Copy{one}
+		return []schemas.Copy{one}, true
 	case "elsewhere":
 		one.Store = "9"
-		return []schemas.Copy{one}
+		return []schemas.Copy{one}, true
 	case "twin":
-		return []schemas.Copy{one, {Account: "acme", Store: "2", Space: bucket, Item: key}}
+		return []schemas.Copy{one, {Account: "acme", Store: "2", Space: bucket, Item: key}}, true
 	}
-	return nil
+	return nil, bucket == "own"
 }
 
 func (w *world) put(item, bytes string) storage.Object {
@@ -95,6 +95,7 @@ func TestHandle(t *testing.T) {
 		"gone":                    {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE}, RowGone},
 		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, RowNever},
 		"aside":                   {[]string{event("ObjectTagging:Put", "nobody's", "x")}, nil, RowAside},
+		"no item's key":           {[]string{event("ObjectRemoved:Delete", "own", ".millrace/marker.json")}, nil, RowNoItem},
 		"nothing":                 {nil, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -71,6 +71,7 @@ type Row string
 //	removed, present                    ADD, the same: it came back, or an older version went
 //	removed, absent                     DELETE, at the time of the hint, with sequencer and user
 //	created or other, absent            nothing: its removal will be told, or the sweep finds it
+//	a key that is no item's             nothing, and nobody looks
 const (
 	RowAside    Row = "aside"
 	RowTold     Row = "told"
@@ -79,11 +80,12 @@ const (
 	RowReturned Row = "returned"
 	RowGone     Row = "gone"
 	RowNever    Row = "never seen"
+	RowNoItem   Row = "no item"
 )
 
 // Rows are all rows.
 func Rows() []Row {
-	return []Row{RowAside, RowTold, RowMovedOn, RowOther, RowReturned, RowGone, RowNever}
+	return []Row{RowAside, RowTold, RowMovedOn, RowOther, RowReturned, RowGone, RowNever, RowNoItem}
 }
 
 // A Decision is what is told of a hint: the Change is nil where that is nothing.
