@@ -13,7 +13,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/ingest"
 	"github.com/millrace/millrace/streams/ingest/hint"
+	"github.com/millrace/millrace/streams/ingest/watch"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/storage/file"
 )
 
 // Bounds of the server that takes events. What a body, and Kafka, may take is bounded for each request besides.
@@ -54,6 +56,17 @@ func (a *App) ingester() ([]part, error) {
 	}}}
 	if a.cfg.Ingest.Listen != "" {
 		parts = append(parts, part{"ingest", func(ctx context.Context) error { return a.serveIngest(ctx, m) }})
+	}
+	for _, n := range a.stores.names() {
+		c := a.stores.of(n).cfg
+		if !c.Watch {
+			continue
+		}
+		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: file.ItemAt}, a.stores, a.producer, m.Hints("watch"), a.log)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part{"watch " + n.Account + "/" + n.Store, w.Run})
 	}
 	return parts, nil
 }

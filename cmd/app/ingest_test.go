@@ -176,3 +176,18 @@ func TestPlaces(t *testing.T) {
 		})
 	}
 }
+
+func TestIngestWatch(t *testing.T) {
+	s, b := newIngestSite(t)
+	s.cfg.Accounts[0].Stores[1].Watch, s.cfg.Accounts[0].Stores[2].Watch = true, true // of which the third is not there
+	s.run(schemas.RoleIngester)
+	s.until(func() error {
+		if s.said.with("msg=watched") != 1 || s.said.with("not watched") < 1 {
+			return fmt.Errorf("the log does not say what is watched")
+		}
+		return nil
+	})
+	s.write("2", "photos/2026/a", "hello")
+	s.changed(b, `OP_ADD 2/photos/2026/a 5 notification/watch ""`)
+	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="watch"} 1`)
+}
