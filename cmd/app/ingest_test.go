@@ -1,18 +1,25 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/ingest"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -190,4 +197,94 @@ func TestIngestWatch(t *testing.T) {
 	s.write("2", "photos/2026/a", "hello")
 	s.changed(b, `OP_ADD 2/photos/2026/a 5 notification/watch ""`)
 	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="watch"} 1`)
+}
+
+// While Kafka acknowledges nothing the answer is 503; sent again, the event is there once. An acknowledgement that gets
+// lost is made up for by the producer.
+func TestIngestKafkaAway(t *testing.T) {
+	const change = `{"op":"OP_ADD","account":"acme","store":"1","space":"photos","item":"a","time":"1999-05-04T10:00:00Z"}`
+	for name, tt := range map[string]struct {
+		fault kafkatest.Fault
+		times int
+		want  int
+	}{
+		"nothing is written":          {kafkatest.NotDone, -1, http.StatusServiceUnavailable},
+		"nothing is written, once":    {kafkatest.NotDone, 1, http.StatusAccepted},
+		"it is written, and not told": {kafkatest.DoneButLost, 1, http.StatusAccepted},
+		"it is refused":               {kafkatest.Refused, 1, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				out, err := kafka.NewProducer(b.Config(), "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer out.Close()
+				stores := &Stores{accounts: map[string][]string{"acme": {"1"}}}
+				h, err := ingest.New(ingest.Config{}, out, stores, nil, new(lines).log())
+				if err != nil {
+					t.Fatal(err)
+				}
+				send := func() *httptest.ResponseRecorder {
+					r := httptest.NewRequest(http.MethodPost, "/v1/changes", strings.NewReader(change))
+					r.Header.Set("Content-Type", "application/json")
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, r)
+					return w
+				}
+				mend := b.FailProduce(schemas.Changes, tt.fault, tt.times)
+				w := send()
+				if w.Code != tt.want || (w.Header().Get("Retry-After") != "") != (tt.want == http.StatusServiceUnavailable) {
+					t.Errorf("got %d %v %s, want %d", w.Code, w.Header(), w.Body, tt.want)
+				}
+				mend()
+				if w.Code == http.StatusServiceUnavailable {
+					if n := len(b.Bodies(schemas.Changes)); n != 0 {
+						t.Errorf("%d records before it is sent again", n)
+					}
+					if w = send(); w.Code != http.StatusAccepted {
+						t.Errorf("sent again: got %d %s", w.Code, w.Body)
+					}
+				}
+				if n := len(b.Bodies(schemas.Changes)); n != 1 {
+					t.Errorf("%d records, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// A stop lets a request end that is under way, and takes no other.
+func TestIngestStops(t *testing.T) {
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, release := make(chan struct{}), make(chan struct{})
+	srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(began)
+		<-release
+		w.WriteHeader(http.StatusAccepted)
+	})}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, code := make(chan error, 1), make(chan int, 1)
+	go func() { ended <- serveOn(ctx, l, srv, 10*time.Second) }()
+	s := &site{t: t, cfg: &config.Config{Ingest: config.Ingest{Listen: l.Addr().String()}}}
+	go func() {
+		c, _ := s.post("/", "", "")
+		code <- c
+	}()
+	<-began
+	cancel()
+	s.until(func() error {
+		if c, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String()); err == nil {
+			return errors.Join(errors.New("it still listens"), c.Close())
+		}
+		return nil
+	})
+	close(release)
+	if err, c := <-ended, <-code; err != nil || c != http.StatusAccepted {
+		t.Errorf("got %v, %d", err, c)
+	}
 }

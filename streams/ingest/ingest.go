@@ -157,7 +157,9 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *problem
 		return nil, large()
 	}
 	// Not every ResponseWriter has deadlines; the server's own hold then.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.cfg.ReadTimeout))
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(time.Now().Add(h.cfg.ReadTimeout))
+	defer func() { _ = conn.SetReadDeadline(time.Time{}) }() // or it would end the request while Kafka is waited for
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.cfg.MaxBody))
 	tooLarge := (*http.MaxBytesError)(nil)
 	switch {
