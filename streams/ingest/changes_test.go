@@ -114,7 +114,7 @@ func TestChangesFaults(t *testing.T) {
 		"attributes missing": {typeEvent, `{"type":"x","data":{}}`, 422, []string{"0  ce-id: is missing", "0  ce-source: is missing", "0  ce-specversion: ",
 			`0  ce-type: is "x"`, "0  store: ", "0  space: ", "0  op: ", "0  time: "}},
 		"attributes no text": {typeEvent, `{"id":7,"source":"s","specversion":"1.0","type":"millrace.v1.Change"}`, 422,
-			[]string{"0  ce-id: is no text", "0  ce-id: is missing", "0  data: is missing"}},
+			[]string{"0  ce-id: is no text", "0 7 data: is missing"}},
 		"data twice":        {typeEvent, envelope("7", `"data":{},"data_base64":""`), 422, []string{"0 7 data: is there twice"}},
 		"no base64":         {typeEvent, envelope("7", `"data_base64":"%"`), 422, []string{"0 7 data_base64: illegal base64"}},
 		"of another form":   {typeEvent, envelope("7", `"datacontenttype":"text/xml","data":"x"`), 422, []string{`0 7 ce-datacontenttype: is "text/xml"`}},

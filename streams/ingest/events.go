@@ -167,6 +167,7 @@ func structured(index int, raw []byte) event {
 		var s string
 		if err := json.Unmarshal(v, &s); err != nil {
 			e.fault("ce-"+name, "is no text")
+			s = string(v) // so that it is not missing too
 		}
 		a[name] = s
 	}
