@@ -30,6 +30,9 @@ type Message struct {
 	Due time.Time
 	// Source is who sends it, as ce_source says; empty: DefaultSource.
 	Source string
+	// Key and Value are set, and Body is nil, where Topic is a foreign one: bytes for the ingester, which gets
+	// them as if it had read them there.
+	Key, Value []byte
 }
 
 // DefaultSource is the ce_source of messages that name none.
@@ -64,7 +67,7 @@ type Delivery struct {
 	// Timestamp is the record's own, in milliseconds.
 	Timestamp time.Time
 	Key       []byte
-	// Value is set, and Body nil, for topics that hold other topics' bytes (dead).
+	// Value is set, and Body nil, for topics that hold other topics' bytes (dead), and for those of others (Foreign).
 	Value   []byte
 	Headers []Header
 	Body    Body

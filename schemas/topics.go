@@ -2,6 +2,7 @@ package schemas
 
 import (
 	"slices"
+	"strings"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -30,6 +31,17 @@ const (
 	Checkpoints        Topic = "checkpoints"
 	Admin              Topic = "admin"
 )
+
+// foreign goes before the names of topics of others; no topic of ours can begin with it.
+const foreign = "foreign:"
+
+// Foreign is how a topic of others is called here: name is its whole name in Kafka, without the configured
+// prefix. What comes to the ingester by another way than a topic has such a name too, so that it can wait
+// in the delay lanes, or be a dead letter, as if it had: one with a slash, as no topic has.
+func Foreign(name string) Topic { return foreign + Topic(name) }
+
+// Foreign returns the name of a topic of others; not ok: t is of the catalogue.
+func (t Topic) Foreign() (name string, ok bool) { return strings.CutPrefix(string(t), foreign) }
 
 // A Role is a part of millrace that runs on its own.
 type Role string

@@ -18,6 +18,9 @@ import (
 func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (kafka.Config, error) {
 	k := kafka.Config{Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Log: log}
 	k.ServerSide, k.Instance, k.SessionTimeout = cfg.Kafka.GroupProtocol == "consumer", cfg.Kafka.Instance, cfg.Kafka.SessionTimeout
+	for _, n := range cfg.Ingest.Notifications {
+		k.Foreign = append(k.Foreign, n.Topic)
+	}
 	for _, l := range cfg.Delay.Lanes {
 		k.Lanes = append(k.Lanes, kafka.Lane{Name: l.Name, Delay: l.Delay})
 	}

@@ -272,8 +272,12 @@ func owned(s kafka.RoleState, lags []kafka.Lag, prefix string) (due int64) {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
 			continue
 		}
+		name, foreign := l.Topic.Foreign()
+		if !foreign {
+			name = prefix + string(l.Topic)
+		}
 		for id, n := range l.Partitions {
-			if s.Owned[prefix+string(l.Topic)][id] {
+			if s.Owned[name][id] {
 				due += n
 			}
 		}

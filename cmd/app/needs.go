@@ -29,7 +29,7 @@ func readsClickHouse(role schemas.Role) bool {
 // touchesStores says whether a role reads or writes in stores.
 func touchesStores(role schemas.Role) bool {
 	switch role {
-	case schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker:
+	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker:
 		return true
 	}
 	return false

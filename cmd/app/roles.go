@@ -22,7 +22,7 @@ import (
 // Roles are those that a process can run, in the order in which a change meets them.
 // State is part of sink.
 func Roles() []schemas.Role {
-	return []schemas.Role{schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
+	return []schemas.Role{schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
 		schemas.RoleSteward, schemas.RoleSweeper, schemas.RoleDelayer, schemas.RoleSink}
 }
 
@@ -35,6 +35,8 @@ var (
 // role is the switch from a role's name to its parts.
 func (a *App) role(role schemas.Role) ([]part, error) {
 	switch role {
+	case schemas.RoleIngester:
+		return a.ingester()
 	case schemas.RolePlanner:
 		return a.planner()
 	case schemas.RoleCopier:

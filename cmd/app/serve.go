@@ -90,6 +90,11 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		Handler: h, ReadHeaderTimeout: serveHeader, ReadTimeout: serveRead, WriteTimeout: serveWrite, IdleTimeout: serveIdle,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	return serveOn(ctx, l, s, serveStop)
+}
+
+// serveOn has s answer on l until ctx is done, and then closes it. A request has grace to end.
+func serveOn(ctx context.Context, l net.Listener, s *http.Server, grace time.Duration) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -99,7 +104,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	})
 	g.Go(func() error {
 		<-gctx.Done()
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveStop)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
 		if s.Shutdown(stop) != nil {
 			s.Close()

@@ -196,15 +196,15 @@ func IsState(dir string) bool {
 // ConfigIn is where a state directory keeps its configuration.
 func ConfigIn(dir string) string { return filepath.Join(dir, "config.yaml") }
 
-// SaveConfig keeps cfg in the state directory, for commands that are given only that. The
-// engines' own part, which holds the secrets, is left out: a state has its own engines.
+// SaveConfig keeps cfg in the state directory, for commands that are given only that, and for nobody else's eyes. The
+// engines' own part is left out: a state has its own engines.
 func SaveConfig(s *State, cfg *config.Config) error {
 	kept := *cfg
 	own := config.Default()
 	kept.Kafka.Brokers, kept.Kafka.TLS, kept.Kafka.SASL = own.Kafka.Brokers, own.Kafka.TLS, own.Kafka.SASL
 	kept.ClickHouse = own.ClickHouse
 	var b bytes.Buffer
-	if err := config.Print(&b, &kept, nil); err != nil {
+	if err := config.Save(&b, &kept); err != nil {
 		return fmt.Errorf("keep the configuration: %w", err)
 	}
 	return WriteFile(ConfigIn(s.dir), b.Bytes())

@@ -135,7 +135,7 @@ func TestNeeds(t *testing.T) {
 	for role, want := range map[schemas.Role]needs{
 		schemas.RolePlanner: {}, schemas.RoleDelayer: {},
 		schemas.RoleSteward: {clickhouse: true}, schemas.RoleSweeper: {clickhouse: true}, schemas.RoleSink: {clickhouse: true},
-		schemas.RoleCopier: {true, true}, schemas.RoleDeleter: {true, true}, schemas.RoleChecker: {true, true},
+		schemas.RoleIngester: {stores: true}, schemas.RoleCopier: {true, true}, schemas.RoleDeleter: {true, true}, schemas.RoleChecker: {true, true},
 	} {
 		if got := needsOf([]schemas.Role{role}); got != want {
 			t.Errorf("%s: got %+v, want %+v", role, got, want)

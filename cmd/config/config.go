@@ -29,6 +29,8 @@ type Config struct {
 	Deletes Deletes `key:"deletes"`
 	// How the parts run.
 	Roles Roles `key:"roles"`
+	// How events come in, other than from producers that write to topic changes themselves.
+	Ingest Ingest `key:"ingest"`
 	// How rows are gathered for ClickHouse.
 	Sink Sink `key:"sink"`
 	// How topics are trimmed.
@@ -120,6 +122,9 @@ type Store struct {
 	Repair string `key:"repair" oneof:"auto|approve|off"`
 	// Whether others than millrace may change this store.
 	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
+	// Driver file: whether role ingester watches the directory (inotify), and tells of changes as soon as it sees them. What it does not
+	// see, such as what happened while it did not run, is left to the sweep.
+	Watch bool `key:"watch"`
 	// What it may be asked for by one process.
 	Limits Limits `key:"limits"`
 	// What single requests of one process, of all its tasks together, may take of it.
@@ -282,6 +287,8 @@ type Roles struct {
 	Checker Role `key:"checker"`
 	// Deletes copies.
 	Deleter Role `key:"deleter"`
+	// Looks into notifications.
+	Ingester Role `key:"ingester"`
 	// How often a message is tried before it is a dead letter. Waiting for a store that is away does not count.
 	Attempts int `key:"attempts"`
 	// How many messages of class high are begun for one of class low, while both have work.
@@ -296,14 +303,52 @@ type Roles struct {
 type Role struct {
 	// Items at a time, in one process.
 	Workers int `key:"workers"`
-	// Of the workers, those that are kept free of class low. Not for the deleter, which has no such class.
+	// Of the workers, those that are kept free of class low. Not for the deleter and the ingester, which have no such class.
 	Reserved int `key:"reserved"`
-	// Large items at a time, besides. Not for the deleter either.
+	// Large items at a time, besides. Not for those two either.
 	Large int `key:"large"`
 	// Messages of one partition that are read and not done.
 	Window int `key:"window"`
 	// Bytes of messages of one class that are read and not done.
 	Bytes Size `key:"bytes"`
+}
+
+// Ingest says how events come in to role ingester.
+type Ingest struct {
+	// Address that takes events (POST /v1/changes) and notifications of object stores (POST /v1/notifications/s3), host:port; empty: none.
+	// There is no TLS: that is for a proxy in front. Without tokens it must be a loopback address.
+	Listen string `key:"listen"`
+	// Who may send there. Without any everybody may, for every account.
+	Tokens []Token `key:"tokens"`
+	// Bytes of a request's body at most.
+	MaxBody Size `key:"max_body"`
+	// Events of one request at most.
+	MaxEvents int `key:"max_events"`
+	// Requests at a time, in one process; more are told to come again.
+	Concurrency int `key:"concurrency"`
+	// Topics to which object stores write what happened in them.
+	Notifications []Notification `key:"notifications"`
+}
+
+// Token is who may send events of one account.
+type Token struct {
+	// Of the sender; it stands as the user of events that name none.
+	Name string `key:"name"`
+	// Whose stores its events are about.
+	Account string `key:"account"`
+	// What it sends as Authorization: Bearer TOKEN, or as a password: 16 bytes or more.
+	Token Secret `key:"token"`
+}
+
+// Notification is a topic with notifications in the form of AWS, MinIO, Ceph or versitygw.
+type Notification struct {
+	// Its whole name; kafka.topic_prefix does not go before it.
+	Topic string `key:"topic"`
+	// Whose stores it may tell of. Without it: those of all accounts.
+	Account string `key:"account"`
+	// The one store that it tells of, where several have buckets of one name. With a store of driver file, which an S3 gateway serves,
+	// buckets are spaces.
+	Store string `key:"store"`
 }
 
 // Sink says how rows are gathered; what comes first ends a batch.
@@ -383,8 +428,10 @@ func Default() Config {
 			Copier:   Role{Workers: 16, Reserved: 2, Large: 2, Window: 8192, Bytes: 64 << 20},
 			Checker:  Role{Workers: 8, Reserved: 1, Large: 2, Window: 8192, Bytes: 64 << 20},
 			Deleter:  Role{Workers: 4, Window: 8192, Bytes: 64 << 20},
+			Ingester: Role{Workers: 16, Window: 8192, Bytes: 64 << 20},
 			Attempts: 5, HighWeight: 8, Stall: 10 * time.Minute, Drain: time.Minute,
 		},
+		Ingest: Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64},
 		Sink:   Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, Memory: 20 << 20},
 		Trim:   Trim{Every: time.Hour, Keep: 14 * day},
 		Health: Health{StallAfter: 5 * time.Minute},

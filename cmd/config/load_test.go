@@ -105,7 +105,7 @@ func TestLoadExample(t *testing.T) {
 	want := Default()
 	want.Accounts, want.Policies, want.State = got.Accounts, got.Policies, got.State
 	want.Kafka.Brokers, want.Kafka.TLS, want.Kafka.SASL = got.Kafka.Brokers, got.Kafka.TLS, got.Kafka.SASL
-	want.ClickHouse = got.ClickHouse
+	want.ClickHouse, want.Ingest = got.ClickHouse, got.Ingest
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("got %+v, want %+v", *got, want)
 	}

@@ -13,17 +13,27 @@ import (
 // Print writes every setting as YAML, with where it came from where origins is not nil.
 // Load reads it back, but for secrets, which are written as ***.
 func Print(w io.Writer, c *Config, origins *Origins) error {
-	p := printer{bufio.NewWriter(w), origins}
+	return printer{w: bufio.NewWriter(w), origins: origins}.all(c)
+}
+
+// Save writes every setting as YAML that Load reads back: with the references of secrets, so it is for a file that
+// only its owner can read.
+func Save(w io.Writer, c *Config) error {
+	return printer{w: bufio.NewWriter(w), references: true}.all(c)
+}
+
+type printer struct {
+	w          *bufio.Writer // keeps the first error
+	origins    *Origins
+	references bool // to secrets are told
+}
+
+func (p printer) all(c *Config) error {
 	p.table("", "", reflect.ValueOf(c).Elem())
 	if err := p.w.Flush(); err != nil {
 		return fmt.Errorf("print the configuration: %w", err)
 	}
 	return nil
-}
-
-type printer struct {
-	w       *bufio.Writer // keeps the first error
-	origins *Origins
 }
 
 // line writes one line; path is empty where it holds no value.
@@ -50,7 +60,11 @@ func (p printer) table(path, indent string, v reflect.Value) {
 				p.table(at+"["+strconv.Itoa(i)+"]", strings.Replace(indent, "-", " ", 1)+"  - ", of.Index(i))
 			}
 		default:
-			p.line(indent+keyOf(f)+": "+valueText(of), at)
+			text := valueText(of)
+			if s, ok := of.Interface().(Secret); ok && p.references {
+				text = strconv.Quote(s.reference)
+			}
+			p.line(indent+keyOf(f)+": "+text, at)
 		}
 		indent = strings.Replace(indent, "-", " ", 1)
 	}

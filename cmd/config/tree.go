@@ -177,6 +177,10 @@ func (d decoder) value(path string, v any, into reflect.Value, faults *Faults) b
 
 func (d decoder) list(path string, list []any, into reflect.Value, faults *Faults) bool {
 	good := true
+	if len(list) == 0 {
+		into.SetZero()
+		return true
+	}
 	into.Set(reflect.MakeSlice(into.Type(), len(list), len(list)))
 	for i, v := range list {
 		at := path + "[" + strconv.Itoa(i) + "]"

@@ -55,6 +55,7 @@ func validate(c *Config, fault report) {
 	if c.HTTP.Listen != "" {
 		addresses("http.listen", []string{c.HTTP.Listen}, func(_ string, value any, reason string) { fault("http.listen", value, reason) })
 	}
+	validateIngest(c, fault)
 	validateTrace(c.Trace, fault)
 	between("sink.rows", c.Sink.Rows, 10_000_000, fault)
 	if c.Sink.Bytes < 1<<20 || c.Sink.Bytes > 4<<30 {
@@ -67,7 +68,7 @@ func validate(c *Config, fault report) {
 }
 
 func validateRoles(r *Roles, fault report) {
-	for name, role := range map[string]Role{"copier": r.Copier, "checker": r.Checker, "deleter": r.Deleter} {
+	for name, role := range map[string]Role{"copier": r.Copier, "checker": r.Checker, "deleter": r.Deleter, "ingester": r.Ingester} {
 		at := "roles." + name
 		between(at+".workers", role.Workers, 4096, fault)
 		between(at+".window", role.Window, 1<<20, fault)
@@ -77,12 +78,12 @@ func validateRoles(r *Roles, fault report) {
 		if role.Reserved < 0 || role.Reserved >= max(role.Workers, 1) {
 			fault(at+".reserved", role.Reserved, "want 0 or more, and fewer than workers: class low must have one")
 		}
-		if name == "deleter" { // has one class
+		if what := map[string]string{"deleter": "deletes", "ingester": "notifications"}[name]; what != "" { // has one class
 			if role.Large != 0 {
-				fault(at+".large", role.Large, "deletes have no large class")
+				fault(at+".large", role.Large, what+" have no large class")
 			}
 			if role.Reserved > 0 {
-				fault(at+".reserved", role.Reserved, "deletes have no class low: there is nothing to keep workers free of")
+				fault(at+".reserved", role.Reserved, what+" have no class low: there is nothing to keep workers free of")
 			}
 		} else {
 			between(at+".large", role.Large, 4096, fault)

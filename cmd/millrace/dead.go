@@ -53,6 +53,9 @@ func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
 		}
 	}
 	roles = append(roles, string(schemas.RoleDelayer))
+	if _, foreign := q.Topic.Foreign(); foreign { // of which there are any
+		topics = append(topics, f.topic)
+	}
 	for _, c := range []retry.Class{retry.Transient, retry.ClassWait, retry.ClassUnavailable, retry.ClassPermanent} {
 		classes = append(classes, c.String())
 	}

@@ -171,3 +171,12 @@ func TestSinceTime(t *testing.T) {
 		}
 	}
 }
+
+// A topic is one of ours, or any of others.
+func TestDeadTopic(t *testing.T) {
+	for topic, bad := range map[string]bool{"": false, "changes": false, "foreign:bucket-events": false, "bucket-events": true, "dead": true} {
+		if q, err := (&deadFlags{topic: topic}).query(nil); (err != nil) != bad || !bad && string(q.Topic) != topic {
+			t.Errorf("%q: got %q, %v", topic, q.Topic, err)
+		}
+	}
+}

@@ -127,6 +127,21 @@ func (a *Admin) groups(role schemas.Role, topics []string) map[string][]string {
 	return groups
 }
 
+// catalogue returns the entries that a role reads, those of foreign topics too.
+func (a *Admin) catalogue(role schemas.Role) (entries []schemas.Entry) {
+	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
+		if e.Reads(role) {
+			entries = append(entries, e)
+		}
+	}
+	for _, name := range a.cfg.Foreign {
+		if role == schemas.RoleIngester {
+			entries = append(entries, schemas.Entry{Topic: schemas.Foreign(name), Class: schemas.High, Readers: []schemas.Role{role}})
+		}
+	}
+	return entries
+}
+
 // EndOffsets returns, for each partition of topic, the offset that its next record will
 // have.
 func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]int64, error) {
@@ -146,10 +161,8 @@ func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Rol
 	lag := map[schemas.Role]int64{}
 	for _, role := range roles {
 		var topics []string
-		for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
-			if e.Reads(role) {
-				topics = append(topics, a.cfg.topic(e.Topic))
-			}
+		for _, e := range a.catalogue(role) {
+			topics = append(topics, a.cfg.topic(e.Topic))
 		}
 		if lag[role] = 0; len(topics) == 0 {
 			continue

@@ -33,6 +33,8 @@ type Config struct {
 	// Dialer, where set, makes the connections; it then does TLS itself.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 	Lanes  []Lane // none means DefaultLanes
+	// Foreign are topics of others that the ingester reads, by their whole names. None of ours is among them.
+	Foreign []string
 	// Heartbeat is the time between two heartbeats of a group's member; how fast
 	// partitions move depends on it [3 s].
 	Heartbeat time.Duration
@@ -87,6 +89,11 @@ func (c Config) check() error {
 		}
 		names[l.Name] = true
 	}
+	for _, name := range c.Foreign {
+		if t, ok := strings.CutPrefix(name, c.Prefix); ok && ours(schemas.Topic(t)) {
+			errs = append(errs, fmt.Errorf("foreign topic %q: is one of our own", name))
+		}
+	}
 	if c.SASL != nil {
 		if _, err := c.SASL.mechanism(); err != nil {
 			errs = append(errs, err)
@@ -110,11 +117,26 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 	return nil, fmt.Errorf("unknown SASL mechanism %q", s.Mechanism)
 }
 
-func (c Config) topic(t schemas.Topic) string { return c.Prefix + string(t) }
+// topic is what the brokers call t.
+func (c Config) topic(t schemas.Topic) string {
+	if name, ok := t.Foreign(); ok {
+		return name
+	}
+	return c.Prefix + string(t)
+}
 
 // bare is the inverse of topic.
 func (c Config) bare(name string) schemas.Topic {
+	if slices.Contains(c.Foreign, name) {
+		return schemas.Foreign(name)
+	}
 	return schemas.Topic(strings.TrimPrefix(name, c.Prefix))
+}
+
+// ours says whether a topic is of the catalogue, lanes included.
+func ours(t schemas.Topic) bool {
+	_, ok := schemas.Lookup(t)
+	return ok || strings.HasPrefix(string(t), string(schemas.Delay("")))
 }
 
 // group names the consumer group in which role reads topics of a class. A role that is not
@@ -323,12 +345,21 @@ func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, erro
 	}
 	var names []string
 	for _, t := range all {
-		if _, ok := schemas.Lookup(t); !ok {
+		if !c.reads(role, t) {
 			return nil, fmt.Errorf("kafka: role %s: topic %s is not in the catalogue", role, t)
 		}
 		names = append(names, c.topic(t))
 	}
 	return names, nil
+}
+
+// reads says whether a role may read a topic: any of the catalogue, and the ingester those of others.
+func (c Config) reads(role schemas.Role, t schemas.Topic) bool {
+	if name, ok := t.Foreign(); ok {
+		return role == schemas.RoleIngester && slices.Contains(c.Foreign, name)
+	}
+	_, ok := schemas.Lookup(t)
+	return ok
 }
 
 func isAgain(t schemas.Topic) bool { return strings.HasPrefix(string(t), "again.") }

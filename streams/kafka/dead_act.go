@@ -211,15 +211,18 @@ func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
 		topic: l.Topic, partition: l.Partition, offset: l.Offset, timestamp: readTrail(l.rec.Headers).timestamp, role: l.Role, history: l.History,
 	}
 	_, known := schemas.Lookup(l.Topic)
-	if !known || l.Topic == schemas.Dead {
+	_, foreign := l.Topic.Foreign()
+	if known = known || foreign && l.Role == schemas.RoleIngester; !known || l.Topic == schemas.Dead {
 		return nil, fmt.Errorf("cannot be redriven: its headers name topic %q, from which nothing comes", l.Topic)
 	}
 	to := schemas.AgainOf(l.Role, l.Topic)
-	if _, ok := schemas.Lookup(to); !ok || value != nil {
+	if _, ok := schemas.Lookup(to); !ok || value != nil && !foreign { // nothing is written to topics of others
 		to = l.Topic
 	}
 	rec := &kgo.Record{Topic: d.cfg.topic(to), Key: l.Key, Value: l.Value, Headers: l.rec.Headers}
-	if value != nil {
+	if foreign && value != nil {
+		rec.Value = value
+	} else if value != nil {
 		if err := edit(rec, l.Topic, value); err != nil {
 			return nil, err
 		}

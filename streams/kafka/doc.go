@@ -30,4 +30,11 @@
 //	millrace-due                                      when it may come back (RFC 3339)
 //	millrace-class, -error                            the last failure
 //	millrace-history                                  JSON: [{"attempt","class","error","by","first","last","times"}]
+//
+// # Topics of others
+//
+// The ingester reads those that Config.Foreign names, under their own names. Their records come to the handler as
+// bytes, and wait, come back and become dead letters as others do, under the topic foreign:NAME (schemas.Foreign).
+// Nothing is written to them, made or trimmed. A message in such a name that a handler returns, or a Producer publishes, goes to
+// again.ingester: the ingester gets it as if it had come from there.
 package kafka

@@ -51,10 +51,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	var topics []string
 	for _, role := range roles {
 		var read []string
-		for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
-			if !e.Reads(role) {
-				continue
-			}
+		for _, e := range a.catalogue(role) {
 			read = append(read, a.cfg.topic(e.Topic))
 			class := classOf(e, role)
 			lags = append(lags, Lag{Role: role, Class: class, Group: a.cfg.group(role, class), Topic: e.Topic, Paused: a.cfg.Controls.Role(role)})

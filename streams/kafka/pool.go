@@ -42,6 +42,8 @@ type PoolConfig struct {
 	HighWeight int
 	// Describe says what the task of a message is; nil: nothing but its record key is known.
 	Describe func(schemas.Body) Work
+	// DescribeValue is Describe for deliveries that have bytes and no body: those of foreign topics.
+	DescribeValue func(*schemas.Delivery) Work
 	// Raw has the handler get deliveries undecoded, with Value in place of Body. They are valid until it
 	// returns, Describe is not asked, and failures are not classed by what they say.
 	Raw bool
@@ -286,10 +288,16 @@ func (p *Pool) enqueue(in *intake, tasks []*task) {
 // describe says what t is to the scheduler, and returns a hash of its key: two keys with one hash
 // take turns, which harms nobody. What cannot be described is not handled either.
 func (p *Pool) describe(t *task, w *Work) (key uint64) {
-	if p.cfg.Describe != nil && !p.cfg.Raw {
-		if d, ok := p.decode(nil, t); ok && d.Body != nil {
+	if (p.cfg.Describe != nil || p.cfg.DescribeValue != nil) && !p.cfg.Raw {
+		if d, ok := p.decode(nil, t); ok {
 			var err error
-			if *w, err = workOf(p.cfg.Describe, d.Body); err != nil {
+			switch {
+			case d.Body != nil && p.cfg.Describe != nil:
+				*w, err = workOf(p.cfg.Describe, d.Body)
+			case d.Body == nil && p.cfg.DescribeValue != nil:
+				*w, err = workOf(p.cfg.DescribeValue, d)
+			}
+			if err != nil {
 				t.delivery, t.err = nil, err
 			}
 		}

@@ -36,6 +36,8 @@ type Options struct {
 	Loopback bool
 	// Bare leaves out the topics.
 	Bare bool
+	// Foreign are topics of others, which are made too.
+	Foreign []string
 }
 
 // A Broker runs until its test ends.
@@ -66,7 +68,7 @@ func New(t testing.TB, o Options) *Broker {
 	b.cluster = cluster
 	b.cfg = kafka.Config{
 		Brokers: cluster.ListenAddrs(), ClientID: "test", Prefix: "millrace.",
-		Dialer: b.wire.DialContext, Lanes: o.Lanes, Log: o.Log,
+		Dialer: b.wire.DialContext, Lanes: o.Lanes, Log: o.Log, Foreign: o.Foreign,
 	}
 	if o.RealTime {
 		b.cfg.Heartbeat = 100 * time.Millisecond
@@ -79,7 +81,22 @@ func New(t testing.TB, o Options) *Broker {
 			t.Fatal(err)
 		}
 	}
+	if len(o.Foreign) > 0 {
+		cl := b.client()
+		defer cl.Close()
+		if _, err := kadm.NewClient(cl).CreateTopics(t.Context(), o.Partitions, 1, nil, o.Foreign...); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return b
+}
+
+// name is what a topic is called on the broker.
+func (b *Broker) name(t schemas.Topic) string {
+	if name, ok := t.Foreign(); ok {
+		return name
+	}
+	return b.cfg.Prefix + string(t)
 }
 
 // Config is what the parts of a process need to use the broker.
@@ -144,7 +161,7 @@ func (b *Broker) Write(recs ...Record) {
 	defer cl.Close()
 	var out []*kgo.Record
 	for _, r := range recs {
-		rec := &kgo.Record{Topic: b.cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
+		rec := &kgo.Record{Topic: b.name(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
 		for _, h := range r.Headers {
 			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 		}
@@ -158,7 +175,7 @@ func (b *Broker) Write(recs ...Record) {
 // Read returns all records of a topic, partition by partition.
 func (b *Broker) Read(topic schemas.Topic) []Record {
 	b.t.Helper()
-	name := b.cfg.Prefix + string(topic)
+	name := b.name(topic)
 	cl := b.client(kgo.ConsumeTopics(name))
 	defer cl.Close()
 	ends, err := kadm.NewClient(cl).ListEndOffsets(b.t.Context(), name)
@@ -226,7 +243,7 @@ func (b *Broker) Committed(role schemas.Role, topic schemas.Topic) map[int32]int
 	b.t.Helper()
 	cl := b.client()
 	defer cl.Close()
-	name := b.cfg.Prefix + string(topic)
+	name := b.name(topic)
 	got, err := kadm.NewClient(cl).FetchOffsetsForTopics(b.t.Context(), b.group(role, topic), name)
 	if err != nil {
 		b.t.Fatal(err)

@@ -162,7 +162,7 @@ func (b *Broker) Compact() { b.cluster.Compact() }
 // Recreate deletes a topic and makes it again, empty, under a new id.
 func (b *Broker) Recreate(topic schemas.Topic, partitions int32) {
 	b.t.Helper()
-	name := b.cfg.Prefix + string(topic)
+	name := b.name(topic)
 	if err := b.cluster.DeleteTopic(name); err != nil {
 		b.t.Fatal(err)
 	}

@@ -1,0 +1,174 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/ingest"
+	"github.com/millrace/millrace/streams/ingest/hint"
+	"github.com/millrace/millrace/streams/ingest/watch"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/storage/file"
+)
+
+// Bounds of the server that takes events. What a body, and Kafka, may take is bounded for each request besides.
+const (
+	ingestRead  = 45 * time.Second
+	ingestWrite = time.Minute
+	ingestStop  = 10 * time.Second
+)
+
+// ingester looks into notifications; where it is told to, it takes events over HTTP, and watches directories.
+func (a *App) ingester() ([]part, error) {
+	var m *ingest.Metrics
+	if a.registry != nil {
+		m = ingest.NewMetrics(a.registry)
+	}
+	h, err := hint.NewHandler(a.stores, newPlaces(a.cfg), m.Hints("notification"))
+	if err != nil {
+		return nil, err
+	}
+	topics := []schemas.Topic{schemas.Again(schemas.RoleIngester)} // also of what comes by webhook
+	for _, n := range a.cfg.Ingest.Notifications {
+		topics = append(topics, schemas.Foreign(n.Topic))
+	}
+	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Ingester, kafka.PoolConfig{Role: schemas.RoleIngester, Topics: topics,
+		DescribeValue: func(d *schemas.Delivery) kafka.Work {
+			c, ok := h.Place(d)
+			if !ok {
+				return kafka.Work{}
+			}
+			return kafka.Work{Key: c.String(), Account: c.Account, Stores: [2]string{c.Store}}
+		}}), h.Handle)
+	if err != nil {
+		return nil, err
+	}
+	parts := []part{{"ingester", func(ctx context.Context) error {
+		a.seeTopics(ctx)
+		return p.Run(ctx)
+	}}}
+	if a.cfg.Ingest.Listen != "" {
+		parts = append(parts, part{"ingest", func(ctx context.Context) error { return a.serveIngest(ctx, m) }})
+	}
+	for _, n := range a.stores.names() {
+		c := a.stores.of(n).cfg
+		if !c.Watch {
+			continue
+		}
+		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: file.ItemAt}, a.stores, a.producer, m.Hints("watch"), a.log)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part{"watch " + n.Account + "/" + n.Store, w.Run})
+	}
+	return parts, nil
+}
+
+// seeTopics says which topics are named and not there: they are waited for, since others make them.
+func (a *App) seeTopics(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	for _, n := range a.cfg.Ingest.Notifications {
+		if ends, err := a.admin.EndOffsets(ctx, schemas.Foreign(n.Topic)); err == nil && len(ends) == 0 {
+			a.log.Warn("topic with notifications is not there: it is waited for", "topic", n.Topic)
+		}
+	}
+}
+
+// serveIngest takes events over HTTP until ctx is done; requests that are under way then may end.
+func (a *App) serveIngest(ctx context.Context, m *ingest.Metrics) error {
+	c := a.cfg.Ingest
+	tokens, err := tokensOf(ctx, c.Tokens)
+	if err != nil {
+		return err
+	}
+	h, err := ingest.New(ingest.Config{Tokens: tokens, MaxBody: int64(c.MaxBody), MaxEvents: c.MaxEvents, Concurrency: c.Concurrency},
+		a.producer, a.stores, m, a.log)
+	if err != nil {
+		return fmt.Errorf("%w: ingest.tokens: %w", ErrPrecondition, err)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("%w: ingest.listen: %w", ErrPrecondition, err)
+	}
+	a.log.Info("take events", "address", l.Addr().String(), "tokens", len(tokens))
+	return serveOn(ctx, l, &http.Server{
+		Handler: h, ReadHeaderTimeout: serveHeader, ReadTimeout: ingestRead, WriteTimeout: ingestWrite, IdleTimeout: serveIdle,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}, ingestStop)
+}
+
+// tokensOf resolves the tokens' secrets.
+func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
+	var tokens []ingest.Token
+	for _, t := range all {
+		secret, err := t.Token.Resolve(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%w: ingest.tokens: %s: %w", ErrPrecondition, t.Name, err)
+		}
+		tokens = append(tokens, ingest.Token{Name: t.Name, Account: t.Account, Secret: secret})
+	}
+	return tokens, nil
+}
+
+// HasStore implements ingest.Stores.
+func (s *Stores) HasStore(account, id string) bool { return slices.Contains(s.accounts[account], id) }
+
+// places say which store and item a bucket and key are.
+type places struct {
+	cfg    *config.Config
+	topics map[schemas.Topic]StoreName // of notifications; empty fields: any
+}
+
+var _ hint.Places = (*places)(nil)
+
+func newPlaces(cfg *config.Config) *places {
+	p := &places{cfg, map[schemas.Topic]StoreName{}}
+	for _, n := range cfg.Ingest.Notifications {
+		p.topics[schemas.Foreign(n.Topic)] = StoreName{n.Account, n.Store}
+	}
+	return p
+}
+
+// Places implements hint.Places. Of a topic that the configuration does not name any more nothing is known.
+func (p *places) Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
+	of, ok := p.topics[topic]
+	if account, store, hook := ingest.Webhook(topic); hook {
+		of, ok = StoreName{account, store}, true
+	}
+	if !ok {
+		return nil, false
+	}
+	for _, a := range p.cfg.Accounts {
+		if of.Account != "" && of.Account != a.ID {
+			continue
+		}
+		for _, s := range a.Stores {
+			if of.Store != "" && of.Store != s.ID {
+				continue
+			}
+			space, item, is, mine := placeIn(s, of.Store != "", bucket, key)
+			known = known || mine
+			if is {
+				all = append(all, schemas.Copy{Account: a.ID, Store: s.ID, Space: space, Item: item})
+			}
+		}
+	}
+	return all, known
+}
+
+// placeIn is the one switch over drivers that have buckets. A store that has none, but was named, is served by a
+// gateway whose buckets are its spaces.
+func placeIn(s config.Store, isNamed bool, bucket, key string) (space, item string, is, known bool) {
+	if s.Driver != "file" || !isNamed {
+		return "", "", false, false
+	}
+	return bucket, key, true, true
+}

@@ -1,0 +1,290 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/ingest"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+const bucketEvents = "bucket-events"
+
+// newIngestSite is a site whose broker has a topic of others, which tells of store 1, and one for store 3.
+func newIngestSite(t *testing.T) (*site, *kafkatest.Broker) {
+	t.Helper()
+	s := newSite(t)
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, RealTime: true, Foreign: []string{bucketEvents, "far"}})
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	s.cfg.Ingest.Notifications = []config.Notification{{Topic: bucketEvents, Account: "acme", Store: "1"}, {Topic: "far", Account: "acme", Store: "3"}}
+	s.cfg.Ingest.Listen = free(t)
+	t.Setenv("LOADER", "0123456789abcdef-loader")
+	token, _, err := config.Load(config.Sources{Env: []string{"MILLRACE_CLICKHOUSE__PASSWORD=env:LOADER"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Ingest.Tokens = []config.Token{{Name: "loader", Account: "acme", Token: token.ClickHouse.Password}}
+	return s, b
+}
+
+// write puts a file into a store behind its driver's back, as a gateway does.
+func (s *site) write(store, path, bytes string) {
+	s.t.Helper()
+	i := slices.IndexFunc(s.cfg.Accounts[0].Stores, func(c config.Store) bool { return c.ID == store })
+	name := filepath.Join(s.cfg.Accounts[0].Stores[i].Root, path)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(bytes), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func told(event, bucket, key string) []byte {
+	return fmt.Appendf(nil, `{"Records":[{"eventSource":"minio:s3","eventName":"s3:%s","eventTime":"2026-05-04T10:00:00.25Z","userIdentity":{"principalId":"ann"},`+
+		`"s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"17"}}}]}`, event, bucket, key)
+}
+
+func notify(topic, event, bucket, key string) kafkatest.Record {
+	return kafkatest.Record{Partition: -1, Record: schemas.Record{Topic: schemas.Foreign(topic), Value: told(event, bucket, key)}}
+}
+
+// changed waits until the journal tells exactly of what is wanted.
+func (s *site) changed(b *kafkatest.Broker, want ...string) {
+	s.t.Helper()
+	s.until(func() error {
+		var got []string
+		for _, body := range b.Bodies(schemas.Changes) {
+			c := body.(*pb.Change)
+			got = append(got, fmt.Sprintf("%s %s/%s/%s %d %s %q", c.GetOp(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSize(), c.GetAgent(), c.GetUser()))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("got %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// A record in a topic of others is looked into and becomes a Change; what is about a store that is away waits for it,
+// and what is about nobody's bucket is a dead letter.
+func TestIngestNotifications(t *testing.T) {
+	s, b := newIngestSite(t)
+	s.write("1", "photos/2026/a b.jpg", "hello")
+	b.Write(
+		notify(bucketEvents, "ObjectCreated:Put", "photos", "2026%2Fa+b.jpg"),
+		notify(bucketEvents, "ObjectRemoved:Delete", "photos", "gone"),
+		notify(bucketEvents, "ObjectCreated:Put", "photos", "never"),
+		notify(bucketEvents, "ObjectTagging:Put", "photos", "2026%2Fa+b.jpg"),
+		notify("far", "ObjectRemoved:Delete", "maps", "m"),
+		kafkatest.Record{Partition: -1, Record: schemas.Record{Topic: schemas.Foreign(bucketEvents), Value: []byte("no notification")}},
+	)
+	s.run(schemas.RoleIngester, schemas.RoleDelayer)
+	gone, there := `OP_DELETE 1/photos/gone 0 notification/minio "ann"`, `OP_ADD 1/photos/2026/a b.jpg 5 notification/minio "ann"`
+	s.changed(b, gone, there)
+	s.await("/startupz", 200, `"role": "ingester"`)
+	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="notification"} 1`, `millrace_ingest_hints_total{row="gone",way="notification"} 1`,
+		`millrace_ingest_hints_total{row="never seen",way="notification"} 1`, `millrace_ingest_hints_total{row="aside",way="notification"} 1`)
+	marked(t, schemas.Key("acme", "3"), s.cfg.Accounts[0].Stores[2].Root) // only now is it known that the item is absent
+	s.changed(b, gone, there, `OP_DELETE 3/maps/m 0 notification/minio "ann"`)
+	s.until(func() error {
+		dead := b.Read(schemas.Dead)
+		if len(dead) != 1 || string(dead[0].Value) != "no notification" || dead[0].Header(schemas.TrailTopic) != "foreign:"+bucketEvents {
+			return fmt.Errorf("dead letters %v", dead)
+		}
+		return nil
+	})
+}
+
+// post sends a body to the ingester, and returns 0 where nobody answers.
+func (s *site) post(path, token, body string) (code int, err error) {
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.cfg.Ingest.Listen+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
+}
+
+func TestIngestHTTP(t *testing.T) {
+	s, b := newIngestSite(t)
+	s.write("2", "photos/b", "hello")
+	s.run(schemas.RoleIngester)
+	const change = `{"op":"OP_ADD","store":"1","space":"photos","item":"a","size":"7","time":"2026-05-04T10:00:00Z","digests":{"md5":"5d41402abc4b2a76b9719d911017c592"}}`
+	send := func(path, body string, want int) {
+		t.Helper()
+		s.until(func() error {
+			if code, err := s.post(path, "0123456789abcdef-loader", body); code != want {
+				return fmt.Errorf("got %d, %v, want %d", code, err, want)
+			}
+			return nil
+		})
+	}
+	send("/v1/changes", change, http.StatusAccepted)
+	if code, err := s.post("/v1/changes", "0123456789abcdef-nobody", change); code != http.StatusUnauthorized {
+		t.Errorf("got %d, %v, want 401", code, err)
+	}
+	send("/v1/notifications/s3?store=2", string(told("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
+	send("/v1/notifications/s3", string(told("ObjectCreated:Put", "photos", "nobody's")), http.StatusAccepted) // no store has buckets of its own
+	s.changed(b, `OP_ADD 1/photos/a 7 http "loader"`, `OP_ADD 2/photos/b 5 notification/minio "ann"`)
+	s.until(func() error {
+		if dead := b.Read(schemas.Dead); len(dead) != 1 || dead[0].Header(schemas.TrailTopic) != string(ingest.WebhookTopic("acme", "")) {
+			return fmt.Errorf("dead letters %v", dead)
+		}
+		return nil
+	})
+	s.await("/metrics", 200, `millrace_ingest_requests_total{path="/v1/changes",status="202"} 1`, `millrace_ingest_requests_total{path="/v1/changes",status="401"} 1`)
+}
+
+func TestPlaces(t *testing.T) {
+	cfg := &config.Config{Accounts: []config.Account{
+		{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file"}, {ID: "2", Driver: "file"}}}, {ID: "other", Stores: []config.Store{{ID: "1", Driver: "file"}}},
+	}}
+	cfg.Ingest.Notifications = []config.Notification{{Topic: "all"}, {Topic: "one", Account: "acme", Store: "2"}, {Topic: "account", Account: "acme"}}
+	p := newPlaces(cfg)
+	for name, tt := range map[string]struct {
+		topic schemas.Topic
+		want  string // empty: nobody's
+	}{
+		"a store that was named":        {schemas.Foreign("one"), "acme/2/photos/a"},
+		"by webhook for a store":        {ingest.WebhookTopic("acme", "1"), "acme/1/photos/a"},
+		"by webhook, no such store":     {ingest.WebhookTopic("acme", "9"), ""},
+		"by webhook of another account": {ingest.WebhookTopic("other", "2"), ""},
+		"stores without buckets":        {schemas.Foreign("all"), ""},
+		"an account's, without buckets": {schemas.Foreign("account"), ""},
+		"a topic that is named no more": {schemas.Foreign("former"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, known := p.Places(tt.topic, "photos", "a")
+			if known != (tt.want != "") || known && (len(all) != 1 || all[0].String() != tt.want) {
+				t.Errorf("got %v, %v, want %q", all, known, tt.want)
+			}
+		})
+	}
+}
+
+func TestIngestWatch(t *testing.T) {
+	s, b := newIngestSite(t)
+	s.cfg.Accounts[0].Stores[1].Watch, s.cfg.Accounts[0].Stores[2].Watch = true, true // of which the third is not there
+	s.run(schemas.RoleIngester)
+	s.until(func() error {
+		if s.said.with("msg=watched") != 1 || s.said.with("not watched") < 1 {
+			return fmt.Errorf("the log does not say what is watched")
+		}
+		return nil
+	})
+	s.write("2", "photos/2026/a", "hello")
+	s.changed(b, `OP_ADD 2/photos/2026/a 5 notification/watch ""`)
+	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="watch"} 1`)
+}
+
+// While Kafka acknowledges nothing the answer is 503; sent again, the event is there once. An acknowledgement that gets
+// lost is made up for by the producer.
+func TestIngestKafkaAway(t *testing.T) {
+	const change = `{"op":"OP_ADD","account":"acme","store":"1","space":"photos","item":"a","time":"1999-05-04T10:00:00Z"}`
+	for name, tt := range map[string]struct {
+		fault kafkatest.Fault
+		times int
+		want  int
+	}{
+		"nothing is written":          {kafkatest.NotDone, -1, http.StatusServiceUnavailable},
+		"nothing is written, once":    {kafkatest.NotDone, 1, http.StatusAccepted},
+		"it is written, and not told": {kafkatest.DoneButLost, 1, http.StatusAccepted},
+		"it is refused":               {kafkatest.Refused, 1, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				out, err := kafka.NewProducer(b.Config(), "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer out.Close()
+				stores := &Stores{accounts: map[string][]string{"acme": {"1"}}}
+				h, err := ingest.New(ingest.Config{}, out, stores, nil, new(lines).log())
+				if err != nil {
+					t.Fatal(err)
+				}
+				send := func() *httptest.ResponseRecorder {
+					r := httptest.NewRequest(http.MethodPost, "/v1/changes", strings.NewReader(change))
+					r.Header.Set("Content-Type", "application/json")
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, r)
+					return w
+				}
+				mend := b.FailProduce(schemas.Changes, tt.fault, tt.times)
+				w := send()
+				if w.Code != tt.want || (w.Header().Get("Retry-After") != "") != (tt.want == http.StatusServiceUnavailable) {
+					t.Errorf("got %d %v %s, want %d", w.Code, w.Header(), w.Body, tt.want)
+				}
+				mend()
+				if w.Code == http.StatusServiceUnavailable {
+					if n := len(b.Bodies(schemas.Changes)); n != 0 {
+						t.Errorf("%d records before it is sent again", n)
+					}
+					if w = send(); w.Code != http.StatusAccepted {
+						t.Errorf("sent again: got %d %s", w.Code, w.Body)
+					}
+				}
+				if n := len(b.Bodies(schemas.Changes)); n != 1 {
+					t.Errorf("%d records, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// A stop lets a request end that is under way, and takes no other.
+func TestIngestStops(t *testing.T) {
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, release := make(chan struct{}), make(chan struct{})
+	srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(began)
+		<-release
+		w.WriteHeader(http.StatusAccepted)
+	})}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, code := make(chan error, 1), make(chan int, 1)
+	go func() { ended <- serveOn(ctx, l, srv, 10*time.Second) }()
+	s := &site{t: t, cfg: &config.Config{Ingest: config.Ingest{Listen: l.Addr().String()}}}
+	go func() {
+		c, _ := s.post("/", "", "")
+		code <- c
+	}()
+	<-began
+	cancel()
+	s.until(func() error {
+		if c, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String()); err == nil {
+			return errors.Join(errors.New("it still listens"), c.Close())
+		}
+		return nil
+	})
+	close(release)
+	if err, c := <-ended, <-code; err != nil || c != http.StatusAccepted {
+		t.Errorf("got %v, %d", err, c)
+	}
+}

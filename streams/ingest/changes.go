@@ -1,0 +1,208 @@
+package ingest
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// An Accepted says what became of the events of a request that was answered with 202.
+type Accepted struct {
+	Accepted int        `json:"accepted"` // events that Kafka has acknowledged
+	Events   []Received `json:"events"`
+}
+
+// A Received is what became of one event.
+type Received struct {
+	Index int    `json:"index"`
+	Given string `json:"given,omitempty"` // what the sender calls it
+	// ID is that of the Change: a function of what it says, whatever the sender calls it.
+	ID string `json:"id"`
+	// Status is written, or repeated where an earlier event of the same request says the same.
+	Status string `json:"status"`
+}
+
+// changes takes events.
+func (h *Handler) changes(r request) (any, *problem) {
+	events, p := h.parse(r)
+	if p != nil {
+		h.metrics.events(wayHTTP, outcomeRefused, 1)
+		return nil, p
+	}
+	var (
+		faults []Fault
+		status = http.StatusUnprocessableEntity
+		msgs   []schemas.Message
+		out    = Accepted{Events: []Received{}}
+		seen   = map[string]bool{}
+	)
+	for i := range events {
+		e := &events[i]
+		if e.change != nil {
+			if foreign := h.complete(e, r.sender); foreign {
+				status = http.StatusForbidden
+			}
+		}
+		if faults = append(faults, e.faults...); len(faults) > 0 {
+			continue
+		}
+		rec := Received{Index: e.index, Given: e.id, ID: e.change.GetId(), Status: outcomeWritten}
+		if seen[rec.ID] {
+			rec.Status = "repeated"
+		} else {
+			msgs = append(msgs, e.message())
+		}
+		seen[rec.ID] = true
+		out.Events = append(out.Events, rec)
+	}
+	if len(faults) > 0 {
+		h.metrics.events(wayHTTP, outcomeRefused, len(events))
+		p := refusal(status, "event", "%d faults in %d events: nothing was written", len(faults), len(events))
+		if p.Faults = faults; status == http.StatusForbidden {
+			p.Type = "urn:millrace:problem:account"
+		}
+		return nil, p
+	}
+	if p := h.publish(r, wayHTTP, msgs); p != nil {
+		return nil, p
+	}
+	out.Accepted = len(msgs)
+	return out, nil
+}
+
+// maxFuture is how far in the future an event's time may be.
+const maxFuture = 5 * time.Minute
+
+// complete makes of an event's Change what is published, and adds what is wrong with it to its faults. foreign: it is of
+// an account that the sender may not write.
+func (h *Handler) complete(e *event, s sender) (foreign bool) {
+	c := e.change
+	if c.GetAccount() == "" {
+		c.Account = s.account
+	}
+	if foreign = s.account != "" && c.GetAccount() != s.account; foreign {
+		e.fault("account", "is %q: the token is for %q", c.GetAccount(), s.account)
+	}
+	reserved(e)
+	if c.GetOrigin() == 0 {
+		c.Origin = pb.Origin_ORIGIN_CLIENT
+	}
+	c.Provenance = pb.Provenance_PROVENANCE_UNSPECIFIED
+	if len(c.GetDigests()) > 0 {
+		c.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+	}
+	if c.GetUser() == "" {
+		c.User = s.name
+	}
+	if a := c.GetAgent(); a == "" {
+		c.Agent = wayHTTP
+	} else if a != wayHTTP && !strings.HasPrefix(a, wayHTTP+"/") {
+		c.Agent = wayHTTP + "/" + a
+	}
+	c.Id = schemas.ChangeID(c)
+	if schemas.Validate(c) != nil {
+		missing(e)
+		outOfRange(e)
+	}
+	if t := c.GetTime(); t != nil && t.IsValid() && t.AsTime().Sub(h.cfg.Now()) > maxFuture {
+		e.fault("time", "is %s, more than %v in the future", t.AsTime().Format(time.RFC3339Nano), maxFuture)
+	}
+	if !foreign && c.GetAccount() != "" && c.GetStore() != "" && !h.stores.HasStore(c.GetAccount(), c.GetStore()) {
+		e.fault("store", "account %q has no store %q", c.GetAccount(), c.GetStore())
+	}
+	if len(e.faults) == 0 {
+		if _, err := schemas.Encode(e.message()); errors.Is(err, schemas.ErrTooLarge) {
+			e.fault("", "%v", err)
+		} else if err != nil {
+			e.decodeFault(err)
+		}
+	}
+	return foreign
+}
+
+// reserved finds what only millrace itself says.
+func reserved(e *event) {
+	c := e.change
+	switch c.GetOrigin() {
+	case pb.Origin_ORIGIN_UNSPECIFIED, pb.Origin_ORIGIN_CLIENT, pb.Origin_ORIGIN_IMPORT, pb.Origin_ORIGIN_NOTIFICATION:
+	case pb.Origin_ORIGIN_DUPLICATION, pb.Origin_ORIGIN_REPAIR, pb.Origin_ORIGIN_FIXITY, pb.Origin_ORIGIN_SWEEP:
+		e.fault("origin", "%s is told by millrace only", c.GetOrigin())
+	}
+	for _, own := range []struct {
+		field string
+		set   bool
+	}{{"approved", c.GetApproved() != ""}, {"source_time", c.GetSourceTime() != nil}, {"source_version", c.GetSourceVersion() != ""}} {
+		if own.set {
+			e.fault(own.field, "is told by millrace only")
+		}
+	}
+}
+
+// missing finds all that must be there and is not.
+func missing(e *event) {
+	c := e.change
+	lacks := func(field string, there bool) {
+		if !there {
+			e.fault(field, "is missing")
+		}
+	}
+	lacks("account", c.GetAccount() != "")
+	lacks("store", c.GetStore() != "")
+	lacks("space", c.GetSpace() != "")
+	lacks("op", c.GetOp() != 0)
+	lacks("time", c.GetTime() != nil)
+	switch ofSpace := schemas.OfSpace(c.GetOp()); {
+	case ofSpace && c.GetItem() != "":
+		e.fault("item", "is set, but %s is about a space", c.GetOp())
+	case !ofSpace && c.GetOp() != 0:
+		lacks("item", c.GetItem() != "")
+	}
+}
+
+// outOfRange finds the fields whose values are none. Validate tells of the first, so each is looked at by itself.
+func outOfRange(e *event) {
+	e.change.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		one := &pb.Change{Id: e.change.GetId(), Op: pb.Op_OP_ADD, Account: "a", Store: "s", Space: "s", Item: "i", Time: &timestamppb.Timestamp{}}
+		if f.Name() == "op" && schemas.OfSpace(e.change.GetOp()) {
+			one.Item = ""
+		}
+		one.ProtoReflect().Set(f, v)
+		if err := schemas.Validate(one); err != nil {
+			e.decodeFault(err)
+		}
+		return true
+	})
+}
+
+// decodeFault adds what schemas says is wrong.
+func (e *event) decodeFault(err error) {
+	if d := (*schemas.DecodeError)(nil); errors.As(err, &d) {
+		e.fault(d.Field, "%s", d.Reason)
+		return
+	}
+	e.fault("", "%v", err)
+}
+
+func (e *event) fault(field, format string, args ...any) {
+	reason := fmt.Sprintf(format, args...)
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "..."
+	}
+	e.faults = append(e.faults, Fault{Index: e.index, ID: e.id, Field: field, Reason: reason})
+}
+
+// maxReason bounds the text of a fault: of a batch of a thousand all are told.
+const maxReason = 300
+
+// message is what is published.
+func (e *event) message() schemas.Message {
+	return schemas.Message{Topic: schemas.Changes, Body: e.change, Source: e.source}
+}

@@ -1,0 +1,102 @@
+package hint
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+func TestDecide(t *testing.T) {
+	now := at(t, "2026-05-04T10:00:00Z")
+	told := now.Add(-3 * time.Second).Add(250 * time.Millisecond)
+	modified := now.Add(-time.Minute)
+	c := schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a"}
+	object := storage.Object{Item: "a", Size: 5, Modified: modified, Version: "v1", ETag: `"e1"`, Digests: digest.Set{"md5": "5d41402abc4b2a76b9719d911017c592"},
+		Properties: storage.Properties{MediaType: "image/jpeg", User: map[string]string{"title": "x"}}}
+	hint := func(k Kind, etag string) Hint {
+		return Hint{Kind: k, Vendor: "minio", Event: "E", Time: told, ETag: etag, Sequence: "17", User: "ann"}
+	}
+	present := Sight{Present: true, Object: object, Resolution: time.Second, Received: now, Now: now}
+	absent := Sight{Resolution: time.Second, Received: now.Add(time.Millisecond), Now: now}
+	fine := absent
+	fine.Resolution = time.Nanosecond
+	add := func(sequence, user string) *pb.Change {
+		return &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "2", Space: "photos", Item: "a", Version: "v1", Etag: `"e1"`, Size: 5,
+			Digests: object.Digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED, MediaType: "image/jpeg", Properties: object.Properties.User,
+			Time: timestamppb.New(modified), Sequence: sequence, User: user, Agent: "notification/minio", Origin: pb.Origin_ORIGIN_NOTIFICATION,
+			Evidence: map[string]string{"event": "E", "event_time": "2026-05-04T09:59:57.25Z"}}
+	}
+	gone := func(when time.Time) *pb.Change {
+		return &pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "2", Space: "photos", Item: "a", Time: timestamppb.New(when),
+			Sequence: "17", User: "ann", Agent: "notification/minio", Origin: pb.Origin_ORIGIN_NOTIFICATION,
+			Evidence: map[string]string{"event": "E", "event_time": "2026-05-04T09:59:57.25Z"}}
+	}
+	whole := hint(Removed, "")
+	whole.Time = told.Truncate(time.Second)
+	wholeGone := gone(whole.Time.Add(999 * time.Millisecond))
+	wholeGone.Evidence["event_time"] = "2026-05-04T09:59:57Z"
+	untimed := hint(Removed, "")
+	untimed.Time = time.Time{}
+	untimedGone := gone(absent.Received)
+	untimedGone.Evidence = map[string]string{"event": "E"}
+
+	for name, tt := range map[string]struct {
+		hint Hint
+		seen Sight
+		row  Row
+		want *pb.Change
+	}{
+		"aside":                                     {hint(Aside, "e1"), Sight{}, RowAside, nil},
+		"created, present, that content":            {hint(Created, "e1"), present, RowTold, add("17", "ann")},
+		"created, present, not comparable":          {hint(Created, ""), present, RowTold, add("17", "ann")},
+		"created, present, another content":         {hint(Created, "e2"), present, RowMovedOn, add("", "")},
+		"created, absent":                           {hint(Created, "e1"), absent, RowNever, nil},
+		"other, present":                            {hint(Other, "e1"), present, RowOther, add("", "")},
+		"other, absent":                             {hint(Other, "e1"), absent, RowNever, nil},
+		"removed, present":                          {hint(Removed, "e1"), present, RowReturned, add("", "")},
+		"removed, absent, times of seconds":         {hint(Removed, "e1"), absent, RowGone, gone(told.Truncate(time.Second))},
+		"removed, absent, fine times":               {hint(Removed, "e1"), fine, RowGone, gone(told)},
+		"removed, absent, told in seconds of finer": {whole, fine, RowGone, wholeGone},
+		"removed, absent, no time told":             {untimed, absent, RowGone, untimedGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.want != nil {
+				tt.want.Id = schemas.ChangeID(tt.want)
+			}
+			got, err := Decide(c, tt.hint, tt.seen)
+			if err != nil || got.Row != tt.row || !proto.Equal(got.Change, tt.want) {
+				t.Errorf("got  %s %v, %v\nwant %s %v", got.Row, got.Change, err, tt.row, tt.want)
+			}
+		})
+	}
+	for name, tt := range map[string]struct {
+		hint Hint
+		seen Sight
+		bad  bool
+	}{
+		"a store's clock a little ahead": {hint(Created, "e1"), ahead(present, maxFuture), false},
+		"a store's clock too far ahead":  {hint(Created, "e1"), ahead(present, maxFuture+time.Second), true},
+		"a removal of tomorrow":          {Hint{Kind: Removed, Event: "E", Time: now.Add(24 * time.Hour)}, absent, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Decide(c, tt.hint, tt.seen)
+			if (err != nil) != tt.bad || tt.bad && (!retry.IsPermanent(err) || !strings.Contains(err.Error(), "time is")) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func ahead(s Sight, by time.Duration) Sight {
+	s.Object.Modified = s.Now.Add(by)
+	return s
+}

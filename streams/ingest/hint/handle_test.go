@@ -1,0 +1,210 @@
+package hint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A world has one account with one store, in which bucket photos is space photos, and two stores have bucket twin.
+type world struct {
+	t     *testing.T
+	store *storagetest.Faulty
+	mem   *mem.Store
+	rows  []Row
+	h     *Handler
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	inner, err := mem.New(mem.Config{ID: "acme/1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, mem: inner, store: storagetest.NewFaulty(inner)}
+	if err := w.mem.WriteMarker(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.mem.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
+		t.Fatal(err)
+	}
+	if w.h, err = NewHandler(w, w, func(r Row) { w.rows = append(w.rows, r) }); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) Store(account, id string) (storage.Store, bool) {
+	return w.store, account == "acme" && id == "1"
+}
+
+func (w *world) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
+	one := schemas.Copy{Account: "acme", Store: "1", Space: bucket, Item: key}
+	switch bucket {
+	case "photos":
+		return []schemas.Copy{one}, true
+	case "elsewhere":
+		one.Store = "9"
+		return []schemas.Copy{one}, true
+	case "twin":
+		return []schemas.Copy{one, {Account: "acme", Store: "2", Space: bucket, Item: key}}, true
+	}
+	return nil, bucket == "own"
+}
+
+func (w *world) put(item, bytes string) storage.Object {
+	w.t.Helper()
+	o, err := w.mem.Put(w.t.Context(), "photos", item, strings.NewReader(bytes), storage.PutOptions{Size: storage.UnknownSize})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return o
+}
+
+func event(name, bucket, key string) string {
+	return fmt.Sprintf(`{"eventSource":"aws:s3","eventName":%q,"eventTime":"2026-05-04T10:00:00.5Z","s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"7"}}}`,
+		name, bucket, key)
+}
+
+func (w *world) handle(ctx context.Context, events ...string) ([]schemas.Message, error) {
+	return w.h.Handle(ctx, &schemas.Delivery{Topic: schemas.Foreign("events"), Timestamp: time.UnixMilli(1_700_000_000_000),
+		Value: []byte(`{"Records":[` + strings.Join(events, ",") + `]}`)})
+}
+
+func TestHandle(t *testing.T) {
+	w := newWorld(t)
+	o := w.put("a b", "hello")
+	for name, tt := range map[string]struct {
+		events []string
+		ops    []pb.Op
+		row    Row
+	}{
+		"present":                 {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, RowTold},
+		"told of as removed":      {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, RowReturned},
+		"gone":                    {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE}, RowGone},
+		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, RowNever},
+		"aside":                   {[]string{event("ObjectTagging:Put", "nobody's", "x")}, nil, RowAside},
+		"no item's key":           {[]string{event("ObjectRemoved:Delete", "own", ".millrace/marker.json")}, nil, RowNoItem},
+		"nothing":                 {nil, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.rows = nil
+			var ids []string
+			for range 2 { // told again it is the same
+				out, err := w.handle(t.Context(), tt.events...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var ops []pb.Op
+				for _, m := range out {
+					c := m.Body.(*pb.Change)
+					ops, ids = append(ops, c.GetOp()), append(ids, c.GetId())
+					if c.GetOp() == pb.Op_OP_ADD && (c.GetVersion() != o.Version || c.GetItem() != "a b" || c.GetSize() != 5) {
+						t.Errorf("got %v, want what Stat says", c)
+					}
+				}
+				if !slices.Equal(ops, tt.ops) {
+					t.Errorf("got %v, want %v", ops, tt.ops)
+				}
+			}
+			if len(ids) == 2 && ids[0] != ids[1] {
+				t.Errorf("ids %v: want one", ids)
+			}
+			if tt.row != "" && !slices.Equal(w.rows, []Row{tt.row, tt.row}) {
+				t.Errorf("rows %v, want twice %q", w.rows, tt.row)
+			}
+		})
+	}
+}
+
+// Several hints go on one by one, without those that nobody tells of.
+func TestHandleSplits(t *testing.T) {
+	w := newWorld(t)
+	w.put("a", "hello")
+	out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a"), event("ObjectAcl:Put", "photos", "a"), event("ObjectRemoved:Delete", "unknown", "b"))
+	if err != nil || len(out) != 2 || !slices.Equal(w.rows, []Row{RowAside}) {
+		t.Fatalf("got %v, %v, rows %v", out, err, w.rows)
+	}
+	if w.store.Count("Stat") != 0 {
+		t.Error("it looked")
+	}
+	for i, want := range []string{"photos/a", "unknown/b"} {
+		if m := out[i]; string(m.Key) != want || m.Topic != schemas.Foreign("events") || m.Body != nil {
+			t.Errorf("got %+v, want key %s", m, want)
+		}
+	}
+	if one, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[0].Topic, Value: out[0].Value}); err != nil || len(one) != 1 {
+		t.Errorf("got %v, %v", one, err)
+	}
+	if _, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[1].Topic, Value: out[1].Value}); !retry.IsPermanent(err) {
+		t.Errorf("got %v, want a permanent error", err)
+	}
+}
+
+// What goes wrong is an error of its class, never a Change.
+func TestHandleFaults(t *testing.T) {
+	away := retry.Unavailable(errors.New("store away"))
+	created, removed := event("ObjectCreated:Put", "photos", "a"), event("ObjectRemoved:Delete", "photos", "gone")
+	for name, tt := range map[string]struct {
+		fault storagetest.Fault
+		event string
+		class retry.Class
+	}{
+		"stat failed":                       {storagetest.Fault{Method: "Stat"}, created, retry.Transient},
+		"stat was done and reported failed": {storagetest.Fault{Method: "Stat", Done: true}, created, retry.Transient},
+		"store away":                        {storagetest.Fault{Method: "Stat", Err: away}, created, retry.ClassUnavailable},
+		"absence, marker not read":          {storagetest.Fault{Method: "Marker"}, removed, retry.ClassUnavailable},
+		"absence, marker missing":           {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker}, removed, retry.ClassUnavailable},
+		"absence, marker of another":        {storagetest.Fault{Method: "Marker", Err: retry.Permanent(storage.ErrWrongMarker)}, removed, retry.ClassPermanent},
+		"space absent, marker missing": {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker},
+			event("ObjectRemoved:Delete", "photos", "gone"), retry.ClassUnavailable},
+		"a name that no store has": {storagetest.Fault{Method: "Stat", Err: retry.Permanent(storage.ErrName)}, created, retry.ClassPermanent},
+		"unknown bucket":           {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "nobody's", "a"), retry.ClassPermanent},
+		"bucket of two stores":     {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "twin", "a"), retry.ClassPermanent},
+		"store not configured":     {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "elsewhere", "a"), retry.ClassPermanent},
+		"no notification":          {storagetest.Fault{Method: "Put"}, `"x"`, retry.ClassPermanent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.put("a", "hello")
+			w.store.Script(tt.fault)
+			out, err := w.handle(t.Context(), tt.event)
+			if len(out) != 0 || err == nil || retry.ClassOf(err) != tt.class {
+				t.Errorf("got %v, %v of class %v, want class %v", out, err, retry.ClassOf(err), tt.class)
+			}
+		})
+	}
+}
+
+// What a delivery is about is known beforehand where it is one thing in one place.
+func TestPlace(t *testing.T) {
+	w := newWorld(t)
+	for name, tt := range map[string]struct {
+		value string
+		want  string
+	}{
+		"one":             {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + `]}`, "acme/1/photos/a"},
+		"several":         {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + "," + event("ObjectCreated:Put", "photos", "b") + `]}`, ""},
+		"aside":           {`{"Records":[` + event("ObjectAcl:Put", "photos", "a") + `]}`, ""},
+		"nobody's bucket": {`{"Records":[` + event("ObjectCreated:Put", "x", "a") + `]}`, ""},
+		"garbage":         {`x`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ok := w.h.Place(&schemas.Delivery{Value: []byte(tt.value)})
+			if ok != (tt.want != "") || ok && got.String() != tt.want {
+				t.Errorf("got %v, %v, want %q", got, ok, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,52 @@
+package hint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Stores gives the store of an account; false where there is none of that id.
+type Stores interface {
+	Store(account, id string) (storage.Store, bool)
+}
+
+// A Looker looks at copies. It is safe for concurrent use.
+type Looker struct {
+	stores  Stores
+	markers storage.Markers
+}
+
+// NewLooker returns a Looker.
+func NewLooker(stores Stores) *Looker { return &Looker{stores: stores} }
+
+// Look looks at a copy. That it is absent is believed only where the store's marker was read afterwards. The
+// error has the class of what did not answer; an unknown store is a permanent one.
+func (l *Looker) Look(ctx context.Context, c schemas.Copy) (Sight, error) {
+	store, ok := l.stores.Store(c.Account, c.Store)
+	if !ok {
+		return Sight{}, retry.Permanent(fmt.Errorf("look at %s: account %q has no store %q", c, c.Account, c.Store))
+	}
+	o, err := store.Stat(ctx, c.Space, c.Item)
+	now := time.Now()
+	s := Sight{Present: err == nil, Object: o, Resolution: store.Capabilities().TimeResolution, Now: now}
+	switch {
+	case err == nil:
+		return s, nil
+	case !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace):
+		return Sight{}, fmt.Errorf("look at %s: %w", c, err)
+	}
+	if err := l.markers.Confirm(ctx, schemas.Key(c.Account, c.Store), store, now); err != nil {
+		err = fmt.Errorf("believe that %s is absent: %w", c, err)
+		if retry.ClassOf(err) == retry.Transient {
+			err = retry.Unavailable(err)
+		}
+		return Sight{}, err
+	}
+	return s, nil
+}

@@ -1,0 +1,217 @@
+// Package ingest takes events over HTTP: POST /v1/changes for Changes, as CloudEvents or as they are, and
+// POST /v1/notifications/s3 for what object stores tell of themselves.
+//
+// What is answered with 202 has been acknowledged by Kafka, all of it. A batch with a fault in any of its events is
+// refused as a whole, and every fault of every event is named. Where Kafka does not acknowledge, the answer is 503:
+// some of the batch may be written, and all of it is to be sent again, which is harmless, since ids are functions
+// of what events say. The package publishes through a small interface and knows nothing of Kafka.
+package ingest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A Publisher publishes messages, and returns when all of them are acknowledged. An error means that some may not be.
+type Publisher interface {
+	Publish(ctx context.Context, msgs ...schemas.Message) error
+}
+
+// Stores says whether an account has a store.
+type Stores interface {
+	HasStore(account, store string) bool
+}
+
+// Config says who may send what. Zero values take the defaults in brackets.
+type Config struct {
+	// Tokens are who may send. Without any everybody may, for every account: whoever listens makes sure that
+	// nobody else can.
+	Tokens []Token
+	// MaxBody bounds the bytes of a request's body [4 MiB], MaxEvents the events of a batch [1000].
+	MaxBody   int64
+	MaxEvents int
+	// Concurrency bounds the requests that are read and not answered [64]; others are told to come again.
+	Concurrency int
+	// ReadTimeout is how long a body may take to come [30 s], PublishTimeout how long Kafka may take [10 s].
+	ReadTimeout, PublishTimeout time.Duration
+	// Now is the clock; nil: the machine's.
+	Now func() time.Time
+}
+
+// A Handler answers the requests. It is safe for concurrent use.
+type Handler struct {
+	cfg     Config
+	tokens  []hashed
+	out     Publisher
+	stores  Stores
+	metrics *Metrics
+	log     *slog.Logger
+	slots   chan struct{}
+}
+
+var _ http.Handler = (*Handler)(nil)
+
+// New returns a Handler. metrics may be nil.
+func New(cfg Config, out Publisher, stores Stores, metrics *Metrics, log *slog.Logger) (*Handler, error) {
+	if out == nil || stores == nil || log == nil {
+		return nil, errors.New("ingest: publisher, stores or log are missing")
+	}
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, 4<<20)
+	cfg.MaxEvents = cmp.Or(cfg.MaxEvents, 1000)
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, 64)
+	cfg.ReadTimeout = cmp.Or(cfg.ReadTimeout, 30*time.Second)
+	cfg.PublishTimeout = cmp.Or(cfg.PublishTimeout, 10*time.Second)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	tokens, err := hashTokens(cfg.Tokens)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Tokens = nil // only their hashes are kept
+	return &Handler{cfg: cfg, tokens: tokens, out: out, stores: stores, metrics: metrics, log: log, slots: make(chan struct{}, cfg.Concurrency)}, nil
+}
+
+// The paths.
+const (
+	pathChanges       = "/v1/changes"
+	pathNotifications = "/v1/notifications/s3"
+)
+
+// retryBusy and retryKafka are after how many seconds a request is to be sent again.
+const (
+	retryBusy  = 1
+	retryKafka = 5
+)
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var take func(request) (any, *problem)
+	switch r.URL.Path {
+	case pathChanges:
+		take = h.changes
+	case pathNotifications:
+		take = h.notifications
+	default:
+		h.answer(w, r, nil, refusal(http.StatusNotFound, "not-found", "there is nothing here: the paths are %s and %s", pathChanges, pathNotifications))
+		return
+	}
+	body, p := h.serve(w, r, take)
+	h.answer(w, r, body, p)
+}
+
+// A request is one that was let in, and whose body was read.
+type request struct {
+	*http.Request
+	sender sender
+	body   []byte
+}
+
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(request) (any, *problem)) (any, *problem) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return nil, refusal(http.StatusMethodNotAllowed, "method", "%s is not allowed here, only POST", r.Method)
+	}
+	sender, ok := h.authorise(r)
+	if !ok {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="millrace"`)
+		return nil, refusal(http.StatusUnauthorized, "token", "a token is wanted, as Authorization: Bearer TOKEN")
+	}
+	select {
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
+	default:
+		return nil, refusal(http.StatusServiceUnavailable, "busy", "%d requests are being handled, which is as many as may be", h.cfg.Concurrency).after(retryBusy)
+	}
+	h.metrics.inFlight(1)
+	defer h.metrics.inFlight(-1)
+	body, p := h.read(w, r)
+	if p != nil {
+		return nil, p
+	}
+	return take(request{r, sender, body})
+}
+
+// read reads a body, which must come in time and be no larger than it may.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		w.Header().Set("Accept-Encoding", "identity")
+		return nil, refusal(http.StatusUnsupportedMediaType, "encoding", "Content-Encoding is %.40q, want none", e)
+	}
+	large := func() *problem {
+		return refusal(http.StatusRequestEntityTooLarge, "too-large", "the body is larger than %d bytes", h.cfg.MaxBody)
+	}
+	if r.ContentLength > h.cfg.MaxBody {
+		return nil, large()
+	}
+	// Not every ResponseWriter has deadlines; the server's own hold then.
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(time.Now().Add(h.cfg.ReadTimeout))
+	defer func() { _ = conn.SetReadDeadline(time.Time{}) }() // or it would end the request while Kafka is waited for
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.cfg.MaxBody))
+	tooLarge := (*http.MaxBytesError)(nil)
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, large()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, refusal(http.StatusRequestTimeout, "slow", "the body did not come within %v", h.cfg.ReadTimeout)
+	case err != nil:
+		return nil, refusal(http.StatusBadRequest, "broken", "the body did not come: %v", err)
+	}
+	return body, nil
+}
+
+// publish publishes msgs, and says what is wrong where they are not acknowledged.
+func (h *Handler) publish(r request, way string, msgs []schemas.Message) *problem {
+	if len(msgs) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.PublishTimeout, errKafkaSlow)
+	defer cancel()
+	err := h.out.Publish(ctx, msgs...)
+	if err == nil {
+		h.metrics.events(way, outcomeWritten, len(msgs))
+		return nil
+	}
+	h.metrics.events(way, outcomeFailed, len(msgs))
+	h.log.Warn("events were not acknowledged", "way", way, "events", len(msgs), "account", r.sender.account, "err", err)
+	if retry.IsPermanent(err) {
+		return refusal(http.StatusInternalServerError, "refused", "Kafka refuses what was sent, and would again: %v", err)
+	}
+	return refusal(http.StatusServiceUnavailable, "kafka",
+		"Kafka did not acknowledge all of what was sent. Some of it may be written; send all of it again, which tells of nothing twice").after(retryKafka)
+}
+
+var errKafkaSlow = fmt.Errorf("kafka took too long (%w)", context.DeadlineExceeded)
+
+// answer writes what came of a request.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, body any, p *problem) {
+	code := http.StatusAccepted
+	w.Header().Set("Content-Type", "application/json")
+	if p != nil {
+		code, body = p.Status, p
+		w.Header().Set("Content-Type", "application/problem+json")
+		if p.retry > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(p.retry))
+		}
+	}
+	h.metrics.request(r.URL.Path, code)
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(body); err != nil {
+		h.log.Debug("answer", "path", r.URL.Path, "err", err) // who asked has gone
+	}
+}

@@ -1,0 +1,317 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/ingest/hint"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A tree is a file store that is watched, in real time: the kernel knows no other.
+type tree struct {
+	t     *testing.T
+	root  string
+	store *storagetest.Faulty
+	watch *Watch
+
+	mu   sync.Mutex // guards the rest
+	said bytes.Buffer
+	told []string
+	ids  map[string]int
+	fail int // so many publications fail
+	done bool
+}
+
+func newTree(t *testing.T) *tree {
+	t.Helper()
+	w := &tree{t: t, root: filepath.Join(t.TempDir(), "root"), ids: map[string]int{}}
+	inner, err := file.Open(file.Config{ID: "acme/1", Root: w.root, Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { inner.Close() })
+	if err := inner.WriteMarker(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.store = storagetest.NewFaulty(inner)
+	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, Quiet: 30 * time.Millisecond, Again: 50 * time.Millisecond}
+	if w.watch, err = New(cfg, w, w, nil, slog.New(slog.NewTextHandler(w, nil))); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *tree) run() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.watch.Run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.says("msg=watched")
+}
+
+func (w *tree) Store(account, id string) (storage.Store, bool) {
+	return w.store, account == "acme" && id == "1"
+}
+
+func (w *tree) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.said.Write(p)
+}
+
+func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	failed := w.fail > 0
+	w.fail--
+	if !failed || w.done {
+		for _, m := range msgs {
+			c := m.Body.(*pb.Change)
+			if w.ids[c.GetId()]++; w.ids[c.GetId()] == 1 {
+				w.told = append(w.told, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"), c.GetSpace(), c.GetItem(), c.GetSize()))
+			}
+			if c.GetOrigin() != pb.Origin_ORIGIN_NOTIFICATION || c.GetAgent() != "notification/watch" {
+				w.t.Errorf("got %v", c)
+			}
+		}
+	}
+	if failed {
+		return errors.New("no leader")
+	}
+	return nil
+}
+
+func (w *tree) until(what string, done func() bool) {
+	w.t.Helper()
+	end, tick := time.Now().Add(20*time.Second), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for {
+		w.mu.Lock()
+		is, told, said := done(), fmt.Sprint(w.told), w.said.String()
+		w.mu.Unlock()
+		if is {
+			return
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("%s: told %s\n%s", what, told, said)
+		}
+		<-tick.C
+	}
+}
+
+func (w *tree) says(text string) {
+	w.t.Helper()
+	w.until("says "+text, func() bool { return strings.Contains(w.said.String(), text) })
+	w.mu.Lock()
+	w.said.Reset()
+	w.mu.Unlock()
+}
+
+// tells waits until exactly that was told since it was last asked, in any order.
+func (w *tree) tells(want ...string) {
+	w.t.Helper()
+	slices.Sort(want)
+	w.until(fmt.Sprintf("tells %q", want), func() bool {
+		got := slices.Sorted(slices.Values(w.told))
+		return slices.Equal(got, want)
+	})
+	w.mu.Lock()
+	w.told = nil
+	w.mu.Unlock()
+}
+
+func (w *tree) write(path, text string) {
+	w.t.Helper()
+	name := filepath.Join(w.root, path)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *tree) do(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *tree) path(p string) string { return filepath.Join(w.root, p) }
+
+func TestWatch(t *testing.T) {
+	w := newTree(t)
+	w.write("photos/old", "12345")
+	w.run()
+	w.write("photos/a", "1") // in a directory that was there
+	w.tells("ADD photos/a 1")
+	w.write("photos/2026/05/b c", "12") // with directories that are new, and a new space
+	w.write("maps/m", "123")
+	w.tells("ADD photos/2026/05/b c 2", "ADD maps/m 3")
+	w.write("photos/2026/05/b c", "1234") // again, in a directory that came while it was watched
+	w.tells("ADD photos/2026/05/b c 4")
+	w.do(os.Rename(w.path("photos/a"), w.path("maps/a")))
+	w.tells("DELETE photos/a 0", "ADD maps/a 1")
+	w.do(os.Remove(w.path("photos/old")))
+	w.tells("DELETE photos/old 0")
+	w.write("photos/.swap", "x") // came and went again
+	w.do(os.Remove(w.path("photos/.swap")))
+	w.write(".millrace/mine", "x") // and what is no item
+	w.do(os.Symlink("m", w.path("maps/link")))
+	w.write("photos/end", "1")
+	w.tells("ADD photos/end 1")
+	w.do(os.Rename(w.path("photos/2026"), w.path("maps/2026"))) // a directory as a whole
+	w.says("a directory went")
+	w.tells("ADD maps/2026/05/b c 4")
+	w.write("maps/2026/05/c", "12345")
+	w.tells("ADD maps/2026/05/c 5")
+	if _, err := w.store.Put(t.Context(), "photos", "ours", strings.NewReader("123"), storage.PutOptions{Size: 3}); err != nil {
+		t.Fatal(err)
+	}
+	w.tells("ADD photos/ours 3") // as the one who put it tells, by the same id
+}
+
+// A root that goes tells of nothing, is waited for, and is watched again.
+func TestWatchLosesItsRoot(t *testing.T) {
+	w := newTree(t)
+	w.write("photos/a", "1")
+	w.run()
+	w.do(os.Rename(w.root, w.root+".away"))
+	w.says("not watched")
+	w.do(os.Mkdir(w.root, 0o755)) // a mount point without its disk
+	w.says("not watched")
+	w.do(errors.Join(os.Remove(w.root), os.Rename(w.root+".away", w.root)))
+	w.says("msg=watched")
+	w.write("photos/b", "12")
+	w.tells("ADD photos/b 2")
+}
+
+// What fails is looked at again; what is not acknowledged is told again, by the same id.
+func TestWatchFaults(t *testing.T) {
+	for name, fault := range map[string]func(*tree){
+		"stat":                 func(w *tree) { w.store.Script(storagetest.Fault{Method: "Stat"}) },
+		"publish":              func(w *tree) { w.fail = 1 },
+		"published, not known": func(w *tree) { w.fail, w.done = 1, true },
+		"marker, of an absence": func(w *tree) {
+			w.do(os.Remove(w.path("photos/a")))
+			w.store.Script(storagetest.Fault{Method: "Marker"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTree(t)
+			w.write("photos/a", "1")
+			w.watch.queue.note("photos/a", time.Now(), true, false) // present or not is what the store says
+			fault(w)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- w.watch.tell(ctx) }()
+			if name == "marker, of an absence" {
+				w.tells("DELETE photos/a 0")
+			} else {
+				w.tells("ADD photos/a 1")
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestWatchSaysWhatItMisses(t *testing.T) {
+	w := newTree(t)
+	s := &session{Watch: w.watch}
+	s.failed(fsnotify.ErrEventOverflow)
+	w.says("the kernel dropped events")
+	s.failed(errors.New("other"))
+	w.says("err=other")
+	w.watch.queue.limit = 1
+	s.noted("photos/a", false, true)
+	s.noted("photos/b", false, true)
+	s.noted("photos/c", false, true)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := strings.Count(w.said.String(), "too many paths wait"); n != 1 {
+		t.Errorf("said %d times, want once", n)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	now := time.Now()
+	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
+	type note struct {
+		ms         int
+		gone, came bool
+	}
+	for name, tt := range map[string]struct {
+		notes []note
+		look  int
+		want  string // gone or there; empty: nothing is due
+	}{
+		"quiet":                  {[]note{{0, false, true}}, 100, "there"},
+		"not yet":                {[]note{{0, false, true}}, 99, ""},
+		"written on and on":      {[]note{{0, false, true}, {50, false, false}, {140, false, false}}, 200, ""},
+		"written to its end":     {[]note{{0, false, true}, {50, false, false}, {140, false, false}}, 240, "there"},
+		"removed":                {[]note{{0, true, false}}, 100, "gone"},
+		"written and removed":    {[]note{{0, false, false}, {10, true, false}}, 110, "gone"},
+		"came and went":          {[]note{{0, false, true}, {10, true, false}}, 110, ""},
+		"came, went and came":    {[]note{{0, false, true}, {10, true, false}, {20, false, true}}, 120, "there"},
+		"removed and made again": {[]note{{0, true, false}, {10, false, true}}, 110, "there"},
+		"removed, made, removed": {[]note{{0, true, false}, {10, false, true}, {20, true, false}}, 120, "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := newQueue(100*time.Millisecond, 10)
+			for _, n := range tt.notes {
+				q.note("p", at(n.ms), n.gone, n.came)
+			}
+			got := ""
+			for _, p := range q.due(at(tt.look), 10) {
+				if got = "there"; p.gone {
+					got = "gone"
+				}
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+	q := newQueue(0, 10)
+	q.note("p", now, true, false)
+	p := q.due(now, 10)[0]
+	q.again(p, now)
+	if len(q.due(now, 10)) != 0 {
+		t.Error("what failed is due at once")
+	}
+	if got := q.due(at(2000), 10); len(got) != 1 || got[0].failures != 1 {
+		t.Errorf("got %v", got)
+	}
+	q.again(p, now)
+	q.note("p", now, false, false)
+	q.again(p, now)
+	if got := q.due(now, 10); len(got) != 1 || got[0].gone || got[0].failures != 0 {
+		t.Errorf("got %v: what happened since counts", got)
+	}
+}
+
+var _ hint.Stores = (*tree)(nil)

@@ -1,0 +1,36 @@
+package file
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// ItemAt returns which item has its file at a path below the root, slash-separated, or would have it there; false where
+// this store gives no item such a path. It looks at nothing but the path.
+func ItemAt(path string) (space, item string, ok bool) {
+	dir, rest, cut := strings.Cut(path, "/")
+	if space, ok = decodeSpace(dir); !ok || !cut || !utf8.ValidString(rest) {
+		return "", "", false
+	}
+	var id strings.Builder
+	names := strings.Split(rest, "/")
+	for i, name := range names {
+		text, end, ok := decode(name, false)
+		last := i == len(names)-1
+		if !ok || last && end == tokenMore || !last && end == tokenBeside {
+			return "", "", false
+		}
+		id.WriteString(text)
+		if !last && end != tokenMore {
+			id.WriteByte('/')
+		}
+	}
+	item = id.String()
+	if storage.CheckItem(item) != nil {
+		return "", "", false
+	}
+	p := placeIn(dir, item)
+	return space, item, p.path == path || p.beside == path
+}
