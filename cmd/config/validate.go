@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net/url"
 	"net"
 	"net/url"
 	"path/filepath"

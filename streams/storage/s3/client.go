@@ -68,8 +68,8 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 // transport bounds what can be bounded: a body may take as long as it likes while bytes come.
 func (s *Store) transport() (*http.Transport, error) {
 	t := &http.Transport{
-		Proxy:       http.ProxyFromEnvironment,
-		DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: 2 * time.Minute, ExpectContinueTimeout: 10 * time.Second,
 		DisableCompression: true, // or bytes are not those that are stored

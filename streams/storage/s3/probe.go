@@ -49,7 +49,9 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 		}
 	}
 	try(&f.IfNoneMatch, func() error { return s.ownPut(ctx, name, []byte("2"), "If-None-Match", "*") })
-	try(&f.IfMatch, func() error { return s.ownPut(ctx, name, []byte("2"), "If-Match", `"00000000000000000000000000000000"`) })
+	try(&f.IfMatch, func() error {
+		return s.ownPut(ctx, name, []byte("2"), "If-Match", `"00000000000000000000000000000000"`)
+	})
 	try(&f.DeleteMatch, func() error { return s.ownDelete(ctx, name, "If-Match", `"00000000000000000000000000000000"`) })
 	if f.IfNoneMatch && f.IfMatch {
 		try(&f.Complete, func() error { return s.completeOver(ctx, bucket, prefix+name) })

@@ -79,13 +79,13 @@ func (s *Store) checksum() string {
 
 // A write is one Put.
 type write struct {
-	s                  *Store
-	space, item        string
-	bucket, key, what  string
-	o                  storage.PutOptions
-	h                  *digest.Hasher
-	when               []string // headers of its condition
-	answer             *note    // of the request that made it visible
+	s                 *Store
+	space, item       string
+	bucket, key, what string
+	o                 storage.PutOptions
+	h                 *digest.Hasher
+	when              []string // headers of its condition
+	answer            *note    // of the request that made it visible
 }
 
 // run stores the bytes: in one request where they are in one part, else part by part.

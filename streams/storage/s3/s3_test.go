@@ -171,10 +171,12 @@ func TestDamagedOnTheWay(t *testing.T) {
 	}
 }
 
-type flip struct{ r interface {
-	Read([]byte) (int, error)
-	Close() error
-} }
+type flip struct {
+	r interface {
+		Read([]byte) (int, error)
+		Close() error
+	}
+}
 
 func (f *flip) Read(b []byte) (int, error) {
 	n, err := f.r.Read(b)
