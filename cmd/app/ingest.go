@@ -62,7 +62,7 @@ func (a *App) ingester() ([]part, error) {
 		if !c.Watch {
 			continue
 		}
-		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: file.ItemAt}, a.stores, a.producer, m.Hints("watch"), a.log)
+		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: itemAt(c)}, a.stores, a.producer, m.Hints("watch"), a.log)
 		if err != nil {
 			return nil, err
 		}
@@ -164,9 +164,26 @@ func (p *places) Places(topic schemas.Topic, bucket, key string) (all []schemas.
 	return all, known
 }
 
+// itemAt returns how the layout of a store of driver file tells the item of a path.
+func itemAt(c config.Store) func(path string) (space, item string, ok bool) {
+	switch {
+	case c.Layout != "plain":
+		return file.ItemAt
+	case c.Space != "":
+		return func(path string) (space, item string, ok bool) { return c.Space, path, path != "" }
+	}
+	return func(path string) (space, item string, ok bool) {
+		space, item, ok = strings.Cut(path, "/")
+		return space, item, ok && item != ""
+	}
+}
+
 // placeIn is the one switch over drivers that have buckets. A store that has none, but was named, is served by a
 // gateway whose buckets are its spaces.
 func placeIn(s config.Store, isNamed bool, bucket, key string) (space, item string, is, known bool) {
+	if s.Driver == "s3" {
+		return hint.Buckets{Bucket: s.Bucket, Prefix: s.Prefix, BucketPrefix: s.BucketPrefix}.Place(bucket, key)
+	}
 	if s.Driver != "file" || !isNamed {
 		return "", "", false, false
 	}

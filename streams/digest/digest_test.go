@@ -64,12 +64,12 @@ func TestValidate(t *testing.T) {
 	}{
 		"empty":             {nil, true},
 		"good":              {Set{MD5: m, SHA1: strings.Repeat("00", 20), SHA256: strings.Repeat("ff", 32)}, true},
-		"unknown algorithm": {Set{"crc64nvme": "0011223344556677"}, true},
+		"unknown algorithm": {Set{"crc0": "0011223344556677"}, true},
 		"upper case":        {Set{MD5: strings.ToUpper(m)}, false},
 		"too short":         {Set{MD5: m[2:]}, false},
 		"of another length": {Set{SHA256: m}, false},
-		"empty digest":      {Set{"crc64nvme": ""}, false},
-		"odd length":        {Set{"crc64nvme": "001"}, false},
+		"empty digest":      {Set{"crc0": ""}, false},
+		"odd length":        {Set{"crc0": "001"}, false},
 		"multipart etag":    {Set{MD5: m[:30] + "-2"}, false},
 	}
 	for name, tt := range tests {
