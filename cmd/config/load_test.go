@@ -144,7 +144,7 @@ topic_prefix: x
 		{":13", "topic_prefix", "", "unknown setting; did you mean kafka.topic_prefix?"},
 		{"MILLRACE_KAFKA_BROKERS", "", "", "sets nothing; did you mean MILLRACE_KAFKA__BROKERS?"},
 		{"MILLRACE_SINK__ROW", "", "", "sets nothing; did you mean MILLRACE_SINK__ROWS?"},
-		{":4", "accounts[0].stores[0].driver", "fiel", "unknown driver; want one of file"},
+		{":4", "accounts[0].stores[0].driver", "fiel", "unknown driver; want one of file, s3"},
 		{":5", "accounts[0].stores[1].id", "1", "is taken by accounts[0].stores[0].id"},
 		{":5", "accounts[0].stores[1].root", "relative", "want an absolute path: a relative one would be another store in another working directory"},
 		{":5", "accounts[0].stores[1].primary", "true", "an account has one primary store, and accounts[0].stores[0] is it already"},

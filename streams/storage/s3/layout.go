@@ -77,7 +77,7 @@ func isBucket(name string) bool {
 	}
 	for i, c := range []byte(name) {
 		plain := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		inner := i > 0 && i < len(name)-1 && (c == '-' || c == '.' && name[i-1] != '.')
+		inner := i > 0 && i < len(name)-1 && (c == '-' && name[i-1] != '.' || c == '.' && name[i-1] != '.' && name[i-1] != '-')
 		if !plain && !inner {
 			return false
 		}

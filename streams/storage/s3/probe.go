@@ -91,20 +91,32 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, bucket, key string) err
 	bytes := []byte("what does it tell of this")
 	h.Write(bytes)
 	sum := h.Sum()
-	all := &Facts{SHA256: true, CRC64NVME: true}
-	info, err := s.single(ctx, bucket, key, bytes, sum, all, s.putOptions(nil, plainType))
-	if err != nil { // it knows none of them
-		if info, err = s.single(ctx, bucket, key, bytes, sum, new(Facts), s.putOptions(nil, plainType)); err != nil {
+	m := md5.Sum(bytes)
+	for _, try := range []struct {
+		sums   Facts // that are sent
+		fact   *bool
+		header string
+		want   string
+	}{
+		{Facts{SHA256: true}, &f.SHA256, "X-Amz-Checksum-Sha256", sum[digest.SHA256]},
+		{Facts{CRC64NVME: true}, &f.CRC64NVME, "X-Amz-Checksum-Crc64nvme", sum[digest.CRC64NVME]},
+		{Facts{}, &f.ETagIsMD5, "Etag", ""},
+	} {
+		_, err := s.single(ctx, bucket, key, bytes, sum, &try.sums, s.putOptions(nil, plainType))
+		if err != nil && try.want != "" { // it does not know this one
+			continue
+		}
+		if err != nil {
 			return err
 		}
+		stat, err := s.core.StatObject(ctx, bucket, key, minio.StatObjectOptions{Checksum: true})
+		if err != nil {
+			return translate(ctx, anItem, "look at what was tried", err)
+		}
+		*try.fact = stat.Headers.Get(try.header) == base64Of(try.want)
+		if try.want == "" {
+			*try.fact = stat.ETag == hex.EncodeToString(m[:])
+		}
 	}
-	m := md5.Sum(bytes)
-	f.ETagIsMD5 = info.ETag == hex.EncodeToString(m[:])
-	stat, err := s.core.StatObject(ctx, bucket, key, minio.StatObjectOptions{Checksum: true})
-	if err != nil {
-		return translate(ctx, anItem, "look at what was tried", err)
-	}
-	f.SHA256 = stat.Headers.Get("X-Amz-Checksum-Sha256") == base64Of(sum[digest.SHA256])
-	f.CRC64NVME = stat.Headers.Get("X-Amz-Checksum-Crc64nvme") == base64Of(sum[digest.CRC64NVME])
 	return nil
 }

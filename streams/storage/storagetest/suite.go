@@ -34,6 +34,7 @@ type suite struct {
 	refused       func(item string, beside []string) bool
 	refusedSpaces func(name string) bool
 	only          []string
+	except        []string
 }
 
 // WithKept tells how to find all bytes that were kept of an item, oldest first. Stores
@@ -61,6 +62,9 @@ func WithRefusedSpaces(f func(name string) bool) Option {
 
 // Only runs the named parts of the suite.
 func Only(parts ...string) Option { return func(x *suite) { x.only = parts } }
+
+// Except leaves out the named parts of the suite.
+func Except(parts ...string) Option { return func(x *suite) { x.except = parts } }
 
 // Run checks that the stores that open returns, each empty and without a marker, keep
 // the contract of storage.Store.
@@ -102,7 +106,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"RaceDelete":      x.raceDelete,
 		"RaceNeighbours":  x.raceNeighbours,
 	} {
-		if len(x.only) == 0 || slices.Contains(x.only, name) {
+		if (len(x.only) == 0 || slices.Contains(x.only, name)) && !slices.Contains(x.except, name) {
 			t.Run(name, f)
 		}
 	}
