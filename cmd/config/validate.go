@@ -189,7 +189,8 @@ func validatePlace(at string, s Store, roots map[string]string, fault report) {
 	if s.Driver != "s3" {
 		validateRoot(at+".root", s.Root, roots, fault)
 		for key, is := range map[string]bool{
-			"endpoint": s.Endpoint != "", "bucket": s.Bucket != "", "bucket_prefix": s.BucketPrefix != "", "prefix": s.Prefix != "", "credentials": s.Credentials != Credentials{},
+			"endpoint": s.Endpoint != "", "bucket": s.Bucket != "", "bucket_prefix": s.BucketPrefix != "", "prefix": s.Prefix != "",
+			"credentials": s.Credentials != Credentials{},
 		} {
 			if is {
 				fault(at+"."+key, nil, "is for driver s3")

@@ -37,7 +37,8 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
 	}
 	// What the copy is of is pinned by its ETag, whether or not the caller has a condition.
-	if err := s.copy(ctx, source{bucket, key, o}, bucket, key, meta, contentType, nil); err != nil {
+	at := spot{bucket, key}
+	if err := s.copy(ctx, source{at, o}, at, &heading{meta, contentType}, nil); err != nil {
 		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
 	}
 	return s.Stat(ctx, space, item)
@@ -45,20 +46,26 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 
 // A source is an object that the service copies.
 type source struct {
-	bucket, key string
-	o           storage.Object
+	spot
+	o storage.Object
 }
 
-// copy has the service copy an object that is the one that was seen. meta nil keeps its metadata. pairs are headers.
-func (s *Store) copy(ctx context.Context, from source, bucket, key string, meta map[string]string, contentType string, pairs []string) error {
+// A heading is what an object gets beside its bytes.
+type heading struct {
+	meta        map[string]string
+	contentType string
+}
+
+// copy has the service copy an object that is the one that was seen. Without a heading it keeps its own. pairs are headers.
+func (s *Store) copy(ctx context.Context, from source, to spot, with *heading, pairs []string) error {
 	if from.o.Size > maxSingle {
-		return s.copyParts(ctx, from, bucket, key, meta, contentType, pairs)
+		return s.copyParts(ctx, from, to, with, pairs)
 	}
 	h := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
-	if meta != nil {
+	if with != nil {
 		h["x-amz-metadata-directive"] = "REPLACE"
-		h["Content-Type"] = contentType
-		for name, v := range meta {
+		h["Content-Type"] = with.contentType
+		for name, v := range with.meta {
 			h["x-amz-meta-"+name] = v
 		}
 	}
@@ -68,18 +75,19 @@ func (s *Store) copy(ctx context.Context, from source, bucket, key string, meta 
 		}
 	}
 	ctx, _ = noted(ctx, pairs...)
-	_, err := s.core.CopyObject(ctx, from.bucket, from.key, bucket, key, h, minio.CopySrcOptions{}, minio.PutObjectOptions{})
+	_, err := s.core.CopyObject(ctx, from.bucket, from.key, to.bucket, to.key, h, minio.CopySrcOptions{}, minio.PutObjectOptions{})
 	return translate(ctx, anItem, "copy", err)
 }
 
 // copyParts copies what is larger than one request may.
-func (s *Store) copyParts(ctx context.Context, from source, bucket, key string, meta map[string]string, contentType string, pairs []string) (err error) {
-	if meta == nil {
-		if meta, contentType, err = encode(from.o.Properties, from.o.Digests, from.o.Size); err != nil {
+func (s *Store) copyParts(ctx context.Context, from source, to spot, with *heading, pairs []string) (err error) {
+	if with == nil {
+		with = new(heading)
+		if with.meta, with.contentType, err = encode(from.o.Properties, from.o.Digests, from.o.Size); err != nil {
 			return err
 		}
 	}
-	u, err := s.begin(ctx, bucket, key, meta, contentType)
+	u, err := s.begin(ctx, to, *with)
 	if err != nil {
 		return err
 	}
@@ -91,7 +99,7 @@ func (s *Store) copyParts(ctx context.Context, from source, bucket, key string, 
 	size := partSize(1<<30, from.o.Size)
 	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
 	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
-		p, err := s.core.CopyObjectPart(ctx, from.bucket, from.key, bucket, key, u.id, n, at, min(size, from.o.Size-at), match)
+		p, err := s.core.CopyObjectPart(ctx, from.bucket, from.key, to.bucket, to.key, u.id, n, at, min(size, from.o.Size-at), match)
 		if err != nil {
 			return translate(ctx, anUpload, fmt.Sprintf("copy part %d", n), err)
 		}
@@ -115,8 +123,8 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 		return err
 	}
 	bucket, prefix := s.layout.control()
-	to := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format("20060102T150405.000000000Z"), o.ETag)
-	if err := s.copy(ctx, source{from, key, o}, bucket, to, nil, "", nil); err != nil {
+	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format("20060102T150405.000000000Z"), o.ETag)
+	if err := s.copy(ctx, source{spot{from, key}, o}, spot{bucket, name}, nil, nil); err != nil {
 		return fmt.Errorf("keep what was there of %s: %w", named(space, item), err)
 	}
 	return nil
@@ -189,7 +197,7 @@ func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 	if err != nil {
 		return storage.Place{}, err
 	}
-	return storage.Place{Kind: "s3", Object: o, At: place{s.cfg.Endpoint, source{bucket, key, o}}, Close: func() error { return nil }}, nil
+	return storage.Place{Kind: "s3", Object: o, At: place{s.cfg.Endpoint, source{spot{bucket, key}, o}}, Close: func() error { return nil }}, nil
 }
 
 // CopyFrom implements storage.Copier, for objects at the same endpoint that our credentials may read.
@@ -220,7 +228,7 @@ func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.P
 	if err != nil {
 		return storage.Copied{}, fmt.Errorf("%s: %w", what, err)
 	}
-	if err := s.copy(ctx, p.source, bucket, key, meta, contentType, when); err != nil {
+	if err := s.copy(ctx, p.source, spot{bucket, key}, &heading{meta, contentType}, when); err != nil {
 		w := &write{o: o, when: when, what: what}
 		return storage.Copied{}, w.lost(fmt.Errorf("%s: %w", what, err))
 	}

@@ -196,7 +196,7 @@ func unanswered(what string, err error) error {
 		op       *net.OpError
 		resolver *net.DNSError
 	)
-	hint := ""
+	var hint string
 	switch {
 	case errors.As(err, &syntax):
 		hint = "what answers at the endpoint does not speak S3"

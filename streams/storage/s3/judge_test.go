@@ -90,7 +90,7 @@ func TestJudge(t *testing.T) {
 				t.Fatalf("Open: got %v, want %v", err, tt.is)
 			}
 			for _, fact := range []error{storage.ErrNotFound, storage.ErrNoSpace, storage.ErrChanged, storage.ErrSlowDown} {
-				if errors.Is(err, fact) != (tt.is == fact) { //nolint:errorlint // a table of sentinels
+				if errors.Is(err, fact) != (tt.is == fact) {
 					t.Errorf("Open: %v says %q: %t", err, fact, errors.Is(err, fact))
 				}
 			}

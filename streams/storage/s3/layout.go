@@ -25,6 +25,9 @@ type layout struct {
 	bucketPrefix   string
 }
 
+// A spot is where an object lies.
+type spot struct{ bucket, key string }
+
 const (
 	ownPrefix = ".millrace/"
 	ownBucket = "millrace" // after the prefix of buckets

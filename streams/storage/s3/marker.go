@@ -25,7 +25,7 @@ const maxRecord = 1 << 20
 
 // Marker implements storage.Store. What it tells of the service holds from then on.
 func (s *Store) Marker(ctx context.Context) error {
-	m, _, err := s.readMarker(ctx)
+	m, err := s.readMarker(ctx)
 	switch {
 	case isAbsent(err):
 		return fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrNoMarker)
@@ -40,15 +40,15 @@ func (s *Store) Marker(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) readMarker(ctx context.Context) (m marker, etag string, err error) {
-	text, etag, err := s.ownGet(ctx, "marker.json")
+func (s *Store) readMarker(ctx context.Context) (m marker, err error) {
+	text, err := s.ownGet(ctx, "marker.json")
 	if err != nil {
-		return m, "", err
+		return m, err
 	}
 	if err := json.Unmarshal(text, &m); err != nil || m.Store == "" {
-		return m, "", retry.Unavailable(fmt.Errorf("read the marker of store %q: it is damaged (%.40q)", s.cfg.ID, text))
+		return m, retry.Unavailable(fmt.Errorf("read the marker of store %q: it is damaged (%.40q)", s.cfg.ID, text))
 	}
-	return m, etag, nil
+	return m, nil
 }
 
 // WriteMarker implements storage.Store. It tries what the service can do, and notes it.
@@ -56,7 +56,7 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	if s.cfg.ReadOnly {
 		return retry.Permanent(storage.ErrReadOnly)
 	}
-	m, _, err := s.readMarker(ctx)
+	m, err := s.readMarker(ctx)
 	if err != nil && !isAbsent(err) {
 		return err
 	}
@@ -90,16 +90,16 @@ func (s *Store) makeBucket(ctx context.Context, bucket string) error {
 }
 
 // ownGet reads what is the driver's own.
-func (s *Store) ownGet(ctx context.Context, name string) (text []byte, etag string, err error) {
+func (s *Store) ownGet(ctx context.Context, name string) (text []byte, err error) {
 	bucket, prefix := s.layout.control()
 	what := fmt.Sprintf("read %s%s in bucket %q", prefix, name, bucket)
-	body, info, _, err := s.core.GetObject(ctx, bucket, prefix+name, s.getOptions())
+	body, _, _, err := s.core.GetObject(ctx, bucket, prefix+name, s.getOptions())
 	if err != nil {
-		return nil, "", translate(ctx, anItem, what, err)
+		return nil, translate(ctx, anItem, what, err)
 	}
 	defer body.Close()
 	text, err = io.ReadAll(io.LimitReader(body, maxRecord))
-	return text, info.ETag, translate(ctx, anItem, what, err)
+	return text, translate(ctx, anItem, what, err)
 }
 
 // ownPut writes what is the driver's own. pairs are headers.

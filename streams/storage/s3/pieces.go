@@ -27,10 +27,18 @@ type piece struct {
 
 var errClosed = errors.New("body is closed")
 
-// newPieces has left bytes after first fetched, size at a time.
-func newPieces(ctx context.Context, first io.ReadCloser, left, size int64, parallel int,
-	open func(ctx context.Context, at, n int64) (io.ReadCloser, error),
-) *pieces {
+// A cut is how what is left is read: size bytes at a time, so many side by side.
+type cut struct {
+	left, size int64
+	parallel   int
+}
+
+// An opener opens n bytes from at on.
+type opener func(ctx context.Context, at, n int64) (io.ReadCloser, error)
+
+// newPieces has what comes after first fetched.
+func newPieces(ctx context.Context, first io.ReadCloser, c cut, open opener) *pieces {
+	left, size, parallel := c.left, c.size, c.parallel
 	ctx, cancel := context.WithCancel(ctx)
 	p := &pieces{first: first, next: make(chan chan piece, parallel), free: make(chan []byte, parallel), cancel: cancel}
 	for range parallel {
@@ -60,7 +68,7 @@ func newPieces(ctx context.Context, first io.ReadCloser, left, size int64, paral
 	return p
 }
 
-func fetch(ctx context.Context, room []byte, at int64, open func(ctx context.Context, at, n int64) (io.ReadCloser, error)) ([]byte, error) {
+func fetch(ctx context.Context, room []byte, at int64, open opener) ([]byte, error) {
 	body, err := open(ctx, at, int64(len(room)))
 	if err != nil {
 		return nil, err

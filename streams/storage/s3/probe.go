@@ -54,9 +54,9 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 	})
 	try(&f.DeleteMatch, func() error { return s.ownDelete(ctx, name, "If-Match", `"00000000000000000000000000000000"`) })
 	if f.IfNoneMatch && f.IfMatch {
-		try(&f.Complete, func() error { return s.completeOver(ctx, bucket, prefix+name) })
+		try(&f.Complete, func() error { return s.completeOver(ctx, spot{bucket, prefix + name}) })
 	}
-	errs = append(errs, s.probeSums(ctx, f, bucket, prefix+name))
+	errs = append(errs, s.probeSums(ctx, f, spot{bucket, prefix + name}))
 	v, err := s.core.GetBucketVersioning(ctx, bucket)
 	if err = translate(ctx, aBucket, "ask whether the bucket has versions", err); err != nil && !errors.Is(err, storage.ErrUnsupported) {
 		errs = append(errs, err)
@@ -69,8 +69,8 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 var errUnclear = errors.New("unclear")
 
 // completeOver ends an upload in parts on condition that there is no object, where there is one.
-func (s *Store) completeOver(ctx context.Context, bucket, key string) error {
-	up, err := s.begin(ctx, bucket, key, nil, "")
+func (s *Store) completeOver(ctx context.Context, at spot) error {
+	up, err := s.begin(ctx, at, heading{})
 	if err != nil {
 		return err
 	}
@@ -83,13 +83,13 @@ func (s *Store) completeOver(ctx context.Context, bucket, key string) error {
 }
 
 // probeSums looks which checksums the service tells of what it was sent.
-func (s *Store) probeSums(ctx context.Context, f *Facts, bucket, key string) error {
+func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 	h, err := digest.New(digest.SHA256, digest.CRC64NVME)
 	if err != nil {
 		return err
 	}
 	bytes := []byte("what does it tell of this")
-	h.Write(bytes)
+	_, _ = h.Write(bytes)
 	sum := h.Sum()
 	m := md5.Sum(bytes)
 	for _, try := range []struct {
@@ -102,14 +102,14 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, bucket, key string) err
 		{Facts{CRC64NVME: true}, &f.CRC64NVME, "X-Amz-Checksum-Crc64nvme", sum[digest.CRC64NVME]},
 		{Facts{}, &f.ETagIsMD5, "Etag", ""},
 	} {
-		_, err := s.single(ctx, bucket, key, bytes, sum, &try.sums, s.putOptions(nil, plainType))
+		_, err := s.single(ctx, at, payload{bytes, sum}, &try.sums, s.putOptions(nil, plainType))
 		if err != nil && try.want != "" { // it does not know this one
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		stat, err := s.core.StatObject(ctx, bucket, key, minio.StatObjectOptions{Checksum: true})
+		stat, err := s.core.StatObject(ctx, at.bucket, at.key, minio.StatObjectOptions{Checksum: true})
 		if err != nil {
 			return translate(ctx, anItem, "look at what was tried", err)
 		}

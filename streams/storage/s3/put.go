@@ -58,7 +58,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 		return storage.Object{}, err
 	}
 	defer s.pool.Put(h)
-	w := &write{s: s, space: space, item: item, bucket: bucket, key: key, o: o, h: h, what: "write " + named(space, item)}
+	w := &write{s: s, space: space, item: item, spot: spot{bucket, key}, o: o, h: h, what: "write " + named(space, item)}
 	if w.when, err = s.condition(ctx, space, item, o.Condition, o.KeepReplaced); err != nil {
 		return storage.Object{}, err
 	}
@@ -79,9 +79,9 @@ func (s *Store) checksum() string {
 
 // A write is one Put.
 type write struct {
-	s                 *Store
-	space, item       string
-	bucket, key, what string
+	s *Store
+	spot
+	space, item, what string
 	o                 storage.PutOptions
 	h                 *digest.Hasher
 	when              []string // headers of its condition
@@ -103,7 +103,7 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read what is put: %w", w.what, err)
 	}
-	w.h.Write(part.bytes[:n])
+	_, _ = w.h.Write(part.bytes[:n])
 	sum, err := w.o.Accept(w.h.Sum(), w.h.Size())
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
@@ -113,7 +113,7 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
 	ctx, w.answer = noted(ctx, w.when...)
-	info, err := w.s.single(ctx, w.bucket, w.key, part.bytes[:n], w.h.Sum(), w.s.facts.Load(), w.s.putOptions(meta, contentType))
+	info, err := w.s.single(ctx, w.spot, payload{part.bytes[:n], w.h.Sum()}, w.s.facts.Load(), w.s.putOptions(meta, contentType))
 	return info, sum, err
 }
 
@@ -126,10 +126,17 @@ func (w *write) kept() []string {
 	return append(algs, w.o.Compute...)
 }
 
+// A payload is bytes and their digests.
+type payload struct {
+	bytes []byte
+	sum   digest.Set
+}
+
 // single puts bytes in one request. The service verifies them by what the signature says of them, and by those
 // checksums that it knows.
-func (s *Store) single(ctx context.Context, bucket, key string, b []byte, sum digest.Set, f *Facts, o minio.PutObjectOptions) (minio.UploadInfo, error) {
+func (s *Store) single(ctx context.Context, to spot, p payload, f *Facts, o minio.PutObjectOptions) (minio.UploadInfo, error) {
 	var md5 string
+	b, sum := p.bytes, p.sum
 	switch {
 	case f.SHA256 && sum[digest.SHA256] != "":
 		o.UserMetadata["x-amz-checksum-sha256"] = base64Of(sum[digest.SHA256])
@@ -139,7 +146,7 @@ func (s *Store) single(ctx context.Context, bucket, key string, b []byte, sum di
 		md5 = base64Of(sum[digest.MD5])
 	}
 	o.DisableContentSha256 = sum[digest.SHA256] != "" // or each chunk is hashed once more, to be signed
-	info, err := s.core.PutObject(ctx, bucket, key, bytes.NewReader(b), int64(len(b)), md5, sum[digest.SHA256], o)
+	info, err := s.core.PutObject(ctx, to.bucket, to.key, bytes.NewReader(b), int64(len(b)), md5, sum[digest.SHA256], o)
 	return info, translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
 }
 
@@ -274,7 +281,7 @@ func read(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err erro
 		m, err := r.Read(b[n:])
 		n += m
 		switch {
-		case err == io.EOF: //nolint:errorlint // an error that wraps EOF is a stream that broke
+		case err == io.EOF: // an error that wraps EOF is a stream that broke
 			return n, true, nil
 		case err != nil:
 			return n, false, err

@@ -118,7 +118,7 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 	if r.Length >= 0 {
 		first = min(first, max(r.Length, 1))
 	}
-	body, info, err := s.piece(ctx, bucket, key, ref.Version, r.Offset, first)
+	body, info, err := s.piece(ctx, spot{bucket, key}, ref.Version, r.Offset, first)
 	if errors.Is(err, storage.ErrRange) && r.Offset == 0 { // it is empty
 		o := s.getOptions()
 		if err := pin(&o, ref.Version); err != nil {
@@ -128,7 +128,7 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 		err = translate(ctx, anItem, what, err)
 	}
 	if err != nil {
-		return nil, storage.Object{}, s.notRead(ctx, ref, info, fmt.Errorf("%s: %w", what, err))
+		return nil, storage.Object{}, s.notRead(ctx, ref, fmt.Errorf("%s: %w", what, err))
 	}
 	o, err := s.object(ref.Item, info)
 	if err != nil {
@@ -140,8 +140,8 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 	if left <= first {
 		return exact, o, nil
 	}
-	return newPieces(ctx, exact, left-first, s.cfg.PartBytes, s.cfg.Parallel, func(ctx context.Context, at, n int64) (io.ReadCloser, error) {
-		b, got, err := s.piece(ctx, bucket, key, o.Version, r.Offset+first+at, n)
+	return newPieces(ctx, exact, cut{left - first, s.cfg.PartBytes, s.cfg.Parallel}, func(ctx context.Context, at, n int64) (io.ReadCloser, error) {
+		b, got, err := s.piece(ctx, spot{bucket, key}, o.Version, r.Offset+first+at, n)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
@@ -154,12 +154,12 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 }
 
 // piece opens n bytes from at on, or less where the object ends. The info tells of the whole object.
-func (s *Store) piece(ctx context.Context, bucket, key, version string, at, n int64) (io.ReadCloser, minio.ObjectInfo, error) {
+func (s *Store) piece(ctx context.Context, of spot, version string, at, n int64) (io.ReadCloser, minio.ObjectInfo, error) {
 	o := s.getOptions()
 	if err := errors.Join(pin(&o, version), o.SetRange(at, at+n-1)); err != nil {
 		return nil, minio.ObjectInfo{}, retry.Permanent(err)
 	}
-	body, info, header, err := s.core.GetObject(ctx, bucket, key, o)
+	body, info, header, err := s.core.GetObject(ctx, of.bucket, of.key, o)
 	if err != nil {
 		return nil, info, translate(ctx, anItem, "read", err)
 	}
@@ -177,7 +177,7 @@ func (s *Store) piece(ctx context.Context, bucket, key, version string, at, n in
 }
 
 // notRead says why an item cannot be opened: it may be archived, or absent, or not in the version asked for.
-func (s *Store) notRead(ctx context.Context, ref storage.Ref, _ minio.ObjectInfo, err error) error {
+func (s *Store) notRead(ctx context.Context, ref storage.Ref, err error) error {
 	if ref.Version != "" && errors.Is(err, storage.ErrNotFound) && !strings.HasPrefix(ref.Version, `"`) {
 		// The version is not there; another may be.
 		if _, serr := s.Stat(ctx, ref.Space, ref.Item); serr == nil {
@@ -195,7 +195,7 @@ type exactly struct {
 	io.ReadCloser
 	left int64
 	what string
-	ctx  context.Context //nolint:containedctx // of the request whose body it is
+	ctx  context.Context // of the request whose body it is
 }
 
 func (e *exactly) Read(b []byte) (int, error) {

@@ -95,7 +95,7 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 	if err != nil {
 		return storage.Space{}, err
 	}
-	text, _, err := s.ownGet(ctx, "spaces/"+escape(name))
+	text, err := s.ownGet(ctx, "spaces/"+escape(name))
 	found := storage.Space{Name: name}
 	switch {
 	case err == nil:

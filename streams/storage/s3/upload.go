@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -22,27 +21,27 @@ var partTries = retry.Policy{Attempts: 5, Wait: 200 * time.Millisecond, MaxWait:
 
 // An upload in parts is invisible until it is completed.
 type upload struct {
-	s           *Store
-	bucket, key string
-	id          string
-	facts       *Facts
+	s *Store
+	spot
+	id    string
+	facts *Facts
 
 	mu    sync.Mutex
 	parts map[int]minio.CompletePart // guarded by mu
 }
 
-func (s *Store) begin(ctx context.Context, bucket, key string, meta map[string]string, contentType string) (*upload, error) {
+func (s *Store) begin(ctx context.Context, to spot, with heading) (*upload, error) {
 	f := s.facts.Load()
-	o := s.putOptions(meta, contentType)
+	o := s.putOptions(with.meta, with.contentType)
 	if f.CRC64NVME {
 		o.UserMetadata["x-amz-checksum-algorithm"] = "CRC64NVME"
 		o.UserMetadata["x-amz-checksum-type"] = "FULL_OBJECT"
 	}
-	id, err := s.core.NewMultipartUpload(ctx, bucket, key, o)
+	id, err := s.core.NewMultipartUpload(ctx, to.bucket, to.key, o)
 	if err != nil {
 		return nil, translate(ctx, anUpload, "begin an upload in parts", err)
 	}
-	return &upload{s: s, bucket: bucket, key: key, id: id, facts: f, parts: map[int]minio.CompletePart{}}, nil
+	return &upload{s: s, spot: to, id: id, facts: f, parts: map[int]minio.CompletePart{}}, nil
 }
 
 // send stores part n, which may have been stored before.
@@ -52,7 +51,7 @@ func (u *upload) send(ctx context.Context, n int, b []byte) error {
 	if err != nil {
 		return err
 	}
-	h.Write(b)
+	_, _ = h.Write(b)
 	sum := base64Of(h.Sum()[alg])
 	o := minio.PutObjectPartOptions{}
 	if u.facts.CRC64NVME {
@@ -112,7 +111,7 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
-	u, err := w.s.begin(ctx, w.bucket, w.key, maps.Clone(meta), contentType)
+	u, err := w.s.begin(ctx, w.spot, heading{meta, contentType})
 	if err != nil {
 		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
@@ -154,7 +153,7 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 			cancel(retry.Permanent(fmt.Errorf("more than %d parts of %d bytes, and nobody said how many: %w", maxParts, size, storage.ErrTooLarge)))
 			break
 		}
-		w.h.Write(p.bytes)
+		_, _ = w.h.Write(p.bytes)
 		retry.Alive(ctx)
 		turns <- struct{}{}
 		all.Go(func() {
@@ -204,7 +203,7 @@ func (s *Store) Sweep(ctx context.Context, space string) (ended int, err error) 
 				continue
 			}
 			err := s.core.AbortMultipartUpload(ctx, bucket, u.Key, u.UploadID)
-			if err = translate(ctx, anUpload, fmt.Sprintf("end upload %s of %q", u.UploadID, u.Key), err); err != nil {
+			if err := translate(ctx, anUpload, fmt.Sprintf("end upload %s of %q", u.UploadID, u.Key), err); err != nil {
 				return ended, err
 			}
 			ended++

@@ -294,7 +294,8 @@ type listed struct {
 }
 
 func entry(key string, o *object) listed {
-	return listed{Key: url.QueryEscape(key), LastModified: o.modified.Format("2006-01-02T15:04:05.000Z"), ETag: `"` + o.etag + `"`, Size: len(o.bytes), StorageClass: "STANDARD"}
+	at := o.modified.Format("2006-01-02T15:04:05.000Z")
+	return listed{Key: url.QueryEscape(key), LastModified: at, ETag: `"` + o.etag + `"`, Size: len(o.bytes), StorageClass: "STANDARD"}
 }
 
 func page(q url.Values) int {
@@ -325,7 +326,9 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 	for ; i < len(keys) && strings.HasPrefix(keys[i], under); i++ {
 		k := keys[i]
 		o := bk.now(k)
-		if k <= after || o == nil || common != "" && strings.HasPrefix(k, common) || delimiter != "" && strings.HasSuffix(after, delimiter) && strings.HasPrefix(k, after) {
+		within := common != "" && strings.HasPrefix(k, common) || // of a prefix that was told, or by the page before
+			delimiter != "" && strings.HasSuffix(after, delimiter) && strings.HasPrefix(k, after)
+		if k <= after || o == nil || within {
 			continue
 		}
 		if len(out.Contents)+len(out.CommonPrefixes) == page(q) {
