@@ -61,12 +61,9 @@ func (g *BatchGroup) rewind(ctx context.Context, cl *kgo.Client, parts map[parti
 	if stuck := g.release(cl, streams, false); stuck > 0 {
 		return fmt.Errorf("%d batches of partitions that lost records are still being stored after they were cancelled", stuck)
 	}
-	to := map[string]map[int32]kgo.EpochOffset{}
+	to := map[partition]kgo.EpochOffset{}
 	for _, s := range streams {
-		if to[s.topic] == nil {
-			to[s.topic] = map[int32]kgo.EpochOffset{}
-		}
-		to[s.topic][s.id] = kgo.EpochOffset{Epoch: -1, Offset: starts[s.topic][s.id]}
+		to[s.partition] = kgo.EpochOffset{Epoch: -1, Offset: starts[s.topic][s.id]}
 		g.router.log.Error("the broker lost records: the partition is read again from its start",
 			"topic", s.topic, "partition", s.id, "from", starts[s.topic][s.id])
 	}

@@ -100,25 +100,28 @@ func (g *BatchGroup) setBack(cl *kgo.Client) {
 	if !turning {
 		return
 	}
-	to, parts := map[string]map[int32]kgo.EpochOffset{}, map[string][]int32{}
+	to := map[partition]kgo.EpochOffset{}
 	for _, s := range g.owned(nil) {
-		at, ok := s.turned()
-		if !ok {
-			continue
+		if at, ok := s.turned(); ok {
+			to[s.partition] = at
 		}
-		if to[s.topic] == nil {
-			to[s.topic] = map[int32]kgo.EpochOffset{}
-		}
-		to[s.topic][s.id] = at
-		parts[s.topic] = append(parts[s.topic], s.id)
 	}
 	g.seek(cl, to)
-	cl.ResumeFetchPartitions(parts)
+	for at := range to {
+		cl.ResumeFetchPartitions(at.one())
+	}
 }
 
 // seek sets positions, while nothing is committed.
-func (g *BatchGroup) seek(cl *kgo.Client, to map[string]map[int32]kgo.EpochOffset) {
+func (g *BatchGroup) seek(cl *kgo.Client, to map[partition]kgo.EpochOffset) {
+	named := map[string]map[int32]kgo.EpochOffset{}
+	for at, offset := range to {
+		if named[at.topic] == nil {
+			named[at.topic] = map[int32]kgo.EpochOffset{}
+		}
+		named[at.topic][at.id] = offset
+	}
 	g.commits.sending <- struct{}{}
-	cl.SetOffsets(to)
+	cl.SetOffsets(named)
 	<-g.commits.sending
 }
