@@ -39,11 +39,11 @@ REAL = MILLRACE_INTEGRATION=1 go test -v -count=1 -parallel 4 -run '^Test($(TEST
 	-timeout $(1) ./integration 2>&1 | grep --line-buffered -v '^=== '
 
 .PHONY: integration
-integration: ## real Kafka, one and three brokers, and faults; wants a JDK and Maven, or Docker
+integration: servers ## real Kafka, one and three brokers, and faults; wants a JDK and Maven, or Docker
 	$(call REAL,20m)
 
 .PHONY: soak
-soak: ## the same for longer
+soak: servers ## the same for longer
 	MILLRACE_SOAK=1 $(call REAL,60m)
 
 .PHONY: soak-sink
@@ -68,6 +68,14 @@ bench: build ## the figures, as a table; BENCH=REGEXP picks
 .PHONY: peers
 peers: ## bin/peers: the programs that "millrace bench" runs beside ours
 	cd integration/peers && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/peers/ ./...
+
+# Real S3 servers, pinned like the tools: tests of stores run over them, and the demo can.
+.PHONY: servers
+servers: bin/peers/versitygw bin/peers/minio ## bin/peers: real S3 servers; the first build takes some minutes
+
+bin/peers/%: integration/peers/%/go.mod integration/peers/%/go.sum
+	cd integration/peers/$* && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/peers/ tool
+	@touch $@
 
 .PHONY: format-check
 format-check: ## fail where gofmt would change a file

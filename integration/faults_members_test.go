@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -116,7 +117,7 @@ func begin(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
 	p := &process{cmd: cmd}
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if p.exited, err = harness.Spawn(cmd); err != nil {
+	if p.exited, err = child.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

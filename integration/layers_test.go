@@ -29,16 +29,17 @@ func layers() []layer {
 		retry   = "streams/retry"
 		storage = "streams/storage"
 		digest  = "streams/digest"
+		child   = "streams/child"
 		policy  = "streams/policy"
 		record  = "streams/record" // between what is on record and what a store shows
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest}, nil},
+		{[]string{"schemas/millrace/v1", retry, digest, child}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
 		{[]string{"streams/storage/emit"}, []string{wire, retry, storage, digest, record}},
-		{[]string{"streams/storage/s3/..."}, []string{wire, retry, storage, digest, "streams/storage/s3/..."}},
+		{[]string{"streams/storage/s3/..."}, []string{wire, retry, storage, digest, child, "streams/storage/s3/..."}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{record}, []string{wire, storage, digest}},
 		{[]string{policy}, []string{wire}},
@@ -49,12 +50,12 @@ func layers() []layer {
 			[]string{wire, retry, storage, digest, policy, record}},
 		{[]string{"streams/ingest/..."}, []string{wire, retry, storage, digest, record, "streams/ingest/..."}},
 		{[]string{"streams/kafka/..."}, []string{wire, retry, "streams/kafka/..."}},
-		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, "sinks/clickhouse/..."}},
+		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, "sinks/clickhouse/..."}},
 		{[]string{"cmd/config", "cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config"}},
 		{[]string{"cmd/millrace/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
-		{[]string{"integration/harness"}, []string{wire, "streams/kafka", retry}},
+		{[]string{"integration/harness"}, []string{wire, "streams/kafka", retry, child, "streams/storage/s3/s3proc"}},
 		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness"}},
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,8 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/streams/child"
 
 	"github.com/millrace/millrace/streams/kafka"
 )
@@ -120,32 +121,12 @@ func (p *process) start(context.Context) error {
 	defer log.Close()
 	cmd := exec.Command(p.java[0], append(slices.Clone(p.java[1:]), "kafka.Kafka", p.config)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	exited, err := Spawn(cmd)
+	exited, err := child.Start(cmd)
 	if err != nil {
 		return err
 	}
 	p.cmd, p.exited = cmd, exited
 	return nil
-}
-
-// Spawn starts a child process that ends when this one does, however that ends, where the
-// system can do that. The channel is closed when it has ended and was waited for; how is
-// then in cmd.ProcessState.
-func Spawn(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
-	cmd.SysProcAttr = withParent()
-	started, ended := make(chan error), make(chan struct{})
-	go func() {
-		// To Linux the parent is a thread: this one lives as long as the child.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(ended)
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // it says no more than ProcessState
-		}
-	}()
-	return ended, <-started
 }
 
 // running is called with mu held.

@@ -9,7 +9,6 @@ package embedded
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +19,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/millrace/millrace/streams/child"
 )
 
 // ErrInUse means that another engine holds the directory.
@@ -181,7 +181,6 @@ func (e engine) start(ctx context.Context, cfg Config, lock *os.File) (*Server, 
 	cmd := exec.Command(e.path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
 	cmd.ExtraFiles = []*os.File{lock}
-	cmd.SysProcAttr = childAttributes()
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -201,24 +200,19 @@ func (e engine) start(ctx context.Context, cfg Config, lock *os.File) (*Server, 
 	return s, nil
 }
 
-// run starts the child and watches it from a thread that lives as long as the child:
-// the kernel tells the child of its parent's death when the *thread* that made it ends.
+// run starts the child and watches it.
 func (s *Server) run(began int64) error {
-	started := make(chan error)
+	exited, err := child.Start(s.cmd)
+	if err != nil {
+		return err
+	}
 	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		if err := s.cmd.Start(); err != nil {
-			started <- err
-			return
-		}
-		started <- nil
-		err := cmp.Or(s.cmd.Wait(), errors.New("exit status 0"))
-		s.err = fmt.Errorf("ClickHouse ended: %w; the end of its log %s:\n%s", err, s.log, logTail(s.log, began))
+		<-exited
+		s.err = fmt.Errorf("ClickHouse ended: %v; the end of its log %s:\n%s", s.cmd.ProcessState, s.log, logTail(s.log, began))
 		s.pipe.Close()
 		close(s.done)
 	}()
-	return <-started
+	return nil
 }
 
 // ready waits until the engine answers a ping.

@@ -1,0 +1,224 @@
+// Package s3proc runs a real S3 server as a process on loopback: for the demo, for figures and for tests. `make
+// servers` builds those that it knows.
+package s3proc
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/millrace/millrace/streams/child"
+)
+
+const (
+	readyWait = 60 * time.Second
+	stopWait  = 5 * time.Second
+	said      = 2000 // bytes of its log's end that an error has
+)
+
+// ErrAbsent means that the program is not there.
+var ErrAbsent = errors.New("no such program")
+
+// Config says which server to start, and on what.
+type Config struct {
+	Program string // path of a versitygw or minio; its name says which
+	Dir     string // holds the data and the log; made where missing
+	Port    int    // 0: one that is free
+	// Access and Secret are what clients say; empty: new ones.
+	Access, Secret string
+	Versions       bool     // buckets can have versions (MinIO's always can)
+	Env            []string // more of its environment, as exec.Cmd has it
+	Args           []string // more arguments, before those of the backend
+}
+
+// A Server is a running one.
+type Server struct {
+	URL            string // of the endpoint
+	Access, Secret string
+	Port           int
+
+	cmd    *exec.Cmd
+	log    string
+	exited <-chan struct{}
+}
+
+// Start starts the server and returns when it answers.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	s, err := start(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(cfg.Program), err)
+	}
+	return s, nil
+}
+
+func start(ctx context.Context, cfg Config) (*Server, error) {
+	if _, err := os.Stat(cfg.Program); errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrAbsent, cfg.Program)
+	}
+	s := &Server{
+		Access: cmp.Or(cfg.Access, rand.Text()), Secret: cmp.Or(cfg.Secret, rand.Text()), Port: cfg.Port,
+		log: filepath.Join(cfg.Dir, "server.log"),
+	}
+	data := filepath.Join(cfg.Dir, "data")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, err
+	}
+	if s.Port == 0 {
+		var err error
+		if s.Port, err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
+	s.URL = "http://" + addr
+	f, ok := flavours()[filepath.Base(cfg.Program)]
+	if !ok {
+		return nil, fmt.Errorf("%s is none of the servers that are known", filepath.Base(cfg.Program))
+	}
+	args, env, err := f.command(cfg, s, addr, data)
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	s.cmd = exec.Command(cfg.Program, args...)
+	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = cfg.Dir, log, log
+	s.cmd.Env = append(append(os.Environ(), env...), cfg.Env...)
+	if s.exited, err = child.Start(s.cmd); err != nil {
+		return nil, err
+	}
+	if err := s.ready(ctx, s.URL+f.health); err != nil {
+		return nil, errors.Join(err, s.Kill())
+	}
+	return s, nil
+}
+
+// A flavour is how one server is told what all are told.
+type flavour struct {
+	health  string // path that answers 200 when it serves
+	command func(cfg Config, s *Server, addr, data string) (args, env []string, err error)
+}
+
+func flavours() map[string]flavour {
+	return map[string]flavour{
+		"versitygw": {"/health-of-the-server", func(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
+			args = append([]string{"--port", addr, "--quiet", "--health", "/health-of-the-server"}, cfg.Args...)
+			args = append(args, "posix")
+			if cfg.Versions {
+				versions := data + ".versions"
+				if err := os.MkdirAll(versions, 0o700); err != nil {
+					return nil, nil, err
+				}
+				args = append(args, "--versioning-dir", versions)
+			}
+			return append(args, data), []string{"ROOT_ACCESS_KEY=" + s.Access, "ROOT_SECRET_KEY=" + s.Secret}, nil
+		}},
+		"minio": {"/minio/health/ready", func(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
+			args = append([]string{"server", "--quiet", "--address", addr}, cfg.Args...)
+			return append(args, data), []string{
+				"MINIO_ROOT_USER=" + s.Access, "MINIO_ROOT_PASSWORD=" + s.Secret, "MINIO_BROWSER=off", "MINIO_UPDATE=off", "MINIO_API_ODIRECT=off",
+			}, nil
+		}},
+	}
+}
+
+// Pid is the id of the server's process.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
+
+// Exited is closed when the server has ended, whether told to or not.
+func (s *Server) Exited() <-chan struct{} { return s.exited }
+
+// State is how much CPU and memory it took, known once it has ended.
+func (s *Server) State() *os.ProcessState { return s.cmd.ProcessState }
+
+// Said is the end of what the server wrote to its log.
+func (s *Server) Said() string {
+	b, err := os.ReadFile(s.log)
+	if err != nil {
+		return err.Error()
+	}
+	b = bytes.TrimSpace(b)
+	return string(b[max(0, len(b)-said):])
+}
+
+// Close ends the server in order: by SIGTERM, and by SIGKILL when it takes too long.
+func (s *Server) Close() error {
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	t := time.NewTimer(stopWait)
+	defer t.Stop()
+	select {
+	case <-s.exited:
+		return nil
+	case <-t.C:
+		return s.Kill()
+	}
+}
+
+// Kill ends the server at once.
+func (s *Server) Kill() error {
+	if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill process %d: %w", s.Pid(), err)
+	}
+	<-s.exited
+	return nil
+}
+
+// Signal sends a signal, to freeze the server for instance.
+func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) }
+
+// ready waits until the server says that it serves.
+func (s *Server) ready(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyWait, fmt.Errorf("no answer within %v", readyWait))
+	defer cancel()
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if serves(ctx, client, url) {
+			return nil
+		}
+		select {
+		case <-s.exited:
+			return fmt.Errorf("it ended (%v) and said last:\n%s", s.cmd.ProcessState, s.Said())
+		case <-ctx.Done():
+			return fmt.Errorf("%w; it said last:\n%s", context.Cause(ctx), s.Said())
+		case <-tick.C:
+		}
+	}
+}
+
+func serves(ctx context.Context, client *http.Client, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return false
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// freePort is a port of loopback that nobody listens on now.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
