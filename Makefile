@@ -11,6 +11,8 @@ TOOLS   := $(CURDIR)/bin/tools
 SOURCES := git ls-files --cached --others --exclude-standard '*.go'
 DIR     ?=
 BENCH   ?= .
+# What is built, vetted and linted is compiled once for all of them; tests are, for the race detector, another time.
+STATIC  := CGO_ENABLED=0 GOFLAGS=-trimpath
 export PATH := $(TOOLS):$(PATH)
 
 .PHONY: all
@@ -22,8 +24,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## bin/millrace (static) and bin/millrace-clickhouse (loads libchdb)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace-clickhouse
+	$(STATIC) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace ./cmd/millrace-clickhouse
 
 .PHONY: demo
 demo: build ## the main job once, on real files; DIR=... takes your own (only read)
@@ -67,14 +68,14 @@ bench: build ## the figures, as a table; BENCH=REGEXP picks
 # What others wrote, to compare with. It has a module of its own, never ours.
 .PHONY: peers
 peers: ## bin/peers: the programs that "millrace bench" runs beside ours
-	cd integration/peers && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/peers/ ./...
+	cd integration/peers && $(STATIC) go build -ldflags '-s -w' -o ../../bin/peers/ ./...
 
 # Real S3 servers, pinned like the tools: tests of stores run over them, and the demo can.
 .PHONY: servers
 servers: bin/peers/versitygw bin/peers/minio ## bin/peers: real S3 servers; the first build takes some minutes
 
 bin/peers/%: integration/peers/%/go.mod integration/peers/%/go.sum
-	cd integration/peers/$* && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/peers/ tool
+	cd integration/peers/$* && $(STATIC) go build -ldflags '-s -w' -o $(CURDIR)/bin/peers/ tool
 	@touch $@
 
 .PHONY: format-check
@@ -87,11 +88,11 @@ fmt: ## format
 
 .PHONY: vet
 vet:
-	go vet ./...
+	$(STATIC) go vet ./...
 
 .PHONY: lint
 lint: format-check $(TOOLS)/buf $(TOOLS)/golangci-lint lint-wire ## gofmt, buf, golangci-lint, and that generated code is up to date
-	golangci-lint run ./...
+	$(STATIC) golangci-lint run ./...
 
 # What is checked in must be what the protos make.
 .PHONY: lint-wire
@@ -110,7 +111,7 @@ generate: $(TOOLS)/buf ## the Go of the protos, and the documents made of code
 
 # Heavy tools have a module of their own; the first build takes some minutes.
 $(TOOLS)/%: tools/go.mod tools/go.sum
-	cd tools && go build -o $(TOOLS)/ tool
+	cd tools && $(STATIC) go build -o $(TOOLS)/ tool
 	@touch $(TOOLS)/*
 
 .PHONY: tools

@@ -36,8 +36,9 @@ var built = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	for _, name := range []string{"millrace", "millrace-clickhouse"} {
-		out, err := exec.CommandContext(context.Background(), "go", "build", "-o", filepath.Join(dir, name), "../cmd/"+name).CombinedOutput()
-		if err != nil {
+		build := exec.CommandContext(context.Background(), "go", "build", "-o", filepath.Join(dir, name), "../cmd/"+name)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
+		if out, err := build.CombinedOutput(); err != nil {
 			return dir, fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
 	}

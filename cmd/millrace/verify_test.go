@@ -34,7 +34,7 @@ func stored(ts *testscript.TestScript, neg bool, args []string) {
 	bin := ts.MkAbs("bin")
 	ts.Check(os.MkdirAll(bin, 0o755))
 	build := exec.Command("go", "build", "-o", bin, "../millrace-clickhouse")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
 	if out, err := build.CombinedOutput(); err != nil {
 		ts.Fatalf("build the engine's command: %v\n%s", err, out)
 	}

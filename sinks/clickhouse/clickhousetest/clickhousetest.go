@@ -193,7 +193,7 @@ func build() error {
 	binary := filepath.Join(dir, "millrace-clickhouse")
 	cmd := exec.Command("go", "build", "-o", binary, "github.com/millrace/millrace/cmd/millrace-clickhouse")
 	cmd.Dir = filepath.Dir(here)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the engine's command: %w\n%s", err, out)
 	}

@@ -47,7 +47,7 @@ func binary(t *testing.T) string {
 	}
 	path := filepath.Join(t.TempDir(), "millrace-clickhouse")
 	cmd := exec.Command("go", "build", "-o", path, "github.com/millrace/millrace/cmd/millrace-clickhouse")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("building the engine's command: %v\n%s", err, out)
 	}
