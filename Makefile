@@ -34,7 +34,7 @@ demo: build ## the main job once, on real files; DIR=... takes your own (only re
 test: ## every test; needs a C compiler for the race detector, and no daemon
 	go test -race -shuffle=on ./...
 
-TESTS = Kafka|Refused|BrokerFaults|ConsumerFaults|SinkFaults
+TESTS = Kafka|Refused|BrokerFaults|ConsumerFaults|SinkFaults|S3
 # Tests of real servers. What go test says of tests that begin and pause is left out.
 REAL = MILLRACE_INTEGRATION=1 go test -v -count=1 -parallel 4 -run '^Test($(TESTS))' \
 	-timeout $(1) ./integration 2>&1 | grep --line-buffered -v '^=== '

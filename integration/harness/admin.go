@@ -318,6 +318,18 @@ func (c *Cluster) AddPartitions(t testing.TB, cfg kafka.Config, n int, topic sch
 	}
 }
 
+// NewTopic makes a topic that is none of the catalogue's.
+func (c *Cluster) NewTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic, partitions int32) {
+	t.Helper()
+	err := c.admin(func(adm *kadm.Client) error {
+		_, err := adm.CreateTopic(t.Context(), partitions, int16(len(c.addrs)), nil, cfg.Prefix+string(topic))
+		return err
+	})
+	if err != nil {
+		t.Fatalf("make topic %s: %v", topic, err)
+	}
+}
+
 // DeleteTopic deletes a topic with all its records.
 func (c *Cluster) DeleteTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic) {
 	t.Helper()

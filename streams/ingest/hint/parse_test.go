@@ -36,6 +36,8 @@ func read(t testing.TB, name string) []byte {
 //	                    notifications" (s3:TestEvent); keys with a space and a plus
 //	minio-put           MinIO, "Bucket notifications"; key as event-notification.go escapes it
 //	minio-access        what targets in access format hold of an event
+//	minio-20260212-*    what MinIO of 2026-02-12 (7aac2a2c5b7c) sent, by topic and by webhook
+//	versitygw-1.8.0-*   what versitygw 1.8.0 sent, the same: its ETags have quotes, its sequencer begins anew with the process
 //	ceph-put            Ceph, "Bucket notifications", "Events"; key as rgw_pubsub.cc writes it, unescaped
 //	versitygw-*         s3event/event.go and webhook.go of versitygw (older: an array)
 //	eventbridge-*       Amazon S3 User Guide, "EventBridge event message structure"
@@ -57,6 +59,14 @@ func TestParse(t *testing.T) {
 		"minio-put": {{Kind: Created, Vendor: "minio", Event: "ObjectCreated:Put", Bucket: "images", Key: "2024/my photo.jpg",
 			Time: at(t, "2024-01-12T17:58:12.569Z"), ETag: "d8e8fca2dc0f896fd7cb4cb0031ba249", Sequence: "17A9AB4FA93B35D8", User: "minio"}},
 		"minio-access": {{Kind: Removed, Vendor: "minio", Event: "ObjectRemoved:Delete", Bucket: "images", Key: "2024/100% + 1.jpg"}},
+		"minio-20260212-put": {{Kind: Created, Vendor: "minio", Event: "ObjectCreated:Put", Bucket: "minio-topic", Key: "photos/emoji \U0001F39E",
+			Time: at(t, "2026-11-22T04:50:05.838Z"), ETag: "4834de1a91efda50bb1a951b464bfb5d", Sequence: "18EA44C3038D9F55", User: "access"}},
+		"minio-20260212-delete": {{Kind: Removed, Vendor: "minio", Event: "ObjectRemoved:Delete", Bucket: "minio-hook", Key: `photos/quote"&<>?#=;`,
+			Time: at(t, "2026-11-22T04:50:06.697Z"), Sequence: "18EA44C336A7B954", User: "access"}},
+		"versitygw-1.8.0-put": {{Kind: Created, Vendor: "versitygw", Event: "ObjectCreated:Put", Bucket: "versitygw-topic", Key: `photos/quote"&<>?#=;`,
+			Time: at(t, "2026-11-22T04:50:05Z"), ETag: `"4e81237d5c5711b2db6a186578d3f428"`, Sequence: "A8", User: "access"}},
+		"versitygw-1.8.0-delete": {{Kind: Removed, Vendor: "versitygw", Event: "ObjectRemoved:Delete", Bucket: "versitygw-hook", Key: "photos/emoji \U0001F39E",
+			Time: at(t, "2026-11-22T04:50:06Z"), Sequence: "B0", User: "access"}},
 		"ceph-put": {{Kind: Created, Vendor: "ceph", Event: "ObjectCreated:Put", Bucket: "mybucket1", Key: "my+image%1.jpg",
 			Time: at(t, "2019-11-22T13:47:35.124724Z"), ETag: "37b51d194a7513e45b56f6524f2d51f2", Sequence: "F7E6D75DC742D108", User: "tester"}},
 		"versitygw-delete": {versity},

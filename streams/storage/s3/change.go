@@ -20,7 +20,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 	if s.cfg.ReadOnly {
 		return storage.Object{}, retry.Permanent(storage.ErrReadOnly)
 	}
-	bucket, key, err := s.layout.item(space, item)
+	bucket, key, err := s.place(space, item)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -118,7 +118,7 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 	if s.facts.Load().Versions {
 		return nil
 	}
-	from, key, err := s.layout.item(space, item)
+	from, key, err := s.place(space, item)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, d storage.Delete
 	if s.cfg.ReadOnly {
 		return storage.Deleted{}, retry.Permanent(storage.ErrReadOnly)
 	}
-	bucket, key, err := s.layout.item(space, item)
+	bucket, key, err := s.place(space, item)
 	if err != nil {
 		return storage.Deleted{}, err
 	}
@@ -186,7 +186,7 @@ type place struct {
 
 // Locate implements storage.Locator.
 func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
-	bucket, key, err := s.layout.item(ref.Space, ref.Item)
+	bucket, key, err := s.place(ref.Space, ref.Item)
 	if err != nil {
 		return storage.Place{}, err
 	}
@@ -209,9 +209,12 @@ func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.P
 	if !ok || p.endpoint != s.cfg.Endpoint || o.Verify != nil {
 		return storage.Copied{}, fmt.Errorf("copy to %s: %w", named(space, item), storage.ErrUnsupported)
 	}
-	bucket, key, err := s.layout.item(space, item)
+	bucket, key, err := s.place(space, item)
 	if err == nil {
 		err = s.must(ctx, space)
+	}
+	if err == nil {
+		err = s.nested(ctx, space, item)
 	}
 	if err != nil {
 		return storage.Copied{}, err
@@ -229,8 +232,8 @@ func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.P
 		return storage.Copied{}, fmt.Errorf("%s: %w", what, err)
 	}
 	if err := s.copy(ctx, p.source, spot{bucket, key}, &heading{meta, contentType}, when); err != nil {
-		w := &write{o: o, when: when, what: what}
-		return storage.Copied{}, w.lost(fmt.Errorf("%s: %w", what, err))
+		w := &write{s: s, space: space, item: item, o: o, when: when, what: what}
+		return storage.Copied{}, w.lost(ctx, fmt.Errorf("%s: %w", what, err))
 	}
 	made, err := s.Stat(ctx, space, item)
 	if err != nil {
@@ -252,7 +255,7 @@ func (s *Store) bringBack(ctx context.Context, ref storage.Ref, err error) error
 	if !s.cfg.Restore {
 		return retry.Permanent(fmt.Errorf("%s: it is archived, and restore is not allowed: %w", what, storage.ErrUnsupported))
 	}
-	bucket, key, err := s.layout.item(ref.Space, ref.Item)
+	bucket, key, err := s.place(ref.Space, ref.Item)
 	if err != nil {
 		return err
 	}

@@ -105,6 +105,8 @@ func byCode(about subject, code string) (v verdict, known bool) {
 		return verdict{is: storage.ErrRange}, true
 	case "InvalidObjectState":
 		return verdict{is: errArchived}, true
+	case "InvalidArgument":
+		return verdict{is: errArgument}, true
 	}
 	if v, known = byLimit(code); known {
 		return v, true
@@ -115,7 +117,7 @@ func byCode(about subject, code string) (v verdict, known bool) {
 // byLimit judges what a service will never take.
 func byLimit(code string) (v verdict, known bool) {
 	switch code {
-	case "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "ObjectParentIsFile", "XMinioParentIsObject",
+	case "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "XMinioInvalidResourceName", "ObjectParentIsFile", "XMinioParentIsObject",
 		"ExistingObjectIsDirectory", "ExistingObjectIsFile", "InvalidURI", "InvalidBucketName", "XMinioObjectExistsAsDirectory", "DirectoryObjectContainsData":
 		return never(storage.ErrName), true
 	case "EntityTooLarge", "MetadataTooLarge", "RequestHeaderSectionTooLarge", "TooManyParts":
@@ -214,6 +216,9 @@ func unanswered(what string, err error) error {
 
 // errArchived says that an object must be brought back before it can be read.
 var errArchived = errors.New("it is archived")
+
+// errArgument says that something about a request is no value of its kind: a version's id, where one is asked for.
+var errArgument = errors.New("it takes an argument for none")
 
 // isAbsent says that a request found nothing where it looked.
 func isAbsent(err error) bool {

@@ -27,11 +27,12 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 		defer cancel()
 		o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: s.facts.Load().Versions}
 		if after != "" {
-			o.StartAfter = prefix + after
+			o.StartAfter = s.from(prefix, after)
 		}
 		if s.cfg.RequesterPays {
 			o.Set("x-amz-request-payer", "requester")
 		}
+		var last minio.ObjectInfo
 		for info := range s.core.ListObjectsIter(ctx, bucket, o) {
 			if info.Err != nil {
 				yield(storage.Object{}, s.lookedFor(ctx, fmt.Sprintf("list space %q", space), info.Err))
@@ -40,11 +41,15 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 			if ctx.Err() != nil {
 				break
 			}
+			if info.Key == last.Key && info.VersionID == last.VersionID && last.Key != "" {
+				continue // versitygw begins a page of versions with the end of the one before
+			}
+			last = info
 			if o.WithVersions && (!info.IsLatest || info.IsDeleteMarker) {
 				continue
 			}
 			item := strings.TrimPrefix(info.Key, prefix)
-			if item == after && after != "" {
+			if item <= after {
 				continue // some services begin with it
 			}
 			if err := storage.CheckItem(item); err != nil {

@@ -7,10 +7,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
 
 	"github.com/minio/minio-go/v7"
 
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -56,7 +60,12 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 	if f.IfNoneMatch && f.IfMatch {
 		try(&f.Complete, func() error { return s.completeOver(ctx, spot{bucket, prefix + name}) })
 	}
-	errs = append(errs, s.probeSums(ctx, f, spot{bucket, prefix + name}))
+	if f.IfNoneMatch { // versitygw takes a delete marker for an object
+		f.IfNoneMatch = s.ownPut(ctx, name+"-gone", []byte("1")) == nil && s.ownDelete(ctx, name+"-gone") == nil &&
+			s.ownPut(ctx, name+"-gone", []byte("2"), "If-None-Match", "*") == nil
+		_ = s.ownDelete(ctx, name+"-gone")
+	}
+	errs = append(errs, s.probeRaces(ctx, f, name), s.probeKeys(ctx, f, name), s.probeSums(ctx, f, spot{bucket, prefix + name}))
 	v, err := s.core.GetBucketVersioning(ctx, bucket)
 	if err = translate(ctx, aBucket, "ask whether the bucket has versions", err); err != nil && !errors.Is(err, storage.ErrUnsupported) {
 		errs = append(errs, err)
@@ -80,6 +89,74 @@ func (s *Store) completeOver(ctx context.Context, at spot) error {
 	}
 	_, _, err = up.complete(ctx, "If-None-Match", "*")
 	return err
+}
+
+// How often it is tried whether two who write on the same condition can both succeed, and how many do.
+const (
+	raceRounds = 10
+	racers     = 12
+)
+
+// probeRaces has several write at once on a condition that only the first can meet. A service that looks first and writes then
+// is found out nearly always.
+func (s *Store) probeRaces(ctx context.Context, f *Facts, name string) error {
+	bucket, prefix := s.layout.control()
+	name += "-race"
+	defer func() { _ = s.ownDelete(context.WithoutCancel(ctx), name) }()
+	f.Atomic, f.DeletesOnce = f.IfNoneMatch && f.IfMatch, f.DeleteMatch
+	var serial atomic.Int64 // each has other bytes than all before
+	put := func(condition ...string) error {
+		return s.ownPut(ctx, name, strconv.AppendInt(nil, serial.Add(1), 10), condition...)
+	}
+	for range raceRounds {
+		if won, err := race(ctx, func() error { return put("If-None-Match", "*") }); err != nil {
+			return err
+		} else if won != 1 {
+			f.Atomic = false
+		}
+		for _, call := range []struct {
+			fact *bool
+			do   func(etag string) error
+		}{
+			{&f.Atomic, func(etag string) error { return put("If-Match", etag) }},
+			{&f.DeletesOnce, func(etag string) error { return s.ownDelete(ctx, name, "If-Match", etag) }},
+		} {
+			info, err := s.core.StatObject(ctx, bucket, prefix+name, s.getOptions())
+			if err = translate(ctx, anItem, "look at what was tried", err); err != nil && !isAbsent(err) {
+				return err
+			}
+			won, rerr := race(ctx, func() error { return call.do(`"` + info.ETag + `"`) })
+			if rerr != nil {
+				return rerr
+			}
+			if err != nil || won != 1 { // it is absent while others write it
+				*call.fact = false
+			}
+		}
+		if !f.Atomic && !f.DeletesOnce {
+			break
+		}
+	}
+	return nil
+}
+
+// race returns how many succeeded.
+func race(ctx context.Context, do func() error) (won int, err error) {
+	errs := make([]error, racers)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { errs[i] = do() })
+	}
+	all.Wait()
+	for _, e := range errs {
+		switch {
+		case e == nil:
+			won++
+		case retry.ClassOf(e) == retry.ClassUnavailable, ctx.Err() != nil:
+			err = e
+		}
+	}
+	return won, err
 }
 
 // probeSums looks which checksums the service tells of what it was sent.

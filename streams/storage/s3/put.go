@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -39,7 +40,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	if s.cfg.ReadOnly {
 		return storage.Object{}, retry.Permanent(storage.ErrReadOnly)
 	}
-	bucket, key, err := s.layout.item(space, item)
+	bucket, key, err := s.place(space, item)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -47,6 +48,9 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", named(space, item), o.Size, storage.ErrTooLarge))
 	}
 	if err := s.must(ctx, space); err != nil {
+		return storage.Object{}, err
+	}
+	if err := s.nested(ctx, space, item); err != nil {
 		return storage.Object{}, err
 	}
 	algs, err := o.Algorithms(s.cfg.Digests)
@@ -64,7 +68,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	}
 	info, sum, err := w.run(ctx, r)
 	if err != nil {
-		return storage.Object{}, w.lost(err)
+		return storage.Object{}, w.lost(ctx, err)
 	}
 	return w.look(ctx, info, sum, algs)
 }
@@ -191,11 +195,16 @@ func (s *Store) condition(ctx context.Context, space, item string, c storage.Con
 }
 
 // lost makes the refusal of a condition the error that its kind has.
-func (w *write) lost(err error) error {
+func (w *write) lost(ctx context.Context, err error) error {
 	if len(w.when) == 0 || !errors.Is(err, storage.ErrChanged) {
 		return err
 	}
 	if w.o.Absent {
+		if strings.HasSuffix(w.item, "/") { // versitygw says so when there is a file of that name, which is another item
+			if _, serr := w.s.Stat(ctx, w.space, w.item); isAbsent(serr) {
+				return retry.Permanent(fmt.Errorf("%s: the service has an object of that name without the slash: %w", w.what, storage.ErrName))
+			}
+		}
 		return fmt.Errorf("%s: %w", w.what, storage.ErrExists)
 	}
 	return fmt.Errorf("%s: %w", w.what, storage.ErrChanged)
@@ -208,10 +217,10 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 		o.VersionID = put.VersionID
 	}
 	info, err := w.s.core.StatObject(ctx, w.bucket, w.key, o)
-	if err != nil {
-		return storage.Object{}, translate(ctx, anItem, "look at what was written: "+named(w.space, w.item), err)
+	if err = translate(ctx, anItem, "look at what was written: "+named(w.space, w.item), err); err != nil && !isAbsent(err) {
+		return storage.Object{}, err
 	}
-	if info.ETag != put.ETag { // another has replaced it at once; what was written is told all the same
+	if err != nil || info.ETag != put.ETag { // another has replaced or deleted it at once; what was written is told all the same
 		return w.replaced(put, sum.Only(append(algs, w.kept()...)...)), nil
 	}
 	if info.Size != w.h.Size() {

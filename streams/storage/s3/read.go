@@ -58,7 +58,7 @@ func (s *Store) object(item string, info minio.ObjectInfo) (storage.Object, erro
 
 // Stat implements storage.Store.
 func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
-	bucket, key, err := s.layout.item(space, item)
+	bucket, key, err := s.place(space, item)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -109,7 +109,7 @@ func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range)
 // open asks for the first piece, whose answer tells how large the object is. What is left of a large one is read in
 // pieces side by side.
 func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
-	bucket, key, err := s.layout.item(ref.Space, ref.Item)
+	bucket, key, err := s.place(ref.Space, ref.Item)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
@@ -178,10 +178,13 @@ func (s *Store) piece(ctx context.Context, of spot, version string, at, n int64)
 
 // notRead says why an item cannot be opened: it may be archived, or absent, or not in the version asked for.
 func (s *Store) notRead(ctx context.Context, ref storage.Ref, err error) error {
-	if ref.Version != "" && errors.Is(err, storage.ErrNotFound) && !strings.HasPrefix(ref.Version, `"`) {
-		// The version is not there; another may be.
-		if _, serr := s.Stat(ctx, ref.Space, ref.Item); serr == nil {
+	if ref.Version != "" && (errors.Is(err, storage.ErrNotFound) || errors.Is(err, errArgument)) && !strings.HasPrefix(ref.Version, `"`) {
+		// The version is not there, or is no version's id at all; another may be there.
+		switch o, serr := s.Stat(ctx, ref.Space, ref.Item); {
+		case serr == nil && o.Version != ref.Version:
 			return fmt.Errorf("%s: version %q: %w", named(ref.Space, ref.Item), ref.Version, storage.ErrChanged)
+		case isAbsent(serr):
+			return serr
 		}
 	}
 	if isAbsent(err) {

@@ -133,6 +133,7 @@ type Store struct {
 
 	mu    sync.Mutex
 	known map[string]time.Time // spaces, and when they were last seen; guarded by mu
+	dirs  map[spot]time.Time   // keys below which items may be put, and when that was seen; guarded by mu
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -147,6 +148,10 @@ type Facts struct {
 	SHA256      bool `json:"sha256"`        // it verifies and tells x-amz-checksum-sha256
 	CRC64NVME   bool `json:"crc64nvme"`     // the same, of whole objects in parts too
 	Versions    bool `json:"versions"`      // the bucket keeps what is replaced
+	Atomic      bool `json:"atomic"`        // of those who wrote on the same condition at once, no two succeeded
+	DeletesOnce bool `json:"deletes_once"`  // the same of those who deleted
+	OddKeys     bool `json:"odd_keys"`      // a//b, a/./b and a/b are three keys, and a zero byte may be in one
+	Hides       bool `json:"hides"`         // it keeps a/b beside a, and does not list it
 }
 
 // New returns a Store. It asks nobody: what the service can do is known when the marker has been read, or Probe
@@ -157,7 +162,7 @@ func New(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("s3 store: %w", err)
 	}
 	cfg.defaults()
-	s := &Store{cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, parts: make(chan struct{}, 2*cfg.Parallel)}
+	s := &Store{cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, parts: make(chan struct{}, 2*cfg.Parallel)}
 	if s.pool, err = digest.NewPool(cfg.Digests...); err != nil {
 		return nil, err
 	}
@@ -168,6 +173,9 @@ func New(cfg Config) (*Store, error) {
 	s.facts.Store(new(Facts))
 	return s, nil
 }
+
+// Facts are what is known of the service: all false before Probe or Marker have told.
+func (s *Store) Facts() Facts { return *s.facts.Load() }
 
 // Close lets go of idle connections.
 func (s *Store) Close() error {
@@ -182,7 +190,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	f := s.facts.Load()
 	return storage.Capabilities{
 		Kind: "s3", TimeResolution: time.Second,
-		ConditionalPut: f.IfNoneMatch && f.IfMatch, ConditionalDelete: f.DeleteMatch, UniqueVersions: f.Versions,
+		ConditionalPut: f.IfNoneMatch && f.IfMatch && f.Atomic, ConditionalDelete: f.DeleteMatch && f.DeletesOnce, UniqueVersions: f.Versions,
 		KeepsReplaced: true, Digests: slices.Clone(s.cfg.Digests), Ranges: true, ReadOnly: s.cfg.ReadOnly,
 		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata,
 	}

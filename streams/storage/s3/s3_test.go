@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -88,6 +89,53 @@ func TestContract(t *testing.T) {
 	}
 }
 
+// A service to which keys are paths, or that hides what lies below an object, gets no id that it would mix up with another's.
+func TestContractOfOddServices(t *testing.T) {
+	for name, tt := range map[string]struct {
+		o       s3test.Options
+		refuses func(item string, beside []string) bool
+	}{
+		"keys are paths": {s3test.Options{CleanKeys: true}, func(item string, _ []string) bool { return isOdd(item) }},
+		"hides":          {s3test.Options{CleanKeys: true, HideBelow: true}, func(item string, beside []string) bool { return isOdd(item) || nests(item, beside) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := server(t, tt.o)
+			var n atomic.Int64
+			storagetest.Run(t, func(t *testing.T) storage.Store {
+				return open(t, srv, func(c *Config) { c.Prefix = fmt.Sprintf("p%d", n.Add(1)) })
+			}, storagetest.Only("OddIDs", "Nesting", "List", "RaceNeighbours", "Put", "SpaceErrors", "BadNames"),
+				storagetest.WithRefused(func(item string, beside []string) bool {
+					return len(item) > storage.MaxItemID-30 || tt.refuses(item, beside)
+				}))
+		})
+	}
+}
+
+// nests says whether an item lies below another, or above it.
+func nests(item string, beside []string) bool {
+	return slices.ContainsFunc(beside, func(other string) bool {
+		return strings.HasPrefix(item, other+"/") || strings.HasPrefix(other, item+"/")
+	})
+}
+
+// An id cannot lead out of its space.
+func TestNoWayOut(t *testing.T) {
+	srv := server(t, s3test.Options{CleanKeys: true})
+	s := open(t, srv)
+	for _, name := range []string{"mine", "theirs"} {
+		if err := s.CreateSpace(t.Context(), storage.Space{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := s.Put(t.Context(), "mine", "../theirs/item", strings.NewReader("x"), storage.PutOptions{Size: storage.UnknownSize})
+	if !errors.Is(err, storage.ErrName) {
+		t.Errorf("Put: got %v, want ErrName", err)
+	}
+	if _, err := s.Stat(t.Context(), "theirs", "item"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("Stat in the other space: got %v, want ErrNotFound", err)
+	}
+}
+
 // A bucket for each space: names are those of buckets.
 func TestContractOfBuckets(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store {
@@ -111,16 +159,18 @@ func TestEscape(t *testing.T) {
 }
 
 func TestProbe(t *testing.T) {
-	can := Facts{IfNoneMatch: true, IfMatch: true, DeleteMatch: true, Complete: true, ETagIsMD5: true, SHA256: true, CRC64NVME: true}
+	can := Facts{IfNoneMatch: true, IfMatch: true, DeleteMatch: true, Complete: true, ETagIsMD5: true, SHA256: true, CRC64NVME: true, Atomic: true, DeletesOnce: true, OddKeys: true}
 	for name, tt := range map[string]struct {
 		o    s3test.Options
 		want func(*Facts)
 	}{
-		"all":           {s3test.Options{}, func(*Facts) {}},
-		"no conditions": {s3test.Options{NoConditions: true}, func(f *Facts) { *f = Facts{ETagIsMD5: true, SHA256: true, CRC64NVME: true} }},
-		"no checksums":  {s3test.Options{NoChecksums: true}, func(f *Facts) { f.SHA256, f.CRC64NVME = false, false }},
-		"odd ETags":     {s3test.Options{OddETags: true}, func(f *Facts) { f.ETagIsMD5 = false }},
-		"versions":      {s3test.Options{Versions: true}, func(f *Facts) { f.Versions = true }},
+		"all":            {s3test.Options{}, func(*Facts) {}},
+		"no conditions":  {s3test.Options{NoConditions: true}, func(f *Facts) { *f = Facts{ETagIsMD5: true, SHA256: true, CRC64NVME: true, OddKeys: true} }},
+		"no checksums":   {s3test.Options{NoChecksums: true}, func(f *Facts) { f.SHA256, f.CRC64NVME = false, false }},
+		"odd ETags":      {s3test.Options{OddETags: true}, func(f *Facts) { f.ETagIsMD5 = false }},
+		"versions":       {s3test.Options{Versions: true}, func(f *Facts) { f.Versions = true }},
+		"keys are paths": {s3test.Options{CleanKeys: true}, func(f *Facts) { f.OddKeys = false }},
+		"hides":          {s3test.Options{HideBelow: true}, func(f *Facts) { f.Hides = true }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := server(t, tt.o)

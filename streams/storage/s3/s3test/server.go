@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,8 @@ type Options struct {
 	NoChecksums  bool // x-amz-checksum-* is ignored
 	Versions     bool // buckets have versions
 	OddETags     bool // ETags are no MD5
+	CleanKeys    bool // a//b, a/./b and x/../a/b are the key a/b, as where objects are files
+	HideBelow    bool // what lies below an object's key, as a/b below a, is kept and not listed
 	// Before, where it is set, sees every request; what it answers (true) the server does not.
 	Before func(w http.ResponseWriter, r *http.Request) (answered bool)
 	// After, where it is set, sees every request that was carried out, before it is answered; what it answers (true)
@@ -186,11 +189,16 @@ var (
 )
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
-	path := strings.TrimPrefix(r.URL.EscapedPath(), "/")
-	name, rawKey, _ := strings.Cut(path, "/")
+	name, rawKey, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	key, err := url.PathUnescape(rawKey)
 	if err != nil {
 		return malformed
+	}
+	if s.o.CleanKeys && key != "" {
+		dir := strings.HasSuffix(key, "/")
+		if key = strings.TrimPrefix(path.Clean("/"+key), "/"); dir {
+			key += "/"
+		}
 	}
 	switch {
 	case name == "":
@@ -328,7 +336,7 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 		o := bk.now(k)
 		within := common != "" && strings.HasPrefix(k, common) || // of a prefix that was told, or by the page before
 			delimiter != "" && strings.HasSuffix(after, delimiter) && strings.HasPrefix(k, after)
-		if k <= after || o == nil || within {
+		if k <= after || o == nil || within || s.o.HideBelow && bk.above(k, under) {
 			continue
 		}
 		if len(out.Contents)+len(out.CommonPrefixes) == page(q) {
@@ -349,6 +357,16 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 	}
 	out.KeyCount = len(out.Contents) + len(out.CommonPrefixes)
 	return answer(w, out)
+}
+
+// above says whether an object lies above a key, and below a prefix.
+func (b *bucket) above(key, under string) bool {
+	for i, c := range key {
+		if c == '/' && i > 0 && i < len(key)-1 && i >= len(under) && b.now(key[:i]) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Server) listVersions(w http.ResponseWriter, bk *bucket, q url.Values) *failure {

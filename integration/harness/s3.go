@@ -1,0 +1,279 @@
+package harness
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/notification"
+
+	"github.com/millrace/millrace/streams/storage/s3/s3proc"
+)
+
+// The environment.
+const (
+	// EnvS3 is the URL of an S3 server that is already there. It is taken instead of those of make servers.
+	EnvS3 = "MILLRACE_TEST_S3"
+	// EnvS3Access and EnvS3Secret are its keys. Who has them may make buckets and remove those.
+	EnvS3Access = "MILLRACE_TEST_S3_ACCESS"
+	EnvS3Secret = "MILLRACE_TEST_S3_SECRET" //nolint:gosec // a name
+)
+
+// The programs that make servers builds.
+const (
+	Versitygw = "versitygw"
+	MinIO     = "minio"
+	NamedS3   = "named" // the server of EnvS3
+)
+
+// S3Kinds are the servers that tests run over: the one that the environment names, or those of make servers.
+func S3Kinds() []string {
+	if os.Getenv(EnvS3) != "" {
+		return []string{NamedS3}
+	}
+	return []string{Versitygw, MinIO}
+}
+
+// S3Options says which server a test needs.
+type S3Options struct {
+	Kind     string // one of S3Kinds
+	Own      bool   // it is broken, or started in a special way: one that is named will not do
+	Versions bool   // buckets can have versions
+	Env      []string
+	Args     []string
+}
+
+// An S3Server is a real one, for the rest of its test's life.
+type S3Server struct {
+	Kind                string
+	URL, Access, Secret string
+
+	cfg     s3proc.Config
+	proc    *s3proc.Server // nil: named, which cannot be broken
+	run     string         // begins the names of all buckets
+	buckets atomic.Int64
+	client  *minio.Core
+}
+
+// S3 starts a server, skips t, or fails it.
+func S3(t testing.TB, o S3Options) *S3Server {
+	t.Helper()
+	if os.Getenv(EnvRun) == "" {
+		t.Skip("needs real S3 servers: make integration sets " + EnvRun)
+	}
+	s := &S3Server{Kind: o.Kind, run: "t" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	if named := os.Getenv(EnvS3); named != "" {
+		if o.Own {
+			t.Skipf("it needs a server of its own, and %s names one", EnvS3)
+		}
+		s.Kind, s.URL, s.Access, s.Secret = NamedS3, named, os.Getenv(EnvS3Access), os.Getenv(EnvS3Secret)
+	} else {
+		program, err := filepath.Abs(filepath.Join(root(t), "bin", "peers", o.Kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.cfg = s3proc.Config{Program: program, Dir: t.TempDir(), Versions: o.Versions, Env: o.Env, Args: o.Args}
+		s.start(t)
+		t.Cleanup(func() {
+			if err := s.proc.Close(); err != nil {
+				t.Errorf("stop %s: %v", s.Kind, err)
+			}
+		})
+	}
+	if err := s.connect(); err != nil {
+		t.Fatalf("%s at %s: %v", s.Kind, s.URL, err)
+	}
+	if s.proc == nil {
+		t.Cleanup(func() { s.tidy(t) })
+	}
+	return s
+}
+
+// root is the module's folder: tests run in that of their package.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			err = errors.New("no go.mod above")
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Fatalf("find the module: %v", err)
+	return ""
+}
+
+func (s *S3Server) start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	p, err := s3proc.Start(ctx, s.cfg)
+	if errors.Is(err, s3proc.ErrAbsent) {
+		Missing(t, "%v: make servers builds it", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.proc, s.URL, s.Access, s.Secret = p, p.URL, p.Access, p.Secret
+	s.cfg.Port, s.cfg.Access, s.cfg.Secret = p.Port, p.Access, p.Secret
+}
+
+func (s *S3Server) connect() error {
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		return err
+	}
+	s.client, err = minio.NewCore(u.Host, &minio.Options{
+		Creds: credentials.NewStaticV4(s.Access, s.Secret, ""), Secure: u.Scheme == "https", BucketLookup: minio.BucketLookupPath,
+	})
+	return err
+}
+
+// Kill ends the server at once.
+func (s *S3Server) Kill(t testing.TB) {
+	t.Helper()
+	if err := s.proc.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Restart starts the server again, at the same address over the same data.
+func (s *S3Server) Restart(t testing.TB) {
+	t.Helper()
+	s.start(t)
+}
+
+// Said is the end of the server's log.
+func (s *S3Server) Said() string {
+	if s.proc == nil {
+		return ""
+	}
+	return s.proc.Said()
+}
+
+// Name returns a name for buckets that nobody else has, or the beginning of several: at most 20 letters and digits.
+func (s *S3Server) Name() string { return s.run + "n" + strconv.FormatInt(s.buckets.Add(1), 36) }
+
+// Bucket makes a bucket, with or without versions.
+func (s *S3Server) Bucket(t testing.TB, name string, versions bool) {
+	t.Helper()
+	if err := s.client.MakeBucket(t.Context(), name, minio.MakeBucketOptions{}); err != nil {
+		t.Fatalf("make bucket: %v", err)
+	}
+	if !versions {
+		return
+	}
+	if err := s.client.EnableVersioning(t.Context(), name); err != nil {
+		t.Fatalf("enable versions of a bucket: %v", err)
+	}
+}
+
+// Keys are those in a bucket that begin with prefix, sorted.
+func (s *S3Server) Keys(t testing.TB, bucket, prefix string) (keys []string) {
+	t.Helper()
+	for o := range s.client.ListObjectsIter(t.Context(), bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+		if o.Err != nil {
+			t.Fatalf("list bucket %s: %v", bucket, o.Err)
+		}
+		keys = append(keys, o.Key)
+	}
+	return keys
+}
+
+// Uploads is how many uploads in parts have begun below prefix and not ended.
+func (s *S3Server) Uploads(t testing.TB, bucket, prefix string) int {
+	t.Helper()
+	page, err := s.client.ListMultipartUploads(t.Context(), bucket, prefix, "", "", "", 1000)
+	if err != nil {
+		t.Fatalf("list uploads of bucket %s: %v", bucket, err)
+	}
+	return len(page.Uploads)
+}
+
+// Get returns an object's bytes.
+func (s *S3Server) Get(t testing.TB, bucket, key string) []byte {
+	t.Helper()
+	body, info, _, err := s.client.GetObject(t.Context(), bucket, key, minio.GetObjectOptions{})
+	if err != nil {
+		t.Fatalf("get %q: %v", key, err)
+	}
+	defer body.Close()
+	b := make([]byte, info.Size)
+	if _, err := io.ReadFull(body, b); err != nil {
+		t.Fatalf("get %q: %v", key, err)
+	}
+	return b
+}
+
+// Put puts an object as any other client of the server does.
+func (s *S3Server) Put(t testing.TB, bucket, key, content string) {
+	t.Helper()
+	_, err := s.client.Client.PutObject(t.Context(), bucket, key, strings.NewReader(content), int64(len(content)), minio.PutObjectOptions{})
+	if err != nil {
+		t.Fatalf("put %q: %v", key, err)
+	}
+}
+
+// Delete deletes an object as any other client of the server does.
+func (s *S3Server) Delete(t testing.TB, bucket, key string) {
+	t.Helper()
+	if err := s.client.RemoveObject(t.Context(), bucket, key, minio.RemoveObjectOptions{}); err != nil {
+		t.Fatalf("delete %q: %v", key, err)
+	}
+}
+
+// Notify has the server tell of what happens to the objects of a bucket, through a target that its environment has
+// configured: "kafka" or "webhook", and its name.
+func (s *S3Server) Notify(t testing.TB, bucket, target, name string) {
+	t.Helper()
+	c := notification.NewConfig(notification.NewArn("minio", "sqs", "", name, target))
+	c.AddEvents(notification.ObjectCreatedAll, notification.ObjectRemovedAll)
+	var all notification.Configuration
+	all.AddQueue(c)
+	if err := s.client.SetBucketNotification(t.Context(), bucket, all); err != nil {
+		t.Fatalf("have %s notified: %v", bucket, err)
+	}
+}
+
+// tidy removes what tests left on a server that others use too.
+func (s *S3Server) tidy(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startLimit)
+	defer cancel()
+	all, err := s.client.ListBuckets(ctx)
+	for _, b := range all {
+		if strings.HasPrefix(b.Name, s.run) {
+			err = cmp.Or(err, s.remove(ctx, b.Name))
+		}
+	}
+	if err != nil {
+		t.Errorf("remove what was made on %s: %v", s.URL, err)
+	}
+}
+
+func (s *S3Server) remove(ctx context.Context, bucket string) error {
+	all := minio.ListObjectsOptions{Recursive: true, WithVersions: true}
+	for o := range s.client.ListObjectsIter(ctx, bucket, all) {
+		if o.Err != nil {
+			return o.Err
+		}
+		if err := s.client.RemoveObject(ctx, bucket, o.Key, minio.RemoveObjectOptions{VersionID: o.VersionID}); err != nil {
+			return err
+		}
+	}
+	return s.client.RemoveBucket(ctx, bucket)
+}

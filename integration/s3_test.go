@@ -1,0 +1,184 @@
+package integration
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A realS3 is a server, and how stores on it are made.
+type realS3 struct {
+	*harness.S3Server
+	perSpace, versions bool
+
+	bucket string   // of all stores, but for those with a bucket for each space
+	facts  s3.Facts // what the server was found to do, once
+	marker []byte   // that says so
+	places atomic.Int64
+}
+
+// newRealS3 finds out what the server does.
+func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) *realS3 {
+	t.Helper()
+	r := &realS3{S3Server: server, perSpace: perSpace, versions: versions}
+	if !perSpace {
+		r.bucket = r.Name()
+		r.Bucket(t, r.bucket, versions)
+	}
+	s := openS3(t, r.config(t))
+	if err := s.WriteMarker(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.facts = s.Facts()
+	bucket, key := s.own("marker.json")
+	r.marker = r.Get(t, bucket, key)
+	t.Logf("%s: %+v", r.Kind, r.facts)
+	return r
+}
+
+// config is that of an empty place on the server, whose buckets are there.
+func (r *realS3) config(t *testing.T) s3.Config {
+	t.Helper()
+	cfg := s3.Config{
+		ID: "acme/1", Endpoint: r.URL, PathStyle: true, Credentials: s3.Credentials{AccessKey: r.Access, SecretKey: r.Secret},
+	}
+	if r.perSpace {
+		cfg.BucketPrefix = r.Name() + "-"
+		r.Bucket(t, cfg.BucketPrefix+"millrace", false)
+		return cfg
+	}
+	cfg.Bucket, cfg.Prefix = r.bucket, fmt.Sprintf("p%d", r.places.Add(1))
+	return cfg
+}
+
+// A placedS3 is a store that remembers where it is.
+type placedS3 struct {
+	*s3.Store
+	cfg s3.Config
+}
+
+func openS3(t *testing.T, cfg s3.Config) *placedS3 {
+	t.Helper()
+	s, err := s3.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return &placedS3{s, cfg}
+}
+
+// own is where something of the driver's own lies.
+func (s *placedS3) own(name string) (bucket, key string) {
+	if s.cfg.Bucket == "" {
+		return s.cfg.BucketPrefix + "millrace", ".millrace/" + name
+	}
+	return s.cfg.Bucket, s.cfg.Prefix + "/.millrace/" + name
+}
+
+func (r *realS3) open(t *testing.T) storage.Store {
+	t.Helper()
+	return r.at(t, r.config(t))
+}
+
+// at is a store in a place without marker that knows what its server can do.
+func (r *realS3) at(t *testing.T, cfg s3.Config) *placedS3 {
+	t.Helper()
+	s := openS3(t, cfg)
+	bucket, key := s.own("marker.json")
+	r.Put(t, bucket, key, string(r.marker))
+	if err := s.Marker(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.Delete(t, bucket, key)
+	return s
+}
+
+// kept are the bytes that were kept of an item.
+func (r *realS3) kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
+	t.Helper()
+	sum := sha256.Sum256([]byte(item))
+	bucket, at := s.(*placedS3).own("kept/" + space + "/" + hex.EncodeToString(sum[:]) + "/")
+	for _, key := range r.Keys(t, bucket, at) {
+		all = append(all, r.Get(t, bucket, key))
+	}
+	return all
+}
+
+func (r *realS3) options() []storagetest.Option {
+	opts := []storagetest.Option{
+		storagetest.WithKept(r.kept),
+		storagetest.WithTwin(func(t *testing.T, s storage.Store, id string) storage.Store {
+			cfg := s.(*placedS3).cfg
+			if id != "" {
+				cfg.ID = id
+				return openS3(t, cfg)
+			}
+			return r.at(t, cfg)
+		}),
+		storagetest.WithRefused(r.mayRefuse),
+	}
+	if r.perSpace {
+		bucket := regexp.MustCompile(`^[a-z0-9][a-z0-9-]*[a-z0-9]$`)
+		opts = append(opts, storagetest.WithRefusedSpaces(func(name string) bool { return len(name) > 40 || !bucket.MatchString("x"+name) }))
+	}
+	var except []string
+	if r.versions { // the bucket keeps what is replaced, and whatever else
+		except = append(except, "Keep")
+	}
+	if r.Kind == harness.Versitygw { // it answers 500 to who looks at what is being deleted, and lets several delete it
+		except = append(except, "RaceDelete")
+	}
+	return append(opts, storagetest.Except(except...))
+}
+
+// mayRefuse says which ids S3 itself, or the server's way to keep objects as files, cannot have.
+func (r *realS3) mayRefuse(item string, beside []string) bool {
+	longest := 255
+	if r.Kind == harness.Versitygw {
+		longest = 200 // it replaces by way of a file with a longer name
+	}
+	pieces := strings.Split(item, "/")
+	for i, p := range pieces {
+		if trimmed := strings.TrimSpace(p); trimmed == "." || trimmed == ".." || p == "" && (i < len(pieces)-1 || i == 0) || len(p) > longest {
+			return true
+		}
+	}
+	if item == "/" || len(item) > storage.MaxItemID-30 || strings.ContainsRune(item, 0) || strings.TrimSpace(item) == "" {
+		return true
+	}
+	file := strings.TrimSuffix(item, "/")
+	return file != item && r.Kind == harness.Versitygw || slices.ContainsFunc(beside, func(other string) bool {
+		other = strings.TrimSuffix(other, "/")
+		return file == other || strings.HasPrefix(file, other+"/") || strings.HasPrefix(other, file+"/")
+	})
+}
+
+// The contract over real servers, in both layouts, with and without versions.
+func TestS3Contract(t *testing.T) {
+	for _, kind := range harness.S3Kinds() {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			server := harness.S3(t, harness.S3Options{Kind: kind, Versions: true})
+			for name, as := range map[string]struct{ perSpace, versions bool }{
+				"one bucket":                {},
+				"one bucket, with versions": {versions: true},
+				"a bucket for each space":   {perSpace: true},
+			} {
+				t.Run(name, func(t *testing.T) {
+					r := newRealS3(t, server, as.perSpace, as.versions)
+					storagetest.Run(t, r.open, r.options()...)
+				})
+			}
+		})
+	}
+}
