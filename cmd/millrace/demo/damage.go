@@ -51,6 +51,9 @@ func (d *demo) settled(ctx context.Context) error {
 
 // path is where a copy's bytes lie: the demo knows because it set the stores up.
 func (d *demo) path(ctx context.Context, store, item string) (string, error) {
+	if d.server != nil && store != primary {
+		return d.server.path(store, item), nil
+	}
 	return d.app.Stores().Path(ctx, app.StoreName{Account: account, Store: store}, space, item)
 }
 
