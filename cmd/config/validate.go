@@ -55,6 +55,7 @@ func validate(c *Config, fault report) {
 		addresses("http.listen", []string{c.HTTP.Listen}, func(_ string, value any, reason string) { fault("http.listen", value, reason) })
 	}
 	validateIngest(c, fault)
+	validateOutbox(c.Outbox, fault)
 	validateTrace(c.Trace, fault)
 	between("sink.rows", c.Sink.Rows, 10_000_000, fault)
 	if c.Sink.Bytes < 1<<20 || c.Sink.Bytes > 4<<30 {

@@ -152,18 +152,11 @@ func (d *demo) replace(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// delete removes an item properly: from the first store, through the decorator. Where a
-// killed run had removed it and may not have told, it is put back first.
+// delete removes an item properly: from the first store, through the decorator. Where a killed run had
+// removed it, the outbox tells.
 func (d *demo) delete(ctx context.Context, item string) error {
 	_, err := d.emit.Delete(ctx, space, item, storage.DeleteOptions{})
-	if errors.Is(err, storage.ErrNotFound) {
-		unreadable, perr := d.put(ctx, item)
-		if err := errors.Join(unreadable, perr); err != nil {
-			return fmt.Errorf("put back %s: %w", item, err)
-		}
-		_, err = d.emit.Delete(ctx, space, item, storage.DeleteOptions{})
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return fmt.Errorf("delete %s: %w", item, err)
 	}
 	return nil

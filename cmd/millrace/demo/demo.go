@@ -206,6 +206,7 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	rctx, stop := context.WithCancel(gctx)
 	g.Go(func() error { return d.app.Run(rctx, roles()) })
+	g.Go(func() error { return d.emit.Run(rctx) })
 	g.Go(func() error { return state.Watch(rctx) })
 	g.Go(func() error { return d.server.watch(rctx) })
 	g.Go(func() error {
@@ -283,6 +284,7 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 	cfg.Fixity.Settle = 500 * time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
 	cfg.Duplication.Wait = []time.Duration{500 * time.Millisecond, time.Second, 5 * time.Second}
+	cfg.Outbox.Dir = state.Path("outbox")
 	cfg.Sink.Age = 500 * time.Millisecond
 	if err := app.SaveConfig(state, &cfg); err != nil {
 		return nil, err
