@@ -169,6 +169,9 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
+// Facts are what is known of the service: all false before Probe or Marker have told.
+func (s *Store) Facts() Facts { return *s.facts.Load() }
+
 // Close lets go of idle connections.
 func (s *Store) Close() error {
 	if s.http != nil {
