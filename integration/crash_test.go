@@ -25,14 +25,18 @@ const kills = 10
 
 // A demo that is killed at any moments ends like one that never was: the same manifest
 // but for ids and times, no item missing, no row doubled.
-func TestDemoKilled(t *testing.T) {
+func TestDemoKilled(t *testing.T) { demoKilled(t, kills) }
+
+// demoKilled kills demos with these arguments.
+func demoKilled(t *testing.T, kills int, args ...string) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("kills take a minute")
 	}
 	dir := tree(t, 80)
 	spared, killed := filepath.Join(t.TempDir(), "spared"), filepath.Join(t.TempDir(), "killed")
 	begun := time.Now()
-	code, s, stderr := demo(t, "--state", spared, dir)
+	code, s, stderr := demo(t, append(args, "--state", spared, dir)...)
 	wantAll(t, code, s, stderr, 80)
 	whole := time.Since(begun)
 
@@ -41,7 +45,7 @@ func TestDemoKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for n := 0; n < kills; {
 		after := 100*time.Millisecond + time.Duration(random.Int64N(int64(whole)/3))
-		switch code := killAfter(t, after, "demo", "-o", "json", "--state", killed, dir); {
+		switch code := killAfter(t, after, append(append([]string{"demo", "-o", "json"}, args...), "--state", killed, dir)...); {
 		case code < 0:
 			n++
 			t.Logf("kill %d after %v", n, after)
@@ -54,9 +58,9 @@ func TestDemoKilled(t *testing.T) {
 			t.Fatalf("it was not killed and ended with exit code %d", code)
 		}
 	}
-	code, s, stderr = demo(t, "--state", killed, dir)
+	code, s, stderr = demo(t, append(args, "--state", killed, dir)...)
 	for code == 3 && redriven(t, killed) {
-		code, s, stderr = demo(t, "--state", killed, dir)
+		code, s, stderr = demo(t, append(args, "--state", killed, dir)...)
 	}
 	wantAll(t, code, s, stderr, 80)
 

@@ -28,7 +28,7 @@ type summary struct {
 		Repaired bool
 	}
 	Stores []struct {
-		Store                    string
+		Store, Driver            string
 		Items, Verified, Deleted int64
 	}
 }

@@ -59,6 +59,8 @@ type App struct {
 	admin    *kafka.Admin
 	policies *kafka.Table
 	controls *kafka.Controls
+	outboxes []*emit.File  // of the stores that emit
+	emits    *emit.Metrics // nil: nobody can ask for it, or nothing emits
 	// published is closed when what the policy folder says is in force, or there is no folder.
 	published chan struct{}
 }
@@ -116,6 +118,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 
 // Close closes the clients. It is called after Run has returned.
 func (a *App) Close() {
+	a.closeOutboxes()
 	if a.admin != nil {
 		a.admin.Close()
 	}
@@ -200,15 +203,6 @@ func (a *App) setPolicy(ctx context.Context, account string, doc policy.Document
 		}
 	}
 	return nil
-}
-
-// Emitting returns an account's store such that whatever is done through it becomes a Change.
-func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
-	st, ok := a.stores.Store(account, id)
-	if !ok {
-		return nil, fmt.Errorf("no store %s/%s", account, id)
-	}
-	return emit.New(st, emit.Config{Account: account, Store: id, Agent: agent}, changes{a.producer})
 }
 
 // Stores returns the stores of the configuration.

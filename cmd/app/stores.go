@@ -189,7 +189,8 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 	for account, ids := range s.accounts {
 		for _, id := range ids {
 			if err := s.byKey[schemas.Key(account, id)].mount.Marker(ctx); err != nil {
-				errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", account, id, err, remedy(StoreName{account, id}, err)))
+				n := StoreName{account, id}
+				errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", account, id, err, s.remedyFor(n, err)))
 			}
 		}
 	}
@@ -200,13 +201,24 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 func remedy(n StoreName, err error) string {
 	switch {
 	case errors.Is(err, storage.ErrWrongMarker):
-		return "check its root, and what is expected in it, in the configuration"
+		return "check in the configuration where it is, and what is expected there"
 	case errors.Is(err, fs.ErrNotExist):
 		return "make or mount its root, or mend accounts in the configuration"
 	case errors.Is(err, storage.ErrNoMarker):
 		return fmt.Sprintf("if it is mounted and new to millrace, run: millrace store init %s/%s", n.Account, n.Store)
 	}
-	return "see that it is up, mounted and reachable"
+	return seeThatItIsUp
+}
+
+const seeThatItIsUp = "see that it is up, mounted and reachable"
+
+// remedyFor is remedy for a store of the configuration: what a service refuses says by itself what to see to.
+func (s *Stores) remedyFor(n StoreName, err error) string {
+	switch {
+	case s.of(n).cfg.Driver == "file", errors.Is(err, storage.ErrWrongMarker), errors.Is(err, storage.ErrNoMarker):
+		return remedy(n, err)
+	}
+	return "see its settings in the configuration"
 }
 
 // init writes a store's marker where it has none.
@@ -217,12 +229,15 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 	}
 	d, err := st.mount.reach(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: open store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, remedy(name, err))
+		return fmt.Errorf("%w: open store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
 	}
 	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
 		err = d.WriteMarker(ctx)
 	}
-	if err != nil {
+	switch state := stateOf(err); {
+	case state == StoreOther, state == StoreUnavailable, state == StoreUnusable: // trying again mends nothing
+		return fmt.Errorf("%w: mark store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
+	case err != nil:
 		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)
 	}
 	return nil

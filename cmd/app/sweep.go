@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -193,7 +194,7 @@ func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, er
 }
 
 // sweeper asks, every hour, for checks of the copies that have become due. Topics are trimmed
-// beside it.
+// and stores are tidied beside it.
 func (a *App) sweeper() ([]part, error) {
 	run := func(ctx context.Context) error {
 		changed, cancel := a.controls.Watch()
@@ -220,7 +221,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return append([]part{served("sweeper", run, a.policies)}, a.trimmer()...), nil
+	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(), a.tidier()), nil
 }
 
 // sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.

@@ -20,7 +20,7 @@ func (a *App) trimmer() []part {
 	}
 	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
 	return []part{{"trimmer", func(ctx context.Context) error {
-		for a.leave(ctx) {
+		for a.leave(ctx, "trimming paused") {
 			a.trim(ctx, t)
 			_ = retry.Sleep(ctx, a.cfg.Trim.Every) // only ctx ends it early
 		}
@@ -28,13 +28,13 @@ func (a *App) trimmer() []part {
 	}}}
 }
 
-// leave waits until the sweeper is not paused. It returns false where ctx ends before.
-func (a *App) leave(ctx context.Context) bool {
+// leave waits until the sweeper is not paused, and says so. It returns false where ctx ends before.
+func (a *App) leave(ctx context.Context, paused string) bool {
 	changed, cancel := a.controls.Watch()
 	defer cancel()
 	for said := false; a.controls.Role(schemas.RoleSweeper) && ctx.Err() == nil; said = true {
 		if !said {
-			a.log.Info("trimming paused")
+			a.log.Info(paused)
 		}
 		select {
 		case <-ctx.Done():

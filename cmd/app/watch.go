@@ -52,7 +52,7 @@ func (s *Stores) look(run context.Context) error {
 				errs[i] = fmt.Errorf("store %s/%s: %w: %s", n.Account, n.Store, err, remedy(n, err))
 			default:
 				s.log.Warn("store is not there: it is looked for again, and what needs it waits",
-					"account", n.Account, "store", n.Store, "err", err, "do", remedy(n, err))
+					"account", n.Account, "store", n.Store, "err", err, "do", s.remedyFor(n, err))
 			}
 		})
 	}

@@ -31,10 +31,16 @@ type Config struct {
 	Roles Roles `key:"roles"`
 	// How events come in, other than from producers that write to topic changes themselves.
 	Ingest Ingest `key:"ingest"`
+	// Where changes wait that were made through a store and are not told of yet.
+	Outbox Outbox `key:"outbox"`
 	// How rows are gathered for ClickHouse.
 	Sink Sink `key:"sink"`
 	// How topics are trimmed.
 	Trim Trim `key:"trim"`
+	// What becomes of what is replaced or deleted.
+	Replaced Replaced `key:"replaced"`
+	// How stores are tidied.
+	Tidy Tidy `key:"tidy"`
 	// When the process calls itself unhealthy.
 	Health Health `key:"health"`
 	// Where the process tells how it is: /livez, /readyz, /startupz and /metrics.
@@ -351,6 +357,17 @@ type Notification struct {
 	Store string `key:"store"`
 }
 
+// Outbox says where it is kept what is done through stores, until Kafka has it (docs/outbox.md).
+type Outbox struct {
+	// A directory, as an absolute path; each store that is written to has an outbox of its own below it. Without it the outbox is in
+	// memory: what waits in it is lost with the process.
+	Dir string `key:"dir"`
+	// Bytes of one outbox at most, 1MiB or more.
+	Limit Size `key:"limit"`
+	// What becomes of writes when it is full. refuse: they fail, and nothing is done. spill is not implemented.
+	OnFull string `key:"on_full" oneof:"refuse|spill"`
+}
+
 // Sink says how rows are gathered; what comes first ends a batch.
 type Sink struct {
 	// Rows of one insert at most.
@@ -370,6 +387,20 @@ type Trim struct {
 	Every time.Duration `key:"every"`
 	// How long records are kept although they are handled.
 	Keep time.Duration `key:"keep"`
+}
+
+// Replaced says what becomes of bytes that millrace replaces or deletes. In buckets that have versions the bucket's own lifecycle
+// rules say so.
+type Replaced struct {
+	// How long they stay in the store, aside; 1d or more; 0 is for ever.
+	Keep time.Duration `key:"keep"`
+}
+
+// Tidy says how stores are tidied by role sweeper: uploads to S3 that nobody has completed for a week are ended, and what was kept for
+// replaced.keep is removed.
+type Tidy struct {
+	// Time between two looks, 1m or more; 0 turns it off.
+	Every time.Duration `key:"every"`
 }
 
 // Health says when the process calls itself unhealthy.
@@ -431,12 +462,15 @@ func Default() Config {
 			Ingester: Role{Workers: 16, Window: 8192, Bytes: 64 << 20},
 			Attempts: 5, HighWeight: 8, Stall: 10 * time.Minute, Drain: time.Minute,
 		},
-		Ingest: Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64},
-		Sink:   Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, Memory: 20 << 20},
-		Trim:   Trim{Every: time.Hour, Keep: 14 * day},
-		Health: Health{StallAfter: 5 * time.Minute},
-		Trace:  Trace{Percent: 100},
-		Log:    Log{Level: "info", Format: "text"},
+		Ingest:   Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64},
+		Outbox:   Outbox{Limit: 1 << 30, OnFull: "refuse"},
+		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, Memory: 20 << 20},
+		Trim:     Trim{Every: time.Hour, Keep: 14 * day},
+		Replaced: Replaced{Keep: 30 * day},
+		Tidy:     Tidy{Every: 6 * time.Hour},
+		Health:   Health{StallAfter: 5 * time.Minute},
+		Trace:    Trace{Percent: 100},
+		Log:      Log{Level: "info", Format: "text"},
 	}
 }
 

@@ -53,6 +53,8 @@ http: {listen: "127.0.0.1:80"}`: "ingest.listen = 127.0.0.1:80: is taken by http
 func TestSaveIsReadBack(t *testing.T) {
 	want := Default()
 	want.Accounts = []Account{{ID: "a", Stores: []Store{Store{ID: "1", Root: "/a", Watch: true}.withDefaults()}}}
+	want.Accounts[0].Stores = append(want.Accounts[0].Stores, Store{ID: "2", Driver: "s3", Endpoint: "http://[::1]:9", BucketPrefix: "b-",
+		Credentials: Credentials{AccessKey: FileSecret("/a b/key"), SecretKey: Secret{"env:K"}}}.withDefaults())
 	want.ClickHouse.Password = Secret{"exec:pass show \"it\""}
 	want.Ingest.Listen = "0.0.0.0:8080"
 	want.Ingest.Tokens = []Token{{"x", "a", Secret{"env:X"}}, {"y", "a", Secret{"file:/y"}}}

@@ -22,6 +22,9 @@ const hidden = "***"
 
 var errSecret = errors.New("a reference to the secret, never the secret itself: env:NAME, file:PATH or exec:COMMAND")
 
+// FileSecret refers to a file's content.
+func FileSecret(path string) Secret { return Secret{"file:" + path} }
+
 func parseSecret(text string) (Secret, error) {
 	kind, of, _ := strings.Cut(text, ":")
 	switch {

@@ -14,11 +14,14 @@ import (
 )
 
 var (
-	idForm       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
-	prefixForm   = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$`)
-	laneForm     = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
-	quorumForm   = regexp.MustCompile(`^(all|auto|[1-9][0-9]{0,2})$`)
-	databaseForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
+	idForm     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
+	prefixForm = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$`)
+	laneForm   = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
+	bucketForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$`) // old ones of AWS have more than new ones may
+	quorumForm = regexp.MustCompile(`^(all|auto|[1-9][0-9]{0,2})$`)
+	// What the driver keeps for itself is in bucket PREFIXmillrace.
+	bucketPrefixForm = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]{0,54})?$`)
+	databaseForm     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 )
 
 // report is told of a fault: the setting's path, its value (nil: not to be shown), what is wrong.
@@ -55,6 +58,8 @@ func validate(c *Config, fault report) {
 		addresses("http.listen", []string{c.HTTP.Listen}, func(_ string, value any, reason string) { fault("http.listen", value, reason) })
 	}
 	validateIngest(c, fault)
+	validateOutbox(c.Outbox, fault)
+	validateTidy(c, fault)
 	validateTrace(c.Trace, fault)
 	between("sink.rows", c.Sink.Rows, 10_000_000, fault)
 	if c.Sink.Bytes < 1<<20 || c.Sink.Bytes > 4<<30 {
@@ -207,6 +212,10 @@ func validatePlace(at string, s Store, roots map[string]string, fault report) {
 	switch {
 	case s.Bucket == "" && s.BucketPrefix == "":
 		fault(at+".bucket", nil, "is missing: want a bucket for all spaces, or bucket_prefix for a bucket for each")
+	case s.Bucket != "" && !bucketForm.MatchString(s.Bucket):
+		fault(at+".bucket", s.Bucket, "want 3 to 63 letters, digits, dots, dashes and underscores, a letter or digit first and last")
+	case !bucketPrefixForm.MatchString(s.BucketPrefix):
+		fault(at+".bucket_prefix", s.BucketPrefix, "want at most 55 lower-case letters, digits, dots and dashes, a letter or digit first")
 	case s.Bucket != "" && s.BucketPrefix != "":
 		fault(at+".bucket_prefix", s.BucketPrefix, "is for stores without bucket")
 	case s.Bucket == "" && s.Prefix != "":

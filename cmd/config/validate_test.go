@@ -6,6 +6,8 @@ import (
 	"testing"
 )
 
+const s3Store = "accounts: [{id: a, stores: [{id: s, driver: s3, endpoint: \"https://s3.example.org\", "
+
 // Each row is one setting that would only fail, or do nothing, when the process runs.
 func TestValidate(t *testing.T) {
 	for text, want := range map[string]string{ // of the one fault, after its place; empty: none
@@ -36,6 +38,22 @@ func TestValidate(t *testing.T) {
 		"roles: {deleter: {large: 2}}":                                "roles.deleter.large = 2: deletes have no large class",
 		"roles: {copier: {workers: 3, reserved: 2, large: 1}}":        "",
 		"roles: {copier: {workers: 2, reserved: 2}}":                  "roles.copier.reserved = 2: want 0 or more, and fewer than workers",
+		s3Store + "bucket: b1}]}]":                                    "accounts[0].stores[0].bucket = b1: want 3 to 63 letters",
+		s3Store + "bucket: a/b}]}]":                                   "accounts[0].stores[0].bucket = a/b: want 3 to 63 letters",
+		s3Store + "bucket: Old_Bucket}]}]":                            "",
+		s3Store + "bucket_prefix: A-}]}]":                             "accounts[0].stores[0].bucket_prefix = A-: want at most 55 lower-case",
+		s3Store + "bucket_prefix: acme-}]}]":                          "",
+		s3Store + "region: x}]}]":                                     "accounts[0].stores[0].bucket: is missing",
+		"tidy: {every: 1s}":                                           "tidy.every = 1s: want 1m or more",
+		"tidy: {every: 0s}":                                           "",
+		"replaced: {keep: 1h}":                                        "replaced.keep = 1h: want 0, for ever, or 1d or more",
+		"replaced: {keep: -1d}":                                       "replaced.keep = -1d: want 0, for ever, or 1d or more",
+		"replaced: {keep: 0s}":                                        "",
+		"outbox: {dir: outbox}":                                       "outbox.dir = outbox: want an absolute path",
+		"outbox: {dir: /outbox, limit: 1MiB, on_full: refuse}":        "",
+		"outbox: {limit: 1KiB}":                                       "outbox.limit = 1KiB: want 1MiB or more",
+		"outbox: {on_full: spill}":                                    "outbox.on_full = spill: is not implemented: want refuse",
+		"outbox: {on_full: drop}":                                     "outbox.on_full = drop: want one of refuse, spill",
 		"kafka: {session_timeout: 0s, group_protocol: consumer}":      "kafka.session_timeout = 0s: want 6s to 30m",
 		"kafka: {session_timeout: -1s}\nlog: {level: info}":           "kafka.session_timeout = -1s: want 6s to 30m",
 		"kafka: {instance: pod-1, group_protocol: consumer}\nlog: {}": "",

@@ -1,17 +1,21 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
 )
 
 func newStore() *cobra.Command {
-	return noun("store", "Look after stores", newStoreInit())
+	return noun("store", "Look after stores", newStoreList(), newStoreCheck(), newStoreProbe(), newStoreInit())
 }
 
 func newStoreInit() *cobra.Command {
@@ -24,25 +28,212 @@ read the marker, so that a disk that is not mounted is never taken for a store t
 everything. Run it once, when the store is mounted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			account, id, ok := strings.Cut(args[0], "/")
-			if !ok || account == "" || id == "" {
-				return fmt.Errorf("%w: %q is not ACCOUNT/STORE", errUsage, args[0])
+			names, err := storeNames(args)
+			if err != nil {
+				return err
 			}
-			if file == "" {
-				return fmt.Errorf("%w: name a configuration with --config FILE", errUsage)
-			}
-			cfg, err := loadConfig(file)
+			cfg, err := storeConfig(file)
 			if err != nil {
 				return err
 			}
 			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
-			if err := app.InitStore(c.Context(), cfg, log, app.StoreName{Account: account, Store: id}); err != nil {
+			if err := app.InitStore(c.Context(), cfg, log, names[0]); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "store %s/%s has its marker\n", account, id)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "store %s/%s has its marker\n", names[0].Account, names[0].Store)
 			return err
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
 	return c
+}
+
+func newStoreList() *cobra.Command {
+	var file, output string
+	c := &cobra.Command{
+		Use:   "list --config FILE",
+		Short: "What the configuration says of the stores; none of them is asked",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := storeConfig(file)
+			if err != nil {
+				return err
+			}
+			return showStores(c.OutOrStdout(), output, app.ListStores(cfg))
+		},
+	}
+	storeFlags(c, &file, &output)
+	return c
+}
+
+func newStoreCheck() *cobra.Command {
+	var file, output string
+	c := &cobra.Command{
+		Use:   "check --config FILE [ACCOUNT/STORE ...]",
+		Short: "Reach stores and read their markers; nothing is written",
+		Long: `Reaches the stores, all where none is named, and reads their markers. STATE is
+
+  ok            it is the store that it should be
+  no-marker     it was never made known (millrace store init), or something else is in its place
+  other-marker  another store is in its place
+  unavailable   it cannot be reached, or does not let us in
+  unusable      it refuses for good
+  error         this look failed, and another may not
+
+Exit codes: 0 all are ok, 2 usage, 3 one is not, 5 the configuration has no such store.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			names, err := storeNames(args)
+			if err != nil {
+				return err
+			}
+			cfg, err := storeConfig(file)
+			if err != nil {
+				return err
+			}
+			views, err := app.CheckStoresOf(c.Context(), cfg, slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)), names...)
+			if err != nil {
+				return err
+			}
+			if err := showStores(c.OutOrStdout(), output, views); err != nil {
+				return err
+			}
+			return notOK(views)
+		},
+	}
+	storeFlags(c, &file, &output)
+	return c
+}
+
+func newStoreProbe() *cobra.Command {
+	var (
+		file, output string
+		record       bool
+	)
+	c := &cobra.Command{
+		Use:   "probe --config FILE ACCOUNT/STORE",
+		Short: "Try what a store can do, and show it",
+		Long: `Tries what the service of a store of driver s3 can do, with objects below .millrace/probe/ that it removes. A store
+remembers in its marker what 'millrace store init' found; --record has the marker say what is found now, which
+running processes learn when they start. Of other drivers it shows what is known.
+
+Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no such store.`,
+		Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			names, err := storeNames(args)
+			if err != nil {
+				return err
+			}
+			cfg, err := storeConfig(file)
+			if err != nil {
+				return err
+			}
+			v, err := app.ProbeStore(c.Context(), cfg, slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)), names[0], record)
+			if err != nil {
+				return err
+			}
+			if err := notOK([]app.StoreView{v}); err != nil && output == "table" {
+				return fmt.Errorf("%w: %s: %s", err, v.Error, v.Do)
+			}
+			if output == "json" {
+				err = showStores(c.OutOrStdout(), output, []app.StoreView{v})
+			} else {
+				err = showAbilities(c.OutOrStdout(), v)
+			}
+			if err != nil {
+				return err
+			}
+			return notOK([]app.StoreView{v})
+		},
+	}
+	storeFlags(c, &file, &output)
+	c.Flags().BoolVar(&record, "record", false, "have the store's marker say what is found")
+	return c
+}
+
+func storeFlags(c *cobra.Command, file, output *string) {
+	c.Flags().StringVar(file, "config", "", "configuration `FILE`")
+	c.Flags().StringVarP(output, "output", "o", "table", "`FORM`: table, or json (one object a line)")
+}
+
+// storeNames reads names of stores.
+func storeNames(args []string) (names []app.StoreName, err error) {
+	for _, arg := range args {
+		account, id, ok := strings.Cut(arg, "/")
+		if !ok || account == "" || id == "" {
+			return nil, fmt.Errorf("%w: %q is not ACCOUNT/STORE", errUsage, arg)
+		}
+		names = append(names, app.StoreName{Account: account, Store: id})
+	}
+	return names, nil
+}
+
+func storeConfig(file string) (*config.Config, error) {
+	if file == "" {
+		return nil, fmt.Errorf("%w: name a configuration with --config FILE", errUsage)
+	}
+	return loadConfig(file)
+}
+
+// notOK is an error where a store is not as it should be.
+func notOK(views []app.StoreView) error {
+	var names []string
+	for _, v := range views {
+		if v.State != app.StoreOK {
+			names = append(names, fmt.Sprintf("%s/%s (%s)", v.Account, v.Store, v.State))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: not ok: %s", errFindings, strings.Join(names, ", "))
+}
+
+// showStores shows stores, a line each, and below those that are not ok why, and what to do.
+func showStores(w io.Writer, form string, views []app.StoreView) error {
+	switch form {
+	case "json":
+		e := json.NewEncoder(w)
+		for _, v := range views {
+			if err := e.Encode(v); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "table":
+	default:
+		return fmt.Errorf("%w: --output is table or json, not %q", errUsage, form)
+	}
+	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tPLACE")
+	for _, v := range views {
+		primary, state := "-", string(v.State)
+		if v.Primary {
+			primary = "primary"
+		}
+		if state == "" {
+			state = "-"
+		}
+		fmt.Fprintf(tw, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\n", v.Account, v.Store, state, v.Driver, primary, v.Read, v.Repair, v.Place)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, v := range views {
+		if v.Error == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%s/%s: %s: %s\n", v.Account, v.Store, v.Error, v.Do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func showAbilities(w io.Writer, v app.StoreView) error {
+	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "ABILITY\tIS\tKNOWN FROM")
+	for _, a := range v.Abilities {
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", a.Name, a.Is, a.Origin)
+	}
+	return tw.Flush()
 }

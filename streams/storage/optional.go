@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"time"
 )
 
 // What only some stores can do is in interfaces of its own, each with its field in
@@ -153,5 +154,36 @@ func Sorted(after string, listing iter.Seq2[Object, error]) iter.Seq2[Object, er
 			}
 			last = o.Item
 		}
+	}
+}
+
+// A Tidier is a Store in which things of no use stay behind: what processes that died had begun, and
+// what was replaced or deleted and is kept for a time.
+type Tidier interface {
+	// Tidy removes what is older than o says, and nothing of whose age it is not sure. What it has removed
+	// it tells also with an error; the rest is there for the next time.
+	Tidy(ctx context.Context, o TidyOptions) (Tidied, error)
+}
+
+// TidyOptions say what is of no use any more. A zero time: nothing is. What dead processes have begun is of none: how
+// that is known the driver says.
+type TidyOptions struct {
+	Kept time.Time // what was replaced or deleted before
+	// Each, where it is set, is told of each thing that was removed.
+	Each func(Tidied)
+}
+
+// Tidied is what was removed.
+type Tidied struct {
+	Uploads int64 // that nobody has completed
+	Kept    int64
+	Bytes   int64 // of Kept
+}
+
+// Add adds what was removed, and tells o.Each.
+func (t *Tidied) Add(o TidyOptions, more Tidied) {
+	t.Uploads, t.Kept, t.Bytes = t.Uploads+more.Uploads, t.Kept+more.Kept, t.Bytes+more.Bytes
+	if o.Each != nil {
+		o.Each(more)
 	}
 }

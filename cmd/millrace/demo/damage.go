@@ -51,6 +51,9 @@ func (d *demo) settled(ctx context.Context) error {
 
 // path is where a copy's bytes lie: the demo knows because it set the stores up.
 func (d *demo) path(ctx context.Context, store, item string) (string, error) {
+	if d.server != nil && store != primary {
+		return d.server.path(store, item), nil
+	}
 	return d.app.Stores().Path(ctx, app.StoreName{Account: account, Store: store}, space, item)
 }
 
@@ -149,18 +152,11 @@ func (d *demo) replace(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// delete removes an item properly: from the first store, through the decorator. Where a
-// killed run had removed it and may not have told, it is put back first.
+// delete removes an item properly: from the first store, through the decorator. Where a killed run had
+// removed it, the outbox tells.
 func (d *demo) delete(ctx context.Context, item string) error {
 	_, err := d.emit.Delete(ctx, space, item, storage.DeleteOptions{})
-	if errors.Is(err, storage.ErrNotFound) {
-		unreadable, perr := d.put(ctx, item)
-		if err := errors.Join(unreadable, perr); err != nil {
-			return fmt.Errorf("put back %s: %w", item, err)
-		}
-		_, err = d.emit.Delete(ctx, space, item, storage.DeleteOptions{})
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return fmt.Errorf("delete %s: %w", item, err)
 	}
 	return nil

@@ -7,6 +7,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,16 +56,20 @@ type Config struct {
 	Items int    // at most so many files; 0: all
 	State string // state directory; empty: a new one that is removed at the end
 	Keep  bool   // leave the new one
-	JSON  bool
+	// Stores is what stores 2 and 3 are: file, or s3, on a real S3 server on loopback. Empty: as in the state directory, else file.
+	Stores string
+	Server string // program of the S3 server; empty: peers/versitygw beside this one
+	JSON   bool
 }
 
 // A demo is one run of it.
 type demo struct {
-	cfg  Config
-	memo *memo
-	app  *app.App
-	emit *emit.Store
-	show *progress.Display
+	cfg    Config
+	memo   *memo
+	app    *app.App
+	server *server // nil: stores 2 and 3 are of files too
+	emit   *emit.Store
+	show   *progress.Display
 	// copies and checks are shown while files are written and after.
 	copies, checks *progress.Step
 	out            io.Writer // for what the person reads on the way
@@ -74,6 +79,9 @@ type demo struct {
 func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
 	if cfg.Items < 0 {
 		return fmt.Errorf("%w: --items must not be negative", ErrUsage)
+	}
+	if err := cfg.checkStores(); err != nil {
+		return err
 	}
 	if cfg.Dir, err = folder(cfg.Dir); err != nil {
 		return err
@@ -112,7 +120,23 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 
 // again is the command line that goes on with this demo.
 func (d *demo) again() string {
-	return fmt.Sprintf("millrace demo --state %s %s", strconv.Quote(d.cfg.State), strconv.Quote(d.cfg.Dir))
+	server := ""
+	if d.cfg.Server != "" {
+		server = " --s3-server " + strconv.Quote(d.cfg.Server)
+	}
+	return fmt.Sprintf("millrace demo --state %s%s %s", strconv.Quote(d.cfg.State), server, strconv.Quote(d.cfg.Dir))
+}
+
+// checkStores refuses kinds of stores that there are not, or for which something is missing.
+func (c Config) checkStores() error {
+	switch c.Stores {
+	case "", kindFile:
+		return nil
+	case kindS3:
+		_, err := c.program()
+		return err
+	}
+	return fmt.Errorf("%w: --stores is %s or %s, not %q", ErrUsage, kindFile, kindS3, c.Stores)
 }
 
 // folder is the folder to read: that of the person, or Go's own sources.
@@ -164,6 +188,10 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	if err := d.choose(files, skipped, five); err != nil {
 		return nil, err
 	}
+	if err := d.serve(ctx, state); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.server.close()) }()
 	cfg, err := d.configure(state)
 	if err != nil {
 		return nil, err
@@ -178,7 +206,9 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	rctx, stop := context.WithCancel(gctx)
 	g.Go(func() error { return d.app.Run(rctx, roles()) })
+	g.Go(func() error { return d.emit.Run(rctx) })
 	g.Go(func() error { return state.Watch(rctx) })
+	g.Go(func() error { return d.server.watch(rctx) })
 	g.Go(func() error {
 		defer stop()
 		res, err = d.steps(rctx)
@@ -218,8 +248,14 @@ func (d *demo) choose(files []file, skipped []skip, five []string) error {
 			return fmt.Errorf("%w: the demo in %s is about %s, not %s: name that folder, or another --state",
 				app.ErrPrecondition, d.cfg.State, m.Dir, d.cfg.Dir)
 		}
+		m.Kind = cmp.Or(m.Kind, kindFile)
+		if d.cfg.Stores != "" && d.cfg.Stores != m.Kind {
+			return fmt.Errorf("%w: the demo in %s has stores of kind %s, not %s: leave --stores out, or name another --state",
+				app.ErrPrecondition, d.cfg.State, m.Kind, d.cfg.Stores)
+		}
 		return nil
 	}
+	m.Kind = cmp.Or(d.cfg.Stores, kindFile)
 	m.Dir, m.Files, m.Skipped, m.Started = d.cfg.Dir, files, skipped, time.Now().UTC()
 	m.Picks = picks{Flip: five[0], Truncate: five[1], Remove: five[2], Replace: five[3], Delete: five[4]}
 	m.Rounds = map[string]time.Time{}
@@ -233,6 +269,10 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 	cfg := config.Default()
 	acc := config.Account{ID: account}
 	for _, id := range stores {
+		if d.server != nil && id != primary {
+			acc.Stores = append(acc.Stores, d.server.store(id))
+			continue
+		}
 		if err := os.MkdirAll(state.Path("stores", id), 0o755); err != nil {
 			return nil, fmt.Errorf("make a store: %w", err)
 		}
@@ -244,6 +284,7 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 	cfg.Fixity.Settle = 500 * time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
 	cfg.Duplication.Wait = []time.Duration{500 * time.Millisecond, time.Second, 5 * time.Second}
+	cfg.Outbox.Dir = state.Path("outbox")
 	cfg.Sink.Age = 500 * time.Millisecond
 	if err := app.SaveConfig(state, &cfg); err != nil {
 		return nil, err

@@ -32,6 +32,8 @@ type memo struct {
 	Picks   picks             `json:"picks"`
 	Before  map[string]before `json:"before,omitempty"` // what the copies that are harmed quietly were, by item
 	Started time.Time         `json:"started"`
+	Kind    string            `json:"stores,omitempty"` // of stores 2 and 3; empty: file
+	Port    int               `json:"port,omitempty"`   // of the S3 server, the last time
 	// Rounds are the fixity rounds that were begun, by name, with the time that makes each round one.
 	Rounds  map[string]time.Time `json:"rounds"`
 	Damaged time.Time            `json:"damaged"`

@@ -42,6 +42,7 @@ type result struct {
 
 type counts struct {
 	Store    string `json:"store"`
+	Driver   string `json:"driver"`
 	Items    int64  `json:"items"`
 	Verified int64  `json:"verified"`
 	Deleted  int64  `json:"deleted"`
@@ -98,7 +99,7 @@ func (d *demo) measure(ctx context.Context, r *result) error {
 		return err
 	}
 	for _, c := range list {
-		r.Stores = append(r.Stores, counts{c.Store, int64(c.Live), int64(c.Verified), int64(c.Tombstones), c.Bytes})
+		r.Stores = append(r.Stores, counts{c.Store, d.driver(c.Store), int64(c.Live), int64(c.Verified), int64(c.Tombstones), c.Bytes})
 		if want := uint64(r.Items - 1); c.Live != want || c.Verified != want || c.Tombstones != 1 {
 			r.Missed = append(r.Missed, fmt.Sprintf("store %s: %d items, %d verified, %d deleted; expected %d, %d, 1",
 				c.Store, c.Live, c.Verified, c.Tombstones, want, want))
@@ -118,6 +119,14 @@ func (d *demo) measure(ctx context.Context, r *result) error {
 	}
 	r.Checks, r.BytesRead = int64(checks.Checks), checks.BytesRead
 	return nil
+}
+
+// driver is the kind of a store.
+func (d *demo) driver(store string) string {
+	if store == primary {
+		return kindFile
+	}
+	return d.memo.Kind
 }
 
 func (r *result) missed() string { return strings.Join(r.Missed, "; ") }
@@ -142,9 +151,9 @@ func (r *result) page(b *strings.Builder) {
 	tw.Flush()
 	fmt.Fprintf(b, "\nStores of account %s, space %s:\n\n", account, space)
 	tw = tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "store\titems\tverified\tdeleted\tbytes\t")
+	fmt.Fprintln(tw, "store\tdriver\titems\tverified\tdeleted\tbytes\t")
 	for _, c := range r.Stores {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t\n", c.Store, c.Items, c.Verified, c.Deleted, c.Bytes)
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t\n", c.Store, c.Driver, c.Items, c.Verified, c.Deleted, c.Bytes)
 	}
 	tw.Flush()
 	fmt.Fprintf(b, "\n%d items (%d bytes) written, copied twice and all three checked in %.1f s: %.0f items/s\n", r.Items, r.Bytes, r.Seconds, r.ItemRate)

@@ -23,11 +23,14 @@ import (
 // share a batch, and with it an fsync of the broker.
 const writers = 128
 
-// write puts every file into the first store, through the decorator. After a stop it puts
-// again what has no row in the manifest: nobody was told of it.
+// write puts every file into the first store, through the decorator. After a stop it tells first what the outbox
+// holds, and then puts what has no row in the manifest: it was not put.
 func (d *demo) write(ctx context.Context) error {
 	if err := d.emit.CreateSpace(ctx, storage.Space{Name: space}); err != nil && !errors.Is(err, storage.ErrExists) {
 		return fmt.Errorf("create the space: %w", err)
+	}
+	if err := d.told(ctx); err != nil {
+		return err
 	}
 	known, err := d.known(ctx)
 	if err != nil {
@@ -69,7 +72,17 @@ func (d *demo) write(ctx context.Context) error {
 		return err
 	}
 	d.leave(left)
-	return d.wrote()
+	if err := d.wrote(); err != nil {
+		return err
+	}
+	return d.told(ctx)
+}
+
+// told waits until the outbox holds nothing: all that was done is in Kafka.
+func (d *demo) told(ctx context.Context) error {
+	return d.until(ctx, "everything written told of", func(context.Context) (progressed, error) {
+		return progressed{done: -int64(d.app.Untold())}, nil
+	})
 }
 
 // leave takes files that could not be read, after all, off the list.

@@ -119,7 +119,7 @@ type keptDoc struct {
 // keepDir makes a directory for what is kept, with its document, on disk.
 func (s *Store) keepDir(sess *session, p place, a aspect, why string) (string, error) {
 	now := s.now()
-	dir := keptDir + "/" + now.Format("2006-01-02") + "/" + now.Format("150405.000000000") + "-" + path.Base(sess.tmp)[:8]
+	dir := keptDir + "/" + now.Format(keptDay) + "/" + now.Format(keptTime) + "-" + path.Base(sess.tmp)[:8]
 	b, err := json.MarshalIndent(keptDoc{p.space, p.item, why, a}, "", "  ")
 	if err != nil {
 		return "", err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -46,8 +47,11 @@ func judge(about subject, status int, code string) verdict {
 		return v
 	}
 	switch status {
-	case http.StatusNotFound:
-		return missing(about)
+	case http.StatusNotFound: // with a code that is not known it may be anything that was not found: a user, a page
+		if code == "" {
+			return missing(about)
+		}
+		return verdict{}
 	case http.StatusPreconditionFailed:
 		return verdict{is: storage.ErrChanged}
 	case http.StatusRequestedRangeNotSatisfiable:
@@ -63,7 +67,10 @@ func judge(about subject, status int, code string) verdict {
 	case http.StatusInsufficientStorage:
 		return noRoom
 	}
-	return verdict{} // 403 too: who may not look has seen nothing
+	if status == http.StatusForbidden { // who may not look has seen nothing
+		return verdict{hint: "who asks may not do this: see the credentials, and what the bucket's policy allows them"}
+	}
+	return verdict{}
 }
 
 var noRoom = verdict{syscall.ENOSPC, retry.ClassUnavailable, "the store has no room left, or a quota is used up"}
@@ -132,7 +139,7 @@ func byLimit(code string) (v verdict, known bool) {
 func byStore(code string) (v verdict, known bool) {
 	switch code {
 	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "InvalidSecurity", "AuthFailure", "UnauthorizedAccess",
-		"XMinioInvalidIAMCredentials", "TokenRefreshRequired", "InvalidClientTokenId":
+		"XMinioInvalidIAMCredentials", "XAdminUserNotFound", "TokenRefreshRequired", "InvalidClientTokenId":
 		return away("the credentials are wrong, or no longer valid"), true
 	case "RequestTimeTooSkewed":
 		return away("the clocks of this machine and of the service differ too much"), true
@@ -167,7 +174,7 @@ func translate(ctx context.Context, about subject, what string, err error) error
 
 // refusal is the error of a verdict.
 func refusal(what string, v verdict, answer minio.ErrorResponse) error {
-	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, answer.Message)
+	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, clip(answer.Message))
 	if answer.Region != "" && v.class == retry.ClassUnavailable {
 		said += fmt.Sprintf(" (the bucket's region is %s)", answer.Region)
 	}
@@ -187,6 +194,16 @@ func refusal(what string, v verdict, answer minio.ErrorResponse) error {
 	return err
 }
 
+// clip makes what a service says fit into one line.
+func clip(message string) string {
+	const most = 300
+	message = strings.Join(strings.Fields(message), " ")
+	if len(message) > most {
+		return strings.ToValidUTF8(message[:most], "") + "..."
+	}
+	return message
+}
+
 // unanswered is the error of a request to which nobody of S3's kind has answered.
 func unanswered(what string, err error) error {
 	var (
@@ -204,8 +221,10 @@ func unanswered(what string, err error) error {
 		hint = "what answers at the endpoint does not speak S3"
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid):
 		hint = "its certificate is not trusted: see ca, and the endpoint's name"
-	case errors.As(err, &noTLS):
+	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
 		hint = "it does not speak TLS: see the endpoint's scheme"
+	case errors.As(err, &op) && op.Op == "proxyconnect":
+		hint = "the proxy is not there: see proxy, and the environment's"
 	case errors.As(err, &resolver), errors.As(err, &op) && op.Op == "dial":
 		hint = "nobody is there: see the endpoint"
 	default:

@@ -65,12 +65,15 @@ func TestJudge(t *testing.T) {
 		"Google, too many":     {429, `<?xml version='1.0' encoding='UTF-8'?><Error><Code>SlowDown</Code><Message>The object exceeded the rate limit for object mutation operations.</Message></Error>`, "", storage.ErrSlowDown, retry.Transient},
 		"Google, billing":      {403, `<?xml version='1.0' encoding='UTF-8'?><Error><Code>UserProjectAccountProblem</Code><Message>The project to be billed has an invalid or inactive account.</Message></Error>`, "", nil, retry.Transient},
 		"Google, unauthorized": {401, `<?xml version='1.0' encoding='UTF-8'?><Error><Code>AuthenticationRequired</Code><Message>Authentication required.</Message></Error>`, "", nil, retry.ClassUnavailable},
+		// https://github.com/versity/versitygw: s3err/s3err.go of its source
+		"versitygw, wrong key": {404, head + `<Error><Code>XAdminUserNotFound</Code><Message>No user exists with the provided access key ID.</Message></Error>`, "", nil, retry.ClassUnavailable},
 		// whatever stands between
-		"a proxy's page":      {502, `<html><body><h1>502 Bad Gateway</h1></body></html>`, "", nil, retry.Transient},
-		"a gateway's timeout": {504, ``, "", nil, retry.Transient},
-		"404 without a word":  {404, ``, "", storage.ErrNotFound, retry.Transient},
-		"403 without a word":  {403, ``, "", nil, retry.Transient},
-		"not done here":       {501, head + `<Error><Code>NotImplemented</Code><Message>A header you provided implies functionality that is not implemented.</Message></Error>`, "", storage.ErrUnsupported, retry.ClassPermanent},
+		"404 with another code": {404, head + `<Error><Code>NoSuchThing</Code><Message>What is that?</Message></Error>`, "", nil, retry.Transient},
+		"a proxy's page":        {502, `<html><body><h1>502 Bad Gateway</h1></body></html>`, "", nil, retry.Transient},
+		"a gateway's timeout":   {504, ``, "", nil, retry.Transient},
+		"404 without a word":    {404, ``, "", storage.ErrNotFound, retry.Transient},
+		"403 without a word":    {403, ``, "", nil, retry.Transient},
+		"not done here":         {501, head + `<Error><Code>NotImplemented</Code><Message>A header you provided implies functionality that is not implemented.</Message></Error>`, "", storage.ErrUnsupported, retry.ClassPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := answering(t, func(w http.ResponseWriter, r *http.Request) {

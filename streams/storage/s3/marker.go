@@ -27,6 +27,8 @@ const maxRecord = 1 << 20
 func (s *Store) Marker(ctx context.Context) error {
 	m, err := s.readMarker(ctx)
 	switch {
+	case s.bucketless(err):
+		return s.noBucket()
 	case isAbsent(err):
 		return fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrNoMarker)
 	case err != nil:
@@ -57,6 +59,9 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 		return retry.Permanent(storage.ErrReadOnly)
 	}
 	m, err := s.readMarker(ctx)
+	if s.bucketless(err) {
+		return s.noBucket()
+	}
 	if err != nil && !isAbsent(err) {
 		return err
 	}
@@ -82,6 +87,16 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	}
 	s.facts.Store(f)
 	return nil
+}
+
+// bucketless says that the bucket of all spaces is not there: a person makes it.
+func (s *Store) bucketless(err error) bool {
+	return s.layout.bucket != "" && errors.Is(err, storage.ErrNoSpace)
+}
+
+func (s *Store) noBucket() error {
+	return retry.Unavailable(fmt.Errorf("store %q: bucket %q does not exist at %s: make it, or see bucket, endpoint and region",
+		s.cfg.ID, s.layout.bucket, s.cfg.Endpoint))
 }
 
 func (s *Store) makeBucket(ctx context.Context, bucket string) error {

@@ -1,0 +1,53 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/millrace/millrace/streams/storage/emit"
+)
+
+// Emitting returns an account's store such that whatever is done through it becomes a Change. Where the
+// settings name a directory its outbox is there, and holds what a process that died could not tell: Run of what is
+// returned tells it. One process at a time has a store so; another's error wraps ErrPrecondition.
+func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
+	st, ok := a.stores.Store(account, id)
+	if !ok {
+		return nil, fmt.Errorf("no store %s/%s", account, id)
+	}
+	c := emit.Config{Account: account, Store: id, Agent: agent, Log: a.log}
+	if dir := a.cfg.Outbox.Dir; dir != "" {
+		f, err := emit.OpenFile(emit.FileConfig{Dir: filepath.Join(dir, account, id), Limit: int64(a.cfg.Outbox.Limit)})
+		switch {
+		case errors.Is(err, emit.ErrLocked), errors.Is(err, emit.ErrOutboxDamaged), errors.Is(err, emit.ErrOutboxFormat):
+			return nil, fmt.Errorf("%w: %w", ErrPrecondition, err)
+		case err != nil:
+			return nil, err
+		}
+		a.outboxes = append(a.outboxes, f)
+		c.Outbox = f
+	}
+	if a.registry != nil && a.emits == nil {
+		a.emits = emit.NewMetrics(a.registry)
+	}
+	c.Metrics = a.emits
+	return emit.New(st, c, changes{a.producer})
+}
+
+// Untold is how many mutations the outboxes hold: those under way, and those that Kafka does not have yet.
+func (a *App) Untold() (n int) {
+	for _, f := range a.outboxes {
+		n += f.Stats().Held
+	}
+	return n
+}
+
+// closeOutboxes lets go of the outboxes, after the last call of their stores.
+func (a *App) closeOutboxes() {
+	for _, f := range a.outboxes {
+		if err := f.Close(); err != nil {
+			a.log.Warn("close an outbox", "err", err)
+		}
+	}
+}

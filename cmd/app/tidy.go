@@ -1,0 +1,140 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// tidySay is how often it is said how far a store has come.
+const tidySay = 30 * time.Second
+
+// tidier removes from the stores, one after the other, at the start and then now and then, what is of no use any more, but
+// not from one that is paused; no part where it is turned off. Several processes that do so do each other no harm.
+func (a *App) tidier() []part {
+	if a.cfg.Tidy.Every <= 0 {
+		return nil
+	}
+	m := newTidyMetrics(a.registry, a.stores)
+	return []part{{"tidier", func(ctx context.Context) error {
+		for a.leave(ctx, "tidying paused") {
+			for _, n := range a.stores.names() {
+				if ctx.Err() == nil && !a.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
+					a.tidy(ctx, n, m)
+				}
+			}
+			_ = retry.Sleep(ctx, a.cfg.Tidy.Every) // only ctx ends it early
+		}
+		return nil
+	}}}
+}
+
+// tidy tidies one store, and puts on record what that came to. What failed is left to the next time.
+func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
+	name := schemas.Key("tidy", n.Account, n.Store)
+	log := a.log.With("account", n.Account, "store", n.Store)
+	job := &pb.Job{Id: schemas.NewID(), Name: name, Started: timestamppb.New(time.Now())}
+	done, is, err := a.tidyStore(ctx, n, func(sum storage.Tidied) {
+		log.Info("tidying", "job", job.GetId(), "uploads", sum.Uploads, "kept", sum.Kept, "bytes", sum.Bytes)
+	}, m)
+	if ctx.Err() != nil || !is && err == nil {
+		return
+	}
+	job.Counts = map[string]int64{"uploads": done.Uploads, "kept": done.Kept, "bytes": done.Bytes}
+	switch {
+	case err != nil:
+		job.Error = err.Error()
+		m.failed(n)
+		log.Warn("tidying stopped short: it goes on the next time", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "err", err)
+	case done != storage.Tidied{}:
+		log.Info("tidied", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "bytes", done.Bytes)
+	}
+	job.Finished = timestamppb.New(time.Now())
+	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}); err != nil && ctx.Err() == nil {
+		a.log.Error("a job is not on record", "job", job.GetName(), "err", err)
+	}
+}
+
+// tidyStore tidies a store that is known to be there; is says whether it is one that has something to tidy. say is told
+// now and then what was removed by then.
+func (a *App) tidyStore(ctx context.Context, n StoreName, say func(storage.Tidied), m *tidyMetrics) (done storage.Tidied, is bool, err error) {
+	st := a.stores.of(n)
+	if st.cfg.Layout == "plain" { // it is only read
+		return done, false, nil
+	}
+	if err := st.Marker(ctx); err != nil {
+		return done, true, fmt.Errorf("read the store's marker: %w", err)
+	}
+	d, err := st.mount.found(ctx)
+	if err != nil {
+		return done, true, err
+	}
+	t, is := d.(storage.Tidier)
+	if !is {
+		return done, false, nil
+	}
+	o, sum, said := storage.TidyOptions{}, storage.Tidied{}, time.Now()
+	if keep := a.cfg.Replaced.Keep; keep > 0 {
+		o.Kept = time.Now().Add(-keep)
+	}
+	o.Each = func(more storage.Tidied) {
+		m.removed(n, more)
+		sum.Add(storage.TidyOptions{}, more)
+		if now := time.Now(); now.Sub(said) >= tidySay {
+			said = now
+			say(sum)
+		}
+	}
+	done, err = t.Tidy(ctx, o)
+	return done, true, err
+}
+
+// tidyMetrics count what was removed from the stores of the configuration. Nil counts nothing.
+type tidyMetrics struct{ things, bytes, failures *prometheus.CounterVec }
+
+func newTidyMetrics(reg *prometheus.Registry, stores *Stores) *tidyMetrics {
+	if reg == nil {
+		return nil
+	}
+	counter := func(name, help string, more ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "tidy", Name: name, Help: help},
+			append([]string{"account", "store"}, more...))
+	}
+	m := &tidyMetrics{
+		counter("removed_total", "What was removed from a store: uploads that nobody completed, and what was kept for long enough.", "what"),
+		counter("removed_bytes_total", "Bytes of what was kept for long enough and removed."),
+		counter("failures_total", "Times that a store could not be tidied to the end."),
+	}
+	for _, n := range stores.names() {
+		for _, what := range []string{"uploads", "kept"} {
+			m.things.WithLabelValues(n.Account, n.Store, what)
+		}
+		m.bytes.WithLabelValues(n.Account, n.Store)
+		m.failures.WithLabelValues(n.Account, n.Store)
+	}
+	reg.MustRegister(m.things, m.bytes, m.failures)
+	return m
+}
+
+func (m *tidyMetrics) removed(n StoreName, t storage.Tidied) {
+	if m == nil {
+		return
+	}
+	m.things.WithLabelValues(n.Account, n.Store, "uploads").Add(float64(t.Uploads))
+	m.things.WithLabelValues(n.Account, n.Store, "kept").Add(float64(t.Kept))
+	m.bytes.WithLabelValues(n.Account, n.Store).Add(float64(t.Bytes))
+}
+
+func (m *tidyMetrics) failed(n StoreName) {
+	if m != nil {
+		m.failures.WithLabelValues(n.Account, n.Store).Inc()
+	}
+}

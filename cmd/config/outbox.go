@@ -1,0 +1,15 @@
+package config
+
+import "path/filepath"
+
+func validateOutbox(o Outbox, fault report) {
+	if o.Dir != "" && !filepath.IsAbs(o.Dir) {
+		fault("outbox.dir", o.Dir, "want an absolute path: a relative one would be another outbox in another working directory")
+	}
+	if o.Limit < 1<<20 {
+		fault("outbox.limit", o.Limit, "want 1MiB or more")
+	}
+	if o.OnFull == "spill" {
+		fault("outbox.on_full", o.OnFull, "is not implemented: want refuse, and a limit that lasts as long as Kafka may be away")
+	}
+}

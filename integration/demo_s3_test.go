@@ -1,0 +1,131 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/integration/harness"
+)
+
+// s3Server is the program of the S3 server that the demo runs. Where it is missing the test is skipped on a
+// person's machine, and fails in CI.
+func s3Server(t *testing.T) string {
+	t.Helper()
+	if os.Getenv(harness.EnvRun) == "" {
+		t.Skip(harness.EnvRun + " is not set")
+	}
+	path, err := filepath.Abs(filepath.Join("..", "bin", "peers", "versitygw"))
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil && os.Getenv("CI") != "" {
+		t.Fatalf("the S3 server must be there in CI: make servers: %v", err)
+	}
+	if err != nil {
+		t.Skipf("no S3 server: make servers: %v", err)
+	}
+	return path
+}
+
+// The demo over a real S3 server ends as it does over files.
+func TestS3Demo(t *testing.T) {
+	code, s, stderr := demo(t, "--stores", "s3", "--s3-server", s3Server(t), tree(t, 60))
+	wantAll(t, code, s, stderr, 60)
+	for i, want := range []string{"file", "s3", "s3"} {
+		if got := s.Stores[i].Driver; got != want {
+			t.Errorf("store %s is of driver %q, want %q", s.Stores[i].Store, got, want)
+		}
+	}
+}
+
+// A server that dies ends the demo, which says so; the same state goes on with the stores that it has.
+func TestS3DemoServerDies(t *testing.T) {
+	program := s3Server(t)
+	dir, state := tree(t, 60), filepath.Join(t.TempDir(), "state")
+	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, "--stores", "s3", "--s3-server", program, dir)
+	var stderr bytes.Buffer
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed := false
+	buf := make([]byte, 4096)
+	for err == nil {
+		var n int
+		n, err = pipe.Read(buf)
+		stderr.Write(buf[:n])
+		if !killed && bytes.Contains(stderr.Bytes(), []byte(`"step":"write to store 1"`)) {
+			kill(t, childOf(t, cmd.Process.Pid, program))
+			killed = true
+		}
+	}
+	_ = cmd.Wait() // its state says how it ended
+	if code := cmd.ProcessState.ExitCode(); !killed || code != 1 || !strings.Contains(stderr.String(), "the S3 server ended by itself (signal: killed)") {
+		t.Fatalf("killed: %v, exit code %d, want 1 and the reason:\n%s", killed, code, stderr.String())
+	}
+	code, _, out := demo(t, "--state", state, "--stores", "file", dir)
+	if code != 5 || !strings.Contains(out, "has stores of kind s3, not file") {
+		t.Errorf("with other stores: exit code %d, want 5 and why:\n%s", code, out)
+	}
+	code, s, out := demo(t, "--state", state, "--s3-server", program, dir)
+	wantAll(t, code, s, out, 60)
+	for _, name := range []string{"access-key", "secret-key"} {
+		info, err := os.Stat(filepath.Join(state, "s3", name))
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v, want a file of mode 0600", name, info, err)
+		}
+	}
+}
+
+// A demo over S3 that is killed at any moments, and its server with it, ends like one that never was.
+func TestS3DemoKilled(t *testing.T) {
+	demoKilled(t, 5, "--stores", "s3", "--s3-server", s3Server(t))
+}
+
+// childOf is the process that parent has started of a program.
+func childOf(t *testing.T, parent int, program string) int {
+	t.Helper()
+	children, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(parent), "task", "*", "children"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range children {
+		list, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) { // the thread has ended
+			continue
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range strings.Fields(string(list)) {
+			if exe, err := os.Readlink(filepath.Join("/proc", pid, "exe")); err == nil && filepath.Base(exe) == filepath.Base(program) {
+				n, err := strconv.Atoi(pid)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+		}
+	}
+	t.Fatalf("process %d has no child that runs %s", parent, program)
+	return 0
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	p, err := os.FindProcess(pid)
+	if err == nil {
+		err = p.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

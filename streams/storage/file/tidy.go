@@ -1,0 +1,87 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+var _ storage.Tidier = (*Store)(nil)
+
+// The names of what is kept say when it was: a directory for each day, and one in it for each thing.
+const (
+	keptDay  = "2006-01-02"
+	keptTime = "150405.000000000"
+)
+
+// Tidy implements storage.Tidier. Temporary files of processes that died are removed already when the store is
+// opened, so it is about what is kept. What has another name was put there by somebody else, and stays.
+func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.Tidied, err error) {
+	if o.Kept.IsZero() {
+		return done, nil
+	}
+	sess, err := s.enterWrite()
+	if err != nil {
+		return done, err
+	}
+	defer s.leave(sess)
+	days, err := sess.names(keptDir)
+	if isAbsent(err) {
+		return done, nil
+	}
+	slices.Sort(days)
+	for _, day := range days {
+		if at, perr := time.Parse(keptDay, day); perr != nil || !at.Before(o.Kept) {
+			continue
+		}
+		if err = s.tidyDay(ctx, sess, day, o, &done); err != nil {
+			break
+		}
+	}
+	if err != nil {
+		return done, fmt.Errorf("remove what was kept: %w", refine(err))
+	}
+	return done, nil
+}
+
+func (s *Store) tidyDay(ctx context.Context, sess *session, day string, o storage.TidyOptions, done *storage.Tidied) error {
+	dir := keptDir + "/" + day
+	names, err := sess.names(dir)
+	if err != nil {
+		return err
+	}
+	left := false
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		at, err := time.Parse(keptDay+keptTime, day+name[:min(len(name), len(keptTime))])
+		if err != nil || !at.Before(o.Kept) {
+			left = true
+			continue
+		}
+		var size int64
+		if st, err := sess.stat(dir + "/" + name + "/" + keptBytes); err == nil {
+			size = st.Size
+		} else if !isAbsent(err) {
+			return err
+		}
+		if err := sess.removeFlat(dir + "/" + name); err != nil {
+			return err
+		}
+		done.Add(o, storage.Tidied{Kept: 1, Bytes: size})
+	}
+	if left {
+		return nil
+	}
+	if err := sess.unlink(dir, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// What was kept for long enough goes, and nothing else: neither what is younger, nor what others have put there.
+func TestTidy(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	s := open(t, Config{Now: func() time.Time { return now }})
+	ctx := t.Context()
+	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now}); err != nil || done != (storage.Tidied{}) {
+		t.Fatalf("where nothing was ever kept: %+v, %v", done, err)
+	}
+	put := func(item, text string) {
+		t.Helper()
+		if _, err := s.Put(ctx, "s", item, strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.CreateSpace(ctx, storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	put("a", "one")
+	put("a", "second") // keeps "one"
+	put("b", "of b")
+	now = now.Add(time.Hour)
+	if _, err := s.Delete(ctx, "s", "b", storage.DeleteOptions{Keep: true}); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(48 * time.Hour)
+	put("a", "third") // keeps "second"
+	theirs := filepath.Join(s.cfg.Root, keptDir, "2026-03-01", "theirs")
+	if err := os.Mkdir(theirs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(s.cfg.Root, keptDir, "0-notes"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tidy := func(before time.Time, want storage.Tidied, a, b string) {
+		t.Helper()
+		var told storage.Tidied
+		done, err := s.Tidy(ctx, storage.TidyOptions{Kept: before, Each: func(more storage.Tidied) { told.Add(storage.TidyOptions{}, more) }})
+		if err != nil || done != want || told != want {
+			t.Errorf("before %v: %+v (told %+v), %v, want %+v", before, done, told, err, want)
+		}
+		for item, want := range map[string]string{"a": a, "b": b} {
+			var got []string
+			for _, text := range kept(t, s, "s", item) {
+				got = append(got, string(text))
+			}
+			if strings.Join(got, ",") != want {
+				t.Errorf("before %v: of %q is kept %q, want %q", before, item, got, want)
+			}
+		}
+	}
+	tidy(time.Time{}, storage.Tidied{}, "one,second", "of b")
+	tidy(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC), storage.Tidied{Kept: 1, Bytes: 3}, "second", "of b")
+	ended, end := context.WithCancel(ctx)
+	end()
+	if done, err := s.Tidy(ended, storage.TidyOptions{Kept: now.Add(time.Hour)}); !errors.Is(err, context.Canceled) || done != (storage.Tidied{}) {
+		t.Errorf("when it is to stop: %+v, %v", done, err)
+	}
+	tidy(now.Add(-time.Hour), storage.Tidied{Kept: 1, Bytes: 4}, "second", "")
+	tidy(now.Add(time.Hour), storage.Tidied{Kept: 1, Bytes: 6}, "", "")
+	left, err := filepath.Glob(filepath.Join(s.cfg.Root, keptDir, "*"))
+	if err != nil || len(left) != 2 {
+		t.Errorf("left are %q (%v), want the days of others", left, err)
+	}
+	if _, err := os.Stat(theirs); err != nil {
+		t.Errorf("what others put there: %v", err)
+	}
+	r := open(t, Config{Root: s.cfg.Root, ReadOnly: true})
+	if _, err := r.Tidy(ctx, storage.TidyOptions{Kept: now}); !errors.Is(err, storage.ErrReadOnly) {
+		t.Errorf("read only: %v", err)
+	}
+}

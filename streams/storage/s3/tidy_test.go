@@ -1,0 +1,130 @@
+package s3
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// Uploads that nobody completes are ended in all spaces, and what was kept for long enough goes; in both layouts.
+func TestTidy(t *testing.T) {
+	for name, edit := range map[string]func(*Config){
+		"one bucket":              func(c *Config) { c.Prefix = "p" },
+		"a bucket for each space": func(c *Config) { c.Bucket, c.BucketPrefix = "", "acme-" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+			srv := server(t, s3test.Options{})
+			s := open(t, srv, edit, func(c *Config) { c.Now = func() time.Time { return now } })
+			ctx := t.Context()
+			put := func(space, text string) {
+				t.Helper()
+				o := storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}
+				if _, err := s.Put(ctx, space, "a-b", strings.NewReader(text), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, space := range []string{"one", "two"} {
+				if err := s.CreateSpace(ctx, storage.Space{Name: space}); err != nil {
+					t.Fatal(err)
+				}
+				put(space, "first")
+				put(space, "second") // keeps "first"
+				bucket, key, err := s.layout.item(space, "large")
+				if err == nil {
+					_, err = s.core.NewMultipartUpload(ctx, bucket, key, minio.PutObjectOptions{})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			bucket, own := s.layout.control()
+			if err := s.ownPut(ctx, "kept/one/theirs", []byte("not ours")); err != nil {
+				t.Fatal(err)
+			}
+			now = now.Add(40 * 24 * time.Hour)
+			put("one", "third") // keeps "second"
+
+			s.cfg.Leftover = 24 * time.Hour
+			begun := time.Now()
+			s.cfg.Now = func() time.Time { return begun } // by which uploads are young
+			if done, err := s.Tidy(ctx, storage.TidyOptions{}); err != nil || done != (storage.Tidied{}) || srv.Uploads() != 2 {
+				t.Errorf("nothing is of no use: %+v, %v, %d uploads", done, err, srv.Uploads())
+			}
+			s.cfg.Leftover = -time.Hour // by which all are old
+			want, told := storage.Tidied{Uploads: 2, Kept: 2, Bytes: 10}, storage.Tidied{}
+			done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Tidied) { told.Add(storage.TidyOptions{}, more) }})
+			if err != nil || done != want || told != want || srv.Uploads() != 0 {
+				t.Errorf("got %+v, told %+v, %v, %d uploads are left; want %+v", done, told, err, srv.Uploads(), want)
+			}
+			var texts []string
+			for _, key := range srv.Keys(bucket, own+"kept/") {
+				b, _ := srv.Object(bucket, key)
+				texts = append(texts, string(b))
+			}
+			if got := strings.Join(texts, ","); got != "second,not ours" && got != "not ours,second" {
+				t.Errorf("kept are %q, want what is young and what others have put there", got)
+			}
+			if o, err := s.Stat(ctx, "one", "a-b"); err != nil || o.Size != 5 {
+				t.Errorf("the item is %+v, %v", o, err)
+			}
+		})
+	}
+}
+
+// A listing that fails is no empty one, and what was removed before is told.
+func TestTidyFails(t *testing.T) {
+	broken := ""
+	srv := server(t, s3test.Options{Before: func(w http.ResponseWriter, r *http.Request) bool {
+		q := r.URL.Query()
+		if broken == "" || !(broken == "uploads" && q.Has("uploads") || broken == "kept" && strings.Contains(q.Get("prefix"), "kept/")) {
+			return false
+		}
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>No.</Message></Error>`))
+		return true
+	}})
+	s := open(t, srv)
+	ctx := t.Context()
+	if err := s.CreateSpace(ctx, storage.Space{Name: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"1", "22"} {
+		if _, err := s.Put(ctx, "one", "a", strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := time.Now().Add(time.Hour)
+	broken = "kept"
+	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || errors.Is(err, storage.ErrNoSpace) || done != (storage.Tidied{}) {
+		t.Errorf("what is kept cannot be listed: %+v, %v", done, err)
+	}
+	broken = "uploads"
+	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || done != (storage.Tidied{Kept: 1, Bytes: 1}) {
+		t.Errorf("uploads cannot be listed: %+v, %v, want what is kept removed all the same", done, err)
+	}
+}
+
+func TestKeptAt(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 5, time.UTC)
+	for key, want := range map[string]time.Time{
+		"p/.millrace/kept/s/abc/20260301T120000.000000005Z-etag": at,
+		"p/.millrace/kept/s/abc/20260301T120000.000000005Z-e-2":  at,
+		"p/.millrace/kept/s/abc/20260301T120000.000000005Z":      {},
+		"p/.millrace/kept/s/abc/20260301T120000.000000005Z-":     {},
+		"p/.millrace/kept/s/abc/20261301T120000.000000005Z-etag": {},
+		"p/.millrace/kept/s/abc/etag":                            {},
+		"":                                                       {},
+	} {
+		if got, ok := keptAt(key); ok != !want.IsZero() || ok && !got.Equal(want) {
+			t.Errorf("keptAt(%q) = %v, %t, want %v", key, got, ok, want)
+		}
+	}
+}
