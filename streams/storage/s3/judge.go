@@ -198,6 +198,8 @@ func unanswered(what string, err error) error {
 	)
 	var hint string
 	switch {
+	case errors.Is(err, errAlien):
+		hint = "see the endpoint"
 	case errors.As(err, &syntax):
 		hint = "what answers at the endpoint does not speak S3"
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid):

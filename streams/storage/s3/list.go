@@ -23,7 +23,7 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 			yield(storage.Object{}, err)
 			return
 		}
-		ctx, cancel := context.WithCancel(ctx)
+		ctx, cancel := context.WithCancel(listed(ctx))
 		defer cancel()
 		o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: s.facts.Load().Versions}
 		if after != "" {

@@ -46,6 +46,9 @@ func version(info minio.ObjectInfo) string {
 
 // object returns what the service tells of an item.
 func (s *Store) object(item string, info minio.ObjectInfo) (storage.Object, error) {
+	if info.ETag == "" {
+		return storage.Object{}, alien(fmt.Sprintf("look at item %q: it has no ETag", item))
+	}
 	p, beside, err := decode(info)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
@@ -62,11 +65,29 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if err != nil {
 		return storage.Object{}, err
 	}
-	info, err := s.core.StatObject(ctx, bucket, key, s.getOptions())
+	info, err := s.head(ctx, spot{bucket, key}, s.getOptions())
 	if err != nil {
 		return storage.Object{}, s.absence(ctx, space, translate(ctx, anItem, "look at "+named(space, item), err))
 	}
 	return s.object(item, info)
+}
+
+// head asks for what is told of an object. An answer that has no body and does not say what it means is asked for once
+// more, with one.
+func (s *Store) head(ctx context.Context, at spot, o minio.GetObjectOptions) (minio.ObjectInfo, error) {
+	info, err := s.core.StatObject(ctx, at.bucket, at.key, o)
+	if err == nil || !speechless(err) {
+		return info, err
+	}
+	if rerr := o.SetRange(0, 0); rerr != nil {
+		return info, err
+	}
+	body, _, _, gerr := s.core.GetObject(ctx, at.bucket, at.key, o)
+	if gerr == nil { // it may be read and not looked at
+		body.Close()
+		return info, err
+	}
+	return info, gerr
 }
 
 func named(space, item string) string { return fmt.Sprintf("item %q in space %q", item, space) }

@@ -58,7 +58,7 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 	}
 	bucket, own := s.layout.control()
 	for _, at := range []string{own + "spaces/", s.layout.prefix} {
-		for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: at, Recursive: false}) {
+		for info := range s.core.ListObjectsIter(listed(ctx), bucket, minio.ListObjectsOptions{Prefix: at, Recursive: false}) {
 			if info.Err != nil {
 				return nil, s.lookedFor(ctx, fmt.Sprintf("list spaces in bucket %q", bucket), info.Err)
 			}
@@ -131,7 +131,7 @@ func (s *Store) has(ctx context.Context, bucket, prefix string) (bool, error) {
 
 // any says whether there is a key.
 func (s *Store) any(ctx context.Context, bucket, prefix string) (bool, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(listed(ctx))
 	defer cancel()
 	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, MaxKeys: 1}) {
 		return info.Err == nil, s.lookedFor(ctx, fmt.Sprintf("list bucket %q", bucket), info.Err)
