@@ -94,24 +94,32 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot, with *headi
 	defer func() {
 		if err != nil {
 			u.abort(ctx)
+		} else {
+			u.done(ctx)
 		}
 	}()
 	size := partSize(1<<30, from.o.Size)
 	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
 	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
-		p, err := s.core.CopyObjectPart(ctx, from.bucket, from.key, to.bucket, to.key, u.id, n, at, min(size, from.o.Size-at), match)
-		if err != nil {
+		_, err := partTries.Do(ctx, func() error {
+			p, err := s.core.CopyObjectPart(ctx, from.bucket, from.key, to.bucket, to.key, u.id, n, at, min(size, from.o.Size-at), match)
+			u.parts[n] = p
 			return translate(ctx, anUpload, fmt.Sprintf("copy part %d", n), err)
+		}, nil)
+		if err != nil {
+			return err
 		}
-		u.parts[n] = p
 		retry.Alive(ctx)
 	}
 	if !u.facts.Complete {
 		pairs = nil
 	}
-	_, _, err = u.complete(ctx, pairs...)
+	_, _, err = u.complete(ctx, nil, unfound, pairs...)
 	return err
 }
+
+// unfound is for an upload of which nobody knows the bytes.
+func unfound() (minio.UploadInfo, bool) { return minio.UploadInfo{}, false }
 
 // keep copies what is there out of the way, where the bucket does not keep it by itself.
 func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) error {

@@ -176,6 +176,7 @@ func refusal(what string, v verdict, answer minio.ErrorResponse) error {
 	if v.is != nil {
 		err = fmt.Errorf("%s: %w (%s)", what, v.is, said)
 	}
+	err = &refused{err, answer.StatusCode}
 	switch v.class {
 	case retry.ClassPermanent:
 		return retry.Permanent(err)
@@ -183,6 +184,20 @@ func refusal(what string, v verdict, answer minio.ErrorResponse) error {
 		return retry.Unavailable(err)
 	}
 	return err
+}
+
+// refused is the error of an answer of S3's kind.
+type refused struct {
+	error
+	status int
+}
+
+func (r *refused) Unwrap() error { return r.error }
+
+// unclear says that an error does not tell whether what was asked for has been done, nor anything else.
+func unclear(err error) bool {
+	var r *refused
+	return mayPass(err) && (!errors.As(err, &r) || r.status >= 500 || r.status == 0)
 }
 
 // unanswered is the error of a request to which nobody of S3's kind has answered.

@@ -78,7 +78,7 @@ func (s *Store) completeOver(ctx context.Context, at spot) error {
 	if err := up.send(ctx, 1, []byte("3")); err != nil {
 		return err
 	}
-	_, _, err = up.complete(ctx, "If-None-Match", "*")
+	_, _, err = up.complete(ctx, nil, unfound, "If-None-Match", "*")
 	return err
 }
 
