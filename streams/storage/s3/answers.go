@@ -35,6 +35,8 @@ func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
 	}
 	ok := resp.StatusCode >= 200 && resp.StatusCode < 300
 	switch {
+	case ok && ofObject && (req.Method == http.MethodGet || req.Method == http.MethodHead) && resp.Header.Get("ETag") == "":
+		return alien() // all who speak S3 tell it
 	case ok && ofObject && req.Method == http.MethodGet, resp.StatusCode == http.StatusNoContent, resp.StatusCode == http.StatusNotModified,
 		resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests: // bytes of an item, nothing at all, or anybody's trouble
 		return nil

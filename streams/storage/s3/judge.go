@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"syscall"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 
@@ -163,6 +162,15 @@ func translate(ctx context.Context, about subject, what string, err error) error
 	return refusal(what, judge(about, answer.StatusCode, answer.Code), answer)
 }
 
+// translate is that, in a store whose spaces are all in one bucket: a bucket that is not there is no space that is absent.
+func (s *Store) translate(ctx context.Context, about subject, what string, err error) error {
+	err = translate(ctx, about, what, err)
+	if s.layout.bucket != "" && errors.Is(err, storage.ErrNoSpace) {
+		return retry.Unavailable(fmt.Errorf("%s: bucket %q does not exist", what, s.layout.bucket))
+	}
+	return err
+}
+
 // refusal is the error of a verdict.
 func refusal(what string, v verdict, answer minio.ErrorResponse) error {
 	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, answer.Message)
@@ -229,15 +237,7 @@ func unanswered(what string, err error) error {
 	return retry.Unavailable(fmt.Errorf("%s: %w: %s", what, err, hint))
 }
 
-// errArchived says that an object must be brought back before it can be read.
-var errArchived = errors.New("it is archived")
-
 // isAbsent says that a request found nothing where it looked.
 func isAbsent(err error) bool {
 	return errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace)
-}
-
-// archived is the error of an object that must be brought back first.
-func archived(what string, due time.Time) error {
-	return retry.Wait(errors.New(what+": it is archived, and its return was asked for"), due)
 }

@@ -119,7 +119,7 @@ func (u *upload) list(ctx context.Context, each func(minio.ObjectPart)) (there b
 			return false, nil
 		}
 		if err != nil {
-			return false, translate(ctx, anUpload, "list the parts of an upload", err)
+			return false, u.s.translate(ctx, anUpload, "list the parts of an upload", err)
 		}
 		for _, p := range page.ObjectParts {
 			each(p)
@@ -179,7 +179,7 @@ func (s *Store) Sweep(ctx context.Context, space string) (ended int, err error) 
 		asked, answer := noted(ctx)
 		page, err := s.core.ListMultipartUploads(asked, bucket, prefix, key, id, "", 1000)
 		if err != nil {
-			return ended, s.lookedFor(ctx, fmt.Sprintf("list uploads of space %q", space), err)
+			return ended, s.translate(ctx, aBucket, fmt.Sprintf("list uploads of space %q", space), err)
 		}
 		if at := answer.answered(); !at.IsZero() {
 			before = at.Add(-s.cfg.Leftover)
@@ -218,7 +218,7 @@ func (u *upload) endIfOlder(ctx context.Context, before time.Time) (ended bool, 
 	if minio.ToErrorResponse(err).Code == "NoSuchUpload" {
 		return false, nil
 	}
-	return err == nil, translate(ctx, anUpload, fmt.Sprintf("end upload %s of %q", u.id, u.key), err)
+	return err == nil, u.s.translate(ctx, anUpload, fmt.Sprintf("end upload %s of %q", u.id, u.key), err)
 }
 
 // sweepRecords removes records of uploads below a prefix that are no more.
@@ -228,7 +228,7 @@ func (s *Store) sweepRecords(ctx context.Context, bucket, prefix string, before 
 	defer cancel()
 	for info := range s.core.ListObjectsIter(ctx, own, minio.ListObjectsOptions{Prefix: at + "uploads/", Recursive: true}) {
 		if info.Err != nil {
-			return s.lookedFor(ctx, "list records of uploads", info.Err)
+			return s.translate(ctx, aBucket, "list records of uploads", info.Err)
 		}
 		if !info.LastModified.Before(before) {
 			continue

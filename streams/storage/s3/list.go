@@ -34,7 +34,7 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 		}
 		for info := range s.core.ListObjectsIter(ctx, bucket, o) {
 			if info.Err != nil {
-				yield(storage.Object{}, s.lookedFor(ctx, fmt.Sprintf("list space %q", space), info.Err))
+				yield(storage.Object{}, s.translate(ctx, aBucket, fmt.Sprintf("list space %q", space), info.Err))
 				return
 			}
 			if ctx.Err() != nil {

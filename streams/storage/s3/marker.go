@@ -86,7 +86,7 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 
 func (s *Store) makeBucket(ctx context.Context, bucket string) error {
 	err := s.core.MakeBucket(ctx, bucket, minio.MakeBucketOptions{Region: s.cfg.Region})
-	return translate(ctx, aBucket, fmt.Sprintf("make bucket %q", bucket), err)
+	return s.translate(ctx, aBucket, fmt.Sprintf("make bucket %q", bucket), err)
 }
 
 // ownGet reads what is the driver's own.
@@ -95,11 +95,11 @@ func (s *Store) ownGet(ctx context.Context, name string) (text []byte, err error
 	what := fmt.Sprintf("read %s%s in bucket %q", prefix, name, bucket)
 	body, _, _, err := s.core.GetObject(ctx, bucket, prefix+name, s.getOptions())
 	if err != nil {
-		return nil, translate(ctx, anItem, what, err)
+		return nil, s.translate(ctx, anItem, what, err)
 	}
 	defer body.Close()
 	text, err = io.ReadAll(io.LimitReader(body, maxRecord))
-	return text, translate(ctx, anItem, what, err)
+	return text, s.translate(ctx, anItem, what, err)
 }
 
 // ownPut writes what is the driver's own. pairs are headers.
@@ -107,12 +107,12 @@ func (s *Store) ownPut(ctx context.Context, name string, text []byte, pairs ...s
 	bucket, prefix := s.layout.control()
 	ctx, _ = noted(ctx, pairs...)
 	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(nil, "application/json"))
-	return translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
+	return s.translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
 }
 
 func (s *Store) ownDelete(ctx context.Context, name string, pairs ...string) error {
 	bucket, prefix := s.layout.control()
 	ctx, _ = noted(ctx, pairs...)
 	err := s.core.RemoveObject(ctx, bucket, prefix+name, minio.RemoveObjectOptions{})
-	return translate(ctx, anItem, fmt.Sprintf("delete %s%s in bucket %q", prefix, name, bucket), err)
+	return s.translate(ctx, anItem, fmt.Sprintf("delete %s%s in bucket %q", prefix, name, bucket), err)
 }

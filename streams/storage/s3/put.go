@@ -168,7 +168,7 @@ func (s *Store) single(ctx context.Context, to spot, p payload, f *Facts, o mini
 	}
 	o.DisableContentSha256 = sum[digest.SHA256] != "" // or each chunk is hashed once more, to be signed
 	info, err := s.core.PutObject(ctx, to.bucket, to.key, bytes.NewReader(b), int64(len(b)), md5, sum[digest.SHA256], o)
-	return info, translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
+	return info, s.translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
 }
 
 func base64Of(hexed string) string {
@@ -228,9 +228,9 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 	if put.VersionID != "" && put.VersionID != "null" {
 		o.VersionID = put.VersionID
 	}
-	info, err := w.s.core.StatObject(ctx, w.bucket, w.key, o)
+	info, err := w.s.written(ctx, w.spot, o, named(w.space, w.item))
 	if err != nil {
-		return storage.Object{}, translate(ctx, anItem, "look at what was written: "+named(w.space, w.item), err)
+		return storage.Object{}, err
 	}
 	if info.ETag != put.ETag { // another has replaced it at once; what was written is told all the same
 		return w.replaced(put, sum.Only(append(algs, w.kept()...)...)), nil

@@ -66,7 +66,7 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	}
 	info, err := s.head(ctx, spot{bucket, key}, s.getOptions())
 	if err != nil {
-		return storage.Object{}, s.absence(ctx, space, translate(ctx, anItem, "look at "+named(space, item), err))
+		return storage.Object{}, s.absence(ctx, space, s.translate(ctx, anItem, "look at "+named(space, item), err))
 	}
 	return s.object(item, info)
 }
@@ -78,15 +78,34 @@ func (s *Store) head(ctx context.Context, at spot, o minio.GetObjectOptions) (mi
 	if err == nil || !speechless(err) {
 		return info, err
 	}
+	return info, s.reason(ctx, at, o, err)
+}
+
+// reason asks by GET why HEAD was refused.
+func (s *Store) reason(ctx context.Context, at spot, o minio.GetObjectOptions, err error) error {
 	if rerr := o.SetRange(0, 0); rerr != nil {
-		return info, err
+		return err
 	}
 	body, _, _, gerr := s.core.GetObject(ctx, at.bucket, at.key, o)
 	if gerr == nil { // it may be read and not looked at
 		body.Close()
-		return info, err
+		return err
 	}
-	return info, gerr
+	return gerr
+}
+
+// written looks at an object that has just been written. That it is not there is no fact about the item: another may have
+// deleted it at once, or it is the bucket that is not there.
+func (s *Store) written(ctx context.Context, at spot, o minio.GetObjectOptions, what string) (minio.ObjectInfo, error) {
+	what = "look at what was written: " + what
+	info, err := s.head(ctx, at, o)
+	if err != nil && isAbsent(s.translate(ctx, anItem, what, err)) {
+		err = s.reason(ctx, at, o, err)
+	}
+	if err = s.translate(ctx, anItem, what, err); isAbsent(err) {
+		return info, fmt.Errorf("%s: it is not there", what)
+	}
+	return info, err
 }
 
 func named(space, item string) string { return fmt.Sprintf("item %q in space %q", item, space) }
@@ -102,7 +121,7 @@ func (s *Store) absence(ctx context.Context, space string, err error) error {
 	if errors.Is(err, storage.ErrNotFound) {
 		return err
 	}
-	return s.lookedFor(ctx, "look for the bucket", minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket"})
+	return s.translate(ctx, aBucket, "look for the bucket", minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket"})
 }
 
 // Open implements storage.Store.
@@ -184,7 +203,7 @@ func (s *Store) piece(ctx context.Context, of spot, version string, c cut) (io.R
 	}
 	body, info, header, err := s.core.GetObject(ctx, of.bucket, of.key, o)
 	if err != nil {
-		return nil, info, translate(ctx, anItem, "read", err)
+		return nil, info, s.translate(ctx, anItem, "read", err)
 	}
 	told := header.Get("Content-Range")
 	if told == "" && c.at == 0 {
@@ -214,5 +233,9 @@ func (s *Store) notRead(ctx context.Context, ref storage.Ref, err error) error {
 	if isAbsent(err) {
 		return s.absence(ctx, ref.Space, err)
 	}
-	return s.bringBack(ctx, ref, err)
+	bucket, key, lerr := s.layout.item(ref.Space, ref.Item)
+	if lerr != nil {
+		return lerr
+	}
+	return s.bringBack(ctx, "read "+named(ref.Space, ref.Item), spot{bucket, key}, ref.Version, err)
 }

@@ -50,7 +50,7 @@ func (s *Store) begin(ctx context.Context, to spot, with heading) (*upload, erro
 		err = errAlien
 	}
 	if err != nil {
-		return nil, translate(ctx, anUpload, "begin an upload in parts", err)
+		return nil, s.translate(ctx, anUpload, "begin an upload in parts", err)
 	}
 	s.work(id, true)
 	return &upload{s: s, spot: to, id: id, facts: f, parts: map[int]minio.CompletePart{}}, nil
@@ -72,7 +72,7 @@ func (u *upload) send(ctx context.Context, n int, b []byte) error {
 	_, err = partTries.Do(ctx, func() error {
 		p, err := u.put(ctx, n, b, sum)
 		if err != nil {
-			return translate(ctx, anUpload, fmt.Sprintf("put part %d", n), err)
+			return u.s.translate(ctx, anUpload, fmt.Sprintf("put part %d", n), err)
 		}
 		if u.proves(p, sum) == digest.Disagree {
 			return fmt.Errorf("put part %d: the service keeps other bytes than it was sent", n)
@@ -143,7 +143,7 @@ func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (min
 	for n, doubt := 1, false; ; n++ {
 		info, err := u.s.core.CompleteMultipartUpload(ctx, u.bucket, u.key, u.id, parts, o)
 		gone := minio.ToErrorResponse(err).Code == "NoSuchUpload"
-		err = translate(ctx, anUpload, "complete an upload in parts", err)
+		err = u.s.translate(ctx, anUpload, "complete an upload in parts", err)
 		if doubt = doubt || err != nil && unclear(err); err == nil || !doubt || ctx.Err() != nil {
 			return info, answer, err
 		}
@@ -244,9 +244,10 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 		_, _ = w.h.Write(p.bytes)
 		retry.Alive(ctx)
 		turns <- struct{}{}
+		this := p
 		all.Go(func() {
-			defer func() { p.free(); <-turns }()
-			if err := u.send(ctx, n, p.bytes); err != nil {
+			defer func() { this.free(); <-turns }()
+			if err := u.send(ctx, n, this.bytes); err != nil {
 				cancel(err)
 			}
 		})
