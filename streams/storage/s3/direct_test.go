@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"context"
 	"net/http"
 	"testing"
 
@@ -30,6 +31,9 @@ type script struct {
 func (s *script) hook(w http.ResponseWriter, r *http.Request) bool {
 	return s.on && s.answer != nil && s.answer(w, r)
 }
+
+// noTest is the context of what happens while a test reads.
+var noTest = context.Background()
 
 // hangUp ends a connection without an answer.
 func hangUp() { panic(http.ErrAbortHandler) }

@@ -80,8 +80,8 @@ func (b *steady) broke(err error) {
 	switch {
 	case b.ctx.Err() != nil:
 		b.err = context.Cause(b.ctx)
-	case errors.Is(err, storage.ErrNotFound): // what is read was there
-		b.err = fmt.Errorf("%s: it is gone: %w", b.what, storage.ErrChanged)
+	case errors.Is(err, storage.ErrNotFound), errors.Is(err, storage.ErrRange): // what is read was there, and was longer
+		b.err = fmt.Errorf("%s: it is gone, or shorter: %w", b.what, storage.ErrChanged)
 	case !unclear(err) || b.tries >= readTries.Attempts:
 		b.err = fmt.Errorf("%s: %w", b.what, err)
 	}

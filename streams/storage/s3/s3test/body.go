@@ -65,6 +65,9 @@ func (o *object) write(w io.Writer, at, n int64) {
 	}
 }
 
+// CRC64 is the x-amz-checksum-crc64nvme of bytes.
+func CRC64(b []byte) string { return crc64(b) }
+
 // crc64 is the checksum of all of it.
 func (o *object) crc64() string {
 	h := crc64nvme.New()
