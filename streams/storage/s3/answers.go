@@ -56,6 +56,8 @@ func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
 		return alien()
 	case ok && name == "Error":
 		resp.StatusCode, resp.Status = http.StatusInternalServerError, "500 error within a success"
+	case ok && req.URL.Query().Has("list-type") && name != "ListBucketResult":
+		return alien()
 	case ok && (req.Method != http.MethodGet || strings.HasSuffix(name, "Result")):
 	case ok && slices.Contains([]string{"LocationConstraint", "VersioningConfiguration"}, name):
 	case !ok && name == "Error":

@@ -54,7 +54,8 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 		lookup = minio.BucketLookupPath
 	}
 	core, err := minio.NewCore(u.Host, &minio.Options{
-		Creds: who, Secure: u.Scheme == "https", Transport: s.wire(transport, who, lookup == minio.BucketLookupPath), Region: s.cfg.Region, BucketLookup: lookup, MaxRetries: 1,
+		Creds: who, Secure: u.Scheme == "https", Transport: s.wire(transport, who, lookup == minio.BucketLookupPath),
+		Region: s.cfg.Region, BucketLookup: lookup, MaxRetries: 1,
 	})
 	if err != nil {
 		return nil, err

@@ -41,6 +41,9 @@ func never(is error) verdict { return verdict{is, retry.ClassPermanent, ""} }
 
 // judge says what an HTTP status and S3's error code mean. Of what it does not know it says that it may pass.
 func judge(about subject, status int, code string) verdict {
+	if status == 0 && code == "NotImplemented" && about == aBucket { // the client's own word for a listing that does not say how to go on
+		return verdict{is: storage.ErrListing}
+	}
 	if v, ok := byCode(about, code); ok {
 		return v
 	}

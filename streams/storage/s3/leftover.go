@@ -100,13 +100,14 @@ func (s *Store) left(ctx context.Context, to spot, name string) (*upload, error)
 // readRecord returns an empty record where there is none that can be read.
 func (s *Store) readRecord(ctx context.Context, name string) (r uploadRecord, err error) {
 	text, err := s.ownGet(ctx, name)
-	switch {
-	case isAbsent(err):
-		return r, nil
-	case err != nil:
+	if err != nil {
+		if isAbsent(err) {
+			err = nil
+		}
 		return r, err
-	case json.Unmarshal(text, &r) != nil:
-		return uploadRecord{}, nil
+	}
+	if json.Unmarshal(text, &r) != nil {
+		r = uploadRecord{}
 	}
 	return r, nil
 }

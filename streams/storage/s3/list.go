@@ -43,7 +43,11 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 			if o.WithVersions && (!info.IsLatest || info.IsDeleteMarker) {
 				continue
 			}
-			item := strings.TrimPrefix(info.Key, prefix)
+			item, ok := strings.CutPrefix(info.Key, prefix)
+			if !ok {
+				yield(storage.Object{}, fmt.Errorf("list space %q: key %q is not below %q: %w", space, info.Key, prefix, storage.ErrListing))
+				return
+			}
 			if item == after && after != "" {
 				continue // some services begin with it
 			}

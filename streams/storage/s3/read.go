@@ -185,7 +185,8 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 	if left <= first {
 		return head, o, nil
 	}
-	return newPieces(ctx, head, cut{r.Offset + first, left - first, s.cfg.PartBytes, s.cfg.Parallel}, func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
+	rest := cut{r.Offset + first, left - first, s.cfg.PartBytes, s.cfg.Parallel}
+	return newPieces(ctx, head, rest, func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
 		return &steady{ctx: ctx, at: from, left: n, open: again, what: what}, nil
 	}), o, nil
 }

@@ -62,7 +62,10 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 			if info.Err != nil {
 				return nil, s.translate(ctx, aBucket, fmt.Sprintf("list spaces in bucket %q", bucket), info.Err)
 			}
-			piece := strings.TrimPrefix(info.Key, at)
+			piece, ok := strings.CutPrefix(info.Key, at)
+			if !ok {
+				return nil, fmt.Errorf("list spaces in bucket %q: key %q is not below %q: %w", bucket, info.Key, at, storage.ErrListing)
+			}
 			switch name, ok := unescape(strings.TrimSuffix(piece, "/")); {
 			case info.Key == own:
 			case at == s.layout.prefix && !strings.HasSuffix(piece, "/"):

@@ -92,7 +92,9 @@ func mayPass(err error) bool {
 	if retry.ClassOf(err) != retry.Transient {
 		return false
 	}
-	for _, fact := range []error{storage.ErrNotFound, storage.ErrNoSpace, storage.ErrChanged, storage.ErrExists, storage.ErrRange, storage.ErrSlowDown, errArchived} {
+	for _, fact := range []error{
+		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrChanged, storage.ErrExists, storage.ErrRange, storage.ErrListing, storage.ErrSlowDown, errArchived,
+	} {
 		if errors.Is(err, fact) {
 			return false
 		}
