@@ -38,10 +38,23 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 	}
 	// What the copy is of is pinned by its ETag, whether or not the caller has a condition.
 	at := spot{bucket, key}
-	if err := s.copy(ctx, source{at, o}, at, &heading{meta, contentType}, nil); err != nil {
+	err = s.copy(ctx, source{at, o}, at, &heading{meta, contentType}, nil)
+	if errors.Is(err, errArchived) { // its return would cost more than its properties are worth
+		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %w, and the service copies it to do so: %w", what, errArchived, storage.ErrUnsupported))
+	}
+	if err != nil {
 		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
 	}
-	return s.Stat(ctx, space, item)
+	return s.now(ctx, at, item)
+}
+
+// now tells what an item is that has just been written.
+func (s *Store) now(ctx context.Context, at spot, item string) (storage.Object, error) {
+	info, err := s.written(ctx, at, s.getOptions(), fmt.Sprintf("item %q", item))
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return s.object(item, info)
 }
 
 // A source is an object that the service copies.
@@ -76,7 +89,7 @@ func (s *Store) copy(ctx context.Context, from source, to spot, with *heading, p
 	}
 	ctx, _ = noted(ctx, pairs...)
 	_, err := s.core.CopyObject(ctx, from.bucket, from.key, to.bucket, to.key, h, minio.CopySrcOptions{}, minio.PutObjectOptions{})
-	return translate(ctx, anItem, "copy", err)
+	return s.translate(ctx, anItem, "copy", err)
 }
 
 // copyParts copies what is larger than one request may.
@@ -94,24 +107,32 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot, with *headi
 	defer func() {
 		if err != nil {
 			u.abort(ctx)
+		} else {
+			u.done(ctx)
 		}
 	}()
 	size := partSize(1<<30, from.o.Size)
 	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
 	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
-		p, err := s.core.CopyObjectPart(ctx, from.bucket, from.key, to.bucket, to.key, u.id, n, at, min(size, from.o.Size-at), match)
+		_, err := partTries.Do(ctx, func() error {
+			p, err := s.core.CopyObjectPart(ctx, from.bucket, from.key, to.bucket, to.key, u.id, n, at, min(size, from.o.Size-at), match)
+			u.parts[n] = p
+			return s.translate(ctx, anUpload, fmt.Sprintf("copy part %d", n), err)
+		}, nil)
 		if err != nil {
-			return translate(ctx, anUpload, fmt.Sprintf("copy part %d", n), err)
+			return err
 		}
-		u.parts[n] = p
 		retry.Alive(ctx)
 	}
 	if !u.facts.Complete {
 		pairs = nil
 	}
-	_, _, err = u.complete(ctx, pairs...)
+	_, _, err = u.complete(ctx, nil, unfound, pairs...)
 	return err
 }
+
+// unfound is for an upload of which nobody knows the bytes.
+func unfound() (minio.UploadInfo, bool) { return minio.UploadInfo{}, false }
 
 // keep copies what is there out of the way, where the bucket does not keep it by itself.
 func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) error {
@@ -124,8 +145,9 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 	}
 	bucket, prefix := s.layout.control()
 	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format("20060102T150405.000000000Z"), o.ETag)
+	what := "keep what was there of " + named(space, item)
 	if err := s.copy(ctx, source{spot{from, key}, o}, spot{bucket, name}, nil, nil); err != nil {
-		return fmt.Errorf("keep what was there of %s: %w", named(space, item), err)
+		return s.bringBack(ctx, what, spot{from, key}, o.Version, fmt.Errorf("%s: %w", what, err))
 	}
 	return nil
 }
@@ -167,7 +189,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, d storage.Delete
 		when = []string{"If-Match", `"` + o.ETag + `"`}
 	}
 	ctx, answer := noted(ctx, when...)
-	err = translate(ctx, anItem, what, s.core.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{}))
+	err = s.translate(ctx, anItem, what, s.core.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{}))
 	if err != nil {
 		return storage.Deleted{}, err
 	}
@@ -233,42 +255,12 @@ func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.P
 	}
 	if err := s.copy(ctx, p.source, spot{bucket, key}, &heading{meta, contentType}, when); err != nil {
 		w := &write{s: s, space: space, item: item, o: o, when: when, what: what}
-		return storage.Copied{}, w.lost(ctx, fmt.Errorf("%s: %w", what, err))
+		return storage.Copied{}, w.lost(ctx, s.bringBack(ctx, what, p.spot, p.o.Version, fmt.Errorf("%s: %w", what, err)))
 	}
-	made, err := s.Stat(ctx, space, item)
+	made, err := s.now(ctx, spot{bucket, key}, item)
 	if err != nil {
 		return storage.Copied{}, err
 	}
 	made.Digests = nil // nobody has read it
 	return storage.Copied{Object: made, How: "CopyObject"}, nil
-}
-
-// restoring is how long it is waited before an archived object is looked at again.
-const restoring = time.Hour
-
-// bringBack asks for the return of an object that cannot be read because it is archived; any other error is returned as it is.
-func (s *Store) bringBack(ctx context.Context, ref storage.Ref, err error) error {
-	if !errors.Is(err, errArchived) {
-		return err
-	}
-	what := "read " + named(ref.Space, ref.Item)
-	if !s.cfg.Restore {
-		return retry.Permanent(fmt.Errorf("%s: it is archived, and restore is not allowed: %w", what, storage.ErrUnsupported))
-	}
-	bucket, key, err := s.place(ref.Space, ref.Item)
-	if err != nil {
-		return err
-	}
-	var req minio.RestoreRequest
-	req.SetDays(s.cfg.RestoreDays)
-	req.SetGlacierJobParameters(minio.GlacierJobParameters{Tier: minio.TierType(s.cfg.RestoreTier)})
-	rerr := s.core.RestoreObject(ctx, bucket, key, "", req)
-	var again minio.ErrorResponse
-	if errors.As(rerr, &again) && again.Code == "RestoreAlreadyInProgress" {
-		rerr = nil
-	}
-	if rerr != nil {
-		return translate(ctx, anItem, what+": ask for its return", rerr)
-	}
-	return archived(what, s.cfg.Now().Add(restoring))
 }

@@ -1,7 +1,6 @@
 package s3
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -56,7 +54,8 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 		lookup = minio.BucketLookupPath
 	}
 	core, err := minio.NewCore(u.Host, &minio.Options{
-		Creds: who, Secure: u.Scheme == "https", Transport: &wire{transport}, Region: s.cfg.Region, BucketLookup: lookup, MaxRetries: 1,
+		Creds: who, Secure: u.Scheme == "https", Transport: s.wire(transport, who, lookup == minio.BucketLookupPath),
+		Region: s.cfg.Region, BucketLookup: lookup, MaxRetries: 1,
 	})
 	if err != nil {
 		return nil, err
@@ -94,54 +93,4 @@ func (s *Store) transport() (*http.Transport, error) {
 		t.Proxy = http.ProxyURL(proxy)
 	}
 	return t, nil
-}
-
-// A note goes with a request: headers that the client has no option for, and what the answer said.
-type note struct {
-	send http.Header // none of x-amz-, which would have to be signed
-
-	mu   sync.Mutex
-	date time.Time // of the answer, by the service's clock
-}
-
-type noteKey struct{}
-
-// noted returns a context whose requests carry headers, in pairs, and whose answers are noted.
-func noted(ctx context.Context, pairs ...string) (context.Context, *note) {
-	n := &note{send: http.Header{}}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		n.send.Set(pairs[i], pairs[i+1])
-	}
-	return context.WithValue(ctx, noteKey{}, n), n
-}
-
-func (n *note) answered() time.Time {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.date
-}
-
-// A wire adds notes to requests.
-type wire struct{ next http.RoundTripper }
-
-func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
-	n, ok := req.Context().Value(noteKey{}).(*note)
-	if !ok {
-		return w.next.RoundTrip(req)
-	}
-	if len(n.send) > 0 {
-		req = req.Clone(req.Context())
-		for k, v := range n.send {
-			req.Header[k] = v
-		}
-	}
-	resp, err := w.next.RoundTrip(req)
-	if err == nil {
-		if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-			n.mu.Lock()
-			n.date = at
-			n.mu.Unlock()
-		}
-	}
-	return resp, err
 }

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 
@@ -43,6 +42,9 @@ func never(is error) verdict { return verdict{is, retry.ClassPermanent, ""} }
 
 // judge says what an HTTP status and S3's error code mean. Of what it does not know it says that it may pass.
 func judge(about subject, status int, code string) verdict {
+	if status == 0 && code == "NotImplemented" && about == aBucket { // the client's own word for a listing that does not say how to go on
+		return verdict{is: storage.ErrListing}
+	}
 	if v, ok := byCode(about, code); ok {
 		return v
 	}
@@ -172,6 +174,16 @@ func translate(ctx context.Context, about subject, what string, err error) error
 	return refusal(what, judge(about, answer.StatusCode, answer.Code), answer)
 }
 
+// translate is that, in a store whose spaces are all in one bucket: a bucket that is not there is no space that is absent.
+func (s *Store) translate(ctx context.Context, about subject, what string, err error) error {
+	err = translate(ctx, about, what, err)
+	if s.layout.bucket != "" && errors.Is(err, storage.ErrNoSpace) {
+		return retry.Unavailable(fmt.Errorf("%s: bucket %q does not exist at %s: make it, or see bucket, endpoint and region",
+			what, s.layout.bucket, s.cfg.Endpoint))
+	}
+	return err
+}
+
 // refusal is the error of a verdict.
 func refusal(what string, v verdict, answer minio.ErrorResponse) error {
 	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, clip(answer.Message))
@@ -185,6 +197,7 @@ func refusal(what string, v verdict, answer minio.ErrorResponse) error {
 	if v.is != nil {
 		err = fmt.Errorf("%s: %w (%s)", what, v.is, said)
 	}
+	err = &refused{err, answer.StatusCode}
 	switch v.class {
 	case retry.ClassPermanent:
 		return retry.Permanent(err)
@@ -204,6 +217,20 @@ func clip(message string) string {
 	return message
 }
 
+// refused is the error of an answer of S3's kind.
+type refused struct {
+	error
+	status int
+}
+
+func (r *refused) Unwrap() error { return r.error }
+
+// unclear says that an error does not tell whether what was asked for has been done, nor anything else.
+func unclear(err error) bool {
+	var r *refused
+	return mayPass(err) && (!errors.As(err, &r) || r.status >= 500 || r.status == 0)
+}
+
 // unanswered is the error of a request to which nobody of S3's kind has answered.
 func unanswered(what string, err error) error {
 	var (
@@ -217,6 +244,8 @@ func unanswered(what string, err error) error {
 	)
 	var hint string
 	switch {
+	case errors.Is(err, errAlien):
+		hint = "see the endpoint"
 	case errors.As(err, &syntax):
 		hint = "what answers at the endpoint does not speak S3"
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid):
@@ -233,18 +262,10 @@ func unanswered(what string, err error) error {
 	return retry.Unavailable(fmt.Errorf("%s: %w: %s", what, err, hint))
 }
 
-// errArchived says that an object must be brought back before it can be read.
-var errArchived = errors.New("it is archived")
-
 // errArgument says that something about a request is no value of its kind: a version's id, where one is asked for.
 var errArgument = errors.New("it takes an argument for none")
 
 // isAbsent says that a request found nothing where it looked.
 func isAbsent(err error) bool {
 	return errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace)
-}
-
-// archived is the error of an object that must be brought back first.
-func archived(what string, due time.Time) error {
-	return retry.Wait(errors.New(what+": it is archived, and its return was asked for"), due)
 }

@@ -78,6 +78,7 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := answering(t, func(w http.ResponseWriter, r *http.Request) {
 				if !strings.HasSuffix(r.URL.Path, "/item") {
+					w.Header().Set("ETag", `"e"`)
 					w.Header().Set("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
 					_, _ = io.WriteString(w, "{}") // the space is there
 					return

@@ -23,7 +23,7 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 			yield(storage.Object{}, err)
 			return
 		}
-		ctx, cancel := context.WithCancel(ctx)
+		ctx, cancel := context.WithCancel(listed(ctx))
 		defer cancel()
 		o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: s.facts.Load().Versions}
 		if after != "" {
@@ -33,25 +33,31 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 			o.Set("x-amz-request-payer", "requester")
 		}
 		var last minio.ObjectInfo
+		begun := after == ""
 		for info := range s.core.ListObjectsIter(ctx, bucket, o) {
 			if info.Err != nil {
-				yield(storage.Object{}, s.lookedFor(ctx, fmt.Sprintf("list space %q", space), info.Err))
+				yield(storage.Object{}, s.translate(ctx, aBucket, fmt.Sprintf("list space %q", space), info.Err))
 				return
 			}
 			if ctx.Err() != nil {
 				break
 			}
-			if info.Key == last.Key && info.VersionID == last.VersionID && last.Key != "" {
+			if o.WithVersions && info.Key == last.Key && info.VersionID == last.VersionID {
 				continue // versitygw begins a page of versions with the end of the one before
 			}
 			last = info
 			if o.WithVersions && (!info.IsLatest || info.IsDeleteMarker) {
 				continue
 			}
-			item := strings.TrimPrefix(info.Key, prefix)
-			if item <= after {
-				continue // some services begin with it
+			item, ok := strings.CutPrefix(info.Key, prefix)
+			if !ok {
+				yield(storage.Object{}, fmt.Errorf("list space %q: key %q is not below %q: %w", space, info.Key, prefix, storage.ErrListing))
+				return
 			}
+			if !begun && item <= after {
+				continue // some services begin with it, or cannot begin there
+			}
+			begun = true
 			if err := storage.CheckItem(item); err != nil {
 				s.cfg.Skipped(info.Key, err.Error())
 				continue

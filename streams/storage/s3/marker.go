@@ -27,8 +27,6 @@ const maxRecord = 1 << 20
 func (s *Store) Marker(ctx context.Context) error {
 	m, err := s.readMarker(ctx)
 	switch {
-	case s.bucketless(err):
-		return s.noBucket()
 	case isAbsent(err):
 		return fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrNoMarker)
 	case err != nil:
@@ -59,9 +57,6 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 		return retry.Permanent(storage.ErrReadOnly)
 	}
 	m, err := s.readMarker(ctx)
-	if s.bucketless(err) {
-		return s.noBucket()
-	}
 	if err != nil && !isAbsent(err) {
 		return err
 	}
@@ -89,19 +84,9 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	return nil
 }
 
-// bucketless says that the bucket of all spaces is not there: a person makes it.
-func (s *Store) bucketless(err error) bool {
-	return s.layout.bucket != "" && errors.Is(err, storage.ErrNoSpace)
-}
-
-func (s *Store) noBucket() error {
-	return retry.Unavailable(fmt.Errorf("store %q: bucket %q does not exist at %s: make it, or see bucket, endpoint and region",
-		s.cfg.ID, s.layout.bucket, s.cfg.Endpoint))
-}
-
 func (s *Store) makeBucket(ctx context.Context, bucket string) error {
 	err := s.core.MakeBucket(ctx, bucket, minio.MakeBucketOptions{Region: s.cfg.Region})
-	return translate(ctx, aBucket, fmt.Sprintf("make bucket %q", bucket), err)
+	return s.translate(ctx, aBucket, fmt.Sprintf("make bucket %q", bucket), err)
 }
 
 // ownGet reads what is the driver's own.
@@ -110,11 +95,11 @@ func (s *Store) ownGet(ctx context.Context, name string) (text []byte, err error
 	what := fmt.Sprintf("read %s%s in bucket %q", prefix, name, bucket)
 	body, _, _, err := s.core.GetObject(ctx, bucket, prefix+name, s.getOptions())
 	if err != nil {
-		return nil, translate(ctx, anItem, what, err)
+		return nil, s.translate(ctx, anItem, what, err)
 	}
 	defer body.Close()
 	text, err = io.ReadAll(io.LimitReader(body, maxRecord))
-	return text, translate(ctx, anItem, what, err)
+	return text, s.translate(ctx, anItem, what, err)
 }
 
 // ownPut writes what is the driver's own. pairs are headers.
@@ -122,12 +107,12 @@ func (s *Store) ownPut(ctx context.Context, name string, text []byte, pairs ...s
 	bucket, prefix := s.layout.control()
 	ctx, _ = noted(ctx, pairs...)
 	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(nil, "application/json"))
-	return translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
+	return s.translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
 }
 
 func (s *Store) ownDelete(ctx context.Context, name string, pairs ...string) error {
 	bucket, prefix := s.layout.control()
 	ctx, _ = noted(ctx, pairs...)
 	err := s.core.RemoveObject(ctx, bucket, prefix+name, minio.RemoveObjectOptions{})
-	return translate(ctx, anItem, fmt.Sprintf("delete %s%s in bucket %q", prefix, name, bucket), err)
+	return s.translate(ctx, anItem, fmt.Sprintf("delete %s%s in bucket %q", prefix, name, bucket), err)
 }

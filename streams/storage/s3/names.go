@@ -152,7 +152,7 @@ func (s *Store) probeKeys(ctx context.Context, f *Facts, name string) error {
 	keys := 0
 	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix + name, Recursive: true}) {
 		if info.Err != nil {
-			return s.lookedFor(ctx, fmt.Sprintf("list bucket %q", bucket), info.Err)
+			return s.translate(ctx, aBucket, fmt.Sprintf("list bucket %q", bucket), info.Err)
 		}
 		keys++
 	}

@@ -27,10 +27,10 @@ type piece struct {
 
 var errClosed = errors.New("body is closed")
 
-// A cut is how what is left is read: size bytes at a time, so many side by side.
+// A cut is how what is left from at on is read: size bytes at a time, so many side by side.
 type cut struct {
-	left, size int64
-	parallel   int
+	at, left, size int64
+	parallel       int
 }
 
 // An opener opens n bytes from at on.
@@ -38,7 +38,7 @@ type opener func(ctx context.Context, at, n int64) (io.ReadCloser, error)
 
 // newPieces has what comes after first fetched.
 func newPieces(ctx context.Context, first io.ReadCloser, c cut, open opener) *pieces {
-	left, size, parallel := c.left, c.size, c.parallel
+	size, parallel, end := c.size, c.parallel, c.at+c.left
 	ctx, cancel := context.WithCancel(ctx)
 	p := &pieces{first: first, next: make(chan chan piece, parallel), free: make(chan []byte, parallel), cancel: cancel}
 	for range parallel {
@@ -46,8 +46,8 @@ func newPieces(ctx context.Context, first io.ReadCloser, c cut, open opener) *pi
 	}
 	p.all.Go(func() {
 		defer close(p.next)
-		for at := int64(0); at < left; at += size {
-			n := min(size, left-at)
+		for at := c.at; at < end; at += size {
+			n := min(size, end-at)
 			var room []byte
 			select {
 			case <-ctx.Done():

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/minio/minio-go/v7"
-
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -67,7 +65,7 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 	}
 	errs = append(errs, s.probeRaces(ctx, f, name), s.probeKeys(ctx, f, name), s.probeSums(ctx, f, spot{bucket, prefix + name}))
 	v, err := s.core.GetBucketVersioning(ctx, bucket)
-	if err = translate(ctx, aBucket, "ask whether the bucket has versions", err); err != nil && !errors.Is(err, storage.ErrUnsupported) {
+	if err = s.translate(ctx, aBucket, "ask whether the bucket has versions", err); err != nil && !errors.Is(err, storage.ErrUnsupported) {
 		errs = append(errs, err)
 	}
 	f.Versions = s.layout.bucket != "" && v.Enabled()
@@ -87,7 +85,7 @@ func (s *Store) completeOver(ctx context.Context, at spot) error {
 	if err := up.send(ctx, 1, []byte("3")); err != nil {
 		return err
 	}
-	_, _, err = up.complete(ctx, "If-None-Match", "*")
+	_, _, err = up.complete(ctx, nil, unfound, "If-None-Match", "*")
 	return err
 }
 
@@ -186,9 +184,11 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 		if err != nil {
 			return err
 		}
-		stat, err := s.core.StatObject(ctx, at.bucket, at.key, minio.StatObjectOptions{Checksum: true})
+		o := s.getOptions()
+		o.Checksum = true
+		stat, err := s.written(ctx, at, o, "what was tried")
 		if err != nil {
-			return translate(ctx, anItem, "look at what was tried", err)
+			return err
 		}
 		*try.fact = stat.Headers.Get(try.header) == base64Of(try.want)
 		if try.want == "" {

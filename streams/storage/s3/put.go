@@ -23,9 +23,6 @@ import (
 func (s *Store) putOptions(meta map[string]string, contentType string) minio.PutObjectOptions {
 	o := minio.PutObjectOptions{UserMetadata: map[string]string{}, ContentType: contentType, StorageClass: s.cfg.StorageClass}
 	maps.Copy(o.UserMetadata, meta)
-	if s.cfg.RequesterPays {
-		o.UserMetadata["x-amz-request-payer"] = "requester"
-	}
 	switch s.cfg.Encryption {
 	case "AES256":
 		o.ServerSideEncryption = encrypt.NewSSE()
@@ -46,6 +43,9 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	}
 	if o.Size > maxObject {
 		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", named(space, item), o.Size, storage.ErrTooLarge))
+	}
+	if _, _, err := encode(o.Properties, nil, 0); err != nil { // before anything is read or kept
+		return storage.Object{}, fmt.Errorf("write %s: %w", named(space, item), err)
 	}
 	if err := s.must(ctx, space); err != nil {
 		return storage.Object{}, err
@@ -118,7 +118,28 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	}
 	ctx, w.answer = noted(ctx, w.when...)
 	info, err := w.s.single(ctx, w.spot, payload{part.bytes[:n], w.h.Sum()}, w.s.facts.Load(), w.s.putOptions(meta, contentType))
+	if err != nil && unclear(err) && ctx.Err() == nil {
+		if there, ok := w.found(ctx); ok {
+			return there, sum, nil
+		}
+		err = fmt.Errorf("%w (whether it is stored is not known)", err)
+	}
 	return info, sum, err
+}
+
+// found looks whether a write whose success was not reported is there after all: an object that has these very bytes, by
+// what the service tells of them, and these properties.
+func (w *write) found(ctx context.Context) (minio.UploadInfo, bool) {
+	info, err := w.s.head(ctx, w.spot, w.s.getOptions())
+	if err != nil || info.Size != w.h.Size() || info.ETag == "" {
+		return minio.UploadInfo{}, false
+	}
+	o, err := w.s.object(w.item, info)
+	if err != nil || o.Digests.Compare(w.h.Sum()) != digest.Agree || o.Properties.MediaType != w.o.Properties.MediaType ||
+		!maps.Equal(o.Properties.User, w.o.Properties.User) {
+		return minio.UploadInfo{}, false
+	}
+	return minio.UploadInfo{ETag: info.ETag, VersionID: info.VersionID}, true
 }
 
 // kept are the algorithms whose digests go into the metadata.
@@ -151,7 +172,7 @@ func (s *Store) single(ctx context.Context, to spot, p payload, f *Facts, o mini
 	}
 	o.DisableContentSha256 = sum[digest.SHA256] != "" // or each chunk is hashed once more, to be signed
 	info, err := s.core.PutObject(ctx, to.bucket, to.key, bytes.NewReader(b), int64(len(b)), md5, sum[digest.SHA256], o)
-	return info, translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
+	return info, s.translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
 }
 
 func base64Of(hexed string) string {
@@ -216,11 +237,11 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 	if put.VersionID != "" && put.VersionID != "null" {
 		o.VersionID = put.VersionID
 	}
-	info, err := w.s.core.StatObject(ctx, w.bucket, w.key, o)
-	if err = translate(ctx, anItem, "look at what was written: "+named(w.space, w.item), err); err != nil && !isAbsent(err) {
+	info, err := w.s.written(ctx, w.spot, o, named(w.space, w.item))
+	if err != nil {
 		return storage.Object{}, err
 	}
-	if err != nil || info.ETag != put.ETag { // another has replaced or deleted it at once; what was written is told all the same
+	if info.ETag != put.ETag { // another has replaced it at once; what was written is told all the same
 		return w.replaced(put, sum.Only(append(algs, w.kept()...)...)), nil
 	}
 	if info.Size != w.h.Size() {
@@ -269,7 +290,7 @@ func (s *Store) part(ctx context.Context, size int64) (part, error) {
 	return part{(*room)[:size], func() { s.bufs.Put(room); <-s.parts }}, nil
 }
 
-// partSize is how large parts are, so that there are no more than S3 takes, or as large as all where that is less.
+// partSize is how large the first part is: so that there are no more than S3 takes, or as large as all where that is less.
 func partSize(usual, size int64) int64 {
 	switch {
 	case size < 0:
@@ -279,6 +300,15 @@ func partSize(usual, size int64) int64 {
 	}
 	const mib = 1 << 20
 	return max(usual, (size/maxParts+mib)/mib*mib)
+}
+
+// partOf is how large part n is, where the first has so many bytes. Of what nobody knows the size of, parts grow: the
+// first thousand is small, and 10,000 parts are no less than the largest object.
+func partOf(n int, first, size int64) int64 {
+	if size >= 0 {
+		return first
+	}
+	return min(first<<min((n-1)/1000, 9), maxSingle>>1)
 }
 
 // read fills b, unless r ends before.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -46,6 +45,9 @@ func version(info minio.ObjectInfo) string {
 
 // object returns what the service tells of an item.
 func (s *Store) object(item string, info minio.ObjectInfo) (storage.Object, error) {
+	if info.ETag == "" {
+		return storage.Object{}, alien(fmt.Sprintf("look at item %q: it has no ETag", item))
+	}
 	p, beside, err := decode(info)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
@@ -62,11 +64,48 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if err != nil {
 		return storage.Object{}, err
 	}
-	info, err := s.core.StatObject(ctx, bucket, key, s.getOptions())
+	info, err := s.head(ctx, spot{bucket, key}, s.getOptions())
 	if err != nil {
-		return storage.Object{}, s.absence(ctx, space, translate(ctx, anItem, "look at "+named(space, item), err))
+		return storage.Object{}, s.absence(ctx, space, s.translate(ctx, anItem, "look at "+named(space, item), err))
 	}
 	return s.object(item, info)
+}
+
+// head asks for what is told of an object. An answer that has no body and does not say what it means is asked for once
+// more, with one.
+func (s *Store) head(ctx context.Context, at spot, o minio.GetObjectOptions) (minio.ObjectInfo, error) {
+	info, err := s.core.StatObject(ctx, at.bucket, at.key, o)
+	if err == nil || !speechless(err) {
+		return info, err
+	}
+	return info, s.reason(ctx, at, o, err)
+}
+
+// reason asks by GET why HEAD was refused.
+func (s *Store) reason(ctx context.Context, at spot, o minio.GetObjectOptions, err error) error {
+	if rerr := o.SetRange(0, 0); rerr != nil {
+		return err
+	}
+	body, _, _, gerr := s.core.GetObject(ctx, at.bucket, at.key, o)
+	if gerr == nil { // it may be read and not looked at
+		body.Close()
+		return err
+	}
+	return gerr
+}
+
+// written looks at an object that has just been written. That it is not there is no fact about the item: another may have
+// deleted it at once, or it is the bucket that is not there.
+func (s *Store) written(ctx context.Context, at spot, o minio.GetObjectOptions, what string) (minio.ObjectInfo, error) {
+	what = "look at what was written: " + what
+	info, err := s.head(ctx, at, o)
+	if err != nil && isAbsent(s.translate(ctx, anItem, what, err)) {
+		err = s.reason(ctx, at, o, err)
+	}
+	if err = s.translate(ctx, anItem, what, err); isAbsent(err) {
+		return info, fmt.Errorf("%s: it is not there", what)
+	}
+	return info, err
 }
 
 func named(space, item string) string { return fmt.Sprintf("item %q in space %q", item, space) }
@@ -82,7 +121,7 @@ func (s *Store) absence(ctx context.Context, space string, err error) error {
 	if errors.Is(err, storage.ErrNotFound) {
 		return err
 	}
-	return s.lookedFor(ctx, "look for the bucket", minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket"})
+	return s.translate(ctx, aBucket, "look for the bucket", minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket"})
 }
 
 // Open implements storage.Store.
@@ -113,65 +152,73 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	what := "open " + named(ref.Space, ref.Item)
+	what, at := "open "+named(ref.Space, ref.Item), spot{bucket, key}
 	first := s.cfg.PartBytes
 	if r.Length >= 0 {
 		first = min(first, max(r.Length, 1))
 	}
-	body, info, err := s.piece(ctx, spot{bucket, key}, ref.Version, r.Offset, first)
+	body, info, err := s.piece(ctx, at, ref.Version, cut{at: r.Offset, left: first})
 	if errors.Is(err, storage.ErrRange) && r.Offset == 0 { // it is empty
-		o := s.getOptions()
-		if err := pin(&o, ref.Version); err != nil {
-			return nil, storage.Object{}, retry.Permanent(err)
-		}
-		body, info, _, err = s.core.GetObject(ctx, bucket, key, o)
-		err = translate(ctx, anItem, what, err)
+		body, info, err = s.piece(ctx, at, ref.Version, cut{left: -1})
 	}
 	if err != nil {
 		return nil, storage.Object{}, s.notRead(ctx, ref, fmt.Errorf("%s: %w", what, err))
 	}
 	o, err := s.object(ref.Item, info)
+	if err == nil && ref.Version != "" && o.Version != ref.Version { // a service that pins nothing
+		err = fmt.Errorf("%s: version %q came for %q: %w", what, o.Version, ref.Version, storage.ErrChanged)
+	}
 	if err != nil {
 		body.Close()
 		return nil, storage.Object{}, err
 	}
-	left := r.Len(o.Size)
-	exact := &exactly{ReadCloser: body, left: min(left, first), what: what, ctx: ctx}
-	if left <= first {
-		return exact, o, nil
-	}
-	return newPieces(ctx, exact, cut{left - first, s.cfg.PartBytes, s.cfg.Parallel}, func(ctx context.Context, at, n int64) (io.ReadCloser, error) {
-		b, got, err := s.piece(ctx, spot{bucket, key}, o.Version, r.Offset+first+at, n)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
-		}
-		if got.ETag != o.ETag { // a service that knows no If-Match
+	again := func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
+		b, got, err := s.piece(ctx, at, o.Version, cut{at: from, left: n})
+		if err == nil && (got.ETag != o.ETag || version(got) != o.Version) {
 			b.Close()
-			return nil, fmt.Errorf("%s: %w", what, storage.ErrChanged)
+			err = fmt.Errorf("version %q came for %q: %w", version(got), o.Version, storage.ErrChanged)
 		}
-		return &exactly{ReadCloser: b, left: n, what: what, ctx: ctx}, nil
+		return b, err
+	}
+	left := r.Len(o.Size)
+	head := &steady{ctx: ctx, body: body, at: r.Offset, left: min(left, first), open: again, what: what}
+	if left <= first {
+		return head, o, nil
+	}
+	rest := cut{r.Offset + first, left - first, s.cfg.PartBytes, s.cfg.Parallel}
+	return newPieces(ctx, head, rest, func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
+		return &steady{ctx: ctx, at: from, left: n, open: again, what: what}, nil
 	}), o, nil
 }
 
-// piece opens n bytes from at on, or less where the object ends. The info tells of the whole object.
-func (s *Store) piece(ctx context.Context, of spot, version string, at, n int64) (io.ReadCloser, minio.ObjectInfo, error) {
+// piece opens c.left bytes from c.at on, or less where the object ends; all of it where c.left is negative. The info tells
+// of the whole object.
+func (s *Store) piece(ctx context.Context, of spot, version string, c cut) (io.ReadCloser, minio.ObjectInfo, error) {
 	o := s.getOptions()
-	if err := errors.Join(pin(&o, version), o.SetRange(at, at+n-1)); err != nil {
+	err := pin(&o, version)
+	if c.left >= 0 {
+		err = errors.Join(err, o.SetRange(c.at, c.at+c.left-1))
+	}
+	if err != nil {
 		return nil, minio.ObjectInfo{}, retry.Permanent(err)
 	}
 	body, info, header, err := s.core.GetObject(ctx, of.bucket, of.key, o)
 	if err != nil {
-		return nil, info, translate(ctx, anItem, "read", err)
+		return nil, info, s.translate(ctx, anItem, "read", err)
 	}
-	if total, ok := strings.CutPrefix(header.Get("Content-Range"), "bytes "); ok {
-		_, total, _ = strings.Cut(total, "/")
-		if info.Size, err = strconv.ParseInt(total, 10, 64); err != nil {
-			body.Close()
-			return nil, info, fmt.Errorf("the service tells no size in %q", header.Get("Content-Range"))
-		}
-	} else if at > 0 {
+	told := header.Get("Content-Range")
+	if told == "" && c.at == 0 {
+		return body, info, nil
+	}
+	var from, to int64
+	if told == "" {
+		err = fmt.Errorf("read from byte %d: the service does not: %w", c.at, storage.ErrUnsupported)
+	} else if n, _ := fmt.Sscanf(told, "bytes %d-%d/%d", &from, &to, &info.Size); n != 3 || from != c.at {
+		err = fmt.Errorf("read from byte %d: the service gives %q", c.at, told)
+	}
+	if err != nil {
 		body.Close()
-		return nil, info, fmt.Errorf("read from byte %d: the service does not: %w", at, storage.ErrUnsupported)
+		return nil, info, err
 	}
 	return body, info, nil
 }
@@ -190,33 +237,9 @@ func (s *Store) notRead(ctx context.Context, ref storage.Ref, err error) error {
 	if isAbsent(err) {
 		return s.absence(ctx, ref.Space, err)
 	}
-	return s.bringBack(ctx, ref, err)
-}
-
-// exactly is a body that must have so many bytes.
-type exactly struct {
-	io.ReadCloser
-	left int64
-	what string
-	ctx  context.Context // of the request whose body it is
-}
-
-func (e *exactly) Read(b []byte) (int, error) {
-	if e.left == 0 {
-		return 0, io.EOF
+	bucket, key, lerr := s.layout.item(ref.Space, ref.Item)
+	if lerr != nil {
+		return lerr
 	}
-	n, err := e.ReadCloser.Read(b[:min(int64(len(b)), e.left)])
-	if e.left -= int64(n); e.left == 0 {
-		return n, io.EOF
-	}
-	switch {
-	case err == nil:
-	case e.ctx.Err() != nil:
-		err = context.Cause(e.ctx)
-	case errors.Is(err, io.EOF):
-		err = fmt.Errorf("%s: the body ends %d bytes early: %w", e.what, e.left, io.ErrUnexpectedEOF)
-	default:
-		err = fmt.Errorf("%s: %w", e.what, err)
-	}
-	return n, err
+	return s.bringBack(ctx, "read "+named(ref.Space, ref.Item), spot{bucket, key}, ref.Version, err)
 }

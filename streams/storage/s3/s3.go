@@ -134,6 +134,8 @@ type Store struct {
 	mu    sync.Mutex
 	known map[string]time.Time // spaces, and when they were last seen; guarded by mu
 	dirs  map[spot]time.Time   // keys below which items may be put, and when that was seen; guarded by mu
+	// working are the uploads that this process is at work on; guarded by mu
+	working map[string]bool
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -162,7 +164,10 @@ func New(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("s3 store: %w", err)
 	}
 	cfg.defaults()
-	s := &Store{cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, parts: make(chan struct{}, 2*cfg.Parallel)}
+	s := &Store{
+		cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, working: map[string]bool{},
+		parts: make(chan struct{}, 2*cfg.Parallel),
+	}
 	if s.pool, err = digest.NewPool(cfg.Digests...); err != nil {
 		return nil, err
 	}

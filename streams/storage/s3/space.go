@@ -47,7 +47,7 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 	if s.layout.bucket == "" {
 		all, err := s.core.ListBuckets(ctx)
 		if err != nil {
-			return nil, translate(ctx, aBucket, "list buckets", err)
+			return nil, s.translate(ctx, aBucket, "list buckets", err)
 		}
 		for _, b := range all {
 			if name, ok := strings.CutPrefix(b.Name, s.layout.bucketPrefix); ok && name != "" && name != ownBucket {
@@ -58,11 +58,14 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 	}
 	bucket, own := s.layout.control()
 	for _, at := range []string{own + "spaces/", s.layout.prefix} {
-		for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: at, Recursive: false}) {
+		for info := range s.core.ListObjectsIter(listed(ctx), bucket, minio.ListObjectsOptions{Prefix: at, Recursive: false}) {
 			if info.Err != nil {
-				return nil, s.lookedFor(ctx, fmt.Sprintf("list spaces in bucket %q", bucket), info.Err)
+				return nil, s.translate(ctx, aBucket, fmt.Sprintf("list spaces in bucket %q", bucket), info.Err)
 			}
-			piece := strings.TrimPrefix(info.Key, at)
+			piece, ok := strings.CutPrefix(info.Key, at)
+			if !ok {
+				return nil, fmt.Errorf("list spaces in bucket %q: key %q is not below %q: %w", bucket, info.Key, at, storage.ErrListing)
+			}
 			switch name, ok := unescape(strings.TrimSuffix(piece, "/")); {
 			case info.Key == own:
 			case at == s.layout.prefix && !strings.HasSuffix(piece, "/"):
@@ -78,15 +81,6 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 		}
 	}
 	return slices.Sorted(maps.Keys(names)), nil
-}
-
-// lookedFor translates an error about a bucket that must be there: its absence is no space's.
-func (s *Store) lookedFor(ctx context.Context, what string, err error) error {
-	err = translate(ctx, aBucket, what, err)
-	if s.layout.bucket != "" && errors.Is(err, storage.ErrNoSpace) {
-		return retry.Unavailable(fmt.Errorf("%s: bucket %q does not exist", what, s.layout.bucket))
-	}
-	return err
 }
 
 // StatSpace implements storage.Store.
@@ -124,17 +118,17 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 func (s *Store) has(ctx context.Context, bucket, prefix string) (bool, error) {
 	if s.layout.bucket == "" {
 		ok, err := s.core.BucketExists(ctx, bucket)
-		return ok, translate(ctx, aBucket, fmt.Sprintf("look for bucket %q", bucket), err)
+		return ok, s.translate(ctx, aBucket, fmt.Sprintf("look for bucket %q", bucket), err)
 	}
 	return s.any(ctx, bucket, prefix)
 }
 
 // any says whether there is a key.
 func (s *Store) any(ctx context.Context, bucket, prefix string) (bool, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(listed(ctx))
 	defer cancel()
 	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, MaxKeys: 1}) {
-		return info.Err == nil, s.lookedFor(ctx, fmt.Sprintf("list bucket %q", bucket), info.Err)
+		return info.Err == nil, s.translate(ctx, aBucket, fmt.Sprintf("list bucket %q", bucket), info.Err)
 	}
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
@@ -229,7 +223,7 @@ func (s *Store) DeleteSpace(ctx context.Context, name string) error {
 		return fmt.Errorf("space %q: %w", name, storage.ErrNotEmpty)
 	}
 	if s.layout.bucket == "" {
-		err := translate(ctx, aBucket, fmt.Sprintf("remove bucket %q", bucket), s.core.RemoveBucket(ctx, bucket))
+		err := s.translate(ctx, aBucket, fmt.Sprintf("remove bucket %q", bucket), s.core.RemoveBucket(ctx, bucket))
 		if err != nil && !isAbsent(err) {
 			return err
 		}

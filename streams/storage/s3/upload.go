@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,15 +20,22 @@ import (
 // partTries is how often a part is sent: what was sent before it need not be sent again.
 var partTries = retry.Policy{Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 5 * time.Second, Elapsed: 2 * time.Minute}
 
+// completeTries is how often the end of an upload is asked for.
+var completeTries = retry.Policy{Attempts: 4, Wait: 500 * time.Millisecond, MaxWait: 5 * time.Second}
+
 // An upload in parts is invisible until it is completed.
 type upload struct {
 	s *Store
 	spot
-	id    string
-	facts *Facts
+	id     string
+	facts  *Facts
+	record string                   // name of the record by which it is found again; empty: it has none
+	stored map[int]minio.ObjectPart // parts that a Put has left which did not come to its end
 
-	mu    sync.Mutex
-	parts map[int]minio.CompletePart // guarded by mu
+	mu       sync.Mutex
+	recorded bool                       // guarded by mu
+	parts    map[int]minio.CompletePart // guarded by mu
+	resumed  int                        // parts that were not sent again; guarded by mu
 }
 
 func (s *Store) begin(ctx context.Context, to spot, with heading) (*upload, error) {
@@ -38,13 +46,17 @@ func (s *Store) begin(ctx context.Context, to spot, with heading) (*upload, erro
 		o.UserMetadata["x-amz-checksum-type"] = "FULL_OBJECT"
 	}
 	id, err := s.core.NewMultipartUpload(ctx, to.bucket, to.key, o)
-	if err != nil {
-		return nil, translate(ctx, anUpload, "begin an upload in parts", err)
+	if err == nil && id == "" {
+		err = errAlien
 	}
+	if err != nil {
+		return nil, s.translate(ctx, anUpload, "begin an upload in parts", err)
+	}
+	s.work(id, true)
 	return &upload{s: s, spot: to, id: id, facts: f, parts: map[int]minio.CompletePart{}}, nil
 }
 
-// send stores part n, which may have been stored before.
+// send stores part n, which may have been stored before, unless the service proves that it has it.
 func (u *upload) send(ctx context.Context, n int, b []byte) error {
 	alg := u.s.checksum()
 	h, err := digest.New(alg)
@@ -52,42 +64,99 @@ func (u *upload) send(ctx context.Context, n int, b []byte) error {
 		return err
 	}
 	_, _ = h.Write(b)
-	sum := base64Of(h.Sum()[alg])
-	o := minio.PutObjectPartOptions{}
-	if u.facts.CRC64NVME {
-		o.CustomHeader = http.Header{"X-Amz-Checksum-Crc64nvme": {sum}}
-		o.DisableContentSha256 = u.s.core.EndpointURL().Scheme == "https"
-	} else {
-		o.Md5Base64 = sum
-	}
-	if u.s.cfg.RequesterPays {
-		if o.CustomHeader == nil {
-			o.CustomHeader = http.Header{}
-		}
-		o.CustomHeader.Set("X-Amz-Request-Payer", "requester")
+	sum := h.Sum()[alg]
+	if have, ok := u.stored[n]; ok && have.Size == int64(len(b)) && u.proves(have, sum) == digest.Agree {
+		u.keep(n, have)
+		return u.note(ctx, n)
 	}
 	_, err = partTries.Do(ctx, func() error {
-		p, err := u.s.core.PutObjectPart(ctx, u.bucket, u.key, u.id, n, bytes.NewReader(b), int64(len(b)), o)
+		p, err := u.put(ctx, n, b, sum)
 		if err != nil {
-			return translate(ctx, anUpload, fmt.Sprintf("put part %d", n), err)
+			return u.s.translate(ctx, anUpload, fmt.Sprintf("put part %d", n), err)
 		}
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.parts[n] = minio.CompletePart{PartNumber: n, ETag: p.ETag, ChecksumCRC64NVME: p.ChecksumCRC64NVME}
+		if u.proves(p, sum) == digest.Disagree {
+			return fmt.Errorf("put part %d: the service keeps other bytes than it was sent", n)
+		}
+		u.keep(n, p)
 		return nil
 	}, func(int, time.Duration, error) { retry.Alive(ctx) })
-	return err
+	if err != nil {
+		return err
+	}
+	return u.note(ctx, n)
 }
 
-// complete makes the object visible. pairs are headers.
-func (u *upload) complete(ctx context.Context, pairs ...string) (minio.UploadInfo, *note, error) {
+func (u *upload) put(ctx context.Context, n int, b []byte, sum string) (minio.ObjectPart, error) {
+	o := minio.PutObjectPartOptions{CustomHeader: http.Header{}}
+	if u.facts.CRC64NVME {
+		o.CustomHeader.Set("X-Amz-Checksum-Crc64nvme", base64Of(sum))
+		o.DisableContentSha256 = u.s.core.EndpointURL().Scheme == "https"
+	} else {
+		o.Md5Base64 = base64Of(sum)
+	}
+	if u.s.cfg.RequesterPays {
+		o.CustomHeader.Set(payerHeader, "requester")
+	}
+	return u.s.core.PutObjectPart(ctx, u.bucket, u.key, u.id, n, bytes.NewReader(b), int64(len(b)), o)
+}
+
+// proves compares what the service tells of a part with what the part is.
+func (u *upload) proves(p minio.ObjectPart, sum string) digest.Agreement {
+	told := ""
+	switch etag := strings.Trim(p.ETag, `"`); {
+	case u.facts.CRC64NVME:
+		told, sum = p.ChecksumCRC64NVME, base64Of(sum)
+	case u.facts.ETagIsMD5 && isMD5(etag):
+		told = etag
+	}
+	switch told {
+	case "":
+		return digest.Incomparable
+	case sum:
+		return digest.Agree
+	}
+	return digest.Disagree
+}
+
+func (u *upload) keep(n int, p minio.ObjectPart) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.parts[n] = minio.CompletePart{PartNumber: n, ETag: p.ETag, ChecksumCRC64NVME: p.ChecksumCRC64NVME}
+	if have, ok := u.stored[n]; ok && have.ETag == p.ETag {
+		u.resumed++
+	}
+}
+
+// complete makes the object visible, whose digests are sum. pairs are headers. The service may have done so without having
+// said so: whether it has, found says.
+func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (minio.UploadInfo, bool), pairs ...string) (minio.UploadInfo, *note, error) {
 	ctx, answer := noted(ctx, pairs...)
 	parts := make([]minio.CompletePart, len(u.parts))
 	for n, p := range u.parts {
 		parts[n-1] = p
 	}
-	info, err := u.s.core.CompleteMultipartUpload(ctx, u.bucket, u.key, u.id, parts, minio.PutObjectOptions{})
-	return info, answer, translate(ctx, anUpload, "complete an upload in parts", err)
+	o := minio.PutObjectOptions{UserMetadata: map[string]string{}}
+	if u.facts.CRC64NVME && sum[digest.CRC64NVME] != "" {
+		o.UserMetadata["x-amz-checksum-crc64nvme"] = base64Of(sum[digest.CRC64NVME])
+		o.UserMetadata["x-amz-checksum-type"] = "FULL_OBJECT"
+	}
+	for n, doubt := 1, false; ; n++ {
+		info, err := u.s.core.CompleteMultipartUpload(ctx, u.bucket, u.key, u.id, parts, o)
+		gone := minio.ToErrorResponse(err).Code == "NoSuchUpload"
+		err = u.s.translate(ctx, anUpload, "complete an upload in parts", err)
+		if doubt = doubt || err != nil && unclear(err); err == nil || !doubt || ctx.Err() != nil {
+			return info, answer, err
+		}
+		if there, ok := found(); ok {
+			return there, answer, nil
+		}
+		if gone || !unclear(err) || n == completeTries.Attempts {
+			return info, answer, err
+		}
+		if err := retry.Sleep(ctx, completeTries.Backoff(n)); err != nil {
+			return info, answer, err
+		}
+	}
 }
 
 // abortWait bounds how long an upload that nobody wants is ended.
@@ -97,7 +166,18 @@ const abortWait = 30 * time.Second
 func (u *upload) abort(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortWait)
 	defer cancel()
-	_ = u.s.core.AbortMultipartUpload(ctx, u.bucket, u.key, u.id)
+	u.s.work(u.id, false)
+	if u.s.core.AbortMultipartUpload(ctx, u.bucket, u.key, u.id) == nil {
+		u.unrecord(ctx)
+	}
+}
+
+// done lets go of an upload that was completed.
+func (u *upload) done(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortWait)
+	defer cancel()
+	u.s.work(u.id, false)
+	u.unrecord(ctx)
 }
 
 // inParts stores what does not fit into one part: first, and what r has. It is completed when the digests of all of it
@@ -111,19 +191,26 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
-	u, err := w.s.begin(ctx, w.spot, heading{meta, contentType})
+	u, err := w.s.beginAgain(ctx, w.spot, heading{meta, contentType}, plan{size, w.o.Size})
 	if err != nil {
 		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
+	right := true // what was sent is what is wanted, as far as anybody knows
 	defer func() {
-		if err != nil {
+		switch {
+		case err == nil:
+			u.done(ctx)
+		case right && u.worth() && mayPass(err):
+			w.s.work(u.id, false) // another Put goes on with it, or it is ended by age
+		default:
 			u.abort(ctx)
 		}
 	}()
 	if err := w.sendAll(ctx, u, r, first, size); err != nil {
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
+	right = false
 	if sum, err = w.o.Accept(w.h.Sum(), w.h.Size()); err != nil {
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
@@ -136,7 +223,8 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 			return info, nil, err
 		}
 	}
-	info, w.answer, err = u.complete(ctx, when...)
+	right = true
+	info, w.answer, err = u.complete(ctx, w.h.Sum(), func() (minio.UploadInfo, bool) { return w.found(ctx) }, when...)
 	return info, sum, err
 }
 
@@ -147,25 +235,26 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 	var all sync.WaitGroup
 	defer all.Wait()
 	turns := make(chan struct{}, w.s.cfg.Parallel)
-	for n, end := 1, false; ; n++ {
-		if n > maxParts {
+	for n, end, sent := 1, false, int64(0); ; n++ {
+		if sent += int64(len(p.bytes)); n > maxParts || sent > maxObject {
 			p.free()
-			cancel(retry.Permanent(fmt.Errorf("more than %d parts of %d bytes, and nobody said how many: %w", maxParts, size, storage.ErrTooLarge)))
+			cancel(retry.Permanent(fmt.Errorf("more than %d parts, or %d bytes: %w", maxParts, int64(maxObject), storage.ErrTooLarge)))
 			break
 		}
 		_, _ = w.h.Write(p.bytes)
 		retry.Alive(ctx)
 		turns <- struct{}{}
+		this := p
 		all.Go(func() {
-			defer func() { p.free(); <-turns }()
-			if err := u.send(ctx, n, p.bytes); err != nil {
+			defer func() { this.free(); <-turns }()
+			if err := u.send(ctx, n, this.bytes); err != nil {
 				cancel(err)
 			}
 		})
 		if end || ctx.Err() != nil {
 			break
 		}
-		next, err := w.s.part(ctx, size)
+		next, err := w.s.part(ctx, partOf(n+1, size, w.o.Size))
 		if err != nil {
 			cancel(err)
 			break
@@ -184,33 +273,4 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 	}
 	all.Wait()
 	return context.Cause(ctx)
-}
-
-// Sweep ends uploads in parts that processes which died have left, and returns how many.
-func (s *Store) Sweep(ctx context.Context, space string) (ended int, err error) {
-	bucket, prefix, err := s.layout.space(space)
-	if err != nil {
-		return 0, err
-	}
-	before := s.cfg.Now().Add(-s.cfg.Leftover)
-	for key, id := "", ""; ; {
-		page, err := s.core.ListMultipartUploads(ctx, bucket, prefix, key, id, "", 1000)
-		if err != nil {
-			return ended, translate(ctx, aBucket, fmt.Sprintf("list uploads of space %q", space), err)
-		}
-		for _, u := range page.Uploads {
-			if u.Initiated.After(before) {
-				continue
-			}
-			err := s.core.AbortMultipartUpload(ctx, bucket, u.Key, u.UploadID)
-			if err := translate(ctx, anUpload, fmt.Sprintf("end upload %s of %q", u.UploadID, u.Key), err); err != nil {
-				return ended, err
-			}
-			ended++
-		}
-		if !page.IsTruncated {
-			return ended, nil
-		}
-		key, id = page.NextKeyMarker, page.NextUploadIDMarker
-	}
 }

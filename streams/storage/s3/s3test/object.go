@@ -1,11 +1,8 @@
 package s3test
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/md5"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/xml"
 	"fmt"
@@ -16,74 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/minio/crc64nvme"
 )
-
-// body reads what was sent, in the chunks of a streaming signature too.
-func body(r *http.Request) ([]byte, error) {
-	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
-		if r.ContentLength >= 0 {
-			b := make([]byte, r.ContentLength)
-			_, err := io.ReadFull(r.Body, b)
-			return b, err
-		}
-		return io.ReadAll(r.Body)
-	}
-	var all []byte
-	in := bufio.NewReader(r.Body)
-	for {
-		line, err := in.ReadString('\n')
-		if err != nil {
-			return nil, err
-		}
-		size, _, _ := strings.Cut(strings.TrimSpace(line), ";")
-		n, err := strconv.ParseInt(size, 16, 64)
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			return all, nil
-		}
-		at := len(all)
-		all = append(all, make([]byte, n)...)
-		if _, err := io.ReadFull(in, all[at:]); err != nil {
-			return nil, err
-		}
-		if _, err := in.Discard(2); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// agrees says whether bytes have what the request says of them.
-func (s *Server) agrees(r *http.Request, b []byte) bool {
-	if want := r.Header.Get("Content-Md5"); want != "" {
-		if m := md5.Sum(b); base64.StdEncoding.EncodeToString(m[:]) != want {
-			return false
-		}
-	}
-	if want := r.Header.Get("X-Amz-Content-Sha256"); len(want) == 64 {
-		if m := sha256.Sum256(b); hex.EncodeToString(m[:]) != want {
-			return false
-		}
-	}
-	if want := r.Header.Get("X-Amz-Checksum-Sha256"); want != "" && !s.o.NoChecksums {
-		if m := sha256.Sum256(b); base64.StdEncoding.EncodeToString(m[:]) != want {
-			return false
-		}
-	}
-	if want := r.Header.Get("X-Amz-Checksum-Crc64nvme"); want != "" && !s.o.NoChecksums {
-		return crc64(b) == want
-	}
-	return true
-}
-
-func crc64(b []byte) string {
-	h := crc64nvme.New()
-	_, _ = h.Write(b)
-	return base64.StdEncoding.EncodeToString(h.Sum(nil))
-}
 
 // kept are the headers of an object that come back with it.
 func (s *Server) kept(h http.Header) http.Header {
@@ -127,7 +57,7 @@ func (s *Server) holds(r *http.Request, now *object) *failure {
 // store makes an object the newest of its key. s.mu is held.
 func (s *Server) store(bk *bucket, key string, o *object) {
 	s.serial++
-	o.modified = time.Now().UTC()
+	o.modified = s.now()
 	if s.o.Versions {
 		o.version = fmt.Sprintf("v%d", s.serial)
 	}
@@ -146,14 +76,11 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, bk *bucket, key str
 	if r.Header.Get("X-Amz-Copy-Source") != "" {
 		return s.copy(w, r, bk, key)
 	}
-	b, err := body(r)
-	if err != nil {
-		return &failure{400, "IncompleteBody"}
+	o, f := s.take(r)
+	if f != nil {
+		return f
 	}
-	if !s.agrees(r, b) {
-		return &failure{400, "BadDigest"}
-	}
-	o := &object{bytes: b, etag: s.etag(b), header: s.kept(r.Header)}
+	o.header = s.kept(r.Header)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.holds(r, bk.now(key)); f != nil {
@@ -190,6 +117,9 @@ func (s *Server) source(r *http.Request) (*object, *failure) {
 	if want := r.Header.Get("X-Amz-Copy-Source-If-Match"); want != "" && want != `"`+o.etag+`"` {
 		return nil, condition
 	}
+	if o.tier.away() {
+		return nil, archived
+	}
 	return o, nil
 }
 
@@ -203,7 +133,7 @@ func (s *Server) copy(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 	if f != nil {
 		return f
 	}
-	o := &object{bytes: from.bytes, etag: s.etag(from.bytes), header: from.header.Clone()}
+	o := &object{bytes: from.bytes, size: from.size, etag: s.etag(from.bytes), header: from.header.Clone()}
 	if r.Header.Get("X-Amz-Metadata-Directive") == "REPLACE" {
 		h := s.kept(r.Header)
 		for k, v := range from.header {
@@ -221,9 +151,47 @@ func (s *Server) copy(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
+	o, away := s.look(w, r, bk, key)
+	switch want := r.Header.Get("If-Match"); {
+	case o == nil:
+		return noKey
+	case want != "" && strings.Trim(want, `"`) != o.etag && !s.o.NoReadMatch:
+		return condition
+	case away && r.Method == http.MethodGet:
+		return archived
+	}
+	h, at, n, status := w.Header(), int64(0), o.size, http.StatusOK
+	o.tell(w)
+	h.Set("Last-Modified", o.modified.Format(http.TimeFormat))
+	h.Set("Accept-Ranges", "bytes")
+	if rng, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok {
+		from, to, _ := strings.Cut(rng, "-")
+		at, _ = strconv.ParseInt(from, 10, 64)
+		end, err := strconv.ParseInt(to, 10, 64)
+		if err != nil {
+			end = o.size - 1
+		}
+		if at >= o.size {
+			return &failure{416, "InvalidRange"}
+		}
+		end = min(end, o.size-1)
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", at, end, o.size))
+		n, status = end+1-at, http.StatusPartialContent
+	}
+	h.Set("Content-Length", strconv.FormatInt(n, 10))
+	w.WriteHeader(status)
+	if r.Method == http.MethodGet {
+		o.write(w, at, n)
+	}
+	return nil
+}
+
+// look finds what is to be read, and answers its headers.
+func (s *Server) look(w http.ResponseWriter, r *http.Request, bk *bucket, key string) (o *object, away bool) {
 	s.mu.Lock()
-	o := bk.now(key)
-	if id := r.URL.Query().Get("versionId"); id != "" {
+	defer s.mu.Unlock()
+	o = bk.now(key)
+	if id := r.URL.Query().Get("versionId"); id != "" && !s.o.NoReadMatch {
 		o = nil
 		for _, v := range bk.objects[key] {
 			if v.version == id && !v.gone {
@@ -231,45 +199,15 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, bk *bucket, key str
 			}
 		}
 	}
-	var b []byte
-	h := w.Header()
-	if o != nil {
-		b = o.bytes
-		for k, v := range o.header {
-			h[k] = v
-		}
-	}
-	s.mu.Unlock()
 	if o == nil {
-		return noKey
+		return nil, false
 	}
-	if want := r.Header.Get("If-Match"); want != "" && strings.Trim(want, `"`) != o.etag {
-		return condition
+	for k, v := range o.header {
+		w.Header()[k] = v
 	}
-	o.tell(w)
-	h.Set("Last-Modified", o.modified.Format(http.TimeFormat))
-	h.Set("Accept-Ranges", "bytes")
-	status := http.StatusOK
-	if rng, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok {
-		from, to, _ := strings.Cut(rng, "-")
-		at, _ := strconv.ParseInt(from, 10, 64)
-		end, err := strconv.ParseInt(to, 10, 64)
-		if err != nil {
-			end = int64(len(b)) - 1
-		}
-		if at >= int64(len(b)) {
-			return &failure{416, "InvalidRange"}
-		}
-		end = min(end, int64(len(b))-1)
-		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", at, end, len(b)))
-		b, status = b[at:end+1], http.StatusPartialContent
-	}
-	h.Set("Content-Length", strconv.Itoa(len(b)))
-	w.WriteHeader(status)
-	if r.Method == http.MethodGet {
-		_, _ = w.Write(b)
-	}
-	return nil
+	o.tier.tell(w)
+	now := *o // as it is now: it may be damaged, or come back, meanwhile
+	return &now, o.tier.away()
 }
 
 func (s *Server) remove(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
@@ -298,7 +236,7 @@ func (s *Server) onUpload(w http.ResponseWriter, r *http.Request, name, key stri
 		defer s.mu.Unlock()
 		s.serial++
 		id := fmt.Sprintf("u%d", s.serial)
-		s.uploads[id] = &upload{name, key, s.kept(r.Header), time.Now().UTC(), map[int]*object{}}
+		s.uploads[id] = &upload{name, key, s.kept(r.Header), s.now(), map[int]*object{}}
 		return answer(w, struct {
 			XMLName  xml.Name `xml:"InitiateMultipartUploadResult"`
 			Bucket   string
@@ -313,7 +251,12 @@ func (s *Server) onUpload(w http.ResponseWriter, r *http.Request, name, key stri
 		return noUpload
 	}
 	switch r.Method {
+	case http.MethodGet:
+		return s.listParts(w, u)
 	case http.MethodPut:
+		if r.Header.Get("X-Amz-Copy-Source") != "" {
+			return s.copyPart(w, r, u)
+		}
 		return s.putPart(w, r, u)
 	case http.MethodPost:
 		return s.complete(w, r, id, u)
@@ -332,18 +275,18 @@ func (s *Server) putPart(w http.ResponseWriter, r *http.Request, u *upload) *fai
 	if err != nil || n < 1 || n > 10_000 {
 		return malformed
 	}
-	b, err := body(r)
-	if err != nil {
-		return &failure{400, "IncompleteBody"}
+	o, f := s.take(r)
+	if f != nil {
+		return f
 	}
-	if !s.agrees(r, b) {
-		return &failure{400, "BadDigest"}
-	}
-	o := &object{bytes: b, etag: s.etag(b)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	o.modified = s.now()
 	u.parts[n] = o
 	o.tell(w)
+	if !s.o.NoChecksums && o.sum != "" {
+		w.Header().Set("X-Amz-Checksum-Crc64nvme", o.sum)
+	}
 	return nil
 }
 
@@ -365,22 +308,28 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, id string, u *
 		return f
 	}
 	var whole bytes.Buffer
+	var size int64
 	sums := md5.New()
 	for i, p := range in.Part {
 		o := u.parts[p.PartNumber]
 		if o == nil || strings.Trim(p.ETag, `"`) != o.etag {
 			return &failure{400, "InvalidPart"}
 		}
-		if len(o.bytes) < 5<<20 && i < len(in.Part)-1 {
+		if o.size < 5<<20 && i < len(in.Part)-1 {
 			return &failure{400, "EntityTooSmall"}
 		}
 		whole.Write(o.bytes)
-		raw := md5.Sum(o.bytes)
-		sums.Write(raw[:])
+		size += o.size
+		raw, _ := hex.DecodeString(o.etag)
+		sums.Write(raw)
 	}
-	o := &object{bytes: whole.Bytes(), etag: fmt.Sprintf("%x-%d", sums.Sum(nil), len(in.Part)), header: u.header}
+	o := &object{bytes: whole.Bytes(), size: size, etag: fmt.Sprintf("%x-%d", sums.Sum(nil), len(in.Part)), header: u.header}
 	if u.header.Get("X-Amz-Checksum-Type") == "FULL_OBJECT" && !s.o.NoChecksums {
-		o.header.Set("X-Amz-Checksum-Crc64nvme", crc64(o.bytes))
+		sum := o.crc64()
+		if want := r.Header.Get("X-Amz-Checksum-Crc64nvme"); want != "" && want != sum {
+			return &failure{400, "BadDigest"}
+		}
+		o.header.Set("X-Amz-Checksum-Crc64nvme", sum)
 	}
 	s.store(bk, u.key, o)
 	delete(s.uploads, id)
@@ -391,23 +340,4 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, id string, u *
 		XMLName           xml.Name `xml:"CompleteMultipartUploadResult"`
 		Bucket, Key, ETag string
 	}{Bucket: u.bucket, Key: u.key, ETag: `"` + o.etag + `"`})
-}
-
-// listUploads answers ListMultipartUploads. s.mu is held.
-func (s *Server) listUploads(w http.ResponseWriter, name string) *failure {
-	type one struct {
-		Key       string
-		UploadID  string `xml:"UploadId"`
-		Initiated string
-	}
-	var out struct {
-		XMLName xml.Name `xml:"ListMultipartUploadsResult"`
-		Upload  []one
-	}
-	for id, u := range s.uploads {
-		if u.bucket == name {
-			out.Upload = append(out.Upload, one{u.key, id, u.begun.Format(time.RFC3339)})
-		}
-	}
-	return answer(w, out)
 }

@@ -24,6 +24,11 @@ type Options struct {
 	OddETags     bool // ETags are no MD5
 	CleanKeys    bool // a//b, a/./b and x/../a/b are the key a/b, as where objects are files
 	HideBelow    bool // what lies below an object's key, as a/b below a, is kept and not listed
+	NoReadMatch  bool // If-Match and versionId of reads are ignored
+	// Virtual objects have a size and no bytes: what is put must be zeros, and zeros come back.
+	Virtual bool
+	// Clock, where it is set, is the service's, which refuses requests that differ from it by more than 15 minutes.
+	Clock func() time.Time
 	// Before, where it is set, sees every request; what it answers (true) the server does not.
 	Before func(w http.ResponseWriter, r *http.Request) (answered bool)
 	// After, where it is set, sees every request that was carried out, before it is answered; what it answers (true)
@@ -50,11 +55,14 @@ type bucket struct {
 
 type object struct {
 	bytes    []byte
+	size     int64 // of a virtual one, else that of bytes
 	etag     string
 	modified time.Time
 	header   http.Header // of metadata, type and checksums
 	version  string
 	gone     bool // a delete marker
+	tier     tier
+	sum      string // crc64nvme of a part
 }
 
 type upload struct {
@@ -143,6 +151,13 @@ func (b *bucket) sorted() []string {
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.o.Clock != nil {
+		w.Header().Set("Date", s.o.Clock().UTC().Format(http.TimeFormat))
+		if at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date")); err == nil && at.Sub(s.o.Clock()).Abs() > 15*time.Minute {
+			skewed.write(w, r)
+			return
+		}
+	}
 	if s.o.Before != nil && s.o.Before(w, r) {
 		return
 	}
@@ -186,6 +201,7 @@ var (
 	condition = &failure{412, "PreconditionFailed"}
 	unknown   = &failure{501, "NotImplemented"}
 	malformed = &failure{400, "InvalidRequest"}
+	skewed    = &failure{403, "RequestTimeTooSkewed"}
 )
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
@@ -216,6 +232,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
 	switch {
 	case q.Has("uploadId") || q.Has("uploads"):
 		return s.onUpload(w, r, name, key)
+	case q.Has("restore") && r.Method == http.MethodPost:
+		return s.restore(w, bk, key)
 	case r.Method == http.MethodPut:
 		return s.put(w, r, bk, key)
 	case r.Method == http.MethodGet, r.Method == http.MethodHead:
@@ -278,7 +296,7 @@ func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *
 			Status  string   `xml:",omitempty"`
 		}{Status: status})
 	case q.Has("uploads"):
-		return s.listUploads(w, name)
+		return s.listUploads(w, name, q)
 	case q.Has("versions"):
 		return s.listVersions(w, bk, q)
 	}
@@ -295,7 +313,7 @@ type listed struct {
 	Key          string
 	LastModified string
 	ETag         string
-	Size         int
+	Size         int64
 	StorageClass string
 	VersionID    string `xml:"VersionId,omitempty"`
 	IsLatest     *bool  `xml:",omitempty"`
@@ -303,7 +321,7 @@ type listed struct {
 
 func entry(key string, o *object) listed {
 	at := o.modified.Format("2006-01-02T15:04:05.000Z")
-	return listed{Key: url.QueryEscape(key), LastModified: at, ETag: `"` + o.etag + `"`, Size: len(o.bytes), StorageClass: "STANDARD"}
+	return listed{Key: url.QueryEscape(key), LastModified: at, ETag: `"` + o.etag + `"`, Size: o.size, StorageClass: "STANDARD"}
 }
 
 func page(q url.Values) int {

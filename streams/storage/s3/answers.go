@@ -1,0 +1,123 @@
+package s3
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// What answers at an endpoint need not speak S3, and the client believes it: any XML is a listing without entries to
+// it, a page of 404 an absence, and an error within a success a success. So answers are looked at before it sees them.
+
+// errAlien says that what has answered does not speak S3.
+var errAlien = errors.New("what answers at the endpoint does not speak S3")
+
+// errStuck says that a listing asks for the page that it has just given.
+var errStuck = fmt.Errorf("the service goes on where it was: %w", storage.ErrListing)
+
+// inspect judges an answer by what it is made of. Errors of S3 that come as a success are made errors.
+func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
+	media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	html := strings.TrimSpace(strings.ToLower(media)) == "text/html"
+	alien := func() error {
+		resp.Body.Close()
+		return fmt.Errorf("%w: %s %s: %s, %q", errAlien, req.Method, req.URL.Path, resp.Status, media)
+	}
+	ok := resp.StatusCode >= 200 && resp.StatusCode < 300
+	switch {
+	case ok && ofObject && (req.Method == http.MethodGet || req.Method == http.MethodHead) && resp.Header.Get("ETag") == "":
+		return alien() // all who speak S3 tell it
+	case ok && ofObject && req.Method == http.MethodGet, resp.StatusCode == http.StatusNoContent, resp.StatusCode == http.StatusNotModified,
+		resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests: // bytes of an item, nothing at all, or anybody's trouble
+		return nil
+	case req.Method == http.MethodHead:
+		if html && (!ofObject || resp.StatusCode == http.StatusNotFound) {
+			return alien()
+		}
+		return nil
+	case html:
+		return alien()
+	}
+	name, body := root(resp.Body)
+	resp.Body = body
+	switch {
+	case name == "" && !body.any && !(ok && req.Method == http.MethodGet): // not a word
+	case strings.EqualFold(name, "html"):
+		return alien()
+	case ok && name == "Error":
+		resp.StatusCode, resp.Status = http.StatusInternalServerError, "500 error within a success"
+	case ok && req.URL.Query().Has("list-type") && name != "ListBucketResult":
+		return alien()
+	case ok && (req.Method != http.MethodGet || strings.HasSuffix(name, "Result")):
+	case ok && slices.Contains([]string{"LocationConstraint", "VersioningConfiguration"}, name):
+	case !ok && name == "Error":
+	default:
+		return alien()
+	}
+	return nil
+}
+
+// A whole is a body of which something has been read, and is given again.
+type whole struct {
+	io.Reader
+	io.Closer
+	any bool // it is not empty
+}
+
+// root returns the name of a body's first element; empty where it is no XML, or cannot be read.
+func root(body io.ReadCloser) (name string, again *whole) {
+	var seen bytes.Buffer
+	d := xml.NewDecoder(io.TeeReader(body, &seen))
+	for {
+		t, err := d.Token()
+		if start, ok := t.(xml.StartElement); ok {
+			name = start.Name.Local
+		}
+		if text, ok := t.(xml.CharData); err != nil || name != "" || ok && len(bytes.TrimSpace(text)) > 0 {
+			return name, &whole{io.MultiReader(&seen, body), body, len(bytes.TrimSpace(seen.Bytes())) > 0}
+		}
+	}
+}
+
+// ofObject says whether a request is for an object, and for nothing that belongs to it.
+func ofObject(req *http.Request, pathStyle bool) bool {
+	path := strings.TrimPrefix(req.URL.Path, "/")
+	if pathStyle {
+		_, path, _ = strings.Cut(path, "/")
+	}
+	q := req.URL.Query()
+	return path != "" && !q.Has("uploadId") && !q.Has("uploads") && !q.Has("restore")
+}
+
+// speechless says that an answer to HEAD, which has no body, does not tell what it means.
+func speechless(err error) bool {
+	if errors.Is(err, errAlien) {
+		return true
+	}
+	var answer minio.ErrorResponse
+	if !errors.As(err, &answer) || strings.HasPrefix(answer.Code, "XMinio") {
+		return false
+	}
+	switch answer.StatusCode {
+	case http.StatusForbidden:
+		return answer.Code == "AccessDenied"
+	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusBadRequest, http.StatusUnauthorized:
+		return true
+	}
+	return false
+}
+
+// alien is the error of an answer that is not S3's.
+func alien(what string) error {
+	return retry.Unavailable(fmt.Errorf("%s: %w: see the endpoint", what, errAlien))
+}

@@ -1,0 +1,39 @@
+package s3
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// direct returns a store on a server without a network between them, with a space "s".
+func direct(t *testing.T, o s3test.Options, edit ...func(*Config)) (*Store, *s3test.Server) {
+	t.Helper()
+	srv := s3test.New(o)
+	srv.Close() // nobody comes by the network
+	through := func(c *Config) { c.Transport = srv.Transport() }
+	s := open(t, srv, append([]func(*Config){through}, edit...)...)
+	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	return s, srv
+}
+
+// A script answers requests in the place of the server, once it is on.
+type script struct {
+	on     bool
+	answer func(w http.ResponseWriter, r *http.Request) bool
+}
+
+func (s *script) hook(w http.ResponseWriter, r *http.Request) bool {
+	return s.on && s.answer != nil && s.answer(w, r)
+}
+
+// noTest is the context of what happens while a test reads.
+var noTest = context.Background()
+
+// hangUp ends a connection without an answer.
+func hangUp() { panic(http.ErrAbortHandler) }

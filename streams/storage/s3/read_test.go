@@ -1,0 +1,206 @@
+package s3
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// A breaking transport ends the bodies of GET after so many bytes, and calls then.
+type breaking struct {
+	next  http.RoundTripper
+	after int64 // 0: bodies are whole
+	then  func()
+}
+
+func (b *breaking) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(req)
+	if err == nil && b.after > 0 && req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/item") {
+		resp.Body = &broken{resp.Body, b.after, b.then}
+	}
+	return resp, err
+}
+
+type broken struct {
+	io.ReadCloser
+	left int64
+	then func()
+}
+
+var errReset = errors.New("connection reset by peer")
+
+func (b *broken) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		if b.then != nil {
+			b.then()
+		}
+		return 0, errReset
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+// A connection that breaks in the middle of a body costs time, and no byte is missing, doubled or of another version.
+func TestReadOverBrokenConnections(t *testing.T) {
+	for name, tt := range map[string]struct {
+		size   int
+		after  int64
+		o      s3test.Options
+		change func(s *Store, srv *s3test.Server) // when a body broke
+		want   error
+	}{
+		"small":                      {size: 1000, after: 300},
+		"byte by byte":               {size: 40, after: 1},
+		"in pieces":                  {size: minPart + 1000, after: minPart / 3},
+		"versions":                   {size: 1000, after: 300, o: s3test.Options{Versions: true}},
+		"replaced":                   {1000, 300, s3test.Options{}, replace, storage.ErrChanged},
+		"replaced, nothing pinned":   {1000, 300, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
+		"replaced, in pieces":        {minPart + 1000, minPart / 3, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
+		"replaced, there are others": {size: 1000, after: 300, o: s3test.Options{Versions: true}, change: replace}, // it is still there
+		"gone":                       {1000, 300, s3test.Options{}, remove, storage.ErrChanged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &breaking{}
+				s, srv := direct(t, tt.o, func(c *Config) { b.next, c.Transport, c.PartBytes = c.Transport, b, minPart })
+				o := storage.PutOptions{Size: int64(tt.size)}
+				if err := put(t.Context(), s, "item", tt.size, o); err != nil {
+					t.Fatal(err)
+				}
+				body, _, err := s.Open(t.Context(), "s", "item", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				body.Close()
+				b.after = tt.after
+				if tt.change != nil {
+					b.then = func() { b.then = nil; b.after = 0; tt.change(s, srv) }
+				}
+				body, _, err = s.Open(t.Context(), "s", "item", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer body.Close()
+				got, err := io.ReadAll(body)
+				if !errors.Is(err, tt.want) || tt.want == nil && !bytes.Equal(got, plenty[:tt.size]) || !bytes.HasPrefix(plenty, got) {
+					t.Errorf("read %d of %d bytes (%v), want %v", len(got), tt.size, err, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func replace(s *Store, _ *s3test.Server) {
+	_, _ = s.Put(noTest, "s", "item", strings.NewReader("other bytes"), storage.PutOptions{Size: storage.UnknownSize})
+}
+
+func remove(s *Store, _ *s3test.Server) {
+	_, _ = s.Delete(noTest, "s", "item", storage.DeleteOptions{})
+}
+
+// A connection that gives nothing is given up, with what ended it.
+func TestReadThatNeverGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sc := &script{}
+		s, _ := direct(t, s3test.Options{Before: sc.hook})
+		if err := put(t.Context(), s, "item", 1000, storage.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		gets := 0
+		sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodGet {
+				return false
+			}
+			if gets++; gets > 1 {
+				hangUp()
+			}
+			w.Header().Set("ETag", `"e"`)
+			w.Header().Set("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
+			w.Header().Set("Content-Range", "bytes 0-999/1000")
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write(plenty[:10])
+			hangUp()
+			return true
+		}
+		sc.on = true
+		body, _, err := s.Open(t.Context(), "s", "item", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer body.Close()
+		got, err := io.ReadAll(body)
+		if len(got) != 10 || !unclear(err) || gets != readTries.Attempts {
+			t.Errorf("read %d bytes with %d requests: %v", len(got), gets, err)
+		}
+	})
+}
+
+// A service that pins nothing gives what is there now, which is not what was asked for.
+func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
+	for name, o := range map[string]s3test.Options{"by ETag": {NoReadMatch: true}, "by version": {NoReadMatch: true, Versions: true}} {
+		t.Run(name, func(t *testing.T) {
+			s, srv := direct(t, o)
+			if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			seen, err := s.Stat(t.Context(), "s", "item")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := drain(s.Open(t.Context(), "s", "item", seen.Version)); err != nil {
+				t.Errorf("the version that is there: %v", err)
+			}
+			replace(s, srv)
+			if err := drain(s.Open(t.Context(), "s", "item", seen.Version)); !errors.Is(err, storage.ErrChanged) {
+				t.Errorf("the version that was there: %v", err)
+			}
+		})
+	}
+}
+
+// 5 GiB and one byte: more than one request may have, put, read and copied.
+func TestFiveGiBAndOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	s, srv := direct(t, s3test.Options{Virtual: true}, func(c *Config) {
+		c.Digests, c.Endpoint, c.PartBytes = []string{digest.CRC64NVME}, "https://127.0.0.1", 64<<20
+	})
+	const size = maxSingle + 1
+	if err := s.Probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o, err := s.Put(t.Context(), "s", "item", io.LimitReader(zeros{}, size), storage.PutOptions{Size: size})
+	if err != nil || o.Size != size || o.Digests[digest.CRC64NVME] == "" {
+		t.Fatalf("put %d bytes, %v: %v", o.Size, o.Digests, err)
+	}
+	body, _, err := s.OpenRange(t.Context(), storage.Ref{Space: "s", Item: "item", Version: o.Version}, storage.Range{Offset: maxSingle - 5, Length: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if tail, err := io.ReadAll(body); err != nil || len(tail) != 6 {
+		t.Errorf("the last bytes are %d: %v", len(tail), err)
+	}
+	from, err := s.Locate(t.Context(), storage.Ref{Space: "s", Item: "item"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := s.CopyFrom(t.Context(), "s", "copy", from, storage.PutOptions{Size: size})
+	if err != nil || made.Object.Size != size || srv.Uploads() != 0 {
+		t.Errorf("copied %d bytes, %d uploads are left: %v", made.Object.Size, srv.Uploads(), err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }

@@ -1,0 +1,189 @@
+package s3
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// A long upload of 12 parts in an s3test server, whose network fails from part 10 on.
+const longParts = 12
+
+func long() []byte { return bytes.Repeat(plenty[:minPart], longParts) }
+
+type network struct {
+	down bool
+	sent []int // parts
+}
+
+func (n *network) hook(_ http.ResponseWriter, r *http.Request) bool {
+	part, err := strconv.Atoi(r.URL.Query().Get("partNumber"))
+	if err != nil || r.Method != http.MethodPut {
+		return false
+	}
+	if n.down && part >= 10 {
+		hangUp()
+	}
+	n.sent = append(n.sent, part)
+	return false
+}
+
+// What a Put has left that broke, another process's goes on with, where the service proves that it has it.
+func TestPutResumed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		o       s3test.Options
+		size    int64
+		between func(s *Store, srv *s3test.Server, bytes []byte, o *storage.PutOptions)
+		sends   int
+	}{
+		"the same":         {size: longParts * minPart, sends: 3},
+		"no checksums":     {o: s3test.Options{NoChecksums: true}, size: longParts * minPart, sends: 3},
+		"odd ETags":        {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * minPart, sends: 12}, // nothing is proven
+		"of unknown size":  {size: storage.UnknownSize, sends: 3},
+		"one byte differs": {size: longParts * minPart, sends: 4, between: func(_ *Store, _ *s3test.Server, b []byte, _ *storage.PutOptions) { b[minPart+7] ^= 1 }},
+		"a part was lost":  {size: longParts * minPart, sends: 4, between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.Forget(3) }},
+		"other properties": {size: longParts * minPart, sends: 12, between: func(_ *Store, _ *s3test.Server, _ []byte, o *storage.PutOptions) {
+			o.Properties.MediaType = "text/plain"
+		}},
+		"the upload is old": {size: longParts * minPart, sends: 12, between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
+			srv.Age(8 * 24 * time.Hour)
+			_, _ = s.Sweep(noTest, "s")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &network{}
+				tt.o.Before = n.hook
+				s, srv := direct(t, tt.o, func(c *Config) {
+					c.PartBytes, c.Parallel, c.Endpoint, c.Digests = minPart, 1, "https://127.0.0.1", []string{digest.MD5}
+				})
+				content, o := long(), storage.PutOptions{Size: tt.size}
+				n.down = true
+				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(content), o); !unclear(err) {
+					t.Fatalf("the first: %v", err)
+				}
+				if tt.between != nil {
+					tt.between(s, srv, content, &o)
+				}
+				n.down, n.sent = false, nil
+				restarted, err := New(s.cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := restarted.Probe(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				n.sent = nil
+				stored, err := restarted.Put(t.Context(), "s", "item", bytes.NewReader(content), o)
+				got, _ := srv.Object(testBucket, "s/item")
+				if err != nil || !bytes.Equal(got, content) || stored.Properties.MediaType != o.Properties.MediaType || len(n.sent) != tt.sends {
+					t.Errorf("the second: %v; %d bytes; sent %v, want %d", err, len(got), n.sent, tt.sends)
+				}
+				if name == "other properties" {
+					return // of the first one something is left, until it is old
+				}
+				if left := srv.Keys(testBucket, ".millrace/uploads/"); srv.Uploads() != 0 || len(left) != 0 {
+					t.Errorf("%d uploads and %q are left", srv.Uploads(), left)
+				}
+			})
+		})
+	}
+}
+
+// What is known to be wrong, or too short to be worth it, is not left.
+func TestPutNotLeft(t *testing.T) {
+	content := long()
+	for name, tt := range map[string]struct {
+		r io.Reader
+		o storage.PutOptions
+	}{
+		"wrong digest": {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Digests: digest.Set{digest.MD5: strings.Repeat("0", 32)}}},
+		"too short":    {bytes.NewReader(content[:9*minPart]), storage.PutOptions{Size: int64(len(content))}},
+		"breaks early": {io.MultiReader(bytes.NewReader(content[:3*minPart]), failing{}), storage.PutOptions{Size: int64(len(content))}},
+		"refused":      {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Verify: func(digest.Set, int64) error { return errReset }}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = minPart, "https://127.0.0.1" })
+			_, err := s.Put(t.Context(), "s", "item", tt.r, tt.o)
+			if left := srv.Keys(testBucket, ".millrace/uploads/"); err == nil || srv.Uploads() != 0 || len(left) != 0 {
+				t.Errorf("%v; %d uploads and %q are left", err, srv.Uploads(), left)
+			}
+			if _, there := srv.Object(testBucket, "s/item"); there {
+				t.Error("it is visible")
+			}
+		})
+	}
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errReset }
+
+// Leftovers go by age, and what somebody is at work on stays, however old it is.
+func TestSweepOfUploads(t *testing.T) {
+	s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = minPart, "https://127.0.0.1" })
+	begin := func(key string) *upload {
+		u, err := s.begin(t.Context(), spot{testBucket, key}, heading{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	sweep := func(want int) {
+		t.Helper()
+		if n, err := s.Sweep(t.Context(), "s"); n != want || err != nil {
+			t.Errorf("ended %d, want %d: %v", n, want, err)
+		}
+	}
+	dead, slow, other, ours := begin("s/dead"), begin("s/slow"), begin("other/dead"), begin("s/ours")
+	for _, u := range []*upload{dead, slow, other} {
+		s.work(u.id, false) // they are other processes'
+	}
+	if err := errors.Join(dead.send(t.Context(), 1, plenty), slow.send(t.Context(), 1, plenty)); err != nil {
+		t.Fatal(err)
+	}
+	sweep(0)
+	srv.Age(8 * 24 * time.Hour)
+	if err := slow.send(t.Context(), 2, plenty); err != nil { // it gets on
+		t.Fatal(err)
+	}
+	sweep(1)
+	for u, want := range map[*upload]bool{dead: false, slow: true, other: true, ours: true} {
+		if there, err := u.list(t.Context(), func(minio.ObjectPart) {}); there != want || err != nil {
+			t.Errorf("%s is there: %t, %v", u.key, there, err)
+		}
+	}
+	srv.Age(8 * 24 * time.Hour)
+	s.work(ours.id, false)
+	sweep(2)
+	if srv.Uploads() != 1 {
+		t.Errorf("%d are left", srv.Uploads())
+	}
+}
+
+// A list of uploads that goes on where it was has an end.
+func TestSweepStuck(t *testing.T) {
+	sc := &script{on: true, answer: func(w http.ResponseWriter, r *http.Request) bool {
+		if !r.URL.Query().Has("uploads") || r.Method != http.MethodGet {
+			return false
+		}
+		_, _ = io.WriteString(w, `<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>s/a</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker></ListMultipartUploadsResult>`)
+		return true
+	}}
+	s, _ := direct(t, s3test.Options{Before: sc.hook})
+	if _, err := s.Sweep(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,86 @@
+package s3test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// Transport returns a transport whose requests reach the server without a network: for many bytes, and for time that is
+// not real. A handler that panics with http.ErrAbortHandler cuts the connection.
+func (s *Server) Transport() http.RoundTripper { return direct{s} }
+
+type direct struct{ h http.Handler }
+
+var errCut = errors.New("connection reset by peer")
+
+func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
+	in := req.Clone(req.Context())
+	if in.Body == nil {
+		in.Body = http.NoBody
+	}
+	in.RequestURI, in.Host = req.URL.RequestURI(), req.URL.Host
+	r, w := io.Pipe()
+	out := &pipe{header: http.Header{}, body: w, begun: make(chan struct{})}
+	go func() {
+		defer in.Body.Close()
+		defer func() {
+			if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // a value that is recovered is compared so
+				panic(v)
+			} else if v != nil {
+				out.cut()
+				return
+			}
+			out.WriteHeader(http.StatusOK)
+			w.Close()
+		}()
+		d.h.ServeHTTP(out, in)
+	}()
+	select {
+	case <-req.Context().Done():
+		r.CloseWithError(req.Context().Err())
+		return nil, req.Context().Err()
+	case <-out.begun:
+	}
+	if out.status == 0 {
+		return nil, errCut
+	}
+	resp := &http.Response{
+		StatusCode: out.status, Status: http.StatusText(out.status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: out.sent, Body: r, ContentLength: -1, Request: req,
+	}
+	if req.Method == http.MethodHead || out.status == http.StatusNoContent {
+		r.Close()
+		resp.Body = http.NoBody
+	}
+	return resp, nil
+}
+
+// A pipe is a ResponseWriter.
+type pipe struct {
+	header, sent http.Header
+	body         *io.PipeWriter
+	status       int
+	once         sync.Once
+	begun        chan struct{}
+}
+
+func (p *pipe) Header() http.Header { return p.header }
+
+func (p *pipe) WriteHeader(status int) {
+	p.once.Do(func() {
+		p.status, p.sent = status, p.header.Clone()
+		close(p.begun)
+	})
+}
+
+func (p *pipe) Write(b []byte) (int, error) {
+	p.WriteHeader(http.StatusOK)
+	return p.body.Write(b)
+}
+
+func (p *pipe) cut() {
+	p.once.Do(func() { close(p.begun) })
+	p.body.CloseWithError(errCut)
+}

@@ -1,0 +1,120 @@
+package s3
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/signer"
+)
+
+// A note goes with a request: headers that the client has no option for, and what the answer said.
+type note struct {
+	send    http.Header // none of x-amz-, which would have to be signed
+	listing bool        // the requests are those of one listing
+
+	mu   sync.Mutex
+	date time.Time // of the answer, by the service's clock; guarded by mu
+	last string    // the page that a listing asked for last; guarded by mu
+}
+
+type noteKey struct{}
+
+// noted returns a context whose requests carry headers, in pairs, and whose answers are noted.
+func noted(ctx context.Context, pairs ...string) (context.Context, *note) {
+	n := &note{send: http.Header{}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		n.send.Set(pairs[i], pairs[i+1])
+	}
+	return context.WithValue(ctx, noteKey{}, n), n
+}
+
+// listed returns a context for the requests of one listing: one that goes on where it was has an end.
+func listed(ctx context.Context) context.Context {
+	return context.WithValue(ctx, noteKey{}, &note{listing: true})
+}
+
+func (n *note) answered() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.date
+}
+
+// stuck says that a listing asks for the same page again.
+func (n *note) stuck(page string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	same := n.last == page
+	n.last = page
+	return same
+}
+
+// A wire adds to requests what the client has no option for, and looks at answers before the client does.
+type wire struct {
+	next      http.RoundTripper
+	pathStyle bool
+	pays      bool // the requester
+	who       *credentials.Credentials
+	region    string
+}
+
+func (s *Store) wire(next http.RoundTripper, who *credentials.Credentials, pathStyle bool) *wire {
+	return &wire{next, pathStyle, s.cfg.RequesterPays, who, s.cfg.Region}
+}
+
+func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	n, _ := req.Context().Value(noteKey{}).(*note)
+	if n != nil && n.listing && n.stuck(req.URL.RawQuery) {
+		return nil, errStuck
+	}
+	if n != nil && len(n.send) > 0 {
+		req = req.Clone(req.Context())
+		for k, v := range n.send {
+			req.Header[k] = v
+		}
+	}
+	if w.pays {
+		var err error
+		if req, err = w.paying(req); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := w.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if at, err := http.ParseTime(resp.Header.Get("Date")); n != nil && err == nil {
+		n.mu.Lock()
+		n.date = at
+		n.mu.Unlock()
+	}
+	if err := inspect(req, resp, ofObject(req, w.pathStyle)); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+const payerHeader = "X-Amz-Request-Payer"
+
+// paying returns a request that says who pays, which is signed with the rest. Those that send bytes say so already: their
+// signature is the first of a chain.
+func (w *wire) paying(req *http.Request) (*http.Request, error) {
+	if req.Header.Get(payerHeader) != "" {
+		return req, nil
+	}
+	signed := req.Header.Get("Authorization") != ""
+	req = req.Clone(req.Context())
+	req.Header.Set(payerHeader, "requester")
+	if !signed || strings.HasPrefix(req.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
+		return req, nil
+	}
+	v, err := w.who.GetWithContext(nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Del("Authorization")
+	return signer.SignV4(*req, v.AccessKeyID, v.SecretAccessKey, v.SessionToken, w.region), nil
+}

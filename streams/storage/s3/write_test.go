@@ -1,0 +1,279 @@
+package s3
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// Requests that change something, by their method and what their URL has.
+var changes = map[string]struct {
+	method, has string
+	size        int
+	do          func(t *testing.T, s *Store, size int) error
+}{
+	"Put": {http.MethodPut, "/s/item", 10, func(t *testing.T, s *Store, size int) error {
+		return put(t.Context(), s, "item", size, storage.PutOptions{Condition: storage.Condition{Absent: true}})
+	}},
+	"part": {http.MethodPut, "partNumber=1", minPart + 1, func(t *testing.T, s *Store, size int) error {
+		return put(t.Context(), s, "item", size, storage.PutOptions{})
+	}},
+	"complete": {http.MethodPost, "/s/item?uploadId", minPart + 1, func(t *testing.T, s *Store, size int) error {
+		return put(t.Context(), s, "item", size, storage.PutOptions{Condition: storage.Condition{Absent: true}})
+	}},
+}
+
+// A write that fails once: where the service did it and said otherwise, it is found out; where it did not, the part or the
+// end is asked for again; what cannot be known is said so. What is there is exact in every case.
+func TestWriteTwins(t *testing.T) {
+	for name, c := range changes {
+		for twin, how := range map[string]func(o *s3test.Options, h func(http.ResponseWriter, *http.Request) bool){
+			"not done":         func(o *s3test.Options, h func(http.ResponseWriter, *http.Request) bool) { o.Before = h },
+			"done, not known":  func(o *s3test.Options, h func(http.ResponseWriter, *http.Request) bool) { o.After = h },
+			"not done, as 500": func(o *s3test.Options, h func(http.ResponseWriter, *http.Request) bool) { o.Before = h },
+			"done, as 500":     func(o *s3test.Options, h func(http.ResponseWriter, *http.Request) bool) { o.After = h },
+			"not done, in 200": func(o *s3test.Options, h func(http.ResponseWriter, *http.Request) bool) { o.Before = h },
+		} {
+			t.Run(name+", "+twin, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					sc, o := &script{}, s3test.Options{}
+					how(&o, sc.hook)
+					s, srv := direct(t, o, func(c *Config) { c.PartBytes = minPart })
+					once := false
+					sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
+						if once || r.Method != c.method || !strings.Contains(r.URL.RequestURI(), c.has) {
+							return false
+						}
+						once = true
+						switch {
+						case strings.HasSuffix(twin, "500"):
+							refuse(500, "InternalError")(w, r)
+						case strings.HasSuffix(twin, "200"):
+							refuse(200, "InternalError")(w, r)
+						default:
+							hangUp()
+						}
+						return true
+					}
+					sc.on = true
+					err := c.do(t, s, c.size)
+					got, there := srv.Object(testBucket, "s/item")
+					lost := name == "Put" && strings.HasPrefix(twin, "not done")
+					if !once || lost != (err != nil) || there != (err == nil) || there && !bytes.Equal(got, plenty[:c.size]) || srv.Uploads() != 0 {
+						t.Fatalf("met: %t; %v; there: %t, %d bytes; %d uploads", once, err, there, len(got), srv.Uploads())
+					}
+					if lost && !strings.HasSuffix(twin, "200") && !strings.Contains(err.Error(), "is not known") {
+						t.Errorf("does not say what is not known: %v", err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A copy that the service refuses within a success was not made: nothing is replaced that should have been kept.
+func TestCopyRefusedWithinASuccess(t *testing.T) {
+	sc := &script{}
+	s, srv := direct(t, s3test.Options{Before: sc.hook})
+	if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("X-Amz-Copy-Source") == "" {
+			return false
+		}
+		refuse(200, "SlowDown")(w, r)
+		return true
+	}
+	sc.on = true
+	o := storage.PutOptions{Size: 20, KeepReplaced: true}
+	_, perr := s.SetProperties(t.Context(), "s", "item", storage.Properties{MediaType: "text/plain"}, storage.Condition{})
+	_, derr := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{Keep: true})
+	for what, err := range map[string]error{"put": put(t.Context(), s, "item", 20, o), "set properties": perr, "delete": derr} {
+		if !errors.Is(err, storage.ErrSlowDown) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if b, _ := srv.Object(testBucket, "s/item"); len(b) != 10 {
+		t.Errorf("%d bytes are there", len(b))
+	}
+}
+
+// A delete whose answer is lost is an error; done again it finds out.
+func TestDeleteTwins(t *testing.T) {
+	for name, done := range map[string]bool{"done": true, "not done": false} {
+		t.Run(name, func(t *testing.T) {
+			sc := &script{}
+			o := s3test.Options{Before: sc.hook}
+			if done {
+				o = s3test.Options{After: sc.hook}
+			}
+			s, _ := direct(t, o)
+			if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodDelete {
+					hangUp()
+				}
+				return false
+			}
+			sc.on = true
+			_, err := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{})
+			if !unclear(err) {
+				t.Errorf("delete: %v", err)
+			}
+			sc.on = false
+			if _, err = s.Delete(t.Context(), "s", "item", storage.DeleteOptions{}); errors.Is(err, storage.ErrNotFound) != done || !done && err != nil {
+				t.Errorf("again: %v", err)
+			}
+		})
+	}
+}
+
+// A part that the service keeps wrongly never becomes visible.
+func TestPartStoredWrongly(t *testing.T) {
+	for name, tt := range map[string]struct {
+		o     s3test.Options
+		tells bool // what it keeps
+		times int
+		ok    bool
+	}{
+		"told, once":              {s3test.Options{}, true, 1, true},
+		"told, always":            {s3test.Options{}, true, 99, false},
+		"told by its ETag, once":  {s3test.Options{NoChecksums: true}, true, 1, true},
+		"told by ETag, always":    {s3test.Options{NoChecksums: true}, true, 99, false},
+		"not told":                {s3test.Options{}, false, 1, false},
+		"not told, no checksums":  {s3test.Options{NoChecksums: true}, false, 1, false},
+		"not told, odd ETags too": {s3test.Options{OddETags: true}, false, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sc := &script{}
+				var srv *s3test.Server
+				if tt.tells {
+					tt.o.Before = sc.hook
+				} else {
+					tt.o.After = sc.hook
+				}
+				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Endpoint = minPart, "https://127.0.0.1" })
+				n := 0
+				sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Query().Get("partNumber") != "1" || n == tt.times {
+						return false
+					}
+					if n++; !tt.tells {
+						srv.Forget(1)
+						return false
+					}
+					r.Header.Del("Content-Md5") // it does not look
+					r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
+					if r.Header.Get("X-Amz-Checksum-Crc64nvme") != "" {
+						r.Header.Set("X-Amz-Checksum-Crc64nvme", wrongSum)
+					}
+					r.Body = io.NopCloser(io.MultiReader(strings.NewReader("x"), io.LimitReader(zeros{}, minPart-1)))
+					return false
+				}
+				sc.on = true
+				err := put(t.Context(), s, "item", minPart+1, storage.PutOptions{})
+				_, there := srv.Object(testBucket, "s/item")
+				if (err == nil) != tt.ok || there != tt.ok || retry.ClassOf(err) != retry.Transient || errors.Is(err, storage.ErrDigest) {
+					t.Errorf("%v; there: %t", err, there)
+				}
+			})
+		})
+	}
+}
+
+// wrongSum is of "x" and zeros, minPart of them.
+var wrongSum = s3test.CRC64(append([]byte("x"), make([]byte, minPart-1)...))
+
+// Metadata that S3 would not keep is refused by its name before anything is asked for.
+func TestMetadataTooLong(t *testing.T) {
+	sc := &script{}
+	s, _ := direct(t, s3test.Options{Before: sc.hook})
+	asked := 0
+	sc.answer = func(http.ResponseWriter, *http.Request) bool { asked++; return false }
+	sc.on = true
+	for name, v := range map[string]string{"plain": strings.Repeat("v", maxMetadata), "UTF-8": strings.Repeat("ä", maxMetadata/2)} {
+		p := storage.Properties{User: map[string]string{"k": v}}
+		if err := put(t.Context(), s, "item", 10, storage.PutOptions{Properties: p}); !errors.Is(err, storage.ErrTooLarge) ||
+			!retry.IsPermanent(err) || !strings.Contains(err.Error(), "2048") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if asked != 0 {
+		t.Errorf("%d requests were made", asked)
+	}
+	if err := put(t.Context(), s, "a\xff", 10, storage.PutOptions{}); !errors.Is(err, storage.ErrName) || asked != 0 {
+		t.Errorf("a key that is no UTF-8: %v, %d requests", err, asked)
+	}
+}
+
+// An item of no bytes is an item.
+func TestNoBytes(t *testing.T) {
+	s, _ := direct(t, s3test.Options{})
+	for _, size := range []int64{storage.UnknownSize, 0} {
+		if _, err := s.Put(t.Context(), "s", "item", strings.NewReader(""), storage.PutOptions{Size: size}); err != nil {
+			t.Fatal(err)
+		}
+		body, o, err := s.Open(t.Context(), "s", "item", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(body)
+		body.Close()
+		if err != nil || len(got) != 0 || o.Size != 0 {
+			t.Errorf("size %d: %d bytes of %d: %v", size, len(got), o.Size, err)
+		}
+	}
+}
+
+// There are never more parts than S3 takes, and they hold the largest object.
+func TestParts(t *testing.T) {
+	for _, size := range []int64{1, 16 << 20, 10_000 * minPart, 10_000*minPart + 1, 10_001 * minPart, maxObject, storage.UnknownSize} {
+		for _, usual := range []int64{minPart, 16 << 20} {
+			if size >= 0 && size <= usual {
+				continue
+			}
+			first, all, n := partSize(usual, size), int64(0), 0
+			want := size
+			if size < 0 {
+				want = maxObject - 200<<30 // with parts of 5 MiB not quite
+			}
+			for ; all < want; n++ {
+				p := partOf(n+1, first, size)
+				if p < minPart || p > maxSingle {
+					t.Fatalf("part %d has %d bytes", n+1, p)
+				}
+				all += p
+			}
+			if n > maxParts {
+				t.Errorf("%d bytes with parts of %d take %d parts", size, usual, n)
+			}
+		}
+	}
+}
+
+// A machine's clock that differs from the service's is named, also where the answer has no body.
+func TestClockSkew(t *testing.T) {
+	var off time.Duration
+	s, _ := direct(t, s3test.Options{Clock: func() time.Time { return time.Now().Add(off) }})
+	off = -16 * time.Minute
+	_, err := s.Stat(t.Context(), "s", "item")
+	_, lerr := s.StatSpace(t.Context(), "s")
+	for _, err := range []error{err, lerr, put(t.Context(), s, "item", 10, storage.PutOptions{})} {
+		if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "clocks") {
+			t.Errorf("%v", err)
+		}
+	}
+}
