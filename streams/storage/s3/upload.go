@@ -165,7 +165,7 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 		if end || ctx.Err() != nil {
 			break
 		}
-		next, err := w.s.part(ctx, size)
+		next, err := w.s.room.part(ctx, size)
 		if err != nil {
 			cancel(err)
 			break
