@@ -92,6 +92,8 @@ type runner struct {
 	amounts amounts
 	filled  *store // made when the first figure wants it
 	duels   map[string]duel
+	real    *server     // a real S3 server, made when the first figure wants it
+	listing *sideResult // of very many keys, once it was done
 }
 
 // amounts is how much of everything a figure is taken over.
@@ -112,6 +114,7 @@ type amounts struct {
 	steady   int // changes whose rows are waited for
 	filled   int // rows that are there before
 	objects  int // small items that are read or copied
+	real     int // the same over a real server, which takes long to write them
 	larges   int // large ones, and the bytes of each
 	large    int64
 	emitted  int // mutations through an outbox
@@ -123,7 +126,7 @@ func full() amounts {
 		rounds: 5, raw: 4_000_000, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
 		flood: 1_000_000, bursts: 5_000, probes: 10_000, urgent: 2_000, standing: 30_000,
 		stored: 500_000, steady: 1_000, filled: 10_000_000,
-		objects: 20_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
+		objects: 20_000, real: 5_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
 	}
 }
 
@@ -134,6 +137,6 @@ func quick() amounts {
 	return amounts{
 		rounds: 1, raw: 50_000, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
 		flood: 20_000, bursts: 100, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
-		objects: 100, larges: 2, large: 17 << 20, emitted: 1_000, listed: 3_500,
+		objects: 100, real: 50, larges: 2, large: 17 << 20, emitted: 1_000, listed: 3_500,
 	}
 }

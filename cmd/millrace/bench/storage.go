@@ -22,8 +22,13 @@ import (
 
 // Storage takes the figures of stores and of the outbox, in the order of their table: server and client are processes
 // that share the machine.
-func Storage(ctx context.Context, cfg Config) ([]Row, error) {
+func Storage(ctx context.Context, cfg Config) (rows []Row, err error) {
 	r := newRunner(cfg)
+	defer func() {
+		if r.real != nil {
+			err = errors.Join(err, r.real.close())
+		}
+	}()
 	return r.take(ctx, r.storageFigures())
 }
 
@@ -43,14 +48,14 @@ func (r *runner) storageFigures() []figure {
 	a := r.amounts
 	atLeast := func(bound float64) target { return target{op: ">=", bound: bound, ratio: true} }
 	atMost := func(bound float64) target { return target{op: "<=", bound: bound, ratio: true} }
-	size := fmt.Sprintf("%s x 10 KiB", count(a.objects))
+	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.real))
 	const hashing, copying = "rclone hashsum md5 --download", "rclone copy"
 	return []figure{
 		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.duelRate(inMemory, "hash")},
 		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3), r.duelRate(inMemory, "copy")},
-		{realServer + ": " + size + " read, md5 and sha256", "items/s", hashing, atLeast(1), r.duelRate(onDisk, "hash")},
+		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1), r.duelRate(onDisk, "hash")},
 		{realServer + ": processor time of the client for it", "s", hashing, atMost(1), r.duelCPU(onDisk, "hash")},
-		{realServer + ": " + size + " copied from store to store", "items/s", copying, atLeast(1), r.duelRate(onDisk, "copy")},
+		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1), r.duelRate(onDisk, "copy")},
 		{realServer + ": processor time of the client for it", "s", copying, atMost(1), r.duelCPU(onDisk, "copy")},
 		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", "rclone hashsum md5, then sha256", atLeast(1.2), r.largeItems},
 		{fmt.Sprintf("emit: %s puts over a store that does nothing, 256 callers, fsync", count(a.emitted)), "mutations/s", "",
@@ -67,6 +72,7 @@ type usage struct{ seconds, cpu float64 }
 // A server is one that a duel is about.
 type server struct {
 	url, access, secret string
+	items               int // in its source
 	drop                func(ctx context.Context, bucket string) error
 	close               func() error
 }
@@ -86,7 +92,15 @@ const (
 )
 
 func (r *runner) duelRate(where place, do string) func(context.Context) (measurement, error) {
-	return r.duelOf(where, do, func(u usage) float64 { return float64(r.amounts.objects) / u.seconds })
+	return r.duelOf(where, do, func(u usage) float64 { return float64(r.items(where)) / u.seconds })
+}
+
+// items is how many each side is given.
+func (r *runner) items(where place) int {
+	if where == onDisk {
+		return r.amounts.real
+	}
+	return r.amounts.objects
 }
 
 func (r *runner) duelCPU(where place, do string) func(context.Context) (measurement, error) {
@@ -120,14 +134,14 @@ func (r *runner) duelOf(where place, do string, of func(usage) float64) func(con
 
 // fight has the sides take turns.
 func (r *runner) fight(ctx context.Context, where place, do string) (d duel, err error) {
-	s, err := r.serve(ctx, where)
+	s, done, err := r.serve(ctx, where)
 	if errors.Is(err, s3proc.ErrAbsent) {
 		return duel{absent: "make servers"}, nil
 	}
 	if err != nil {
 		return d, err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = errors.Join(err, done()) }()
 	peer, err := r.peer()
 	if err != nil {
 		return d, err
@@ -162,12 +176,21 @@ func (r *runner) peer() (string, error) {
 	return program, err
 }
 
-// serve starts a server whose source holds the items.
-func (r *runner) serve(ctx context.Context, where place) (*server, error) {
-	if where == onDisk {
-		return r.serveReal(ctx)
+// serve starts a server whose source holds the items, and says what to do in the end. The real one is filled once.
+func (r *runner) serve(ctx context.Context, where place) (s *server, done func() error, err error) {
+	if where == inMemory {
+		s, err = r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: r.amounts.objects, Size: itemBytes})
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, s.close, nil
 	}
-	return r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: r.amounts.objects, Size: itemBytes})
+	if r.real == nil {
+		if r.real, err = r.serveReal(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return r.real, func() error { return nil }, nil
 }
 
 func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, error) {
@@ -176,7 +199,7 @@ func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, e
 	if err != nil {
 		return nil, err
 	}
-	s := &server{url: p.URL, access: "bench", secret: "bench", drop: p.Drop, close: p.Close}
+	s := &server{url: p.URL, items: load.Objects, access: "bench", secret: "bench", drop: p.Drop, close: p.Close}
 	if _, err := s.make(ctx, fromStore); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -203,18 +226,18 @@ func (r *runner) serveReal(ctx context.Context) (_ *server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a directory for the S3 server: %w", err)
 	}
-	p, err := s3proc.Start(ctx, s3proc.Config{Program: filepath.Join(r.cfg.Peers, realServer), Dir: dir})
+	p, err := s3proc.Start(ctx, s3proc.Config{Program: filepath.Join(r.cfg.Peers, realServer), Dir: dir, Args: []string{"--keep-alive"}})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	s := &server{
-		url: p.URL, access: p.Access, secret: p.Secret,
+		url: p.URL, access: p.Access, secret: p.Secret, items: r.amounts.real,
 		drop:  func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
 		close: func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
 	}
 	store, err := s.make(ctx, fromStore)
 	if err == nil {
-		err = fill(ctx, store, r.amounts.objects)
+		err = fill(ctx, store, r.amounts.real)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())

@@ -14,7 +14,7 @@ import (
 // peerSide runs the peer's side: it has what was found to be its fastest settings for such work (docs/benchmarks.md).
 func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to string) (u usage, err error) {
 	if do == "hash" {
-		return r.peerHash(ctx, program, s, "md5", sideWork, r.amounts.objects)
+		return r.peerHash(ctx, program, s, "md5", sideWork)
 	}
 	if _, err := s.make(ctx, to); err != nil {
 		return u, err
@@ -37,17 +37,17 @@ func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to
 		}
 		n++
 	}
-	if n != r.amounts.objects {
-		return u, fmt.Errorf("%s copied %d of %d items", rclone, n, r.amounts.objects)
+	if n != s.items {
+		return u, fmt.Errorf("%s copied %d of %d items", rclone, n, s.items)
 	}
 	return u, nil
 }
 
 // peerHash has the peer read all items for one digest.
-func (r *runner) peerHash(ctx context.Context, program string, s *server, alg string, transfers, items int) (u usage, err error) {
+func (r *runner) peerHash(ctx context.Context, program string, s *server, alg string, transfers int) (u usage, err error) {
 	u, out, err := spend(ctx, s.remotes(), program, append(peerSettings(transfers), "hashsum", alg, "--download", "SOURCE:"+fromBucket)...)
-	if n := bytes.Count(out, []byte("\n")); err == nil && n != items {
-		err = fmt.Errorf("%s told digests of %d of %d items", rclone, n, items)
+	if n := bytes.Count(out, []byte("\n")); err == nil && n != s.items {
+		err = fmt.Errorf("%s told digests of %d of %d items", rclone, n, s.items)
 	}
 	return u, err
 }
@@ -102,7 +102,7 @@ func (r *runner) largeItems(ctx context.Context) (m measurement, err error) {
 		}
 		var both float64
 		for _, alg := range []string{"md5", "sha256"} {
-			u, err := r.peerHash(ctx, peer, s, alg, largeWork, a.larges)
+			u, err := r.peerHash(ctx, peer, s, alg, largeWork)
 			if err != nil {
 				return m, err
 			}

@@ -29,7 +29,11 @@ func (r *runner) listRate(ctx context.Context) (measurement, error) {
 	return r.list(ctx, sideResult.rate)
 }
 
+// list lists them when the first of its figures is asked for.
 func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measurement, err error) {
+	if r.listing != nil {
+		return measurement{ours: []float64{of(*r.listing)}}, nil
+	}
 	s, err := r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Keys: r.amounts.listed})
 	if err != nil {
 		return m, err
@@ -39,8 +43,11 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 	if err == nil && res.Records != int64(r.amounts.listed) {
 		err = fmt.Errorf("%d of %d keys were listed", res.Records, r.amounts.listed)
 	}
-	m.ours = []float64{of(res)}
-	return m, err
+	if err != nil {
+		return m, err
+	}
+	r.listing = &res
+	return measurement{ours: []float64{of(res)}}, nil
 }
 
 const callers = 256

@@ -21,7 +21,7 @@ type room struct {
 	shelfs []sync.Pool
 }
 
-// smallParts are sizes for what is put in one small piece.
+// newRoom has room for so many full parts.
 func newRoom(full int64, parts int) *room {
 	r := &room{full: full, left: semaphore.NewWeighted(int64(parts) * full), shelf: []int64{64 << 10, 1 << 20, full}}
 	r.shelfs = make([]sync.Pool, len(r.shelf))

@@ -39,7 +39,10 @@ type conn struct {
 	send net.Buffers
 }
 
-// errRequest marks what is no request.
+// maxBody bounds what is put, in bytes.
+const maxBody = 64 << 20
+
+// errRequest marks what is no request, or none that is served.
 var errRequest = errors.New("malformed request")
 
 // serve answers requests until the client has no more.
@@ -124,6 +127,9 @@ func (r *request) header(name, value, line []byte) (err error) {
 		if r.from, err = strconv.ParseInt(from, 10, 64); err == nil && to != "" {
 			r.to, err = strconv.ParseInt(to, 10, 64)
 		}
+		if err == nil && to != "" && r.to < r.from {
+			return errRequest
+		}
 	case "if-match":
 		r.ifMatch = strings.Trim(string(value), `"`)
 	case "if-none-match":
@@ -162,8 +168,11 @@ func (c *conn) content(r *request) ([]byte, error) {
 	if r.chunked {
 		return c.chunks()
 	}
-	if r.length == 0 {
+	switch {
+	case r.length == 0:
 		return nil, nil
+	case r.length < 0, r.length > maxBody:
+		return nil, errRequest
 	}
 	b := make([]byte, r.length)
 	_, err := io.ReadFull(c.in, b)
@@ -184,6 +193,9 @@ func (c *conn) chunks() (all []byte, err error) {
 		}
 		if n == 0 {
 			break
+		}
+		if n < 0 || int64(len(all))+n > maxBody {
+			return nil, errRequest
 		}
 		at := len(all)
 		all = append(all, make([]byte, n)...)
