@@ -67,8 +67,13 @@ bench: build ## the figures, as a table; BENCH=REGEXP picks
 
 # What others wrote, to compare with. It has a module of its own, never ours.
 .PHONY: peers
-peers: ## bin/peers: the programs that "millrace bench" runs beside ours
+peers: bin/peers/rclone ## bin/peers: the programs that "millrace bench" runs beside ours
 	cd integration/peers && $(STATIC) go build -ldflags '-s -w' -o ../../bin/peers/ ./...
+
+# rclone with the commands and the backend that are compared; a module of its own, so that nobody else has its hundreds.
+bin/peers/rclone: integration/peers/rclone/main.go integration/peers/rclone/go.mod integration/peers/rclone/go.sum
+	cd integration/peers/rclone && $(STATIC) go build -ldflags '-s -w' -o $(CURDIR)/bin/peers/ .
+	@touch $@
 
 # Real S3 servers, pinned like the tools: tests of stores run over them, and the demo can.
 .PHONY: servers

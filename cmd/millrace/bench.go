@@ -16,7 +16,7 @@ import (
 
 func newBench() *cobra.Command {
 	return noun("bench", "Take figures, and hold them against their targets",
-		newBenchRuntime(), newBenchSink(), newBenchSide(), newBenchSinkSide(), newBenchBroker())
+		newBenchRuntime(), newBenchSink(), newBenchStorage(), newBenchSide(), newBenchSinkSide(), newBenchBroker(), newBenchStorageSide(), newBenchObjects())
 }
 
 func newBenchRuntime() *cobra.Command {

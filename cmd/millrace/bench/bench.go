@@ -1,4 +1,4 @@
-// Package bench takes the figures of the stream runtime and of the sink, and holds them against their
+// Package bench takes the figures of the stream runtime, of the sink and of stores, and holds them against their
 // targets: one table, made in one run, on a broker in memory on loopback, in a process of its own.
 //
 // It promises that a figure is measured or the run fails: what a peer that is not there
@@ -64,6 +64,10 @@ func (r *runner) take(ctx context.Context, figures []figure) ([]Row, error) {
 		}
 		row := f.row(m)
 		rows = append(rows, row)
+		if len(m.ours) == 0 {
+			fmt.Fprintf(cfg.Progress, "    absent: %s\n", m.absent)
+			continue
+		}
 		fmt.Fprintf(cfg.Progress, "    %s: %s%s, %.0f s\n", row.Unit, spread(m.ours), besides(row.Peer, m.peers), time.Since(start).Seconds())
 	}
 	if len(rows) == 0 {
@@ -87,6 +91,9 @@ type runner struct {
 	cfg     Config
 	amounts amounts
 	filled  *store // made when the first figure wants it
+	duels   map[string]duel
+	real    *server     // a real S3 server, made when the first figure wants it
+	listing *sideResult // of very many keys, once it was done
 }
 
 // amounts is how much of everything a figure is taken over.
@@ -106,6 +113,12 @@ type amounts struct {
 	stored   int // rows of the sink's figures
 	steady   int // changes whose rows are waited for
 	filled   int // rows that are there before
+	objects  int // small items that are read or copied
+	real     int // the same over a real server, which takes long to write them
+	larges   int // large ones, and the bytes of each
+	large    int64
+	emitted  int // mutations through an outbox
+	listed   int // keys
 }
 
 func full() amounts {
@@ -113,6 +126,7 @@ func full() amounts {
 		rounds: 5, raw: 4_000_000, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
 		flood: 1_000_000, bursts: 5_000, probes: 10_000, urgent: 2_000, standing: 30_000,
 		stored: 500_000, steady: 1_000, filled: 10_000_000,
+		objects: 20_000, real: 5_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
 	}
 }
 
@@ -123,5 +137,6 @@ func quick() amounts {
 	return amounts{
 		rounds: 1, raw: 50_000, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
 		flood: 20_000, bursts: 100, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
+		objects: 100, real: 50, larges: 2, large: 17 << 20, emitted: 1_000, listed: 3_500,
 	}
 }

@@ -95,7 +95,7 @@ type write struct {
 // run stores the bytes: in one request where they are in one part, else part by part.
 func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.Set, error) {
 	size := partSize(w.s.cfg.PartBytes, w.o.Size)
-	part, err := w.s.part(ctx, size)
+	part, err := w.s.room.part(ctx, size)
 	if err != nil {
 		return minio.UploadInfo{}, nil, err
 	}
@@ -268,26 +268,6 @@ func (w *write) replaced(put minio.UploadInfo, sum digest.Set) storage.Object {
 		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag, Digests: sum, Properties: w.o.Properties,
 		Version: version(minio.ObjectInfo{ETag: put.ETag, VersionID: put.VersionID}),
 	}
-}
-
-// A part is a piece of what is put, in memory.
-type part struct {
-	bytes []byte
-	free  func()
-}
-
-// part returns room for a part, when there is.
-func (s *Store) part(ctx context.Context, size int64) (part, error) {
-	select {
-	case s.parts <- struct{}{}:
-	case <-ctx.Done():
-		return part{}, context.Cause(ctx)
-	}
-	if size > s.cfg.PartBytes {
-		return part{make([]byte, size), func() { <-s.parts }}, nil
-	}
-	room := s.bufs.Get().(*[]byte)
-	return part{(*room)[:size], func() { s.bufs.Put(room); <-s.parts }}, nil
 }
 
 // partSize is how large the first part is: so that there are no more than S3 takes, or as large as all where that is less.

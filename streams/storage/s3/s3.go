@@ -126,8 +126,7 @@ type Store struct {
 	layout layout
 	pool   *digest.Pool
 	http   *http.Transport // nil: the caller's
-	parts  chan struct{}   // one for each part in memory
-	bufs   sync.Pool       // of *[]byte, a part each
+	room   *room
 
 	facts atomic.Pointer[Facts]
 
@@ -166,7 +165,7 @@ func New(cfg Config) (*Store, error) {
 	cfg.defaults()
 	s := &Store{
 		cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, working: map[string]bool{},
-		parts: make(chan struct{}, 2*cfg.Parallel),
+		room: newRoom(cfg.PartBytes, 2*cfg.Parallel),
 	}
 	if s.pool, err = digest.NewPool(cfg.Digests...); err != nil {
 		return nil, err
@@ -174,7 +173,6 @@ func New(cfg Config) (*Store, error) {
 	if s.core, err = s.client(u); err != nil {
 		return nil, fmt.Errorf("s3 store: %w", err)
 	}
-	s.bufs.New = func() any { b := make([]byte, cfg.PartBytes); return &b }
 	s.facts.Store(new(Facts))
 	return s, nil
 }

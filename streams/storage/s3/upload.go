@@ -254,7 +254,7 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 		if end || ctx.Err() != nil {
 			break
 		}
-		next, err := w.s.part(ctx, partOf(n+1, size, w.o.Size))
+		next, err := w.s.room.part(ctx, partOf(n+1, size, w.o.Size))
 		if err != nil {
 			cancel(err)
 			break

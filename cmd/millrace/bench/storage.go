@@ -1,0 +1,293 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3bench"
+	"github.com/millrace/millrace/streams/storage/s3/s3proc"
+)
+
+// Storage takes the figures of stores and of the outbox, in the order of their table: server and client are processes
+// that share the machine.
+func Storage(ctx context.Context, cfg Config) (rows []Row, err error) {
+	r := newRunner(cfg)
+	defer func() {
+		if r.real != nil {
+			err = errors.Join(err, r.real.close())
+		}
+	}()
+	return r.take(ctx, r.storageFigures())
+}
+
+const (
+	itemBytes  = 10 << 10
+	largeBytes = 32 << 20
+	sideWork   = 16 // items at a time, of either side
+	largeWork  = 4  // the same of large ones
+	space      = "photos"
+	rclone     = "rclone"          // the peer's program, as make peers calls it
+	realServer = "versitygw"       // the server's, as make servers calls it
+	fromStore  = "source"          // the store that is read
+	fromBucket = "source-" + space // its bucket
+)
+
+func (r *runner) storageFigures() []figure {
+	a := r.amounts
+	atLeast := func(bound float64) target { return target{op: ">=", bound: bound, ratio: true} }
+	atMost := func(bound float64) target { return target{op: "<=", bound: bound, ratio: true} }
+	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.real))
+	const hashing, copying = "rclone hashsum md5 --download", "rclone copy"
+	return []figure{
+		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.duelRate(inMemory, "hash")},
+		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3), r.duelRate(inMemory, "copy")},
+		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1), r.duelRate(onDisk, "hash")},
+		{realServer + ": processor time of the client for it", "s", hashing, atMost(1), r.duelCPU(onDisk, "hash")},
+		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1), r.duelRate(onDisk, "copy")},
+		{realServer + ": processor time of the client for it", "s", copying, atMost(1), r.duelCPU(onDisk, "copy")},
+		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", "rclone hashsum md5, then sha256", atLeast(1.2), r.largeItems},
+		{fmt.Sprintf("emit: %s puts over a store that does nothing, 256 callers, fsync", count(a.emitted)), "mutations/s", "",
+			target{op: ">=", bound: 20_000}, r.emitted(0)},
+		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{}, r.emitted(3 * time.Millisecond)},
+		{fmt.Sprintf("s3 in memory: most memory of a process that lists %s keys", count(a.listed)), "MiB", "", target{op: "<=", bound: 64}, r.listMemory},
+		{"s3 in memory: listing, through the driver", "keys/s", "", target{}, r.listRate},
+	}
+}
+
+// A usage is what a side took, its start and end included.
+type usage struct{ seconds, cpu float64 }
+
+// A server is one that a duel is about.
+type server struct {
+	url, access, secret string
+	items               int // in its source
+	drop                func(ctx context.Context, bucket string) error
+	close               func() error
+}
+
+// A duel is what its rounds took.
+type duel struct {
+	ours, peers []usage
+	absent      string // what would make what is missing
+}
+
+type place int
+
+// Where a duel takes place.
+const (
+	inMemory place = iota
+	onDisk
+)
+
+func (r *runner) duelRate(where place, do string) func(context.Context) (measurement, error) {
+	return r.duelOf(where, do, func(u usage) float64 { return float64(r.items(where)) / u.seconds })
+}
+
+// items is how many each side is given.
+func (r *runner) items(where place) int {
+	if where == onDisk {
+		return r.amounts.real
+	}
+	return r.amounts.objects
+}
+
+func (r *runner) duelCPU(where place, do string) func(context.Context) (measurement, error) {
+	return r.duelOf(where, do, func(u usage) float64 { return u.cpu })
+}
+
+// duelOf fights a duel when the first of its figures is asked for.
+func (r *runner) duelOf(where place, do string, of func(usage) float64) func(context.Context) (measurement, error) {
+	return func(ctx context.Context) (m measurement, err error) {
+		key := fmt.Sprint(where, do)
+		d, ok := r.duels[key]
+		if !ok {
+			if d, err = r.fight(ctx, where, do); err != nil {
+				return m, err
+			}
+			if r.duels == nil {
+				r.duels = map[string]duel{}
+			}
+			r.duels[key] = d
+		}
+		m.absent = d.absent
+		for _, u := range d.ours {
+			m.ours = append(m.ours, of(u))
+		}
+		for _, u := range d.peers {
+			m.peers = append(m.peers, of(u))
+		}
+		return m, nil
+	}
+}
+
+// fight has the sides take turns.
+func (r *runner) fight(ctx context.Context, where place, do string) (d duel, err error) {
+	s, done, err := r.serve(ctx, where)
+	if errors.Is(err, s3proc.ErrAbsent) {
+		return duel{absent: "make servers"}, nil
+	}
+	if err != nil {
+		return d, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	peer, err := r.peer()
+	if err != nil {
+		return d, err
+	}
+	if peer == "" {
+		d.absent = "make peers"
+	}
+	for i := range r.amounts.long() {
+		u, err := r.side(ctx, s, do, fmt.Sprint("ours", i))
+		if err != nil {
+			return d, err
+		}
+		d.ours = append(d.ours, u)
+		if peer == "" {
+			continue
+		}
+		if u, err = r.peerSide(ctx, peer, s, do, fmt.Sprint("peer", i)); err != nil {
+			return d, err
+		}
+		d.peers = append(d.peers, u)
+	}
+	return d, nil
+}
+
+// peer is the peer's program; empty: it is not there.
+func (r *runner) peer() (string, error) {
+	program := filepath.Join(r.cfg.Peers, rclone)
+	_, err := os.Stat(program)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return program, err
+}
+
+// serve starts a server whose source holds the items, and says what to do in the end. The real one is filled once.
+func (r *runner) serve(ctx context.Context, where place) (s *server, done func() error, err error) {
+	if where == inMemory {
+		s, err = r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: r.amounts.objects, Size: itemBytes})
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, s.close, nil
+	}
+	if r.real == nil {
+		if r.real, err = r.serveReal(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return r.real, func() error { return nil }, nil
+}
+
+func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, error) {
+	p, err := s3bench.Start(ctx, r.cfg.Self, "bench", "objects", "--bucket", load.Bucket, "--objects", fmt.Sprint(load.Objects),
+		"--size", fmt.Sprint(load.Size), "--keys", fmt.Sprint(load.Keys))
+	if err != nil {
+		return nil, err
+	}
+	s := &server{url: p.URL, items: load.Objects, access: "bench", secret: "bench", drop: p.Drop, close: p.Close}
+	if _, err := s.make(ctx, fromStore); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// make makes a store with the space, where they are not there.
+func (s *server) make(ctx context.Context, prefix string) (storage.Store, error) {
+	store, err := bucketStore(s.url, s.access, s.secret, prefix)
+	if err != nil {
+		return nil, err
+	}
+	if err := store.WriteMarker(ctx); err != nil {
+		return nil, err
+	}
+	if err := store.CreateSpace(ctx, storage.Space{Name: space}); err != nil && !errors.Is(err, storage.ErrExists) {
+		return nil, err
+	}
+	return store, nil
+}
+
+func (r *runner) serveReal(ctx context.Context) (_ *server, err error) {
+	dir, err := os.MkdirTemp("", "millrace-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for the S3 server: %w", err)
+	}
+	p, err := s3proc.Start(ctx, s3proc.Config{Program: filepath.Join(r.cfg.Peers, realServer), Dir: dir, Args: []string{"--keep-alive"}})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	s := &server{
+		url: p.URL, access: p.Access, secret: p.Secret, items: r.amounts.real,
+		drop:  func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
+		close: func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
+	}
+	store, err := s.make(ctx, fromStore)
+	if err == nil {
+		err = fill(ctx, store, r.amounts.real)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// fill puts n items whose bytes differ.
+func fill(ctx context.Context, store storage.Store, n int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(2 * runtime.NumCPU())
+	rng := rand.NewChaCha8([32]byte{7}) // the same each time
+	for i := range n {
+		b := make([]byte, itemBytes)
+		_, _ = rng.Read(b) // it never fails
+		group.Go(func() error {
+			_, err := store.Put(ctx, space, s3bench.Key(i), bytes.NewReader(b), storage.PutOptions{Size: itemBytes})
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// side runs our side, in the end of a copy to a store of that name, which is not kept.
+func (r *runner) side(ctx context.Context, s *server, do, to string) (u usage, err error) {
+	args := []string{"bench", "storageside", "--endpoint", s.url, "--access", s.access, "--do", do, "--source", fromStore,
+		"--space", space, "--workers", fmt.Sprint(sideWork)}
+	if do == "copy" {
+		if _, err := s.make(ctx, to); err != nil {
+			return u, err
+		}
+		defer func() { err = errors.Join(err, s.drop(ctx, to+"-"+space)) }()
+		args = append(args, "--target", to)
+	}
+	u, _, err = spend(ctx, []string{SecretVariable + "=" + s.secret}, r.cfg.Self, args...)
+	return u, err
+}
+
+// spend runs a program to its end, and takes how long that took and how much of the processors.
+func spend(ctx context.Context, env []string, program string, args ...string) (u usage, out []byte, err error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = sideStop
+	var said, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &complaint
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		return u, nil, fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(complaint.String()))
+	}
+	took := time.Since(start)
+	return usage{took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}, said.Bytes(), nil
+}

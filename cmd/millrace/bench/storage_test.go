@@ -1,0 +1,164 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3bench"
+)
+
+// TestMain has the tests' program be the sides' too, as Config.Self is.
+func TestMain(m *testing.M) {
+	if len(os.Args) < 3 || os.Args[1] != "bench" {
+		os.Exit(m.Run())
+	}
+	if err := process(context.Background(), os.Args[2], os.Args[3:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// process is what cmd/millrace does with the hidden commands.
+func process(ctx context.Context, name string, args []string) error {
+	var (
+		load  s3bench.Load
+		side  StorageSide
+		flags = flag.NewFlagSet(name, flag.ContinueOnError)
+	)
+	if name == "objects" {
+		flags.StringVar(&load.Bucket, "bucket", "", "")
+		flags.IntVar(&load.Objects, "objects", 0, "")
+		flags.Int64Var(&load.Size, "size", 0, "")
+		flags.IntVar(&load.Keys, "keys", 0, "")
+		if err := flags.Parse(args); err != nil {
+			return err
+		}
+		return s3bench.Serve(ctx, load, os.Stdin, os.Stdout)
+	}
+	for value, name := range map[*string]string{
+		&side.Do: "do", &side.Endpoint: "endpoint", &side.Access: "access", &side.Source: "source", &side.Target: "target", &side.Space: "space",
+	} {
+		flags.StringVar(value, name, "", "")
+	}
+	flags.IntVar(&side.Workers, "workers", 0, "")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	side.Secret = os.Getenv(SecretVariable)
+	line, err := side.Run(ctx)
+	if err == nil {
+		_, err = fmt.Printf("%s\n", line)
+	}
+	return err
+}
+
+func quickConfig(t *testing.T, progress *bytes.Buffer) Config {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Config{Quick: true, Self: self, Peers: t.TempDir(), Progress: progress}
+}
+
+// Every figure of stores is taken, over next to nothing, on a machine that has no peers: their rows stay.
+func TestStorageQuick(t *testing.T) {
+	var progress bytes.Buffer
+	rows, err := Storage(t.Context(), quickConfig(t, &progress))
+	if err != nil {
+		t.Fatalf("%v; said so far:\n%s", err, &progress)
+	}
+	if len(rows) != 11 {
+		t.Errorf("%d rows, want 11", len(rows))
+	}
+	for _, r := range rows {
+		real := strings.HasPrefix(r.Name, realServer)
+		if (r.Value > 0) == real {
+			t.Errorf("%s: %v, want a value only where no real server is needed", r.Name, r.Value)
+		}
+		absent := "(absent: make peers)"
+		if real {
+			absent = "(absent: make servers)"
+		}
+		if r.Peer != "" && (!strings.HasSuffix(r.Peer, absent) || r.PeerValue != nil || r.Met != nil) {
+			t.Errorf("%s: peer %q has %v, met %v; want %s and nothing", r.Name, r.Peer, r.PeerValue, r.Met, absent)
+		}
+	}
+}
+
+// A peer takes part where it is there, and what it leaves out is an error.
+func TestStoragePeerThatDoesLess(t *testing.T) {
+	for name, tt := range map[string]struct{ row, want string }{
+		"digests": {"in memory: .* read, md5 and sha256$", "rclone told digests of 1 of "},
+		"copies":  {"in memory: .* copied", "rclone copied 0 of 100 items"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var progress bytes.Buffer
+			cfg := quickConfig(t, &progress)
+			cfg.Rows = regexp.MustCompile(tt.row)
+			if err := os.WriteFile(cfg.Peers+"/rclone", []byte("#!/bin/sh\necho d41d8cd98f00b204e9800998ecf8427e  one.tif\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Storage(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// What a side cannot do is refused before it asks anybody, and what a store says that is not so ends it.
+func TestStorageSideRefuses(t *testing.T) {
+	whole := StorageSide{Do: "copy", Endpoint: "http://127.0.0.1:1", Source: "a", Target: "b", Space: space, Workers: 1}
+	for name, edit := range map[string]func(*StorageSide){
+		"an unknown deed":       func(s *StorageSide) { s.Do = "move" },
+		"a copy to nowhere":     func(s *StorageSide) { s.Target = "" },
+		"no server":             func(s *StorageSide) { s.Endpoint = "" },
+		"no source":             func(s *StorageSide) { s.Source = "" },
+		"no space":              func(s *StorageSide) { s.Space = "" },
+		"nobody who would work": func(s *StorageSide) { s.Workers = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			side := whole
+			edit(&side)
+			if _, err := side.Run(t.Context()); err == nil || !strings.Contains(err.Error(), ErrUsage.Error()) {
+				t.Errorf("got %v, want an error of usage", err)
+			}
+		})
+	}
+}
+
+func TestDropOfAServerThatIsGone(t *testing.T) {
+	cfg := quickConfig(t, new(bytes.Buffer))
+	p, err := s3bench.Start(t.Context(), cfg.Self, "bench", "objects")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{url: p.URL, drop: p.Drop, close: p.Close}
+	store, err := s.make(t.Context(), "some")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Stat(t.Context(), space, "x"); !strings.Contains(fmt.Sprint(err), storage.ErrNotFound.Error()) {
+		t.Errorf("got %v, want that it is not there", err)
+	}
+	if err := s.drop(t.Context(), "some-"+space); err != nil {
+		t.Error(err)
+	}
+	if err := s.drop(t.Context(), "some-"+space); err == nil || !strings.Contains(err.Error(), fmt.Sprint(http.StatusNotFound)) {
+		t.Errorf("got %v, want 404", err)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.drop(t.Context(), "some-"+space); err == nil {
+		t.Error("a server that is gone has dropped a bucket")
+	}
+}

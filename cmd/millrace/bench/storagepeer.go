@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/millrace/millrace/streams/storage/s3/s3bench"
+)
+
+// peerSide runs the peer's side: it has what was found to be its fastest settings for such work (docs/benchmarks.md).
+func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to string) (u usage, err error) {
+	if do == "hash" {
+		return r.peerHash(ctx, program, s, "md5", sideWork)
+	}
+	if _, err := s.make(ctx, to); err != nil {
+		return u, err
+	}
+	target := to + "-" + space
+	defer func() { err = errors.Join(err, s.drop(ctx, target)) }()
+	u, _, err = spend(ctx, s.remotes(), program, append(peerSettings(sideWork),
+		"--no-traverse", "--ignore-times", "--use-server-modtime", "copy", "SOURCE:"+fromBucket, "TARGET:"+target)...)
+	if err != nil {
+		return u, err
+	}
+	store, err := bucketStore(s.url, s.access, s.secret, to)
+	if err != nil {
+		return u, err
+	}
+	n := 0
+	for _, err := range store.List(ctx, space, "") {
+		if err != nil {
+			return u, err
+		}
+		n++
+	}
+	if n != s.items {
+		return u, fmt.Errorf("%s copied %d of %d items", rclone, n, s.items)
+	}
+	return u, nil
+}
+
+// peerHash has the peer read all items for one digest.
+func (r *runner) peerHash(ctx context.Context, program string, s *server, alg string, transfers int) (u usage, err error) {
+	u, out, err := spend(ctx, s.remotes(), program, append(peerSettings(transfers), "hashsum", alg, "--download", "SOURCE:"+fromBucket)...)
+	if n := bytes.Count(out, []byte("\n")); err == nil && n != s.items {
+		err = fmt.Errorf("%s told digests of %d of %d items", rclone, n, s.items)
+	}
+	return u, err
+}
+
+func peerSettings(transfers int) []string {
+	return []string{
+		"--transfers", fmt.Sprint(transfers), "--checkers", fmt.Sprint(transfers), "--fast-list", "--buffer-size", "0",
+		"--multi-thread-streams", "0", "--stats", "0",
+	}
+}
+
+// remotes are two of the peer's, so that it does not have the server copy; they stand in its environment.
+func (s *server) remotes() []string {
+	env := []string{"RCLONE_CONFIG=" + os.DevNull}
+	for _, name := range []string{"SOURCE", "TARGET"} {
+		for key, value := range map[string]string{
+			"type": "s3", "provider": "Other", "endpoint": s.url, "access_key_id": s.access, "secret_access_key": s.secret, "region": "us-east-1",
+			"list_version": "2", "list_url_encode": "true", "force_path_style": "true", "no_check_bucket": "true", "no_head": "true", "no_head_object": "true",
+			"use_unsigned_payload": "true", "disable_checksum": "true",
+		} {
+			env = append(env, "RCLONE_CONFIG_"+name+"_"+strings.ToUpper(key)+"="+value)
+		}
+	}
+	return env
+}
+
+// largeItems compares one pass for two digests with two for one each.
+func (r *runner) largeItems(ctx context.Context) (m measurement, err error) {
+	a := r.amounts
+	s, err := r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: a.larges, Size: a.large})
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	peer, err := r.peer()
+	if err != nil {
+		return m, err
+	}
+	if peer == "" {
+		m.absent = "make peers"
+	}
+	mib := float64(a.larges) * float64(a.large) / (1 << 20)
+	for range a.long() {
+		u, _, err := spend(ctx, []string{SecretVariable + "=" + s.secret}, r.cfg.Self, "bench", "storageside", "--endpoint", s.url,
+			"--access", s.access, "--do", "hash", "--source", fromStore, "--space", space, "--workers", fmt.Sprint(largeWork))
+		if err != nil {
+			return m, err
+		}
+		m.ours = append(m.ours, mib/u.seconds)
+		if peer == "" {
+			continue
+		}
+		var both float64
+		for _, alg := range []string{"md5", "sha256"} {
+			u, err := r.peerHash(ctx, peer, s, alg, largeWork)
+			if err != nil {
+				return m, err
+			}
+			both += u.seconds
+		}
+		m.peers = append(m.peers, mib/both)
+	}
+	return m, nil
+}

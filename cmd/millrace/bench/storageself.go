@@ -1,0 +1,155 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/s3/s3bench"
+)
+
+// listMemory is the most that a process ever had that lists very many keys.
+func (r *runner) listMemory(ctx context.Context) (measurement, error) {
+	return r.list(ctx, func(res sideResult) float64 { return float64(res.Bytes) / (1 << 20) })
+}
+
+func (r *runner) listRate(ctx context.Context) (measurement, error) {
+	return r.list(ctx, sideResult.rate)
+}
+
+// list lists them when the first of its figures is asked for.
+func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measurement, err error) {
+	if r.listing != nil {
+		return measurement{ours: []float64{of(*r.listing)}}, nil
+	}
+	s, err := r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Keys: r.amounts.listed})
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	res, err := run(ctx, r.cfg.Self, "bench", "storageside", "--endpoint", s.url, "--do", "list", "--source", fromStore, "--space", space, "--workers", "1")
+	if err == nil && res.Records != int64(r.amounts.listed) {
+		err = fmt.Errorf("%d of %d keys were listed", res.Records, r.amounts.listed)
+	}
+	if err != nil {
+		return m, err
+	}
+	r.listing = &res
+	return measurement{ours: []float64{of(res)}}, nil
+}
+
+const callers = 256
+
+// emitted has many callers put over a store that does nothing: every intent is on disk before its put, and every
+// Change acknowledged, so long after it is published, before its call returns.
+func (r *runner) emitted(after time.Duration) func(context.Context) (measurement, error) {
+	return func(ctx context.Context) (m measurement, err error) {
+		for range r.amounts.long() {
+			rate, err := emitAll(ctx, r.amounts.emitted, after)
+			if err != nil {
+				return m, err
+			}
+			m.ours = append(m.ours, rate)
+		}
+		return m, nil
+	}
+}
+
+func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err error) {
+	dir, err := os.MkdirTemp("", "millrace-bench-")
+	if err != nil {
+		return 0, fmt.Errorf("make a directory for the outbox: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	outbox, err := emit.OpenFile(emit.FileConfig{Dir: dir})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, outbox.Close()) }()
+	var topic acks
+	topic.after = after
+	store, err := emit.New(&taker{}, emit.Config{Account: us, Store: "1", Outbox: outbox}, &topic)
+	if err != nil {
+		return 0, err
+	}
+	var took time.Duration
+	err = while(ctx, store, func(ctx context.Context) error {
+		start := time.Now()
+		defer func() { took = time.Since(start) }()
+		var next atomic.Int64
+		group, ctx := errgroup.WithContext(ctx)
+		for range callers {
+			group.Go(func() error {
+				for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+					_, err := store.Put(ctx, space, s3bench.Key(int(i)), strings.NewReader(""), storage.PutOptions{
+						Properties: storage.Properties{MediaType: "image/tiff"},
+					})
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		return group.Wait()
+	})
+	if err == nil && topic.told.Load() != int64(n) {
+		err = fmt.Errorf("%d changes were published of %d mutations", topic.told.Load(), n)
+	}
+	return float64(n) / took.Seconds(), err
+}
+
+// acks are a topic that acknowledges everything after a while.
+type acks struct {
+	after time.Duration
+	told  atomic.Int64
+}
+
+// Publish implements emit.Publisher.
+func (a *acks) Publish(ctx context.Context, _ *pb.Change) error {
+	if a.after > 0 {
+		pause(ctx, a.after)
+	}
+	a.told.Add(1)
+	return ctx.Err()
+}
+
+// A taker is a store that takes empty items and keeps nothing. Of the rest nothing is asked of it.
+type taker struct {
+	storage.Store
+	version atomic.Int64
+}
+
+// Stat implements storage.Store.
+func (*taker) Stat(context.Context, string, string) (storage.Object, error) {
+	return storage.Object{}, storage.ErrNotFound
+}
+
+// Put implements storage.Store.
+func (t *taker) Put(_ context.Context, _, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	size, err := io.Copy(io.Discard, r)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	sum, err := o.Accept(digest.Set{
+		digest.MD5: "d41d8cd98f00b204e9800998ecf8427e", digest.SHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+	}, size)
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return storage.Object{
+		Item: item, Size: size, Digests: sum, Modified: time.Now(), Version: strconv.FormatInt(t.version.Add(1), 10), Properties: o.Properties,
+	}, nil
+}

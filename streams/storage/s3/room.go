@@ -1,0 +1,49 @@
+package s3
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// A part is a piece of what is put, in memory.
+type part struct {
+	bytes []byte
+	free  func()
+}
+
+// A room is the memory that parts have: so many of full size at a time, and as many small ones as take no more than those.
+type room struct {
+	full   int64 // bytes of a part
+	left   *semaphore.Weighted
+	shelf  []int64 // sizes that are kept for reuse, ascending
+	shelfs []sync.Pool
+}
+
+// newRoom has room for so many full parts.
+func newRoom(full int64, parts int) *room {
+	r := &room{full: full, left: semaphore.NewWeighted(int64(parts) * full), shelf: []int64{64 << 10, 1 << 20, full}}
+	r.shelfs = make([]sync.Pool, len(r.shelf))
+	return r
+}
+
+// part returns memory for size bytes, when there is some. One that is larger than full counts as a full one.
+func (r *room) part(ctx context.Context, size int64) (part, error) {
+	weight := min(size, r.full)
+	if err := r.left.Acquire(ctx, weight); err != nil {
+		return part{}, context.Cause(ctx)
+	}
+	for i, n := range r.shelf {
+		if size > n {
+			continue
+		}
+		b, ok := r.shelfs[i].Get().(*[]byte)
+		if !ok {
+			fresh := make([]byte, n)
+			b = &fresh
+		}
+		return part{(*b)[:size], func() { r.shelfs[i].Put(b); r.left.Release(weight) }}, nil
+	}
+	return part{make([]byte, size), func() { r.left.Release(weight) }}, nil
+}

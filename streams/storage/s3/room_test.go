@@ -1,0 +1,50 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+// Small parts take the memory that they have, not that of full ones: many are at work at a time, and what is
+// full waits for them.
+func TestRoom(t *testing.T) {
+	const full = 8 << 20
+	r := newRoom(full, 2)
+	var small []part
+	for range 100 {
+		p, err := r.part(t.Context(), 10<<10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.bytes) != 10<<10 {
+			t.Fatalf("%d bytes, want %d", len(p.bytes), 10<<10)
+		}
+		small = append(small, p)
+	}
+	one, err := r.part(t.Context(), full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := errors.New("gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gone)
+	if _, err := r.part(ctx, full); !errors.Is(err, gone) {
+		t.Errorf("a second full part beside the small ones: %v, want that it waits", err)
+	}
+	for _, p := range small {
+		p.free()
+	}
+	two, err := r.part(t.Context(), 3*full) // counts as a full one, or it would never be had
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(two.bytes) != 3*full {
+		t.Errorf("%d bytes, want %d", len(two.bytes), 3*full)
+	}
+	if _, err := r.part(ctx, 1); !errors.Is(err, gone) {
+		t.Errorf("a part when all memory is taken: %v, want that it waits", err)
+	}
+	one.free()
+	two.free()
+}

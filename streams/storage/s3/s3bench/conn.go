@@ -1,0 +1,227 @@
+package s3bench
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const httpTime = "Mon, 02 Jan 2006 15:04:05 GMT"
+
+// A request is what matters of one.
+type request struct {
+	method, bucket, key string
+	query               url.Values
+	length              int64
+	from, to            int64 // of a range; to < 0: none, or to the end
+	ranged              bool
+	ifMatch, ifNone     string
+	md5, sha256         string // base64
+	kept                []byte // lines that come back with an object
+	chunked             bool   // signed in chunks
+	wait, last          bool   // it wants a 100 first; the connection ends with it
+}
+
+// A conn is a connection. One goroutine owns it.
+type conn struct {
+	s    *server
+	net  net.Conn
+	in   *bufio.Reader
+	head []byte // of the answer
+	size int    // of its body
+	body []byte
+	send net.Buffers
+}
+
+// maxBody bounds what is put, in bytes.
+const maxBody = 64 << 20
+
+// errRequest marks what is no request, or none that is served.
+var errRequest = errors.New("malformed request")
+
+// serve answers requests until the client has no more.
+func (c *conn) serve() {
+	for {
+		r, err := c.read()
+		if err != nil {
+			return
+		}
+		if r.wait {
+			if _, err := c.net.Write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
+				return
+			}
+		}
+		body, err := c.content(r)
+		if err != nil {
+			return
+		}
+		c.head, c.body, c.size = c.head[:0], nil, 0
+		c.answer(r, body)
+		if r.method == "HEAD" {
+			c.body = nil
+		}
+		c.send = append(c.send[:0], c.head, c.body)
+		send := c.send
+		if _, err := send.WriteTo(c.net); err != nil || r.last {
+			return
+		}
+	}
+}
+
+func (c *conn) read() (r *request, err error) {
+	line, err := c.in.ReadSlice('\n')
+	if err != nil {
+		return nil, err
+	}
+	method, rest, _ := bytes.Cut(line, []byte(" "))
+	target, _, ok := bytes.Cut(rest, []byte(" "))
+	if !ok {
+		return nil, errRequest
+	}
+	path, query, _ := strings.Cut(string(target), "?")
+	r = &request{method: string(method), to: -1}
+	if r.query, err = url.ParseQuery(query); err != nil {
+		return nil, err
+	}
+	if path, err = url.PathUnescape(strings.TrimPrefix(path, "/")); err != nil {
+		return nil, err
+	}
+	r.bucket, r.key, _ = strings.Cut(path, "/")
+	for {
+		if line, err = c.in.ReadSlice('\n'); err != nil {
+			return nil, err
+		}
+		name, value, ok := bytes.Cut(line, []byte(":"))
+		if !ok {
+			return r, nil
+		}
+		if err := r.header(name, bytes.TrimSpace(value), line); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// header takes what matters of one line.
+func (r *request) header(name, value, line []byte) (err error) {
+	var room [64]byte
+	lower := append(room[:0], name...)
+	for i, b := range lower {
+		if 'A' <= b && b <= 'Z' {
+			lower[i] = b + 'a' - 'A'
+		}
+	}
+	switch string(lower) {
+	case "content-length":
+		r.length, err = strconv.ParseInt(string(value), 10, 64)
+	case "range":
+		from, to, ok := strings.Cut(strings.TrimPrefix(string(value), "bytes="), "-")
+		if r.ranged = ok; !ok {
+			return errRequest
+		}
+		if r.from, err = strconv.ParseInt(from, 10, 64); err == nil && to != "" {
+			r.to, err = strconv.ParseInt(to, 10, 64)
+		}
+		if err == nil && to != "" && r.to < r.from {
+			return errRequest
+		}
+	case "if-match":
+		r.ifMatch = strings.Trim(string(value), `"`)
+	case "if-none-match":
+		r.ifNone = string(value)
+	case "content-md5":
+		r.md5 = string(value)
+	case "x-amz-content-sha256":
+		r.chunked = bytes.HasPrefix(value, []byte("STREAMING-"))
+	case "expect":
+		r.wait = true
+	case "connection":
+		r.last = bytes.EqualFold(value, []byte("close"))
+	case "content-type":
+		r.kept = append(r.kept, line...)
+	case "transfer-encoding":
+		return errRequest
+	default:
+		if bytes.HasPrefix(lower, []byte("x-amz-meta-")) || isChecksum(lower) {
+			r.kept = append(r.kept, line...)
+		}
+		if string(lower) == "x-amz-checksum-sha256" {
+			r.sha256 = string(value)
+		}
+	}
+	return err
+}
+
+// isChecksum says that a header has a digest that comes back.
+func isChecksum(name []byte) bool {
+	kind, ok := bytes.CutPrefix(name, []byte("x-amz-checksum-"))
+	return ok && (string(kind) == "sha256" || string(kind) == "crc64nvme")
+}
+
+// content reads what was sent.
+func (c *conn) content(r *request) ([]byte, error) {
+	if r.chunked {
+		return c.chunks()
+	}
+	switch {
+	case r.length == 0:
+		return nil, nil
+	case r.length < 0, r.length > maxBody:
+		return nil, errRequest
+	}
+	b := make([]byte, r.length)
+	_, err := io.ReadFull(c.in, b)
+	return b, err
+}
+
+// chunks reads what was signed in pieces, and the lines that may follow it.
+func (c *conn) chunks() (all []byte, err error) {
+	for {
+		line, err := c.in.ReadString('\n')
+		if err != nil {
+			return nil, err
+		}
+		text, _, _ := strings.Cut(strings.TrimSpace(line), ";")
+		n, err := strconv.ParseInt(text, 16, 32)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			break
+		}
+		if n < 0 || int64(len(all))+n > maxBody {
+			return nil, errRequest
+		}
+		at := len(all)
+		all = append(all, make([]byte, n)...)
+		if _, err := io.ReadFull(c.in, all[at:]); err != nil {
+			return nil, err
+		}
+		if _, err := c.in.Discard(2); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		if line, err := c.in.ReadSlice('\n'); err != nil || len(bytes.TrimSpace(line)) == 0 {
+			return all, err
+		}
+	}
+}
+
+// begin begins an answer whose body has so many bytes; end ends its header.
+func (c *conn) begin(status string, size int) {
+	c.head = append(c.head, "HTTP/1.1 "...)
+	c.head = append(c.head, status...)
+	c.head = append(c.head, "\r\nServer: s3bench\r\nDate: "...)
+	c.head = time.Now().UTC().AppendFormat(c.head, httpTime)
+	c.head = append(c.head, "\r\nContent-Length: "...)
+	c.head = strconv.AppendInt(c.head, int64(size), 10)
+	c.head = append(c.head, "\r\n"...)
+}
+
+func (c *conn) end() { c.head = append(c.head, "\r\n"...) }
