@@ -217,10 +217,14 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 		o.VersionID = put.VersionID
 	}
 	info, err := w.s.core.StatObject(ctx, w.bucket, w.key, o)
-	if err = translate(ctx, anItem, "look at what was written: "+named(w.space, w.item), err); err != nil && !isAbsent(err) {
+	err = translate(ctx, anItem, "look at what was written: "+named(w.space, w.item), err)
+	if isAbsent(err) { // another has deleted it at once, or the service has lost it: nobody knows, so it is no fact
+		return storage.Object{}, fmt.Errorf("%s: the service shows nothing where it has just stored it (%v)", w.what, err) //nolint:errorlint // see above
+	}
+	if err != nil {
 		return storage.Object{}, err
 	}
-	if err != nil || info.ETag != put.ETag { // another has replaced or deleted it at once; what was written is told all the same
+	if info.ETag != put.ETag { // another has replaced it at once; what was written is told all the same
 		return w.replaced(put, sum.Only(append(algs, w.kept()...)...)), nil
 	}
 	if info.Size != w.h.Size() {
