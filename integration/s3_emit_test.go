@@ -103,6 +103,7 @@ func flush(t *testing.T, s *emit.Store, outbox *emit.File) {
 // A server that is killed in mid-put: the put fails, nothing is there and nothing is told of; it goes on when the server
 // is back. What was put before is there.
 func TestS3ServerKilled(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{harness.Versitygw, harness.MinIO} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -208,6 +208,7 @@ func mutate(ctx context.Context, s storage.Store, aims *journal, worker int) err
 // A program that stores through emit is killed 100 times at any moments, over the file store and over a real S3 server. What
 // the stores show has one Change each, in the order of its item; nothing else has one.
 func TestS3EmitKilled(t *testing.T) {
+	t.Parallel()
 	t.Run("file", func(t *testing.T) {
 		t.Parallel()
 		spec := emitterSpec{Dir: t.TempDir()}
@@ -241,7 +242,7 @@ func (e emitterSpec) kill(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range emitterKills {
-		if said, killed := e.start(t, 80*time.Millisecond+rand.N(220*time.Millisecond)); !killed {
+		if said, killed := e.start(t, 100*time.Millisecond+rand.N(300*time.Millisecond)); !killed {
 			t.Fatalf("start %d: it ended by itself: %s", n, said)
 		}
 	}
