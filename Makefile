@@ -37,7 +37,7 @@ test: ## every test; needs a C compiler for the race detector, and no daemon
 TESTS = Kafka|Refused|BrokerFaults|ConsumerFaults|SinkFaults|S3
 # Tests of real servers. What go test says of tests that begin and pause is left out.
 REAL = MILLRACE_INTEGRATION=1 go test -v -count=1 -parallel 4 -run '^Test($(TESTS))' \
-	-timeout $(1) ./integration 2>&1 | grep --line-buffered -v '^=== '
+	-timeout $(1) ./integration -rapid.checks=10 -rapid.nofailfile 2>&1 | grep --line-buffered -v '^=== '
 
 .PHONY: integration
 integration: servers ## real Kafka, one and three brokers, and faults; wants a JDK and Maven, or Docker

@@ -49,6 +49,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(memberEnv); spec != "" {
 		os.Exit(member(spec))
 	}
+	if spec := os.Getenv(emitterEnv); spec != "" {
+		os.Exit(emitter(spec))
+	}
 	code := m.Run()
 	if b, err := built(); err == nil {
 		os.RemoveAll(filepath.Dir(b))

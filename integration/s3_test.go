@@ -9,9 +9,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/limit"
 	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -135,6 +138,9 @@ func (r *realS3) options() []storagetest.Option {
 	if r.versions { // the bucket keeps what is replaced, and whatever else
 		except = append(except, "Keep")
 	}
+	if r.perSpace { // as in one bucket, and it takes long
+		except = append(except, "ListLong")
+	}
 	if r.Kind == harness.Versitygw { // it answers 500 to who looks at what is being deleted, and lets several delete it
 		except = append(except, "RaceDelete")
 	}
@@ -165,6 +171,7 @@ func (r *realS3) mayRefuse(item string, beside []string) bool {
 
 // The contract over real servers, in both layouts, with and without versions.
 func TestS3Contract(t *testing.T) {
+	t.Parallel()
 	for _, kind := range harness.S3Kinds() {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -181,4 +188,51 @@ func TestS3Contract(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A part of the contract through each decorator, over a real server.
+func TestS3Decorators(t *testing.T) {
+	t.Parallel()
+	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
+	opts := []storagetest.Option{
+		storagetest.WithRefused(r.mayRefuse),
+		storagetest.Only("Put", "PutCondition", "PutDigests", "PutBroken", "OpenPinned", "List", "Delete", "Properties", "SpaceErrors"),
+	}
+	for name, around := range map[string]func(t *testing.T, s storage.Store) storage.Store{
+		"emit": func(t *testing.T, s storage.Store) storage.Store {
+			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1"}, &shelf{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e
+		},
+		"limit": func(_ *testing.T, s storage.Store) storage.Store {
+			rates := limit.Rates{Concurrency: 4, RequestsPerSecond: 1e5, BytesPerSecond: 1e10}
+			return limit.NewThrottled(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}), limit.NewThrottle(rates, nil))
+		},
+		"faults": func(_ *testing.T, s storage.Store) storage.Store { return storagetest.NewFaulty(s) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			storagetest.Run(t, func(t *testing.T) storage.Store { return around(t, r.open(t)) }, opts...)
+		})
+	}
+	t.Run("readonly", func(t *testing.T) {
+		storagetest.RunReadOnly(t, func(t *testing.T, spaces map[string]map[string]string) storage.Store {
+			s := r.at(t, r.config(t))
+			if err := s.WriteMarker(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for name, items := range spaces {
+				if err := s.CreateSpace(t.Context(), storage.Space{Name: name}); err != nil {
+					t.Fatal(err)
+				}
+				for item, content := range items {
+					if _, err := s.Put(t.Context(), name, item, strings.NewReader(content), storage.PutOptions{Size: int64(len(content))}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			return storage.ReadOnly(s)
+		}, storagetest.WithRefused(r.mayRefuse), storagetest.Only("Refuses", "BadNames", "OpenRange"))
+	})
 }

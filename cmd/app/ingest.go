@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/ingest/watch"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/s3"
 )
 
 // Bounds of the server that takes events. What a body, and Kafka, may take is bounded for each request besides.
@@ -183,7 +184,7 @@ func itemAt(c config.Store) func(path string) (space, item string, ok bool) {
 // gateway whose buckets are its spaces.
 func placeIn(s config.Store, isNamed bool, bucket, key string) (space, item string, is, known bool) {
 	if s.Driver == "s3" {
-		return hint.Buckets{Bucket: s.Bucket, Prefix: s.Prefix, BucketPrefix: s.BucketPrefix}.Place(bucket, key)
+		return s3.ItemAt(s3.Config{Bucket: s.Bucket, Prefix: s.Prefix, BucketPrefix: s.BucketPrefix}, bucket, key)
 	}
 	if s.Driver != "file" || !isNamed {
 		return "", "", false, false

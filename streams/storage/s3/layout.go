@@ -33,7 +33,34 @@ const (
 	ownBucket = "millrace" // after the prefix of buckets
 )
 
-func newLayout(c Config) layout { return layout{c.Bucket, c.Prefix, c.BucketPrefix} }
+func newLayout(c Config) layout {
+	if c.Prefix != "" && !strings.HasSuffix(c.Prefix, "/") {
+		c.Prefix += "/"
+	}
+	return layout{c.Bucket, c.Prefix, c.BucketPrefix}
+}
+
+// ItemAt returns which item of a store of these settings a key is. known says that the bucket is the store's; not is: the key is
+// none of an item, but the driver's own or nobody's.
+func ItemAt(c Config, bucket, key string) (space, item string, is, known bool) {
+	l := newLayout(c)
+	if l.bucket == "" {
+		space, known = strings.CutPrefix(bucket, l.bucketPrefix)
+		known = known && space != ""
+		return space, key, known && space != ownBucket && isItem(space, key), known
+	}
+	if bucket != l.bucket {
+		return "", "", false, false
+	}
+	rest, below := strings.CutPrefix(key, l.prefix)
+	piece, item, cut := strings.Cut(rest, "/")
+	space, ok := unescape(piece)
+	return space, item, below && cut && ok && !strings.HasPrefix(rest, ownPrefix) && isItem(space, item), true
+}
+
+func isItem(space, item string) bool {
+	return storage.CheckSpace(space) == nil && storage.CheckItem(item) == nil
+}
 
 // control returns where what is the driver's own lies.
 func (l layout) control() (bucket, prefix string) {

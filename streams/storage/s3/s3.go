@@ -110,9 +110,6 @@ func (c *Config) check() (*url.URL, error) {
 	case c.Bucket == "" && c.Prefix != "":
 		errs = append(errs, errors.New("prefix is for one bucket"))
 	}
-	if c.Prefix != "" && !strings.HasSuffix(c.Prefix, "/") {
-		c.Prefix += "/"
-	}
 	if !slices.Contains([]string{"", "AES256", "aws:kms"}, c.Encryption) {
 		errs = append(errs, fmt.Errorf("encryption %q: wants AES256 or aws:kms", c.Encryption))
 	}

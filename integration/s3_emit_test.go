@@ -1,0 +1,297 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
+)
+
+// A shelf publishes to memory, or is away.
+type shelf struct {
+	mu   sync.Mutex
+	away bool
+	told []*pb.Change
+}
+
+func (s *shelf) Publish(_ context.Context, c *pb.Change) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return errors.New("away")
+	}
+	s.told = append(s.told, c)
+	return nil
+}
+
+func (s *shelf) be(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
+// of are the operations that were told of an item, each id once.
+func (s *shelf) of(item string) (ops []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := map[string]bool{}
+	for _, c := range s.told {
+		if c.GetItem() == item && !ids[c.GetId()] {
+			ids[c.GetId()] = true
+			ops = append(ops, c.GetOp().String())
+		}
+	}
+	return ops
+}
+
+// emitting is emit with an outbox on disk, over a new store.
+func (r *realS3) emitting(t *testing.T, box emit.FileConfig, out emit.Publisher) (*emit.Store, *emit.File) {
+	t.Helper()
+	inner := r.at(t, r.config(t))
+	for _, err := range []error{inner.WriteMarker(t.Context()), inner.CreateSpace(t.Context(), storage.Space{Name: "s"})} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	box.Dir = t.TempDir()
+	outbox, err := emit.OpenFile(box)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := outbox.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: outbox, Retry: 20 * time.Millisecond, Wait: 20 * time.Millisecond}, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, outbox
+}
+
+func putText(t *testing.T, s storage.Store, item, text string) error {
+	t.Helper()
+	_, err := s.Put(t.Context(), "s", item, strings.NewReader(text), storage.PutOptions{Size: int64(len(text))})
+	return err
+}
+
+// flush tells of what is left.
+func flush(t *testing.T, s *emit.Store, outbox *emit.File) {
+	t.Helper()
+	harness.Eventually(t, time.Minute, "tell of what is left", func(ctx context.Context) error {
+		err := s.Flush(ctx)
+		if n := outbox.Stats().Held; err == nil && n > 0 {
+			err = fmt.Errorf("%d are held", n)
+		}
+		return err
+	})
+}
+
+// A server that is killed in mid-put: the put fails, nothing is there and nothing is told of; it goes on when the server
+// is back. What was put before is there.
+func TestS3ServerKilled(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{harness.Versitygw, harness.MinIO} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind, Own: true}), false, false)
+			out := &shelf{}
+			s, outbox := r.emitting(t, emit.FileConfig{}, out)
+			if err := putText(t, s, "before", "it stays"); err != nil {
+				t.Fatal(err)
+			}
+			const size = 48 << 20 // in parts
+			body := &killing{left: size, at: size / 2, kill: func() { r.Kill(t) }}
+			o, err := s.Put(t.Context(), "s", "large", body, storage.PutOptions{Size: size})
+			if err == nil {
+				t.Fatalf("Put while the server was killed: got %+v", o)
+			}
+			for _, is := range []error{storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrChanged, storage.ErrDigest} {
+				if errors.Is(err, is) {
+					t.Errorf("Put while the server was killed: %v is taken for a fact (%v)", err, is)
+				}
+			}
+			if _, err := s.Stat(t.Context(), "s", "before"); err == nil || errors.Is(err, storage.ErrNotFound) {
+				t.Errorf("Stat while the server is away: got %v, want an error that is no fact", err)
+			}
+			r.Restart(t)
+			flush(t, s, outbox)
+			if _, err := s.Stat(t.Context(), "s", "large"); !errors.Is(err, storage.ErrNotFound) {
+				t.Errorf("Stat of what was not put: %v", err)
+			}
+			if ops := out.of("large"); len(ops) != 0 {
+				t.Errorf("told of what was not put: %v", ops)
+			}
+			if o, err := s.Stat(t.Context(), "s", "before"); err != nil || o.Size != 8 {
+				t.Errorf("Stat of what was put before: %+v, %v", o, err)
+			}
+			if _, err := s.Put(t.Context(), "s", "large", &killing{left: size, at: -1}, storage.PutOptions{Size: size}); err != nil {
+				t.Fatalf("Put when the server is back: %v", err)
+			}
+			flush(t, s, outbox)
+			if ops := out.of("large"); !slices.Equal(ops, []string{"OP_ADD"}) {
+				t.Errorf("told %v of what was put then", ops)
+			}
+		})
+	}
+}
+
+// killing is bytes, in whose middle something is killed.
+type killing struct {
+	left, at int64
+	kill     func()
+}
+
+func (k *killing) Read(b []byte) (int, error) {
+	if k.left == 0 {
+		return 0, io.EOF
+	}
+	n := min(int64(len(b)), k.left)
+	for i := range b[:n] {
+		b[i] = byte(k.left - int64(i))
+	}
+	if k.left -= n; k.left <= k.at {
+		k.at = -1
+		k.kill()
+	}
+	return int(n), nil
+}
+
+// What does not fit into the outbox is refused before anything is done, and what is in it is told of when that is possible again.
+func TestS3OutboxFull(t *testing.T) {
+	t.Parallel()
+	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
+	out := &shelf{away: true}
+	s, outbox := r.emitting(t, emit.FileConfig{Limit: 64 << 10, Segment: 8 << 10}, out)
+	n := 0
+	var err error
+	for ; err == nil && n < 1000; n++ {
+		err = putText(t, s, fmt.Sprintf("item %03d", n), "some bytes")
+	}
+	if !errors.Is(err, emit.ErrOutboxFull) || n < 10 {
+		t.Fatalf("put %d: got %v, want ErrOutboxFull", n, err)
+	}
+	refused := fmt.Sprintf("item %03d", n-1)
+	if _, err := s.Stat(t.Context(), "s", refused); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("Stat of what was refused: %v", err)
+	}
+	if _, err := s.Delete(t.Context(), "s", "item 000", storage.DeleteOptions{}); !errors.Is(err, emit.ErrOutboxFull) {
+		t.Errorf("Delete: got %v, want ErrOutboxFull", err)
+	}
+	if _, err := s.Stat(t.Context(), "s", "item 000"); err != nil {
+		t.Errorf("Stat of what was not deleted: %v", err)
+	}
+	out.be(false)
+	flush(t, s, outbox)
+	for i := range n - 1 {
+		if ops := out.of(fmt.Sprintf("item %03d", i)); !slices.Equal(ops, []string{"OP_ADD"}) {
+			t.Errorf("told %v of item %d", ops, i)
+		}
+	}
+	if ops := out.of(refused); len(ops) > 0 {
+		t.Errorf("told %v of what was refused", ops)
+	}
+	if err := putText(t, s, refused, "some bytes"); err != nil {
+		t.Errorf("Put when there is room: %v", err)
+	}
+}
+
+// topical publishes to Kafka.
+type topical struct{ producer *kafka.Producer }
+
+func (p topical) Publish(ctx context.Context, c *pb.Change) error {
+	return p.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c})
+}
+
+// Kafka is away: mutations go on, and when it is back they are told of, in the order of their items.
+func TestS3KafkaAway(t *testing.T) {
+	t.Parallel()
+	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
+	c := harness.Kafka(t, harness.Options{Brokers: 1})
+	c.Breakable(t)
+	cfg := c.Config("away.")
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
+		t.Fatal(err)
+	}
+	producer, err := kafka.NewProducer(cfg, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(producer.Close)
+	s, outbox := r.emitting(t, emit.FileConfig{}, topical{producer})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}()
+	if err := putText(t, s, "item 0", "while it is there"); err != nil {
+		t.Fatal(err)
+	}
+	c.Freeze(t, 0)
+	begun := time.Now()
+	want := map[string][]string{"item 0": {"OP_ADD"}}
+	for n := 1; n <= 60; n++ {
+		item := fmt.Sprintf("item %d", n%10)
+		err := putText(t, s, item, fmt.Sprint("content ", n))
+		want[item] = append(want[item], "OP_ADD")
+		if err == nil && n%4 == 0 {
+			_, err = s.Delete(t.Context(), "s", item, storage.DeleteOptions{})
+			want[item] = append(want[item], "OP_DELETE")
+		}
+		if err != nil {
+			t.Fatalf("mutation %d while Kafka is away: %v", n, err)
+		}
+	}
+	t.Logf("75 mutations in %v while Kafka was away; %d are held", time.Since(begun).Round(time.Millisecond), outbox.Stats().Held)
+	if held := outbox.Stats().Held; held < 70 {
+		t.Errorf("%d mutations are held, want nearly all", held)
+	}
+	c.Thaw(t, 0)
+	harness.Eventually(t, time.Minute, "tell of all", func(context.Context) error {
+		if n := outbox.Stats().Held; n > 0 {
+			return fmt.Errorf("%d are held", n)
+		}
+		return nil
+	})
+	compareOps(t, c.Read(t, cfg, schemas.Changes), want)
+}
+
+// compareOps compares what was told of each item, each id once, in order.
+func compareOps(t *testing.T, recs []harness.Record, want map[string][]string) {
+	t.Helper()
+	ids, got := map[string]bool{}, map[string][]string{}
+	for _, rec := range recs {
+		body, err := schemas.Decode(rec.Topic, rec.Headers, rec.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ch := body.(*pb.Change)
+		if !ids[ch.GetId()] && ch.GetItem() != "" {
+			ids[ch.GetId()] = true
+			op := strings.Replace(ch.GetOp().String(), "OP_UPDATE", "OP_ADD", 1) // content is content
+			got[ch.GetItem()] = append(got[ch.GetItem()], op)
+		}
+	}
+	for item, ops := range want {
+		if !slices.Equal(got[item], ops) {
+			t.Errorf("%s: got %v, want %v", item, got[item], ops)
+		}
+	}
+}

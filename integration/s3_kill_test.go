@@ -1,0 +1,366 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/harness"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/s3"
+)
+
+// emitterEnv has the test binary be a program that stores through emit, and not run tests; TestMain looks for it.
+const emitterEnv = "MILLRACE_TEST_EMITTER"
+
+// killed is the space that the program writes to.
+const killed = "killed"
+
+// emitterKills is how often the program is killed over each store.
+const emitterKills = 50
+
+// An emitterSpec is what the program is told.
+type emitterSpec struct {
+	Dir   string // of its outbox and of what it logs
+	Drain bool   // tell of what is left, and end
+	// Where the store is; without a bucket it is in Dir.
+	Endpoint, Bucket, Prefix, Access, Secret string
+}
+
+func (e emitterSpec) path(name string) string { return filepath.Join(e.Dir, name) }
+
+func (e emitterSpec) store(ctx context.Context) (storage.Store, error) {
+	if e.Bucket == "" {
+		return file.Open(file.Config{ID: "1", Root: e.path("store"), Create: true})
+	}
+	s, err := s3.New(s3.Config{
+		ID: "acme/1", Endpoint: e.Endpoint, Bucket: e.Bucket, Prefix: e.Prefix, PathStyle: true,
+		Credentials: s3.Credentials{AccessKey: e.Access, SecretKey: e.Secret},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Marker(ctx)
+}
+
+// An aim is a line of what is about to be done to an item, in its order.
+type aim struct{ Op, Item, SHA256 string }
+
+// A deed is a line of what was done for certain: the store said so, or showed it to the next process.
+type deed struct{ Op, Item, Version string }
+
+// A tale is a line of what was published.
+type tale struct{ ID, Op, Item, Version, SHA256, Origin string }
+
+// A journal is a file of lines, each whole where the process was killed after it.
+type journal struct {
+	mu sync.Mutex
+	f  *os.File
+}
+
+func openJournal(path string) (*journal, error) {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	return &journal{f: f}, err
+}
+
+func (j *journal) add(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, err = j.f.Write(append(b, '\n'))
+	return err
+}
+
+// Publish implements emit.Publisher. Of every 60 ms the topic is away for 20.
+func (j *journal) Publish(_ context.Context, c *pb.Change) error {
+	if time.Now().UnixMilli()%60 < 20 {
+		return errors.New("away")
+	}
+	return j.add(tale{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256], c.GetOrigin().String()})
+}
+
+// doing is a store that logs what it did.
+type doing struct {
+	storage.Store
+	deeds *journal
+}
+
+func (d doing) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	obj, err := d.Store.Put(ctx, space, item, r, o)
+	if err == nil {
+		err = d.deeds.add(deed{"PUT", item, obj.Version})
+	}
+	return obj, err
+}
+
+func (d doing) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+	gone, err := d.Store.Delete(ctx, space, item, o)
+	if err == nil {
+		err = d.deeds.add(deed{"DELETE", item, gone.Object.Version})
+	}
+	return gone, err
+}
+
+// emitter is the program, which goes on until it is killed, or has told of what was left.
+func emitter(text string) int {
+	var spec emitterSpec
+	err := json.Unmarshal([]byte(text), &spec)
+	if err == nil {
+		err = spec.run(context.Background())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func (e emitterSpec) run(ctx context.Context) error {
+	inner, err := e.store(ctx)
+	if err != nil {
+		return err
+	}
+	deeds, err1 := openJournal(e.path("deeds"))
+	aims, err2 := openJournal(e.path("aims"))
+	out, err3 := openJournal(e.path("tales"))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	for o, err := range inner.List(ctx, killed, "") { // what the last process had done when it was killed
+		if err == nil {
+			err = deeds.add(deed{"PUT", o.Item, o.Version})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	outbox, err := emit.OpenFile(emit.FileConfig{Dir: e.path("outbox"), Limit: 8 << 20, Segment: 32 << 10})
+	if err != nil {
+		return err
+	}
+	s, err := emit.New(doing{inner, deeds}, emit.Config{
+		Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
+	}, out)
+	if err != nil {
+		return err
+	}
+	if e.Drain {
+		for err = s.Flush(ctx); err != nil && outbox.Stats().Held > 0 && ctx.Err() == nil; err = s.Flush(ctx) {
+		}
+		return errors.Join(err, outbox.Close())
+	}
+	ended := make(chan error, 9)
+	go func() { ended <- s.Run(ctx) }()
+	for worker := range 8 {
+		go func() { ended <- mutate(ctx, s, aims, worker) }()
+	}
+	return <-ended
+}
+
+// mutate puts and deletes a worker's own items.
+func mutate(ctx context.Context, s storage.Store, aims *journal, worker int) error {
+	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(worker)))
+	for n := 0; ; n++ {
+		item := fmt.Sprintf("own/%d/%d", worker, random.IntN(3))
+		var err error
+		if random.IntN(4) == 0 {
+			err = aims.add(aim{"DELETE", item, ""})
+			if err == nil {
+				_, err = s.Delete(ctx, killed, item, storage.DeleteOptions{})
+			}
+		} else {
+			content := fmt.Sprintf("%d/%d/%d", time.Now().UnixNano(), worker, n)
+			sum := sha256.Sum256([]byte(content))
+			err = aims.add(aim{"PUT", item, hex.EncodeToString(sum[:])})
+			if err == nil {
+				_, err = s.Put(ctx, killed, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+			}
+		}
+		if err != nil && !errors.Is(err, storage.ErrNotFound) {
+			return err
+		}
+	}
+}
+
+// A program that stores through emit is killed 100 times at any moments, over the file store and over a real S3 server. What
+// the stores show has one Change each, in the order of its item; nothing else has one.
+func TestS3EmitKilled(t *testing.T) {
+	t.Parallel()
+	t.Run("file", func(t *testing.T) {
+		t.Parallel()
+		spec := emitterSpec{Dir: t.TempDir()}
+		if os.Getenv(harness.EnvRun) == "" {
+			t.Skip("make integration sets " + harness.EnvRun)
+		}
+		spec.kill(t)
+	})
+	t.Run("s3", func(t *testing.T) {
+		t.Parallel()
+		r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
+		cfg := r.config(t)
+		if err := openS3(t, cfg).WriteMarker(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		emitterSpec{Dir: t.TempDir(), Endpoint: r.URL, Bucket: cfg.Bucket, Prefix: cfg.Prefix, Access: r.Access, Secret: r.Secret}.kill(t)
+	})
+}
+
+// kill runs the program and kills it, again and again, and then looks at what it left.
+func (e emitterSpec) kill(t *testing.T) {
+	t.Helper()
+	s, err := e.store(t.Context())
+	if err == nil {
+		err = s.WriteMarker(t.Context())
+	}
+	if err == nil {
+		err = s.CreateSpace(t.Context(), storage.Space{Name: killed})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range emitterKills {
+		if said, killed := e.start(t, 100*time.Millisecond+rand.N(300*time.Millisecond)); !killed {
+			t.Fatalf("start %d: it ended by itself: %s", n, said)
+		}
+	}
+	e.Drain = true
+	if said, killed := e.start(t, time.Minute); killed || said != "" {
+		t.Fatalf("it did not tell of what was left: killed %t: %s", killed, said)
+	}
+	e.judge(t, s)
+}
+
+// start runs the program, and kills it after a while.
+func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, killed bool) {
+	t.Helper()
+	text, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), emitterEnv+"="+string(text))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var shot atomic.Bool
+	timer := time.AfterFunc(after, func() { shot.Store(true); _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	_ = cmd.Wait() // its state says how it ended
+	return out.String(), shot.Load() && cmd.ProcessState.ExitCode() < 0
+}
+
+func linesOf[T any](t *testing.T, path string) (all []T) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for r := bufio.NewScanner(bytes.NewReader(b)); r.Scan(); {
+		var v T
+		if err := json.Unmarshal(r.Bytes(), &v); err != nil {
+			t.Fatalf("%s: %v: %q", path, err, r.Text())
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// judge compares what was told with what was done.
+func (e emitterSpec) judge(t *testing.T, s storage.Store) {
+	t.Helper()
+	deeds := map[deed]bool{}
+	for _, d := range linesOf[deed](t, e.path("deeds")) {
+		deeds[d] = true
+	}
+	unknown := map[string]int{}
+	for _, l := range linesOf[struct{ Intent struct{ Item string } }](t, filepath.Join(e.path("outbox"), "undecided.jsonl")) {
+		unknown[l.Intent.Item]++
+	}
+	told := e.told(t, deeds)
+	for d := range deeds {
+		if told[d] == "" && unknown[d.Item] == 0 {
+			t.Errorf("%+v was done and not told", d)
+		}
+	}
+	there := 0
+	for o, err := range s.List(t.Context(), killed, "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		there++
+		if told[deed{"PUT", o.Item, o.Version}] == "" {
+			t.Errorf("%s is there in version %s, and was not told", o.Item, o.Version)
+		}
+		if told[deed{"DELETE", o.Item, o.Version}] != "" {
+			t.Errorf("%s is there in version %s, and was told as deleted", o.Item, o.Version)
+		}
+	}
+	t.Logf("%d kills: %d deeds, %d told, %d items are there, unknown: %v", emitterKills, len(deeds), len(told), there, unknown)
+	if len(told) < 2*emitterKills || there == 0 {
+		t.Errorf("%d were told of, and %d are there: it did next to nothing", len(told), there)
+	}
+}
+
+// told returns the id of each Change that was told. It was done, once, and not before what came first.
+func (e emitterSpec) told(t *testing.T, deeds map[deed]bool) map[deed]string {
+	t.Helper()
+	turn := map[string]int{} // of puts, by item and digest
+	for i, a := range linesOf[aim](t, e.path("aims")) {
+		turn[a.Item+" "+a.SHA256] = 2 * i
+	}
+	ids, told, turnOf, last := map[string]bool{}, map[deed]string{}, map[deed]int{}, map[string]int{}
+	for _, c := range linesOf[tale](t, e.path("tales")) {
+		if ids[c.ID] {
+			continue // telling again is telling once
+		}
+		ids[c.ID] = true
+		put := deed{"PUT", c.Item, c.Version}
+		d, at := put, turnOf[put]+1 // a delete comes behind what it deletes
+		if c.Op == "OP_DELETE" {
+			d.Op = "DELETE"
+		} else if at = turn[c.Item+" "+c.SHA256]; !slices.Contains([]string{"OP_ADD", "OP_UPDATE"}, c.Op) || c.SHA256 == "" {
+			t.Errorf("%+v was told and is no put", c)
+		}
+		// A delete whose process was killed is known from what it deleted having been there.
+		if !deeds[d] && (d.Op != "DELETE" || !deeds[put]) {
+			t.Errorf("%+v was told and not done", c)
+		}
+		if told[d] != "" {
+			t.Errorf("%+v is told of by %s too", c, told[d])
+		}
+		if at < last[c.Item] {
+			t.Errorf("%+v overtakes another of its item", c)
+		}
+		told[d], turnOf[d], last[c.Item] = c.ID, at, max(at, last[c.Item])
+	}
+	return told
+}
