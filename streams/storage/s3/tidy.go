@@ -57,7 +57,7 @@ func (s *Store) tidyKept(ctx context.Context, o storage.TidyOptions, done *stora
 	what := fmt.Sprintf("list what is kept in bucket %q", bucket)
 	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: own + "kept/", Recursive: true}) {
 		if info.Err != nil {
-			return s.lookedFor(ctx, what, info.Err)
+			return translate(ctx, aBucket, what, info.Err)
 		}
 		if at, ok := keptAt(info.Key); !ok || !at.Before(o.Kept) {
 			continue
