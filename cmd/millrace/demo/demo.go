@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 	d := &demo{cfg: cfg, out: stderr}
 	result, err := d.run(ctx)
 	switch {
-	case err == nil && made && !cfg.Keep:
+	case err == nil && made && !cfg.Keep && result.OK: // what did not come true is left for a person to look into
 		if err := os.RemoveAll(cfg.State); err != nil {
 			return fmt.Errorf("remove the state directory: %w", err)
 		}

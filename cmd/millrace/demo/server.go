@@ -81,7 +81,7 @@ func (d *demo) serve(ctx context.Context, state *app.State) error {
 	if cfg.Port != 0 && !isFree(cfg.Port) {
 		cfg.Port = 0
 	}
-	if cfg.Env, err = s.environment(); err != nil {
+	if err := s.attributes(); err != nil {
 		return err
 	}
 	if cfg.Access, err = kept(s.key("access")); err != nil {
@@ -104,19 +104,16 @@ func (d *demo) serve(ctx context.Context, state *app.State) error {
 	return d.memo.save()
 }
 
-// environment has the server keep metadata in files of their own where the file system has no attributes.
-func (s *server) environment() ([]string, error) {
-	switch err := unix.Setxattr(s.dir, "user.millrace", []byte("1"), 0); {
-	case err == nil:
-		return nil, nil
-	case !errors.Is(err, unix.ENOTSUP):
-		return nil, fmt.Errorf("try attributes of files in %s: %w", s.dir, err)
+// attributes refuses a file system that keeps no attributes of files: the server has its metadata in them.
+func (s *server) attributes() error {
+	err := unix.Setxattr(s.dir, "user.millrace", []byte("1"), 0)
+	if errors.Is(err, unix.ENOTSUP) {
+		return fmt.Errorf("%w: the file system of %s keeps no attributes of files, which the S3 server needs: name a directory of another with --state",
+			app.ErrPrecondition, s.dir)
+	} else if err != nil {
+		return fmt.Errorf("try attributes of files in %s: %w", s.dir, err)
 	}
-	meta := filepath.Join(s.dir, "meta")
-	if err := os.MkdirAll(meta, 0o700); err != nil {
-		return nil, fmt.Errorf("make the S3 server's directory: %w", err)
-	}
-	return []string{"VGW_META_SIDECAR=" + meta}, nil
+	return nil
 }
 
 // close ends the server.

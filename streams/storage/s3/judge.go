@@ -159,6 +159,16 @@ func byStore(code string) (v verdict, known bool) {
 	return v, false
 }
 
+// clip makes what a service says fit into one line.
+func clip(message string) string {
+	const most = 300
+	message = strings.Join(strings.Fields(message), " ")
+	if len(message) > most {
+		return strings.ToValidUTF8(message[:most], "") + "..."
+	}
+	return message
+}
+
 // translate makes an error of the client one of ours: the only place that knows its kinds. what says what was to be done.
 func translate(ctx context.Context, about subject, what string, err error) error {
 	if err == nil {
@@ -207,16 +217,6 @@ func refusal(what string, v verdict, answer minio.ErrorResponse) error {
 	return err
 }
 
-// clip makes what a service says fit into one line.
-func clip(message string) string {
-	const most = 300
-	message = strings.Join(strings.Fields(message), " ")
-	if len(message) > most {
-		return strings.ToValidUTF8(message[:most], "") + "..."
-	}
-	return message
-}
-
 // refused is the error of an answer of S3's kind.
 type refused struct {
 	error
@@ -252,10 +252,8 @@ func unanswered(what string, err error) error {
 		hint = "its certificate is not trusted: see ca, and the endpoint's name"
 	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
 		hint = "it does not speak TLS: see the endpoint's scheme"
-	case errors.As(err, &op) && op.Op == "proxyconnect":
-		hint = "the proxy is not there: see proxy, and the environment's"
-	case errors.As(err, &resolver), errors.As(err, &op) && op.Op == "dial":
-		hint = "nobody is there: see the endpoint"
+	case errors.As(err, &resolver), errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
+		hint = "nobody is there: see the endpoint, and the proxy"
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
