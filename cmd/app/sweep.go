@@ -220,7 +220,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return append([]part{served("sweeper", run, a.policies)}, a.trimmer()...), nil
+	return append([]part{served("sweeper", run, a.policies), a.leftovers()}, a.trimmer()...), nil
 }
 
 // sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.
