@@ -226,14 +226,16 @@ func unanswered(what string, err error) error {
 	switch {
 	case errors.Is(err, errAlien):
 		hint = "see the endpoint"
+	case errors.Is(err, errNobody):
+		hint = "see from_environment, and the role that the machine should have"
 	case errors.As(err, &syntax):
 		hint = "what answers at the endpoint does not speak S3"
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid):
 		hint = "its certificate is not trusted: see ca, and the endpoint's name"
-	case errors.As(err, &noTLS):
+	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
 		hint = "it does not speak TLS: see the endpoint's scheme"
-	case errors.As(err, &resolver), errors.As(err, &op) && op.Op == "dial":
-		hint = "nobody is there: see the endpoint"
+	case errors.As(err, &resolver), errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
+		hint = "nobody is there: see the endpoint, and the proxy"
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
