@@ -246,7 +246,11 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 // Settings says how a store is checked.
 func (s *Stores) Settings(account, id string) fixity.StoreSettings {
 	c := s.byKey[schemas.Key(account, id)].cfg
-	return fixity.StoreSettings{Never: c.Read == "never", ExternalWrites: c.ExternalWrites == "expected"}
+	set := fixity.StoreSettings{Never: c.Read == "never", ExternalWrites: c.ExternalWrites == "expected"}
+	if c.Read == "sampled" {
+		set.SamplePercent = c.SamplePercent
+	}
+	return set
 }
 
 // RepairMode returns who decides about repairs of a store's copies.

@@ -122,8 +122,11 @@ type Store struct {
 	Restore bool `key:"restore"`
 	// Clients write to this store. One in an account at most.
 	Primary bool `key:"primary"`
-	// Whether checks read the bytes of its copies. never is for archives whose reading costs too much.
-	Read string `key:"read" oneof:"always|never"`
+	// Whether checks read the bytes of its copies. never is for archives whose reading costs too much. sampled reads those of a few in
+	// each round, others each time, and those that are checked for another reason than a round, such as on demand.
+	Read string `key:"read" oneof:"always|sampled|never"`
+	// With read sampled: of how many copies in a hundred the bytes are read. Without it: 5.
+	SamplePercent int `key:"sample_percent"`
 	// Whether damaged copies are repaired at once, after approval, or not at all. Without it: off for layout plain, approve for the primary, auto for the others.
 	Repair string `key:"repair" oneof:"auto|approve|off"`
 	// Whether others than millrace may change this store.
@@ -484,6 +487,9 @@ func (s Store) withDefaults() Store {
 	}
 	if s.Read == "" {
 		s.Read = "always"
+	}
+	if s.Read == "sampled" && s.SamplePercent == 0 {
+		s.SamplePercent = 5
 	}
 	if s.Repair == "" {
 		s.Repair = "auto"

@@ -23,6 +23,9 @@ func TestValidateLayout(t *testing.T) {
 		"expect: x":                                     ".expect = x: is for layout plain only",
 		"space: x":                                      ".space = x: is for layout plain only",
 		"requests: {at_once: -1}":                       ".requests.at_once = -1: want 0, for no limit, or more",
+		"read: sampled, sample_percent: 101":            ".sample_percent = 101: want 1 to 100, with read: sampled",
+		"read: sampled":                                 "",
+		"sample_percent: 5":                             ".sample_percent = 5: want 1 to 100, with read: sampled",
 		"requests: {per_second: -1}":                    ".requests.per_second = -1: want 0, for no limit, or more",
 		"requests: {at_once: 4, bytes_per_second: 1GB}": "",
 	} {

@@ -163,6 +163,9 @@ func validateAccounts(accounts []Account, fault report) {
 			validatePlace(at, s, roots, fault)
 			validateLimits(at+".limits", s.Limits, fault)
 			validateRequests(at+".requests", s.Requests, fault)
+			if s.SamplePercent < 0 || s.SamplePercent > 100 || s.SamplePercent > 0 && s.Read != "sampled" {
+				fault(at+".sample_percent", s.SamplePercent, "want 1 to 100, with read: sampled")
+			}
 			validateLayout(at, s, fault)
 			if !s.Primary {
 				continue

@@ -53,6 +53,7 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 		"destination marker":              {"2", fault("Marker", nil), retry.ClassUnavailable, false},
 		"destination marker is another's": {"2", fault("Marker", storage.ErrWrongMarker), retry.ClassUnavailable, false},
 		"open":                            {"1", fault("Open", nil), retry.Transient, false},
+		"source is archived":              {"1", fault("Open", retry.Wait(errors.New("its return was asked for"), time.Now())), retry.ClassWait, false},
 		"source ends mid-stream":          {"1", storagetest.Fault{Method: "Open", Mid: true, After: 3}, retry.Transient, false},
 		"put: not persisted":              {"2", fault("Put", nil), retry.Transient, false},
 		"put: mid-stream":                 {"2", storagetest.Fault{Method: "Put", Mid: true, After: 2}, retry.Transient, false},

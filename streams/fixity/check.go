@@ -227,7 +227,7 @@ func (k *check) gather(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if k.settings.Never {
+	if k.settings.Never || !k.sampled() {
 		k.evidence.Content = Piece{State: pb.EvidenceState_EVIDENCE_STATE_UNREAD}
 	} else if there == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN {
 		k.evidence.Content = Piece{State: there}
@@ -278,6 +278,9 @@ func (k *check) failed(ctx context.Context, place string, err error) (pb.Evidenc
 		return 0, errOvertaken
 	case errors.Is(err, storage.ErrName):
 		return 0, retry.Permanent(err)
+	}
+	if retry.ClassOf(err) == retry.ClassWait { // such as an archive's: it says itself when to come again
+		return 0, fmt.Errorf("read %s: %w", place, err)
 	}
 	k.trouble = fmt.Sprintf("%s did not answer (%v): %v", place, retry.ClassOf(err), err)
 	return pb.EvidenceState_EVIDENCE_STATE_UNKNOWN, nil

@@ -20,6 +20,9 @@ import (
 type StoreSettings struct {
 	// Never: the store's bytes are not to be read for checks.
 	Never bool
+	// SamplePercent, where it is not 0, is of how many copies in a hundred of a round the bytes are read. Which ones
+	// is a function of round and copy. Checks of other reasons than a sweep's read them always.
+	SamplePercent int
 	// ExternalWrites: others than millrace's clients are expected to write to the store.
 	ExternalWrites bool
 	// Digests are computed of all bytes that are read, besides those on record; none
@@ -96,7 +99,7 @@ func New(c Config, stores Stores, records Records) (*Checker, error) {
 // Handle does one check: it returns its result and, where the row asks for them, the
 // Change that corrects the record and the task of the re-check. An error means that
 // the check did not come to an end: the task is malformed or of an unknown store
-// (permanent), or ctx is done.
+// (permanent), the bytes have to be waited for, such as those of an archive (wait), or ctx is done.
 func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	task, ok := d.Body.(*pb.FixityTask)
 	if !ok {

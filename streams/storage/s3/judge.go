@@ -246,6 +246,8 @@ func unanswered(what string, err error) error {
 	switch {
 	case errors.Is(err, errAlien):
 		hint = "see the endpoint"
+	case errors.Is(err, errNobody):
+		hint = "see from_environment, and the role that the machine should have"
 	case errors.As(err, &syntax):
 		hint = "what answers at the endpoint does not speak S3"
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid):

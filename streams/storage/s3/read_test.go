@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -16,15 +17,31 @@ import (
 
 // A breaking transport ends the bodies of GET after so many bytes, and calls then.
 type breaking struct {
-	next  http.RoundTripper
-	after int64 // 0: bodies are whole
-	then  func()
+	next http.RoundTripper
+
+	mu    sync.Mutex
+	after int64  // 0: bodies are whole; guarded by mu
+	then  func() // once, and bodies are whole from then on; nil: nothing; guarded by mu
+}
+
+func (b *breaking) broke() {
+	b.mu.Lock()
+	then := b.then
+	if then != nil {
+		b.then, b.after = nil, 0
+	}
+	b.mu.Unlock()
+	if then != nil {
+		then()
+	}
 }
 
 func (b *breaking) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := b.next.RoundTrip(req)
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if err == nil && b.after > 0 && req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/item") {
-		resp.Body = &broken{resp.Body, b.after, b.then}
+		resp.Body = &broken{resp.Body, b.after, b.broke}
 	}
 	return resp, err
 }
@@ -39,9 +56,7 @@ var errReset = errors.New("connection reset by peer")
 
 func (b *broken) Read(p []byte) (int, error) {
 	if b.left == 0 {
-		if b.then != nil {
-			b.then()
-		}
+		b.then()
 		return 0, errReset
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
@@ -83,7 +98,7 @@ func TestReadOverBrokenConnections(t *testing.T) {
 				body.Close()
 				b.after = tt.after
 				if tt.change != nil {
-					b.then = func() { b.then = nil; b.after = 0; tt.change(s, srv) }
+					b.then = func() { tt.change(s, srv) }
 				}
 				body, _, err = s.Open(t.Context(), "s", "item", "")
 				if err != nil {

@@ -47,7 +47,7 @@ func TestWriteTwins(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					sc, o := &script{}, s3test.Options{}
 					how(&o, sc.hook)
-					s, srv := direct(t, o, func(c *Config) { c.PartBytes = minPart })
+					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.Parallel = minPart, 1 }) // the script is asked by one at a time
 					once := false
 					sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
 						if once || r.Method != c.method || !strings.Contains(r.URL.RequestURI(), c.has) {
@@ -165,7 +165,7 @@ func TestPartStoredWrongly(t *testing.T) {
 				} else {
 					tt.o.After = sc.hook
 				}
-				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Endpoint = minPart, "https://127.0.0.1" })
+				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Parallel, c.Endpoint = minPart, 1, "https://127.0.0.1" })
 				n := 0
 				sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
 					if r.URL.Query().Get("partNumber") != "1" || n == tt.times {
