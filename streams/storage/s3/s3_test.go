@@ -23,8 +23,20 @@ func server(t testing.TB, o s3test.Options) *s3test.Server {
 	return srv
 }
 
-// open returns a store on a server, which knows what it can do.
+// open returns a store on a server, which has tried what that can do.
 func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
+	t.Helper()
+	s := openKnown(t, srv, new(Facts), edit...)
+	if !s.cfg.ReadOnly {
+		if err := s.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// openKnown returns a store on a server of which it is known what that can do.
+func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)) *Store {
 	t.Helper()
 	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}}
 	for _, e := range edit {
@@ -41,11 +53,7 @@ func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 		bucket, _ := s.layout.control()
 		_ = s.makeBucket(t.Context(), bucket)
 	}
-	if !cfg.ReadOnly {
-		if err := s.Probe(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.facts.Store(f)
 	return s
 }
 
@@ -66,7 +74,8 @@ func TestContract(t *testing.T) {
 			if o.Versions { // the bucket keeps what is replaced, and whatever else
 				except = append(except, "Keep")
 			}
-			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, srv, prefix) }, storagetest.Except(except...),
+			facts := open(t, srv, prefix).Facts()
+			storagetest.Run(t, func(t *testing.T) storage.Store { return openKnown(t, srv, &facts, prefix) }, storagetest.Except(except...),
 				storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
 					at := s.(*Store).layout.prefix + ownPrefix + "kept/" + escape(space) + "/" + digestOf(item) + "/"
 					for _, key := range srv.Keys(testBucket, at) {
@@ -77,7 +86,7 @@ func TestContract(t *testing.T) {
 				}),
 				storagetest.WithTwin(func(t *testing.T, s storage.Store, id string) storage.Store {
 					cfg := s.(*Store).cfg
-					return open(t, srv, func(c *Config) {
+					return openKnown(t, srv, &facts, func(c *Config) {
 						*c = cfg
 						if id != "" {
 							c.ID = id
@@ -101,8 +110,9 @@ func TestContractOfOddServices(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			srv := server(t, tt.o)
 			var n atomic.Int64
+			facts := open(t, srv).Facts()
 			storagetest.Run(t, func(t *testing.T) storage.Store {
-				return open(t, srv, func(c *Config) { c.Prefix = fmt.Sprintf("p%d", n.Add(1)) })
+				return openKnown(t, srv, &facts, func(c *Config) { c.Prefix = fmt.Sprintf("p%d", n.Add(1)) })
 			}, storagetest.Only("OddIDs", "Nesting", "List", "RaceNeighbours", "Put", "SpaceErrors", "BadNames"),
 				storagetest.WithRefused(func(item string, beside []string) bool {
 					return len(item) > storage.MaxItemID-30 || tt.refuses(item, beside)

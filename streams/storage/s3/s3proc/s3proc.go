@@ -127,7 +127,7 @@ func flavours() map[string]flavour {
 			}
 			return append(args, data), []string{"ROOT_ACCESS_KEY=" + s.Access, "ROOT_SECRET_KEY=" + s.Secret}, nil
 		}},
-		"minio": {"/minio/health/ready", func(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
+		"minio": {"/minio/health/cluster", func(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
 			args = append([]string{"server", "--quiet", "--address", addr}, cfg.Args...)
 			return append(args, data), []string{
 				"MINIO_ROOT_USER=" + s.Access, "MINIO_ROOT_PASSWORD=" + s.Secret, "MINIO_BROWSER=off", "MINIO_UPDATE=off", "MINIO_API_ODIRECT=off",

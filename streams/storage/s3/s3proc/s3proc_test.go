@@ -57,7 +57,7 @@ func fake(how string) int {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/health-of-the-server", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("/minio/health/ready", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/minio/health/cluster", func(http.ResponseWriter, *http.Request) {})
 	srv := &http.Server{Addr: addr, Handler: mux, ReadHeaderTimeout: time.Second}
 	go func() { _ = srv.ListenAndServe() }()
 	<-ctx.Done()
