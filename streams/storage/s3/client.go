@@ -1,11 +1,13 @@
 package s3
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -65,6 +67,9 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 	return core, nil
 }
 
+// writeBuffer is what is written at once.
+const writeBuffer = 64 << 10
+
 // transport bounds what can be bounded: a body may take as long as it likes while bytes come.
 func (s *Store) transport() (*http.Transport, error) {
 	t := &http.Transport{
@@ -73,7 +78,7 @@ func (s *Store) transport() (*http.Transport, error) {
 		MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: 2 * time.Minute, ExpectContinueTimeout: 10 * time.Second,
 		DisableCompression: true, // or bytes are not those that are stored
-		WriteBufferSize:    64 << 10, ReadBufferSize: 64 << 10,
+		WriteBufferSize:    writeBuffer, ReadBufferSize: 64 << 10,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	if len(s.cfg.CA) > 0 {
@@ -99,6 +104,7 @@ func (s *Store) transport() (*http.Transport, error) {
 // A note goes with a request: headers that the client has no option for, and what the answer said.
 type note struct {
 	send http.Header // none of x-amz-, which would have to be signed
+	body []byte      // what the request carries, where that is in memory and small; else nil
 
 	mu   sync.Mutex
 	date time.Time // of the answer, by the service's clock
@@ -115,6 +121,20 @@ func noted(ctx context.Context, pairs ...string) (context.Context, *note) {
 	return context.WithValue(ctx, noteKey{}, n), n
 }
 
+// carrying returns a context whose one request carries b. The client hides its bytes behind readers of its own, and a
+// request whose bytes are not seen to be in memory goes in two packets, for the service to wait for the second.
+func carrying(ctx context.Context, b []byte) context.Context {
+	if len(b) == 0 || len(b) > writeBuffer/2 {
+		return ctx
+	}
+	n, ok := ctx.Value(noteKey{}).(*note)
+	if !ok {
+		ctx, n = noted(ctx)
+	}
+	n.body = b
+	return ctx
+}
+
 func (n *note) answered() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,11 +149,16 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return w.next.RoundTrip(req)
 	}
-	if len(n.send) > 0 {
+	whole := n.body != nil && req.Body != nil && req.ContentLength == int64(len(n.body)) // else it was encoded to be signed
+	if len(n.send) > 0 || whole {
 		req = req.Clone(req.Context())
 		for k, v := range n.send {
 			req.Header[k] = v
 		}
+	}
+	if whole {
+		defer req.Body.Close()
+		req.Body = io.NopCloser(bytes.NewReader(n.body))
 	}
 	resp, err := w.next.RoundTrip(req)
 	if err == nil {
