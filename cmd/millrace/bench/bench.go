@@ -126,7 +126,7 @@ func full() amounts {
 		rounds: 5, raw: 4_000_000, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
 		flood: 1_000_000, bursts: 5_000, probes: 10_000, urgent: 2_000, standing: 30_000,
 		stored: 500_000, steady: 1_000, filled: 10_000_000,
-		objects: 20_000, real: 5_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
+		objects: 20_000, real: 3_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
 	}
 }
 

@@ -53,11 +53,14 @@ func (r *runner) storageFigures() []figure {
 	return []figure{
 		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.duelRate(inMemory, "hash")},
 		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3), r.duelRate(inMemory, "copy")},
+		{"s3 in memory: the same, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(inMemory)},
 		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1), r.duelRate(onDisk, "hash")},
 		{realServer + ": processor time of the client for it", "s", hashing, atMost(1), r.duelCPU(onDisk, "hash")},
 		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1), r.duelRate(onDisk, "copy")},
 		{realServer + ": processor time of the client for it", "s", copying, atMost(1), r.duelCPU(onDisk, "copy")},
-		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", "rclone hashsum md5, then sha256", atLeast(1.2), r.largeItems},
+		{realServer + ": the same copies, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(onDisk)},
+		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", "rclone hashsum md5, then sha256",
+			atLeast(1.2), r.largeItems},
 		{fmt.Sprintf("emit: %s puts over a store that does nothing, 256 callers, fsync", count(a.emitted)), "mutations/s", "",
 			target{op: ">=", bound: 20_000}, r.emitted(0)},
 		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{}, r.emitted(3 * time.Millisecond)},
@@ -72,7 +75,8 @@ type usage struct{ seconds, cpu float64 }
 // A server is one that a duel is about.
 type server struct {
 	url, access, secret string
-	items               int // in its source
+	items               int  // in its source
+	look                bool // the peer asks what it wrote
 	drop                func(ctx context.Context, bucket string) error
 	close               func() error
 }
@@ -127,6 +131,36 @@ func (r *runner) duelOf(where place, do string, of func(usage) float64) func(con
 		}
 		for _, u := range d.peers {
 			m.peers = append(m.peers, of(u))
+		}
+		return m, nil
+	}
+}
+
+// lookedAt holds our copies against those of a peer that, as ours does, asks the server what it wrote. Ours are those
+// of the figure before.
+func (r *runner) lookedAt(where place) func(context.Context) (measurement, error) {
+	return func(ctx context.Context) (m measurement, err error) {
+		if m, err = r.duelRate(where, "copy")(ctx); err != nil || m.absent != "" {
+			return m, err
+		}
+		m.peers = nil
+		s, done, err := r.serve(ctx, where)
+		if err != nil {
+			return m, err
+		}
+		defer func() { err = errors.Join(err, done()) }()
+		peer, err := r.peer()
+		if err != nil {
+			return m, err
+		}
+		s.look = true
+		defer func() { s.look = false }()
+		for i := range r.amounts.long() {
+			u, err := r.peerSide(ctx, peer, s, "copy", fmt.Sprint("look", i))
+			if err != nil {
+				return m, err
+			}
+			m.peers = append(m.peers, float64(s.items)/u.seconds)
 		}
 		return m, nil
 	}

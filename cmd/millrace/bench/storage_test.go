@@ -76,8 +76,8 @@ func TestStorageQuick(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v; said so far:\n%s", err, &progress)
 	}
-	if len(rows) != 11 {
-		t.Errorf("%d rows, want 11", len(rows))
+	if len(rows) != 13 {
+		t.Errorf("%d rows, want 13", len(rows))
 	}
 	for _, r := range rows {
 		real := strings.HasPrefix(r.Name, realServer)

@@ -65,8 +65,8 @@ func (s *server) remotes() []string {
 	for _, name := range []string{"SOURCE", "TARGET"} {
 		for key, value := range map[string]string{
 			"type": "s3", "provider": "Other", "endpoint": s.url, "access_key_id": s.access, "secret_access_key": s.secret, "region": "us-east-1",
-			"list_version": "2", "list_url_encode": "true", "force_path_style": "true", "no_check_bucket": "true", "no_head": "true", "no_head_object": "true",
-			"use_unsigned_payload": "true", "disable_checksum": "true",
+			"list_version": "2", "list_url_encode": "true", "force_path_style": "true", "no_check_bucket": "true", "no_head_object": "true",
+			"use_unsigned_payload": "true", "disable_checksum": "true", "no_head": fmt.Sprint(!s.look),
 		} {
 			env = append(env, "RCLONE_CONFIG_"+name+"_"+strings.ToUpper(key)+"="+value)
 		}

@@ -67,6 +67,9 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 	return core, nil
 }
 
+// writeBuffer is what is written at once.
+const writeBuffer = 64 << 10
+
 // transport bounds what can be bounded: a body may take as long as it likes while bytes come.
 func (s *Store) transport() (*http.Transport, error) {
 	t := &http.Transport{
@@ -75,7 +78,7 @@ func (s *Store) transport() (*http.Transport, error) {
 		MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: 2 * time.Minute, ExpectContinueTimeout: 10 * time.Second,
 		DisableCompression: true, // or bytes are not those that are stored
-		WriteBufferSize:    64 << 10, ReadBufferSize: 64 << 10,
+		WriteBufferSize:    writeBuffer, ReadBufferSize: 64 << 10,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	if len(s.cfg.CA) > 0 {

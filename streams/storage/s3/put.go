@@ -171,7 +171,7 @@ func (s *Store) single(ctx context.Context, to spot, p payload, f *Facts, o mini
 		md5 = base64Of(sum[digest.MD5])
 	}
 	o.DisableContentSha256 = sum[digest.SHA256] != "" // or each chunk is hashed once more, to be signed
-	info, err := s.core.PutObject(ctx, to.bucket, to.key, bytes.NewReader(b), int64(len(b)), md5, sum[digest.SHA256], o)
+	info, err := s.core.PutObject(carrying(ctx, b), to.bucket, to.key, bytes.NewReader(b), int64(len(b)), md5, sum[digest.SHA256], o)
 	return info, s.translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
 }
 

@@ -1,7 +1,9 @@
 package s3
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,6 +16,7 @@ import (
 // A note goes with a request: headers that the client has no option for, and what the answer said.
 type note struct {
 	send    http.Header // none of x-amz-, which would have to be signed
+	body    []byte      // what the request carries, where that is in memory and small; else nil
 	listing bool        // the requests are those of one listing
 
 	mu   sync.Mutex
@@ -35,6 +38,20 @@ func noted(ctx context.Context, pairs ...string) (context.Context, *note) {
 // listed returns a context for the requests of one listing: one that goes on where it was has an end.
 func listed(ctx context.Context) context.Context {
 	return context.WithValue(ctx, noteKey{}, &note{listing: true})
+}
+
+// carrying returns a context whose one request carries b. The client hides its bytes behind readers of its own, and a
+// request whose bytes are not seen to be in memory goes in two packets, for the service to wait for the second.
+func carrying(ctx context.Context, b []byte) context.Context {
+	if len(b) == 0 || len(b) > writeBuffer/2 {
+		return ctx
+	}
+	n, ok := ctx.Value(noteKey{}).(*note)
+	if !ok {
+		ctx, n = noted(ctx)
+	}
+	n.body = b
+	return ctx
 }
 
 func (n *note) answered() time.Time {
@@ -70,11 +87,10 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	if n != nil && n.listing && n.stuck(req.URL.RawQuery) {
 		return nil, errStuck
 	}
-	if n != nil && len(n.send) > 0 {
-		req = req.Clone(req.Context())
-		for k, v := range n.send {
-			req.Header[k] = v
-		}
+	if n != nil {
+		var done func()
+		req, done = n.fill(req)
+		defer done()
 	}
 	if w.pays {
 		var err error
@@ -95,6 +111,24 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return resp, nil
+}
+
+// fill returns a request with what is noted for it. done is for when it was answered.
+func (n *note) fill(req *http.Request) (filled *http.Request, done func()) {
+	done = func() {}
+	whole := n.body != nil && req.Body != nil && req.ContentLength == int64(len(n.body)) // else it was encoded to be signed
+	if len(n.send) == 0 && !whole {
+		return req, done
+	}
+	filled = req.Clone(req.Context())
+	for k, v := range n.send {
+		filled.Header[k] = v
+	}
+	if whole {
+		done = func() { _ = req.Body.Close() } // it was read of no bytes
+		filled.Body = io.NopCloser(bytes.NewReader(n.body))
+	}
+	return filled, done
 }
 
 const payerHeader = "X-Amz-Request-Payer"
