@@ -9,13 +9,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// direct returns a store on a server without a network between them, with a space "s".
+// direct returns a store on a server without a network between them, of which it knows what that can do, with a space "s".
 func direct(t *testing.T, o s3test.Options, edit ...func(*Config)) (*Store, *s3test.Server) {
 	t.Helper()
 	srv := s3test.New(o)
 	srv.Close() // nobody comes by the network
 	through := func(c *Config) { c.Transport = srv.Transport() }
-	s := open(t, srv, append([]func(*Config){through}, edit...)...)
+	known := factsOf(o)
+	s := openKnown(t, srv, &known, append([]func(*Config){through}, edit...)...)
 	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
 		t.Fatal(err)
 	}

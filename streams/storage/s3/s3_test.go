@@ -35,6 +35,15 @@ func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 	return s
 }
 
+// factsOf are what Probe finds out of such a server.
+func factsOf(o s3test.Options) Facts {
+	holds, sums := !o.NoConditions, !o.NoChecksums
+	return Facts{
+		IfNoneMatch: holds, IfMatch: holds, DeleteMatch: holds, Complete: holds, Atomic: holds, DeletesOnce: holds,
+		ETagIsMD5: !o.OddETags, SHA256: sums, CRC64NVME: sums, Versions: o.Versions, OddKeys: !o.CleanKeys, Hides: o.HideBelow,
+	}
+}
+
 // openKnown returns a store on a server of which it is known what that can do.
 func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)) *Store {
 	t.Helper()
@@ -169,24 +178,14 @@ func TestEscape(t *testing.T) {
 }
 
 func TestProbe(t *testing.T) {
-	can := Facts{IfNoneMatch: true, IfMatch: true, DeleteMatch: true, Complete: true, ETagIsMD5: true, SHA256: true, CRC64NVME: true, Atomic: true, DeletesOnce: true, OddKeys: true}
-	for name, tt := range map[string]struct {
-		o    s3test.Options
-		want func(*Facts)
-	}{
-		"all":            {s3test.Options{}, func(*Facts) {}},
-		"no conditions":  {s3test.Options{NoConditions: true}, func(f *Facts) { *f = Facts{ETagIsMD5: true, SHA256: true, CRC64NVME: true, OddKeys: true} }},
-		"no checksums":   {s3test.Options{NoChecksums: true}, func(f *Facts) { f.SHA256, f.CRC64NVME = false, false }},
-		"odd ETags":      {s3test.Options{OddETags: true}, func(f *Facts) { f.ETagIsMD5 = false }},
-		"versions":       {s3test.Options{Versions: true}, func(f *Facts) { f.Versions = true }},
-		"keys are paths": {s3test.Options{CleanKeys: true}, func(f *Facts) { f.OddKeys = false }},
-		"hides":          {s3test.Options{HideBelow: true}, func(f *Facts) { f.Hides = true }},
+	for name, o := range map[string]s3test.Options{
+		"all": {}, "no conditions": {NoConditions: true}, "no checksums": {NoChecksums: true}, "odd ETags": {OddETags: true},
+		"versions": {Versions: true}, "keys are paths": {CleanKeys: true}, "hides": {HideBelow: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			srv := server(t, tt.o)
+			srv := server(t, o)
 			s := open(t, srv)
-			want := can
-			tt.want(&want)
+			want := factsOf(o)
 			if got := *s.facts.Load(); got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
