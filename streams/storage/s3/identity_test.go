@@ -133,9 +133,12 @@ func TestTransports(t *testing.T) {
 	secure.StartTLS()
 	defer secure.Close()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
+	var mu sync.Mutex // guards through
 	var through []string
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
 		through = append(through, r.URL.Host)
+		mu.Unlock()
 		mem.ServeHTTP(w, r)
 	}))
 	defer proxy.Close()
@@ -180,6 +183,8 @@ func TestTransports(t *testing.T) {
 			}
 		})
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	if len(through) == 0 || slices.ContainsFunc(through, func(h string) bool { return h != "s3.example.org" }) {
 		t.Errorf("through the proxy came %q", through)
 	}

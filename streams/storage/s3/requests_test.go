@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,13 +222,19 @@ func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *
 		t.Fatal(err)
 	}
 	time.Sleep(2 * spaceFresh)
+	var mu sync.Mutex // what the service can do is found out by several at once
 	asked, first := 0, ""
-	sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
-		if asked++; asked <= k {
-			return false
-		}
-		if first == "" {
+	meets := func(r *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked++; asked > k && first == "" {
 			first = r.Method + " " + r.URL.RequestURI()
+		}
+		return asked > k
+	}
+	sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		if !meets(r) {
+			return false
 		}
 		f.answer(w, r)
 		return true
