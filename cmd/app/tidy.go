@@ -81,7 +81,7 @@ func (a *App) tidyStore(ctx context.Context, n StoreName, say func(storage.Tidie
 	if !is {
 		return done, false, nil
 	}
-	o, sum, said := storage.TidyOptions{}, storage.Tidied{}, time.Now()
+	o, sum, said := storage.TidyOptions{Shared: st.cfg.ExternalWrites == "expected"}, storage.Tidied{}, time.Now()
 	if keep := a.cfg.Replaced.Keep; keep > 0 {
 		o.Kept = time.Now().Add(-keep)
 	}

@@ -169,6 +169,8 @@ type Tidier interface {
 // that is known the driver says.
 type TidyOptions struct {
 	Kept time.Time // what was replaced or deleted before
+	// Shared: others write there too, so what cannot be told from theirs stays.
+	Shared bool
 	// Each, where it is set, is told of each thing that was removed.
 	Each func(Tidied)
 }

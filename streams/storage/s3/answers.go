@@ -45,13 +45,15 @@ func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
 			return alien()
 		}
 		return nil
-	case html:
-		return alien()
 	}
 	name, body := root(resp.Body)
 	resp.Body = body
 	switch {
 	case name == "" && !body.any && !(ok && req.Method == http.MethodGet): // not a word
+	case name != "Error" && (resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusRequestEntityTooLarge):
+		// Whoever stands between refuses this one request, which says nothing of the service.
+	case ok && name == "": // Google heads good answers as HTML, so what counts is what they are
+		return alien()
 	case strings.EqualFold(name, "html"):
 		return alien()
 	case ok && name == "Error":

@@ -2,6 +2,8 @@ package s3
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -136,7 +138,8 @@ func unfound() (minio.UploadInfo, bool) { return minio.UploadInfo{}, false }
 
 // keep copies what is there out of the way, where the bucket does not keep it by itself.
 func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) error {
-	if s.facts.Load().Versions {
+	// A version without an id is replaced for good: it is from before there were versions, or from when they were suspended.
+	if s.facts.Load().Versions && o.Version != "" && !strings.HasPrefix(o.Version, `"`) {
 		return nil
 	}
 	from, key, err := s.place(space, item)
@@ -144,7 +147,7 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 		return err
 	}
 	bucket, prefix := s.layout.control()
-	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format("20060102T150405.000000000Z"), o.ETag)
+	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format(keptTime), o.ETag)
 	what := "keep what was there of " + named(space, item)
 	if err := s.copy(ctx, source{spot{from, key}, o}, spot{bucket, name}, nil, nil); err != nil {
 		return s.bringBack(ctx, what, spot{from, key}, o.Version, fmt.Errorf("%s: %w", what, err))
@@ -154,12 +157,8 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 
 // digestOf names an item where its id might be too long.
 func digestOf(item string) string {
-	h, err := digest.New(digest.SHA256)
-	if err != nil {
-		return ""
-	}
-	_, _ = h.Write([]byte(item))
-	return h.Sum()[digest.SHA256]
+	sum := sha256.Sum256([]byte(item))
+	return hex.EncodeToString(sum[:])
 }
 
 // Delete implements storage.Store.

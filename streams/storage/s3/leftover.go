@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -90,6 +91,10 @@ func (s *Store) left(ctx context.Context, to spot, name string) (*upload, error)
 	u := &upload{s: s, spot: to, id: r.Upload, facts: s.facts.Load(), record: name, recorded: true,
 		stored: map[int]minio.ObjectPart{}, parts: map[int]minio.CompletePart{}}
 	there, err := u.list(ctx, func(p minio.ObjectPart) { u.stored[p.PartNumber] = p })
+	var r403 *refused
+	if errors.As(err, &r403) && r403.status == http.StatusForbidden || errors.Is(err, storage.ErrUnsupported) { // who may not look begins anew
+		return nil, nil
+	}
 	if err != nil || !there {
 		return nil, err
 	}

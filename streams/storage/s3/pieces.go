@@ -13,16 +13,16 @@ type pieces struct {
 	first  io.ReadCloser // nil: it has ended
 	next   chan chan piece
 	now    []byte // what is left of whole
-	whole  []byte
-	free   chan []byte
+	whole  part
+	slots  chan struct{}
 	cancel context.CancelFunc
 	all    sync.WaitGroup
 	err    error // the end
 }
 
 type piece struct {
-	bytes []byte
-	err   error
+	part
+	err error // then there is no part
 }
 
 var errClosed = errors.New("body is closed")
@@ -36,46 +36,46 @@ type cut struct {
 // An opener opens n bytes from at on.
 type opener func(ctx context.Context, at, n int64) (io.ReadCloser, error)
 
-// newPieces has what comes after first fetched.
-func newPieces(ctx context.Context, first io.ReadCloser, c cut, open opener) *pieces {
+// newPieces has what comes after first fetched, into memory of a room that all readers share.
+func newPieces(ctx context.Context, first io.ReadCloser, c cut, memory *room, open opener) *pieces {
 	size, parallel, end := c.size, c.parallel, c.at+c.left
 	ctx, cancel := context.WithCancel(ctx)
-	p := &pieces{first: first, next: make(chan chan piece, parallel), free: make(chan []byte, parallel), cancel: cancel}
+	p := &pieces{first: first, next: make(chan chan piece, parallel), slots: make(chan struct{}, parallel), cancel: cancel}
 	for range parallel {
-		p.free <- nil
+		p.slots <- struct{}{}
 	}
 	p.all.Go(func() {
 		defer close(p.next)
 		for at := c.at; at < end; at += size {
 			n := min(size, end-at)
-			var room []byte
 			select {
 			case <-ctx.Done():
 				return
-			case room = <-p.free:
+			case <-p.slots:
+			}
+			to, err := memory.part(ctx, n)
+			if err != nil { // closed
+				return
 			}
 			done := make(chan piece, 1)
-			p.next <- done // never full: there are no more pieces than room
-			p.all.Go(func() {
-				if int64(cap(room)) < n {
-					room = make([]byte, n)
-				}
-				b, err := fetch(ctx, room[:n], at, open)
-				done <- piece{b, err}
-			})
+			p.next <- done // never full: there are no more pieces than slots
+			p.all.Go(func() { done <- fetch(ctx, to, at, open) })
 		}
 	})
 	return p
 }
 
-func fetch(ctx context.Context, room []byte, at int64, open opener) ([]byte, error) {
-	body, err := open(ctx, at, int64(len(room)))
-	if err != nil {
-		return nil, err
+func fetch(ctx context.Context, to part, at int64, open opener) piece {
+	body, err := open(ctx, at, int64(len(to.bytes)))
+	if err == nil {
+		_, err = io.ReadFull(body, to.bytes)
+		body.Close()
 	}
-	defer body.Close()
-	_, err = io.ReadFull(body, room)
-	return room, err
+	if err != nil {
+		to.free()
+		return piece{err: err}
+	}
+	return piece{part: to}
 }
 
 func (p *pieces) Read(b []byte) (int, error) {
@@ -105,14 +105,23 @@ func (p *pieces) Read(b []byte) (int, error) {
 		}
 		got := <-done
 		if p.err = got.err; got.err == nil {
-			p.now, p.whole = got.bytes, got.bytes
+			p.now, p.whole = got.bytes, got.part
 		}
 	}
 	n := copy(b, p.now)
 	if p.now = p.now[n:]; len(p.now) == 0 {
-		p.free <- p.whole
+		p.give()
+		p.slots <- struct{}{}
 	}
 	return n, nil
+}
+
+// give gives back the memory of what is read.
+func (p *pieces) give() {
+	if p.whole.free != nil {
+		p.whole.free()
+	}
+	p.whole = part{}
 }
 
 // Close ends what is being fetched.
@@ -123,6 +132,12 @@ func (p *pieces) Close() error {
 		p.first = nil
 	}
 	p.all.Wait()
+	p.give()
+	for done := range p.next {
+		if left := <-done; left.err == nil {
+			left.free()
+		}
+	}
 	p.now, p.err = nil, errClosed
 	return nil
 }

@@ -116,8 +116,9 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
-	ctx, w.answer = noted(ctx, w.when...)
-	info, err := w.s.single(ctx, w.spot, payload{part.bytes[:n], w.h.Sum()}, w.s.facts.Load(), w.s.putOptions(meta, contentType))
+	asked, answer := noted(ctx, w.when...) // the conditions are of this request alone
+	w.answer = answer
+	info, err := w.s.single(asked, w.spot, payload{part.bytes[:n], w.h.Sum()}, w.s.facts.Load(), w.s.putOptions(meta, contentType))
 	if err != nil && unclear(err) && ctx.Err() == nil {
 		if there, ok := w.found(ctx); ok {
 			return there, sum, nil

@@ -186,7 +186,7 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 		return head, o, nil
 	}
 	rest := cut{r.Offset + first, left - first, s.cfg.PartBytes, s.cfg.Parallel}
-	return newPieces(ctx, head, rest, func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
+	return newPieces(ctx, head, rest, s.reads, func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
 		return &steady{ctx: ctx, at: from, left: n, open: again, what: what}, nil
 	}), o, nil
 }

@@ -170,6 +170,7 @@ var faults = map[string]fault{
 	"no S3, 200":           {page(200, "text/html; charset=utf-8"), nil, retry.ClassUnavailable, "does not speak S3"},
 	"no S3, 404":           {page(404, "text/html"), nil, retry.ClassUnavailable, "does not speak S3"},
 	"no S3, 404, as plain": {page(404, "text/plain"), nil, retry.ClassUnavailable, "S3"},
+	"a firewall's page":    {page(403, "text/html"), nil, retry.Transient, "403"},
 	"a gateway's page":     {page(502, "text/html"), nil, retry.Transient, "502"},
 	"cut":                  {func(http.ResponseWriter, *http.Request) { hangUp() }, nil, retry.Transient, "reset"},
 }

@@ -15,7 +15,7 @@ type part struct {
 
 // A room is the memory that parts have: so many of full size at a time, and as many small ones as take no more than those.
 type room struct {
-	full   int64 // bytes of a part
+	all    int64 // bytes
 	left   *semaphore.Weighted
 	shelf  []int64 // sizes that are kept for reuse, ascending
 	shelfs []sync.Pool
@@ -23,14 +23,14 @@ type room struct {
 
 // newRoom has room for so many full parts.
 func newRoom(full int64, parts int) *room {
-	r := &room{full: full, left: semaphore.NewWeighted(int64(parts) * full), shelf: []int64{64 << 10, 1 << 20, full}}
+	r := &room{all: int64(parts) * full, left: semaphore.NewWeighted(int64(parts) * full), shelf: []int64{64 << 10, 1 << 20, full}}
 	r.shelfs = make([]sync.Pool, len(r.shelf))
 	return r
 }
 
-// part returns memory for size bytes, when there is some. One that is larger than full counts as a full one.
+// part returns memory for size bytes, when there is some. One that is larger than all has it for itself.
 func (r *room) part(ctx context.Context, size int64) (part, error) {
-	weight := min(size, r.full)
+	weight := min(size, r.all)
 	if err := r.left.Acquire(ctx, weight); err != nil {
 		return part{}, context.Cause(ctx)
 	}

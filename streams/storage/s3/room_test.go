@@ -35,7 +35,8 @@ func TestRoom(t *testing.T) {
 	for _, p := range small {
 		p.free()
 	}
-	two, err := r.part(t.Context(), 3*full) // counts as a full one, or it would never be had
+	one.free()
+	two, err := r.part(t.Context(), 3*full) // has all for itself, or it would never be had
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +46,5 @@ func TestRoom(t *testing.T) {
 	if _, err := r.part(ctx, 1); !errors.Is(err, gone) {
 		t.Errorf("a part when all memory is taken: %v, want that it waits", err)
 	}
-	one.free()
 	two.free()
 }

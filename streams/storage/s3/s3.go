@@ -123,7 +123,8 @@ type Store struct {
 	layout layout
 	pool   *digest.Pool
 	http   *http.Transport // nil: the caller's
-	room   *room
+	room   *room           // of what is written
+	reads  *room           // of what is read ahead, by all readers
 
 	facts atomic.Pointer[Facts]
 
@@ -162,7 +163,7 @@ func New(cfg Config) (*Store, error) {
 	cfg.defaults()
 	s := &Store{
 		cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, working: map[string]bool{},
-		room: newRoom(cfg.PartBytes, 2*cfg.Parallel),
+		room: newRoom(cfg.PartBytes, 2*cfg.Parallel), reads: newRoom(cfg.PartBytes, 2*cfg.Parallel),
 	}
 	if s.pool, err = digest.NewPool(cfg.Digests...); err != nil {
 		return nil, err

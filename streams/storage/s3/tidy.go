@@ -25,9 +25,23 @@ func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.T
 	if s.cfg.ReadOnly {
 		return done, retry.Permanent(storage.ErrReadOnly)
 	}
+	if !o.Shared { // whose uploads they are nobody says
+		err = s.tidyUploads(ctx, o, &done)
+	}
+	if ctx.Err() != nil {
+		return done, context.Cause(ctx)
+	}
+	if !o.Kept.IsZero() {
+		err = errors.Join(err, s.tidyKept(ctx, o, &done))
+	}
+	return done, err
+}
+
+// tidyUploads ends the uploads of dead processes in all spaces.
+func (s *Store) tidyUploads(ctx context.Context, o storage.TidyOptions, done *storage.Tidied) error {
 	names, err := s.spaceNames(ctx)
 	if err != nil {
-		return done, err
+		return err
 	}
 	for _, name := range names {
 		if _, _, err := s.layout.space(name); err != nil {
@@ -42,13 +56,10 @@ func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.T
 			err = errors.Join(err, serr)
 		}
 		if ctx.Err() != nil {
-			return done, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 	}
-	if !o.Kept.IsZero() {
-		err = errors.Join(err, s.tidyKept(ctx, o, &done))
-	}
-	return done, err
+	return err
 }
 
 // tidyKept removes what was kept of what was replaced or deleted.

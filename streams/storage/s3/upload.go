@@ -150,8 +150,8 @@ func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (min
 		if there, ok := found(); ok {
 			return there, answer, nil
 		}
-		if gone || !unclear(err) || n == completeTries.Attempts {
-			return info, answer, err
+		if gone || !unclear(err) || n == completeTries.Attempts { // what the last answer says may be for what an earlier one did
+			return info, answer, fmt.Errorf("whether it is stored is not known: %v", err) //nolint:errorlint // it is no fact
 		}
 		if err := retry.Sleep(ctx, completeTries.Backoff(n)); err != nil {
 			return info, answer, err

@@ -277,3 +277,18 @@ func TestClockSkew(t *testing.T) {
 		}
 	}
 }
+
+// Some services head good answers as HTML: what counts is what they are.
+func TestSuccessHeadedAsHTML(t *testing.T) {
+	s, _ := direct(t, s3test.Options{After: func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPut || r.Method == http.MethodPost {
+			w.Header().Set("Content-Type", "text/html; charset=UTF-8")
+		}
+		return false
+	}}, func(c *Config) { c.PartBytes, c.Parallel = minPart, 1 })
+	for item, n := range map[string]int{"small": 5, "large": minPart + 7} {
+		if err := put(t.Context(), s, item, n, storage.PutOptions{}); err != nil {
+			t.Errorf("%s: %v", item, err)
+		}
+	}
+}

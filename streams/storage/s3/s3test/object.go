@@ -157,6 +157,8 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, bk *bucket, key str
 		return noKey
 	case want != "" && strings.Trim(want, `"`) != o.etag && !s.o.NoReadMatch:
 		return condition
+	case r.Header.Get("If-None-Match") == "*" && !s.o.NoReadMatch:
+		return notModified
 	case away && r.Method == http.MethodGet:
 		return archived
 	}

@@ -189,19 +189,20 @@ type failure struct {
 func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(f.status)
-	if r.Method != http.MethodHead {
+	if r.Method != http.MethodHead && f.status != http.StatusNotModified {
 		fmt.Fprintf(w, "<Error><Code>%s</Code><Message>%s</Message></Error>", f.code, f.code)
 	}
 }
 
 var (
-	noKey     = &failure{404, "NoSuchKey"}
-	noBucket  = &failure{404, "NoSuchBucket"}
-	noUpload  = &failure{404, "NoSuchUpload"}
-	condition = &failure{412, "PreconditionFailed"}
-	unknown   = &failure{501, "NotImplemented"}
-	malformed = &failure{400, "InvalidRequest"}
-	skewed    = &failure{403, "RequestTimeTooSkewed"}
+	noKey       = &failure{404, "NoSuchKey"}
+	noBucket    = &failure{404, "NoSuchBucket"}
+	noUpload    = &failure{404, "NoSuchUpload"}
+	condition   = &failure{412, "PreconditionFailed"}
+	notModified = &failure{304, "NotModified"}
+	unknown     = &failure{501, "NotImplemented"}
+	malformed   = &failure{400, "InvalidRequest"}
+	skewed      = &failure{403, "RequestTimeTooSkewed"}
 )
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
