@@ -31,7 +31,8 @@ type Config struct {
 	Roles Roles `key:"roles"`
 	// How events come in, other than from producers that write to topic changes themselves.
 	Ingest Ingest `key:"ingest"`
-	// Where changes wait that were made through a store and are not told of yet.
+	// Where changes wait that millrace itself made as a client, until Kafka has them: today those of millrace demo, which has its outbox
+	// in its state directory. run and standalone open none; other programs open theirs with emit.OpenFile (docs/outbox.md).
 	Outbox Outbox `key:"outbox"`
 	// How rows are gathered for ClickHouse.
 	Sink Sink `key:"sink"`
@@ -360,15 +361,14 @@ type Notification struct {
 	Store string `key:"store"`
 }
 
-// Outbox says where it is kept what is done through stores, until Kafka has it (docs/outbox.md).
+// Outbox says where it is kept what millrace itself stores as a client, until Kafka has it (docs/outbox.md): today what millrace
+// demo does. The roles of run and standalone open none. When it is full, writes fail and nothing is done.
 type Outbox struct {
 	// A directory, as an absolute path; each store that is written to has an outbox of its own below it. Without it the outbox is in
 	// memory: what waits in it is lost with the process.
 	Dir string `key:"dir"`
 	// Bytes of one outbox at most, 1MiB or more.
 	Limit Size `key:"limit"`
-	// What becomes of writes when it is full. refuse: they fail, and nothing is done. spill is not implemented.
-	OnFull string `key:"on_full" oneof:"refuse|spill"`
 }
 
 // Sink says how rows are gathered; what comes first ends a batch.
@@ -466,7 +466,7 @@ func Default() Config {
 			Attempts: 5, HighWeight: 8, Stall: 10 * time.Minute, Drain: time.Minute,
 		},
 		Ingest:   Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64},
-		Outbox:   Outbox{Limit: 1 << 30, OnFull: "refuse"},
+		Outbox:   Outbox{Limit: 1 << 30},
 		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, Memory: 20 << 20},
 		Trim:     Trim{Every: time.Hour, Keep: 14 * day},
 		Replaced: Replaced{Keep: 30 * day},

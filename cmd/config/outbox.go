@@ -9,7 +9,4 @@ func validateOutbox(o Outbox, fault report) {
 	if o.Limit < 1<<20 {
 		fault("outbox.limit", o.Limit, "want 1MiB or more")
 	}
-	if o.OnFull == "spill" {
-		fault("outbox.on_full", o.OnFull, "is not implemented: want refuse, and a limit that lasts as long as Kafka may be away")
-	}
 }

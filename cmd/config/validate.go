@@ -198,7 +198,9 @@ func validatePlace(at string, s Store, roots map[string]string, fault report) {
 		validateRoot(at+".root", s.Root, roots, fault)
 		for key, is := range map[string]bool{
 			"endpoint": s.Endpoint != "", "bucket": s.Bucket != "", "bucket_prefix": s.BucketPrefix != "", "prefix": s.Prefix != "",
-			"credentials": s.Credentials != Credentials{},
+			"credentials": s.Credentials != Credentials{}, "region": s.Region != "", "path_style": s.PathStyle, "ca": s.CA != "",
+			"proxy": s.Proxy != "", "encryption": s.Encryption != "", "kms_key": s.KMSKey != "", "storage_class": s.StorageClass != "",
+			"requester_pays": s.RequesterPays, "restore": s.Restore,
 		} {
 			if is {
 				fault(at+"."+key, nil, "is for driver s3")

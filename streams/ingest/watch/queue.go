@@ -7,11 +7,9 @@ import (
 
 // A pending is a path that something happened to.
 type pending struct {
-	path string
-	last time.Time // when something last happened to it
-	gone bool      // by what happened last
-	// came: it was not there before. What came and went again was never seen, and is not told of.
-	came     bool
+	path     string
+	last     time.Time // when something last happened to it
+	gone     bool      // by what happened last
 	failures int
 	until    time.Time // not looked at before, since that failed
 }
@@ -30,25 +28,17 @@ func newQueue(quiet time.Duration, limit int) *queue {
 	return &queue{quiet: quiet, limit: limit, paths: map[string]pending{}}
 }
 
-// note notes that something happened to a path. Where there is no room, first says that it is the first time since
-// there was.
-func (q *queue) note(path string, now time.Time, gone, came bool) (fits, first bool) {
+// note notes that something happened to a path. What came and went again is looked at like all else: that it came
+// does not say that nothing was there before, since a file that is moved in replaces one of its name. Where there is
+// no room, first says that it is the first time since there was.
+func (q *queue) note(path string, now time.Time, gone bool) (fits, first bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	p, known := q.paths[path]
-	if !known && len(q.paths) >= q.limit {
+	if _, known := q.paths[path]; !known && len(q.paths) >= q.limit {
 		first, q.full = !q.full, true
 		return false, first
 	}
-	if !known {
-		p = pending{path: path, came: came}
-	}
-	p.last, p.gone, p.failures, p.until = now, gone, 0, time.Time{}
-	if p.gone && p.came { // such as the temporary files of editors
-		delete(q.paths, path)
-		return true, false
-	}
-	q.paths[path] = p
+	q.paths[path] = pending{path: path, last: now, gone: gone}
 	return true, false
 }
 
@@ -81,6 +71,5 @@ func (q *queue) again(p pending, now time.Time) {
 	}
 	p.failures++
 	p.until = now.Add(backoff(p.failures))
-	p.came = false // it was looked for: what came may have been told
 	q.paths[p.path] = p
 }

@@ -3,7 +3,8 @@
 //
 // It promises nothing that the sweep does not: what happened while nobody watched, what the kernel dropped, and the
 // items of a directory that went as a whole are left to the sweep, and that is logged. A root that is gone tells of
-// nothing; it is waited for.
+// nothing; it is waited for. A file that came and went within the quiet time is told of as deleted, for it may have
+// replaced one that was known; of an item that nobody knew that changes nothing.
 package watch
 
 import (
@@ -181,7 +182,7 @@ func (s *session) add(ctx context.Context, dir string, isNew bool) error {
 		case d.IsDir():
 			return s.addOne(rel, name)
 		case isNew && d.Type().IsRegular():
-			s.noted(rel, false, true)
+			s.noted(rel, false)
 		}
 		return nil
 	})
@@ -226,15 +227,15 @@ func (s *session) event(ctx context.Context, e fsnotify.Event) error {
 		s.forget(rel)
 		return nil
 	case gone:
-		s.noted(rel, true, false)
+		s.noted(rel, true)
 		return nil
 	case e.Has(fsnotify.Create):
 		if info, err := os.Lstat(e.Name); err == nil && info.IsDir() {
 			return s.add(ctx, rel, true)
 		}
-		s.noted(rel, false, true)
+		s.noted(rel, false)
 	case e.Has(fsnotify.Write):
-		s.noted(rel, false, false)
+		s.noted(rel, false)
 	}
 	return nil
 }
@@ -261,11 +262,11 @@ func (s *session) failed(err error) {
 }
 
 // noted notes a hint about a path below the root.
-func (s *session) noted(rel string, gone, came bool) {
+func (s *session) noted(rel string, gone bool) {
 	if _, _, ok := s.cfg.ItemAt(filepath.ToSlash(rel)); !ok {
 		return
 	}
-	if fits, first := s.queue.note(filepath.ToSlash(rel), time.Now(), gone, came); !fits && first {
+	if fits, first := s.queue.note(filepath.ToSlash(rel), time.Now(), gone); !fits && first {
 		s.log.Warn("too many paths wait to be looked at: others are left to the sweep", "limit", s.cfg.Limit)
 	}
 }

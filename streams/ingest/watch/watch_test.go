@@ -177,6 +177,13 @@ func TestWatch(t *testing.T) {
 	w.tells("DELETE photos/old 0")
 	w.write("photos/.swap", "x") // came and went again
 	w.do(os.Remove(w.path("photos/.swap")))
+	w.tells("DELETE photos/.swap 0")
+	w.write("maps/known", "12")
+	w.tells("ADD maps/known 2")
+	w.write(".millrace/new", "123") // takes the place of what is known, and goes before that was looked at
+	w.do(os.Rename(w.path(".millrace/new"), w.path("maps/known")))
+	w.do(os.Remove(w.path("maps/known")))
+	w.tells("DELETE maps/known 0")
 	w.write(".millrace/mine", "x") // and what is no item
 	w.do(os.Symlink("m", w.path("maps/link")))
 	w.write("photos/end", "1")
@@ -221,7 +228,7 @@ func TestWatchFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newTree(t)
 			w.write("photos/a", "1")
-			w.watch.queue.note("photos/a", time.Now(), true, false) // present or not is what the store says
+			w.watch.queue.note("photos/a", time.Now(), true) // present or not is what the store says
 			fault(w)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
@@ -247,9 +254,9 @@ func TestWatchSaysWhatItMisses(t *testing.T) {
 	s.failed(errors.New("other"))
 	w.says("err=other")
 	w.watch.queue.limit = 1
-	s.noted("photos/a", false, true)
-	s.noted("photos/b", false, true)
-	s.noted("photos/c", false, true)
+	s.noted("photos/a", false)
+	s.noted("photos/b", false)
+	s.noted("photos/c", false)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := strings.Count(w.said.String(), "too many paths wait"); n != 1 {
@@ -261,29 +268,28 @@ func TestQueue(t *testing.T) {
 	now := time.Now()
 	at := func(ms int) time.Time { return now.Add(time.Duration(ms) * time.Millisecond) }
 	type note struct {
-		ms         int
-		gone, came bool
+		ms   int
+		gone bool
 	}
 	for name, tt := range map[string]struct {
 		notes []note
 		look  int
 		want  string // gone or there; empty: nothing is due
 	}{
-		"quiet":                  {[]note{{0, false, true}}, 100, "there"},
-		"not yet":                {[]note{{0, false, true}}, 99, ""},
-		"written on and on":      {[]note{{0, false, true}, {50, false, false}, {140, false, false}}, 200, ""},
-		"written to its end":     {[]note{{0, false, true}, {50, false, false}, {140, false, false}}, 240, "there"},
-		"removed":                {[]note{{0, true, false}}, 100, "gone"},
-		"written and removed":    {[]note{{0, false, false}, {10, true, false}}, 110, "gone"},
-		"came and went":          {[]note{{0, false, true}, {10, true, false}}, 110, ""},
-		"came, went and came":    {[]note{{0, false, true}, {10, true, false}, {20, false, true}}, 120, "there"},
-		"removed and made again": {[]note{{0, true, false}, {10, false, true}}, 110, "there"},
-		"removed, made, removed": {[]note{{0, true, false}, {10, false, true}, {20, true, false}}, 120, "gone"},
+		"quiet":                  {[]note{{0, false}}, 100, "there"},
+		"not yet":                {[]note{{0, false}}, 99, ""},
+		"written on and on":      {[]note{{0, false}, {50, false}, {140, false}}, 200, ""},
+		"written to its end":     {[]note{{0, false}, {50, false}, {140, false}}, 240, "there"},
+		"removed":                {[]note{{0, true}}, 100, "gone"},
+		"written and removed":    {[]note{{0, false}, {10, true}}, 110, "gone"},
+		"came, went and came":    {[]note{{0, false}, {10, true}, {20, false}}, 120, "there"},
+		"removed and made again": {[]note{{0, true}, {10, false}}, 110, "there"},
+		"removed, made, removed": {[]note{{0, true}, {10, false}, {20, true}}, 120, "gone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := newQueue(100*time.Millisecond, 10)
 			for _, n := range tt.notes {
-				q.note("p", at(n.ms), n.gone, n.came)
+				q.note("p", at(n.ms), n.gone)
 			}
 			got := ""
 			for _, p := range q.due(at(tt.look), 10) {
@@ -297,7 +303,7 @@ func TestQueue(t *testing.T) {
 		})
 	}
 	q := newQueue(0, 10)
-	q.note("p", now, true, false)
+	q.note("p", now, true)
 	p := q.due(now, 10)[0]
 	q.again(p, now)
 	if len(q.due(now, 10)) != 0 {
@@ -307,7 +313,7 @@ func TestQueue(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	q.again(p, now)
-	q.note("p", now, false, false)
+	q.note("p", now, false)
 	q.again(p, now)
 	if got := q.due(now, 10); len(got) != 1 || got[0].gone || got[0].failures != 0 {
 		t.Errorf("got %v: what happened since counts", got)

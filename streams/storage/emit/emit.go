@@ -107,7 +107,8 @@ type Store struct {
 var _ storage.Store = (*Store)(nil)
 
 // New returns a Store around inner, which it does not close. What its outbox holds of another
-// life is told of by Run or Flush.
+// life is told of by Run or Flush. An outbox serves one Store; a File that serves another, or holds changes
+// of another, is refused.
 func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 	if inner == nil || out == nil || cfg.Account == "" || cfg.Store == "" {
 		return nil, errors.New("emit wants a store, a publisher, an account and the store's id")
@@ -116,10 +117,8 @@ func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 	if _, err := digest.New(cfg.Digests...); err != nil {
 		return nil, err
 	}
-	if o, ok := cfg.Outbox.(interface {
-		claim(account, store string) error
-	}); ok {
-		if err := o.claim(cfg.Account, cfg.Store); err != nil {
+	if o, ok := cfg.Outbox.(interface{ claim(name string) error }); ok {
+		if err := o.claim(cfg.Account + "/" + cfg.Store); err != nil {
 			return nil, err
 		}
 	}

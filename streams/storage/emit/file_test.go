@@ -22,6 +22,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/mem"
 )
 
 func fileOn(t testing.TB, d disk, edit ...func(*FileConfig)) *File {
@@ -138,6 +139,33 @@ func TestFileKeeps(t *testing.T) {
 	if _, err := f.Read(d); !errors.Is(err, errNotHeld) {
 		t.Errorf("Read of what was not done: %v", err)
 	}
+}
+
+// An outbox serves one Store in its life, and only the store whose changes it holds.
+func TestNewClaimsTheFile(t *testing.T) {
+	m, err := mem.New(mem.Config{ID: "1"})
+	must(t, err)
+	dir := t.TempDir()
+	refused := func(f *File, store, why string) {
+		t.Helper()
+		if _, err := New(m, Config{Account: "acme", Store: store, Outbox: f}, &topic{}); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("of store %s: got %v, want %s", store, err, why)
+		}
+	}
+	f, err := OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	_, err = New(m, Config{Account: "acme", Store: "1", Outbox: f}, &topic{})
+	must(t, err)
+	refused(f, "1", "serves store acme/1 already")
+	refused(f, "2", "serves store acme/1 already")
+	intend(t, f, "a")
+	must(t, f.Close())
+	f, err = OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	refused(f, "2", "holds changes of store acme/1, not of acme/2")
+	_, err = New(m, Config{Account: "acme", Store: "1", Outbox: f}, &topic{})
+	must(t, err)
+	must(t, f.Close())
 }
 
 // One at a time, and of one store.

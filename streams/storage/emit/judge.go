@@ -6,6 +6,7 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // A verdict is what is known of an intent whose outcome nobody noted.
@@ -24,18 +25,19 @@ func (v verdict) String() string { return [verdicts]string{"not_done", "done", "
 
 // judge says what came of an intent, from what was there before, what was streamed, and what is
 // seen now; nil is absent. It takes for granted that nobody else writes there, and where what is
-// seen shows that somebody did, it is undecided. Properties may be in a store that has no
-// case in their names.
-func judge(in Intent, came *Content, seen *pb.Change, folds bool) verdict {
+// seen shows that somebody did, it is undecided. Of can it asks whether versions are
+// unique, and whether the names of properties have no case.
+func judge(in Intent, came *Content, seen *pb.Change, can storage.Capabilities) verdict {
 	op, was := in.Draft.GetOp(), in.Before
+	then := since(was, seen, can.UniqueVersions)
 	v := undecided
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		v = judgePut(was, came, seen)
+		v = judgePut(was, came, seen, then)
 	case pb.Op_OP_DELETE:
-		v = judgeDelete(was, seen)
+		v = judgeDelete(was, seen, then)
 	case pb.Op_OP_SET_PROPERTIES:
-		v = judgeProperties(in.Draft, was, seen, folds)
+		v = judgeProperties(in.Draft, was, seen, then, can.FoldsPropertyCase)
 	case pb.Op_OP_CREATE_SPACE:
 		v = judgeCreate(in.Draft, was, seen)
 	case pb.Op_OP_DELETE_SPACE:
@@ -45,44 +47,78 @@ func judge(in Intent, came *Content, seen *pb.Change, folds bool) verdict {
 			return maps.Equal(c.GetProperties(), in.Draft.GetProperties()) && maps.Equal(c.GetAcl(), in.Draft.GetAcl())
 		})
 	}
-	if in.Crowded && !certain(op, v, was, seen) {
+	if in.Crowded && !certain(op, v, then, can.UniqueVersions) {
 		return undecided // it may have been another's doing, or undone by another
 	}
 	return v
 }
 
 // certain reports whether a verdict holds although others were at work on the same item: a version
-// that was there before has not been replaced, and bytes that are there were put.
-func certain(op pb.Op, v verdict, was, seen *pb.Change) bool {
+// that was there before has not been replaced, unless by one of the same name, and bytes that are there were put.
+func certain(op pb.Op, v verdict, then fate, unique bool) bool {
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		return v == done || unchanged(was, seen)
+		return v == done || then == kept && unique
 	case pb.Op_OP_DELETE:
-		return unchanged(was, seen)
+		return then == kept && unique
 	}
 	return false
 }
 
-// unchanged reports whether the very bytes are there that were before.
-func unchanged(was, seen *pb.Change) bool {
-	return was != nil && seen != nil && was.GetVersion() == seen.GetVersion()
+// A fate is what became of the content that was there before.
+type fate uint8
+
+const (
+	unclear  fate = iota // nothing was there or is, or it cannot be told
+	kept                 // it is there
+	replaced             // it was written since
+)
+
+// since compares what was there with what is seen. Where versions are not unique, as an ETag
+// of the bytes is not, the same bytes may have been written anew: then time and properties
+// are compared too, and where no time is known, as of what was named in a condition, it is unclear.
+func since(was, seen *pb.Change, unique bool) fate {
+	switch {
+	case was == nil, seen == nil:
+		return unclear
+	case was.GetVersion() != seen.GetVersion():
+		return replaced
+	case unique:
+		return kept
+	case !dated(was), !dated(seen):
+		return unclear
+	case was.GetTime().AsTime().Equal(seen.GetTime().AsTime()) && was.GetMediaType() == seen.GetMediaType() &&
+		maps.Equal(was.GetProperties(), seen.GetProperties()):
+		return kept
+	}
+	return replaced
 }
 
-func judgePut(was *pb.Change, came *Content, seen *pb.Change) verdict {
+func dated(c *pb.Change) bool { return c.GetTime() != nil && !c.GetTime().AsTime().IsZero() }
+
+func judgePut(was *pb.Change, came *Content, seen *pb.Change, then fate) verdict {
 	switch {
-	case seen == nil && was == nil, unchanged(was, seen):
+	case seen == nil && was == nil, then == kept:
 		return notDone
-	case seen == nil: // gone by another's hand
+	case seen == nil, came == nil: // gone by another's hand; nobody knows what came
 		return undecided
-	case came != nil && came.Size == seen.GetSize() && came.Digests.Compare(seen.GetDigests()) == digest.Agree:
+	}
+	same := digest.Disagree
+	if came.Size == seen.GetSize() {
+		same = came.Digests.Compare(seen.GetDigests())
+	}
+	switch {
+	case same == digest.Agree && (was == nil || then == replaced):
 		return done
+	case same == digest.Disagree && was != nil && then == unclear: // the bytes that were there are, and they are others
+		return notDone
 	}
 	return undecided
 }
 
-func judgeDelete(was, seen *pb.Change) verdict {
+func judgeDelete(was, seen *pb.Change, then fate) verdict {
 	switch {
-	case was == nil, unchanged(was, seen):
+	case was == nil, then == kept:
 		return notDone
 	case seen == nil:
 		return done
@@ -107,15 +143,15 @@ func judgeCreate(draft, was, seen *pb.Change) verdict {
 	return undecided
 }
 
-func judgeProperties(draft, was, seen *pb.Change, folds bool) verdict {
+func judgeProperties(draft, was, seen *pb.Change, then fate, folds bool) verdict {
 	same := func(c *pb.Change) bool {
 		return c.GetMediaType() == draft.GetMediaType() && sameProperties(c.GetProperties(), draft.GetProperties(), folds)
 	}
 	if was != nil && seen != nil && digest.Set(was.GetDigests()).Compare(seen.GetDigests()) == digest.Disagree {
 		return undecided // other bytes are there
 	}
-	if was != nil && seen != nil && !unchanged(was, seen) && same(seen) {
-		return done // in a store where properties are part of the version
+	if then == replaced && same(seen) {
+		return done // in a store where properties are written with the bytes
 	}
 	return judgeSet(was, seen, same)
 }

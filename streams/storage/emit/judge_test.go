@@ -2,9 +2,13 @@ package emit
 
 import (
 	"testing"
+	"time"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 func TestJudge(t *testing.T) {
@@ -17,6 +21,13 @@ func TestJudge(t *testing.T) {
 	one, two, bare := item("1", md5a, ""), item("2", md5b, ""), &pb.Change{Item: "i", Version: "2", Size: 1}
 	cameA, cameB := &Content{digest.Set{"md5": md5a}, 1}, &Content{digest.Set{"md5": md5b}, 1}
 	longer := &Content{digest.Set{"md5": md5b}, 2}
+	// Of a store whose versions are ETags: one, and the same bytes at another time, with other properties, at no time.
+	at := func(c *pb.Change, sec int64) *pb.Change {
+		c.Time = record.Time(time.Unix(sec, 0))
+		return c
+	}
+	oneAt, anew, other := at(item("1", md5a, ""), 5), at(item("1", md5a, ""), 6), at(item("1", md5a, "b"), 5)
+	named := record.Content(schemas.Copy{Item: "i"}, storage.Object{Item: "i", Version: "1"}) // in a condition
 	const put, del, set = pb.Op_OP_UPDATE, pb.Op_OP_DELETE, pb.Op_OP_SET_PROPERTIES
 	const create, gone, acl = pb.Op_OP_CREATE_SPACE, pb.Op_OP_DELETE_SPACE, pb.Op_OP_SET_ACL
 	tests := map[string]struct {
@@ -25,6 +36,7 @@ func TestJudge(t *testing.T) {
 		was, seen *pb.Change
 		came      *Content
 		crowded   bool
+		etags     bool // versions are not unique
 		want      verdict
 	}{
 		"put, nothing there":                  {op: put, want: notDone},
@@ -40,6 +52,32 @@ func TestJudge(t *testing.T) {
 		"put, nobody knows what came":         {op: put, was: one, seen: two, want: undecided},
 		"put, nothing to compare":             {op: put, was: one, came: cameB, seen: bare, want: undecided},
 		"put, what was is gone":               {op: put, was: one, came: cameB, want: undecided},
+		"ETags: put, as it was":               {etags: true, op: put, was: oneAt, came: cameA, seen: oneAt, want: notDone},
+		"ETags: put, as it was, others came":  {etags: true, op: put, was: oneAt, came: cameB, seen: oneAt, want: notDone},
+		"ETags: put, as it was, none came":    {etags: true, op: put, was: oneAt, seen: oneAt, want: notDone},
+		"ETags: put, as it was, not alone":    {etags: true, op: put, was: oneAt, came: cameB, seen: oneAt, crowded: true, want: undecided},
+		"ETags: put, later":                   {etags: true, op: put, was: oneAt, came: cameA, seen: anew, want: done},
+		"ETags: put, later, not alone":        {etags: true, op: put, was: oneAt, came: cameA, seen: anew, crowded: true, want: done},
+		"ETags: put, later, others came":      {etags: true, op: put, was: oneAt, came: cameB, seen: anew, want: undecided},
+		"ETags: put, later, who knows":        {etags: true, op: put, was: oneAt, seen: anew, want: undecided},
+		"ETags: put, other properties":        {etags: true, op: put, was: oneAt, came: cameA, seen: other, want: done},
+		"ETags: put, no time before":          {etags: true, op: put, was: named, came: cameA, seen: anew, want: undecided},
+		"ETags: put, no time at all":          {etags: true, op: put, was: one, came: cameA, seen: one, want: undecided},
+		"ETags: put, no time, others came":    {etags: true, op: put, was: named, came: cameB, seen: anew, want: notDone},
+		"ETags: put, no time, who knows":      {etags: true, op: put, was: named, seen: anew, want: undecided},
+		"ETags: put, no time, not alone":      {etags: true, op: put, was: named, came: cameB, seen: anew, crowded: true, want: undecided},
+		"ETags: put, other bytes":             {etags: true, op: put, was: named, came: cameB, seen: at(item("2", md5b, ""), 6), want: done},
+		"ETags: put where nothing was":        {etags: true, op: put, came: cameA, seen: anew, want: done},
+		"ETags: delete, there":                {etags: true, op: del, was: oneAt, seen: oneAt, want: notDone},
+		"ETags: delete, there, not alone":     {etags: true, op: del, was: oneAt, seen: oneAt, crowded: true, want: undecided},
+		"ETags: delete, put anew":             {etags: true, op: del, was: oneAt, seen: anew, want: undecided},
+		"ETags: delete, no time":              {etags: true, op: del, was: one, seen: one, want: undecided},
+		"ETags: delete, gone":                 {etags: true, op: del, was: oneAt, want: done},
+		"ETags: properties, written anew":     {etags: true, op: set, draft: item("", "", "b"), was: oneAt, seen: at(item("1", md5a, "b"), 6), want: done},
+		"ETags: properties, the same anew":    {etags: true, op: set, draft: item("", "", ""), was: oneAt, seen: anew, want: done},
+		"ETags: properties, not set":          {etags: true, op: set, draft: item("", "", "b"), was: oneAt, seen: oneAt, want: notDone},
+		"ETags: properties, as they were":     {etags: true, op: set, draft: item("", "", "b"), was: other, seen: other, want: undecided},
+		"ETags: properties, no time":          {etags: true, op: set, draft: item("", "", "b"), was: item("1", md5a, "b"), seen: item("1", md5a, "b"), want: undecided},
 		"delete, gone":                        {op: del, was: one, want: done},
 		"delete, gone, not alone":             {op: del, was: one, crowded: true, want: undecided},
 		"delete, there":                       {op: del, was: one, seen: one, want: notDone},
@@ -81,7 +119,8 @@ func TestJudge(t *testing.T) {
 				draft = tt.draft.CloneVT()
 			}
 			draft.Op = tt.op
-			got := judge(Intent{Draft: draft, Before: tt.was, Crowded: tt.crowded}, tt.came, tt.seen, tt.draft == upper)
+			can := storage.Capabilities{UniqueVersions: !tt.etags, FoldsPropertyCase: tt.draft == upper}
+			got := judge(Intent{Draft: draft, Before: tt.was, Crowded: tt.crowded}, tt.came, tt.seen, can)
 			if got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}

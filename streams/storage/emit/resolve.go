@@ -91,7 +91,7 @@ func (s *Store) resolve(ctx context.Context, m *mutation, crowded bool) error {
 	if err != nil {
 		return err
 	}
-	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities().FoldsPropertyCase)
+	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities())
 	c := s.verdict(v, p.Intent, p.Came, seen)
 	if v == undecided {
 		if err := s.report(m.ticket, p, c); err != nil {

@@ -38,7 +38,7 @@ func (w *witness) Put(ctx context.Context, space, item string, r io.Reader, o st
 		return storage.Object{}, errDead
 	}
 	obj, err := w.Store.Put(ctx, space, item, r, o)
-	return obj, w.did("PUT", item, obj.Version, err)
+	return obj, w.did("PUT", item, obj.Version+" "+obj.Properties.MediaType, err)
 }
 
 func (w *witness) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
@@ -77,7 +77,7 @@ func (w *witness) DeleteSpace(ctx context.Context, space string) error {
 func deedOf(c *pb.Change) deed {
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		return deed{"PUT", c.GetItem(), c.GetVersion()}
+		return deed{"PUT", c.GetItem(), c.GetVersion() + " " + c.GetMediaType()}
 	case pb.Op_OP_SET_PROPERTIES:
 		return deed{"SET", c.GetItem(), c.GetMediaType()}
 	case pb.Op_OP_DELETE:
@@ -89,10 +89,15 @@ func deedOf(c *pb.Change) deed {
 // play makes mutations of all kinds, some while nothing can be published. Errors are those of the
 // step that fails; what was done, the witness knows.
 func play(ctx context.Context, s *Store, out *topic) {
-	put := func(item, content string) {
-		_, _ = s.Put(ctx, sp, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+	putAs := func(item, content, media string) {
+		_, _ = s.Put(ctx, sp, item, strings.NewReader(content), storage.PutOptions{
+			Size: storage.UnknownSize, Properties: storage.Properties{MediaType: media},
+		})
 	}
+	put := func(item, content string) { putAs(item, content, "") }
 	put("a", "1")
+	put("a", "2")
+	putAs("a", "2", "y/1") // the same bytes, with other properties
 	put("a", "2")
 	_, _ = s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "x/1"}, storage.Condition{})
 	away := out.fail
@@ -101,6 +106,7 @@ func play(ctx context.Context, s *Store, out *topic) {
 	_, _ = s.Delete(ctx, sp, "a", storage.DeleteOptions{})
 	put("a", "3")
 	put("b", "2")
+	putAs("b", "2", "y/2")
 	_, _ = s.SetProperties(ctx, sp, "b", storage.Properties{MediaType: "x/2"}, storage.Condition{})
 	_ = s.CreateSpace(ctx, storage.Space{Name: "new"})
 	out.set(away)
@@ -116,6 +122,7 @@ type mode struct {
 	power bool // what was not synced is gone
 	did   bool // it was done all the same
 	alive bool // only the disk stops, and not the store and the publisher
+	etags bool // versions of the store are those of bytes
 }
 
 // Whatever step of the outbox fails, and whether that kills the process, or the machine, or neither:
@@ -126,6 +133,8 @@ func TestEveryStep(t *testing.T) {
 		"killed before": {stop: true}, "killed after": {stop: true, did: true},
 		"power lost before": {stop: true, power: true}, "power lost after": {stop: true, power: true, did: true},
 		"disk gone, process not": {stop: true, alive: true}, "disk gone after, process not": {stop: true, did: true, alive: true},
+		"ETags, one fails": {etags: true}, "ETags, one fails, but was done": {etags: true, did: true},
+		"ETags, killed before": {etags: true, stop: true}, "ETags, killed after": {etags: true, stop: true, did: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
@@ -146,7 +155,7 @@ func TestEveryStep(t *testing.T) {
 
 // playUntil plays with one step that fails, and reports whether there was such a step.
 func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
-	m, err := mem.New(mem.Config{ID: "1"})
+	m, err := mem.New(mem.Config{ID: "1", Weak: mem.Weak{Versions: how.etags}})
 	must(t, err)
 	m.Mark("1")
 	must(t, m.CreateSpace(t.Context(), storage.Space{Name: sp}))
