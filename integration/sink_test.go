@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -95,12 +95,11 @@ func (m *mill) binary(t *testing.T) {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := child.FreePorts(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return ports[0]
 }
 
 // rise starts the engine on its data.

@@ -152,7 +152,7 @@ var errEnded = errors.New("the engine ended before it answered")
 // start runs the engine once, on two ports that are free now.
 func (e engine) start(ctx context.Context, cfg Config, lock *os.File) (*Server, error) {
 	dir := cfg.Dir
-	ports, err := freePorts(2)
+	ports, err := child.FreePorts(2)
 	if err != nil {
 		return nil, err
 	}
@@ -277,25 +277,6 @@ func lockDir(ctx context.Context, path string) (*os.File, error) {
 		case <-tick.C:
 		}
 	}
-}
-
-// freePorts returns n ports of loopback that nobody listens on now.
-func freePorts(n int) (ports []int, err error) {
-	var listeners []net.Listener
-	defer func() {
-		for _, l := range listeners {
-			err = errors.Join(err, l.Close())
-		}
-	}()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("finding a free port: %w", err)
-		}
-		listeners = append(listeners, l)
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
 
 // logTail returns the last lines that were written to the log since offset began.

@@ -75,10 +75,11 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if s.Port == 0 {
-		var err error
-		if s.Port, err = freePort(); err != nil {
+		ports, err := child.FreePorts(1)
+		if err != nil {
 			return nil, err
 		}
+		s.Port = ports[0]
 	}
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
 	s.URL = "http://" + addr
@@ -212,13 +213,4 @@ func serves(ctx context.Context, client *http.Client, url string) bool {
 	}
 	defer resp.Body.Close()
 	return resp.StatusCode == http.StatusOK
-}
-
-// freePort is a port of loopback that nobody listens on now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
