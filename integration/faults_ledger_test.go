@@ -72,6 +72,7 @@ type ledger struct {
 	done    map[string]int      // by id: its outputs
 	by      map[string]int      // by ce_source: its outputs
 	before  map[int32]int64     // the commits that the last audit found
+	audits  int                 // that could be made
 	dead    map[origin]harness.Record
 	retried map[origin]bool // was in a lane, or came back from one
 }
@@ -164,6 +165,7 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 	if err := l.catchUp(ctx); err != nil {
 		return nil, err
 	}
+	l.audits++
 	return committed, l.judge(committed)
 }
 
@@ -201,7 +203,6 @@ func (l *ledger) watch(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() {
-		audits := 0
 		for retry.Sleep(ctx, 300*time.Millisecond) == nil {
 			_, err := l.audit(ctx)
 			var wrong *wrongError
@@ -209,12 +210,11 @@ func (l *ledger) watch(t *testing.T) {
 				done <- err
 				return
 			}
-			if err == nil {
-				audits++
-			}
 		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		var err error
-		if audits == 0 {
+		if l.audits == 0 {
 			err = errors.New("not one audit could be made")
 		}
 		done <- err

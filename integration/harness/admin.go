@@ -275,18 +275,20 @@ func (c *Cluster) tidy(t testing.TB) {
 }
 
 // MakeTopics makes only the topics given, as the catalogue has them, with partitions of
-// each: a broker that starts again looks at every one that there is.
+// each: a broker that starts again looks at every one that there is. Every broker knows them then.
 func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, topics ...schemas.Topic) {
 	t.Helper()
 	lanes := make([]string, len(cfg.Lanes))
 	for i, l := range cfg.Lanes {
 		lanes[i] = l.Name
 	}
+	var names []string
 	err := c.admin(func(adm *kadm.Client) error {
 		for _, e := range schemas.Catalogue(lanes...) {
 			if !slices.Contains(topics, e.Topic) {
 				continue
 			}
+			names = append(names, cfg.Prefix+string(e.Topic))
 			most := 8 * schemas.MaxBytes
 			if e.Topic == schemas.Dead {
 				most = 64 << 20
@@ -301,9 +303,52 @@ func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, t
 		}
 		return nil
 	})
+	if err == nil {
+		err = c.awaitTopics(t.Context(), names)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// awaitTopics waits until every broker knows the topics and who leads them. The controller answers before the others
+// have heard of a topic, and a busy one may hear of it so late that a client that writes has given up.
+func (c *Cluster) awaitTopics(ctx context.Context, names []string) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range names {
+		topic := kmsg.NewMetadataRequestTopic()
+		topic.Topic = &name
+		req.Topics = append(req.Topics, topic)
+	}
+	return eventually(ctx, func(ctx context.Context) error {
+		m, err := req.RequestWith(ctx, cl)
+		if err != nil {
+			return err
+		}
+		for _, b := range m.Brokers {
+			kresp, err := cl.Broker(int(b.NodeID)).Request(ctx, req)
+			if err != nil {
+				return fmt.Errorf("broker %d: %w", b.NodeID, err)
+			}
+			for _, topic := range kresp.(*kmsg.MetadataResponse).Topics {
+				err := kerr.ErrorForCode(topic.ErrorCode)
+				for _, p := range topic.Partitions {
+					err = cmp.Or(err, kerr.ErrorForCode(p.ErrorCode))
+				}
+				if err != nil {
+					return fmt.Errorf("broker %d: topic %s: %w", b.NodeID, *topic.Topic, err)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // AddPartitions adds n partitions to a topic.
@@ -325,6 +370,9 @@ func (c *Cluster) NewTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic, 
 		_, err := adm.CreateTopic(t.Context(), partitions, int16(len(c.addrs)), nil, cfg.Prefix+string(topic))
 		return err
 	})
+	if err == nil {
+		err = c.awaitTopics(t.Context(), []string{cfg.Prefix + string(topic)})
+	}
 	if err != nil {
 		t.Fatalf("make topic %s: %v", topic, err)
 	}
