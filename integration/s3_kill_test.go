@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -16,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +26,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3"
+	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
 // emitterEnv has the test binary be a program that stores through emit, and not run tests; TestMain looks for it.
@@ -72,46 +71,27 @@ type deed struct{ Op, Item, Version string }
 // A tale is a line of what was published.
 type tale struct{ ID, Op, Item, Version, SHA256, Origin string }
 
-// A journal is a file of lines, each whole where the process was killed after it.
-type journal struct {
-	mu sync.Mutex
-	f  *os.File
-}
-
-func openJournal(path string) (*journal, error) {
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	return &journal{f: f}, err
-}
-
-func (j *journal) add(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	_, err = j.f.Write(append(b, '\n'))
-	return err
-}
+// telling publishes to a journal.
+type telling struct{ tales *storagetest.Journal }
 
 // Publish implements emit.Publisher. Of every 60 ms the topic is away for 20.
-func (j *journal) Publish(_ context.Context, c *pb.Change) error {
+func (p telling) Publish(_ context.Context, c *pb.Change) error {
 	if time.Now().UnixMilli()%60 < 20 {
 		return errors.New("away")
 	}
-	return j.add(tale{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256], c.GetOrigin().String()})
+	return p.tales.Add(tale{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256], c.GetOrigin().String()})
 }
 
 // doing is a store that logs what it did.
 type doing struct {
 	storage.Store
-	deeds *journal
+	deeds *storagetest.Journal
 }
 
 func (d doing) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	obj, err := d.Store.Put(ctx, space, item, r, o)
 	if err == nil {
-		err = d.deeds.add(deed{"PUT", item, obj.Version})
+		err = d.deeds.Add(deed{"PUT", item, obj.Version})
 	}
 	return obj, err
 }
@@ -119,7 +99,7 @@ func (d doing) Put(ctx context.Context, space, item string, r io.Reader, o stora
 func (d doing) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	gone, err := d.Store.Delete(ctx, space, item, o)
 	if err == nil {
-		err = d.deeds.add(deed{"DELETE", item, gone.Object.Version})
+		err = d.deeds.Add(deed{"DELETE", item, gone.Object.Version})
 	}
 	return gone, err
 }
@@ -143,15 +123,15 @@ func (e emitterSpec) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	deeds, err1 := openJournal(e.path("deeds"))
-	aims, err2 := openJournal(e.path("aims"))
-	out, err3 := openJournal(e.path("tales"))
+	deeds, err1 := storagetest.OpenJournal(e.path("deeds"))
+	aims, err2 := storagetest.OpenJournal(e.path("aims"))
+	out, err3 := storagetest.OpenJournal(e.path("tales"))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	for o, err := range inner.List(ctx, killed, "") { // what the last process had done when it was killed
 		if err == nil {
-			err = deeds.add(deed{"PUT", o.Item, o.Version})
+			err = deeds.Add(deed{"PUT", o.Item, o.Version})
 		}
 		if err != nil {
 			return err
@@ -163,7 +143,7 @@ func (e emitterSpec) run(ctx context.Context) error {
 	}
 	s, err := emit.New(doing{inner, deeds}, emit.Config{
 		Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
-	}, out)
+	}, telling{out})
 	if err != nil {
 		return err
 	}
@@ -181,20 +161,20 @@ func (e emitterSpec) run(ctx context.Context) error {
 }
 
 // mutate puts and deletes a worker's own items.
-func mutate(ctx context.Context, s storage.Store, aims *journal, worker int) error {
+func mutate(ctx context.Context, s storage.Store, aims *storagetest.Journal, worker int) error {
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(worker)))
 	for n := 0; ; n++ {
 		item := fmt.Sprintf("own/%d/%d", worker, random.IntN(3))
 		var err error
 		if random.IntN(4) == 0 {
-			err = aims.add(aim{"DELETE", item, ""})
+			err = aims.Add(aim{"DELETE", item, ""})
 			if err == nil {
 				_, err = s.Delete(ctx, killed, item, storage.DeleteOptions{})
 			}
 		} else {
 			content := fmt.Sprintf("%d/%d/%d", time.Now().UnixNano(), worker, n)
 			sum := sha256.Sum256([]byte(content))
-			err = aims.add(aim{"PUT", item, hex.EncodeToString(sum[:])})
+			err = aims.Add(aim{"PUT", item, hex.EncodeToString(sum[:])})
 			if err == nil {
 				_, err = s.Put(ctx, killed, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
 			}
@@ -278,31 +258,15 @@ func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, kill
 	return out.String(), shot.Load() && cmd.ProcessState.ExitCode() < 0
 }
 
-func linesOf[T any](t *testing.T, path string) (all []T) {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	for r := bufio.NewScanner(bytes.NewReader(b)); r.Scan(); {
-		var v T
-		if err := json.Unmarshal(r.Bytes(), &v); err != nil {
-			t.Fatalf("%s: %v: %q", path, err, r.Text())
-		}
-		all = append(all, v)
-	}
-	return all
-}
-
 // judge compares what was told with what was done.
 func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 	t.Helper()
 	deeds := map[deed]bool{}
-	for _, d := range linesOf[deed](t, e.path("deeds")) {
+	for _, d := range storagetest.Journaled[deed](t, e.path("deeds"), emitterKills) {
 		deeds[d] = true
 	}
 	unknown := map[string]int{}
-	for _, l := range linesOf[struct{ Intent struct{ Item string } }](t, filepath.Join(e.path("outbox"), "undecided.jsonl")) {
+	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t, filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills) {
 		unknown[l.Intent.Item]++
 	}
 	told := e.told(t, deeds)
@@ -334,11 +298,11 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 func (e emitterSpec) told(t *testing.T, deeds map[deed]bool) map[deed]string {
 	t.Helper()
 	turn := map[string]int{} // of puts, by item and digest
-	for i, a := range linesOf[aim](t, e.path("aims")) {
+	for i, a := range storagetest.Journaled[aim](t, e.path("aims"), emitterKills) {
 		turn[a.Item+" "+a.SHA256] = 2 * i
 	}
 	ids, told, turnOf, last := map[string]bool{}, map[deed]string{}, map[deed]int{}, map[string]int{}
-	for _, c := range linesOf[tale](t, e.path("tales")) {
+	for _, c := range storagetest.Journaled[tale](t, e.path("tales"), emitterKills) {
 		if ids[c.ID] {
 			continue // telling again is telling once
 		}

@@ -1,10 +1,8 @@
 package emit
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +19,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
 // childEnv has the test binary be a program that stores through emit, and not run tests. It is the
@@ -44,28 +43,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// logged is a file of JSON lines, whole where the process was killed after them.
-type logged struct {
-	mu sync.Mutex
-	f  *os.File
-}
-
-func openLog(name string) (*logged, error) {
-	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	return &logged{f: f}, err
-}
-
-func (l *logged) write(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, err = l.f.Write(append(b, '\n'))
-	return err
-}
-
 // published is what the test needs of a Change.
 type published struct {
 	ID, Op, Item, Version, Media, Origin string
@@ -73,13 +50,13 @@ type published struct {
 }
 
 // flaky publishes to a file; of every 60 ms it is away for 20.
-type flaky struct{ log *logged }
+type flaky struct{ log *storagetest.Journal }
 
 func (p flaky) Publish(_ context.Context, c *pb.Change) error {
 	if time.Now().UnixMilli()%60 < 20 && os.Getenv(drainEnv) == "" {
 		return errors.New("away")
 	}
-	return p.log.write(published{
+	return p.log.Add(published{
 		c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetMediaType(), c.GetOrigin().String(), c.GetTime().AsTime().UnixMilli(),
 	})
 }
@@ -90,13 +67,13 @@ type deedDone struct{ Op, Item, Version, Media string }
 // logging is a store that logs what it did.
 type logging struct {
 	storage.Store
-	log *logged
+	log *storagetest.Journal
 }
 
 func (l logging) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	obj, err := l.Store.Put(ctx, space, item, r, o)
 	if err == nil {
-		err = l.log.write(deedDone{"PUT", item, obj.Version, ""})
+		err = l.log.Add(deedDone{"PUT", item, obj.Version, ""})
 	}
 	return obj, err
 }
@@ -104,7 +81,7 @@ func (l logging) Put(ctx context.Context, space, item string, r io.Reader, o sto
 func (l logging) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	d, err := l.Store.Delete(ctx, space, item, o)
 	if err == nil {
-		err = l.log.write(deedDone{"DELETE", item, d.Object.Version, ""})
+		err = l.log.Add(deedDone{"DELETE", item, d.Object.Version, ""})
 	}
 	return d, err
 }
@@ -114,7 +91,7 @@ func (l logging) SetProperties(
 ) (storage.Object, error) {
 	o, err := l.Store.SetProperties(ctx, space, item, p, c)
 	if err == nil {
-		err = l.log.write(deedDone{"SET", item, o.Version, p.MediaType})
+		err = l.log.Add(deedDone{"SET", item, o.Version, p.MediaType})
 	}
 	return o, err
 }
@@ -125,11 +102,11 @@ func child(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	deeds, err := openLog(filepath.Join(dir, "deeds"))
+	deeds, err := storagetest.OpenJournal(filepath.Join(dir, "deeds"))
 	if err != nil {
 		return err
 	}
-	out, err := openLog(filepath.Join(dir, "changes"))
+	out, err := storagetest.OpenJournal(filepath.Join(dir, "changes"))
 	if err != nil {
 		return err
 	}
@@ -145,7 +122,7 @@ func child(ctx context.Context, dir string) error {
 		}
 		o, err := files.Stat(ctx, sp, o.Item)
 		if err == nil {
-			err = errors.Join(deeds.write(deedDone{"PUT", o.Item, o.Version, ""}), deeds.write(deedDone{"SET", o.Item, o.Version, o.Properties.MediaType}))
+			err = errors.Join(deeds.Add(deedDone{"PUT", o.Item, o.Version, ""}), deeds.Add(deedDone{"SET", o.Item, o.Version, o.Properties.MediaType}))
 		}
 		if err != nil {
 			return err
@@ -218,7 +195,7 @@ func TestKilled(t *testing.T) {
 	if out, killed := runChild(t, dir, time.Minute, drainEnv+"=1"); killed || out != "" {
 		t.Fatalf("it did not tell of what was left: killed %v: %s", killed, out)
 	}
-	checkKilled(t, dir)
+	checkKilled(t, dir, kills)
 }
 
 // runChild runs the program, and kills it.
@@ -237,36 +214,17 @@ func runChild(t *testing.T, dir string, after time.Duration, env ...string) (out
 	return said.String(), cmd.ProcessState.ExitCode() < 0
 }
 
-func lines[T any](t *testing.T, name string) (all []T) {
+func checkKilled(t *testing.T, dir string, kills int) {
 	t.Helper()
-	f, err := os.Open(name)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	must(t, err)
-	defer f.Close()
-	r := bufio.NewScanner(f)
-	r.Buffer(nil, 1<<20)
-	for r.Scan() {
-		var v T
-		must(t, json.Unmarshal(r.Bytes(), &v))
-		all = append(all, v)
-	}
-	must(t, r.Err())
-	return all
-}
-
-func checkKilled(t *testing.T, dir string) {
-	t.Helper()
-	told := lines[published](t, filepath.Join(dir, "changes"))
+	told := storagetest.Journaled[published](t, filepath.Join(dir, "changes"), kills)
 	deeds := map[deedDone]bool{}
-	for _, d := range lines[deedDone](t, filepath.Join(dir, "deeds")) {
+	for _, d := range storagetest.Journaled[deedDone](t, filepath.Join(dir, "deeds"), kills) {
 		deeds[d] = true
 	}
 	ids, toldOf := map[string]bool{}, map[deedDone]string{}
 	last, set := map[string]int64{}, map[string]bool{} // newest time told, and whether of properties
 	unknown := map[string]int{}                        // reports, by item
-	for _, l := range lines[struct{ Intent struct{ Item string } }](t, filepath.Join(dir, "outbox", undecidedName)) {
+	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t, filepath.Join(dir, "outbox", undecidedName), kills) {
 		unknown[l.Intent.Item]++
 	}
 	again, sweeps := 0, 0

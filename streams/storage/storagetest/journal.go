@@ -1,0 +1,69 @@
+package storagetest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+	"testing"
+)
+
+// A Journal is a file of JSON lines, in which a process that will be killed says what it did. A line is there whole
+// once Add has returned; a kill in the middle of Add leaves a part of it, or nothing.
+type Journal struct {
+	mu sync.Mutex
+	f  *os.File
+}
+
+// OpenJournal opens a journal to go on with it. What the last process left of a line is a line of its own then.
+func OpenJournal(name string) (*Journal, error) {
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	end := []byte{'\n'}
+	if err == nil && info.Size() > 0 {
+		_, err = f.ReadAt(end, info.Size()-1)
+	}
+	if err == nil && end[0] != '\n' {
+		_, err = f.WriteString("\n")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &Journal{f: f}, nil
+}
+
+// Add adds a line.
+func (j *Journal) Add(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, err = j.f.Write(append(b, '\n'))
+	return err
+}
+
+// Journaled returns the lines of a journal, none where it is absent. Of those that were left in parts, as many as there
+// were kills at most, there are none.
+func Journaled[T any](t *testing.T, name string, kills int) (all []T) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(b) {
+		var v T
+		if err := json.Unmarshal(line, &v); err == nil {
+			all = append(all, v)
+		} else if kills--; kills < 0 {
+			t.Fatalf("%s: more torn lines than kills: %v: %q", name, err, line)
+		}
+	}
+	return all
+}
