@@ -232,31 +232,54 @@ func (w *write) lost(ctx context.Context, err error) error {
 	return fmt.Errorf("%s: %w", w.what, storage.ErrChanged)
 }
 
+// errContradicts is what a service says of an object that cannot be after what it said before. versitygw gathers its
+// answer piece by piece: some are of another's object, or there is none, where another writes at that moment.
+var errContradicts = errors.New("the service contradicts itself")
+
+// lookTries is how often such a service is asked.
+var lookTries = retry.Policy{Attempts: 5, Wait: 20 * time.Millisecond, MaxWait: time.Second}
+
 // look asks what is stored now: a time by the service's clock comes with no other answer.
 func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, algs []string) (storage.Object, error) {
 	o := w.s.getOptions()
 	if put.VersionID != "" && put.VersionID != "null" {
 		o.VersionID = put.VersionID
 	}
-	info, err := w.s.written(ctx, w.spot, o, named(w.space, w.item))
-	if err != nil {
-		return storage.Object{}, err
+	told := sum.Only(append(algs, w.kept()...)...)
+	for n := 1; ; n++ {
+		info, err := w.s.written(ctx, w.spot, o, named(w.space, w.item))
+		if err == nil && info.ETag != put.ETag { // another has replaced it at once; what was written is told all the same
+			return w.replaced(put, told), nil
+		}
+		var stored storage.Object
+		if err == nil {
+			stored, err = w.stored(info)
+		}
+		if err == nil {
+			stored.Digests = told
+			return stored, nil
+		}
+		if !errors.Is(err, errContradicts) || n == lookTries.Attempts {
+			return storage.Object{}, err
+		}
+		if err := retry.Sleep(ctx, lookTries.Backoff(n)); err != nil {
+			return storage.Object{}, err
+		}
 	}
-	if info.ETag != put.ETag { // another has replaced it at once; what was written is told all the same
-		return w.replaced(put, sum.Only(append(algs, w.kept()...)...)), nil
+}
+
+// stored is what the service tells of an object that has the ETag of what was written.
+func (w *write) stored(info minio.ObjectInfo) (storage.Object, error) {
+	o, err := w.s.object(w.item, info)
+	switch {
+	case err != nil:
+		return o, err
+	case o.Size != w.h.Size():
+		return o, fmt.Errorf("%s: %w: it keeps %d of %d bytes", w.what, errContradicts, o.Size, w.h.Size())
+	case o.Digests.Compare(w.h.Sum()) == digest.Disagree:
+		return o, fmt.Errorf("%s: %w: it tells digests %v of bytes that have %v", w.what, errContradicts, o.Digests, w.h.Sum())
 	}
-	if info.Size != w.h.Size() {
-		return storage.Object{}, fmt.Errorf("%s: the service keeps %d of %d bytes", w.what, info.Size, w.h.Size())
-	}
-	stored, err := w.s.object(w.item, info)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	if stored.Digests.Compare(w.h.Sum()) == digest.Disagree {
-		return storage.Object{}, fmt.Errorf("%s: the service tells digests %v of bytes that have %v", w.what, stored.Digests, w.h.Sum())
-	}
-	stored.Digests = sum.Only(append(algs, w.kept()...)...)
-	return stored, nil
+	return o, nil
 }
 
 // replaced tells of an object that is there no more.

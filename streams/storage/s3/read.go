@@ -103,7 +103,7 @@ func (s *Store) written(ctx context.Context, at spot, o minio.GetObjectOptions, 
 		err = s.reason(ctx, at, o, err)
 	}
 	if err = s.translate(ctx, anItem, what, err); isAbsent(err) {
-		return info, fmt.Errorf("%s: it is not there", what)
+		return info, fmt.Errorf("%s: %w: it is not there", what, errContradicts)
 	}
 	return info, err
 }

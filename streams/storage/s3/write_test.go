@@ -2,6 +2,8 @@ package s3
 
 import (
 	"bytes"
+	"crypto/md5"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
@@ -290,5 +292,57 @@ func TestSuccessHeadedAsHTML(t *testing.T) {
 		if err := put(t.Context(), s, item, n, storage.PutOptions{}); err != nil {
 			t.Errorf("%s: %v", item, err)
 		}
+	}
+}
+
+// A service that contradicts itself after a write, as one that gathers its answer while another writes, is asked again. One
+// that goes on doing so is not believed.
+func TestLookContradicted(t *testing.T) {
+	for name, tt := range map[string]struct {
+		header, value string
+		times         int
+		ok            bool
+	}{
+		"digest, once":   {"X-Amz-Checksum-Crc64nvme", wrongSum, 1, true},
+		"digest, always": {"X-Amz-Checksum-Crc64nvme", wrongSum, 99, false},
+		"size, once":     {"Content-Length", "4", 1, true},
+		"size, always":   {"Content-Length", "4", 99, false},
+		"absent, once":   {"", "", 1, true},
+		"absent, always": {"", "", 99, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sc := &script{}
+				s, srv := direct(t, s3test.Options{Before: sc.hook})
+				n := 0
+				sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
+					if r.Method != http.MethodHead || n == tt.times {
+						return false
+					}
+					if n++; tt.header == "" {
+						w.WriteHeader(http.StatusNotFound)
+						return true
+					}
+					h := w.Header()
+					md5 := md5.Sum(plenty[:5])
+					h.Set("ETag", `"`+hex.EncodeToString(md5[:])+`"`)
+					h.Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+					h.Set("Content-Length", "5")
+					h.Set(tt.header, tt.value)
+					return true
+				}
+				sc.on = true
+				err := put(t.Context(), s, "item", 5, storage.PutOptions{})
+				if got, _ := srv.Object(testBucket, "s/item"); !bytes.Equal(got, plenty[:5]) {
+					t.Errorf("%d bytes are there", len(got))
+				}
+				if want := min(tt.times, lookTries.Attempts); (err == nil) != tt.ok || n != want {
+					t.Errorf("%v after %d wrong answers, want %t after %d", err, n, tt.ok, want)
+				}
+				if err != nil && (retry.ClassOf(err) != retry.Transient || errors.Is(err, storage.ErrDigest)) {
+					t.Errorf("%v is taken for a fact", err)
+				}
+			})
+		})
 	}
 }
