@@ -35,9 +35,12 @@ test: ## every test; needs a C compiler for the race detector, and no daemon
 	go test -race -shuffle=on ./...
 
 TESTS = Kafka|Refused|BrokerFaults|ConsumerFaults|SinkFaults|S3
-# Tests of real servers. What go test says of tests that begin and pause is left out.
-REAL = MILLRACE_INTEGRATION=1 go test -v -count=1 -parallel 4 -run '^Test($(TESTS))' \
-	-timeout $(1) ./integration -rapid.checks=10 -rapid.nofailfile 2>&1 | grep --line-buffered -v '^=== '
+# Without -v what a test that fails said comes with its name, not before it, and nothing of the others.
+VERBOSE = -v
+# Tests of real servers, in their folder: elsewhere go test says nothing before the end. What it says of tests that begin
+# and pause is left out.
+REAL = cd integration && MILLRACE_INTEGRATION=1 go test $(VERBOSE) -count=1 -parallel 4 -run '^Test($(TESTS))' \
+	-timeout $(1) -rapid.checks=10 -rapid.nofailfile 2>&1 | grep --line-buffered -v '^=== '
 
 .PHONY: integration
 integration: servers ## real Kafka, one and three brokers, and faults; wants a JDK and Maven, or Docker
