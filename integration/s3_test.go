@@ -53,7 +53,7 @@ func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) 
 func (r *realS3) config(t *testing.T) s3.Config {
 	t.Helper()
 	cfg := s3.Config{
-		ID: "acme/1", Endpoint: r.URL, PathStyle: true, Credentials: s3.Credentials{AccessKey: r.Access, SecretKey: r.Secret},
+		ID: "acme/1", Endpoint: r.URL, PathStyle: true, PartBytes: 5 << 20, Credentials: s3.Credentials{AccessKey: r.Access, SecretKey: r.Secret},
 	}
 	if r.perSpace {
 		cfg.BucketPrefix = r.Name() + "-"

@@ -233,6 +233,7 @@ func abilities(st storage.Store) []Ability {
 		add(probed, "ETag is the MD5", f.ETagIsMD5)
 		add(probed, "verifies sha256", f.SHA256)
 		add(probed, "verifies crc64nvme", f.CRC64NVME)
+		add(probed, "copies parts by itself", f.CopiesParts)
 	}
 	add(probed, "conditional put", c.ConditionalPut)
 	add(probed, "conditional delete", c.ConditionalDelete)

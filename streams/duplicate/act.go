@@ -86,11 +86,26 @@ func (w *work) stream(ctx context.Context, version string, o storage.PutOptions)
 		return storage.Object{}, fmt.Errorf("open %s: %w", w.SourceCopy, err)
 	}
 	defer r.Close() // nothing was written to it
+	if at, ok := w.place(ctx, version, o.Size); ok {
+		defer func() { _ = at.Close() }() // nor there
+		o.Source = &at
+	}
 	put, err := w.Store.Put(ctx, w.Copy.Space, w.Copy.Item, r, o)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("put %s: %w", w.Copy, err)
 	}
 	return put, nil
+}
+
+// place tells where the source's bytes lie, where the destination's service may copy them by itself. It is a short cut:
+// whatever keeps from taking it, the bytes are read and put.
+func (w *work) place(ctx context.Context, version string, size int64) (storage.Place, bool) {
+	to := w.Store.Capabilities()
+	if to.SourceFrom == 0 || size < to.SourceFrom || w.SourceStore.Capabilities().Kind != to.Kind {
+		return storage.Place{}, false
+	}
+	at, err := storage.Locate(ctx, w.SourceStore, storage.Ref{Space: w.SourceCopy.Space, Item: w.SourceCopy.Item, Version: version})
+	return at, err == nil
 }
 
 // misreading handles bytes that are not as they are known to be. The first time they

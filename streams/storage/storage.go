@@ -113,6 +113,10 @@ type PutOptions struct {
 	Size int64
 	// KeepReplaced keeps the bytes that are replaced, as a version or in quarantine.
 	KeepReplaced bool
+	// Source is where the bytes that are put lie already; nil: nobody says. A store whose Capabilities.SourceFrom says
+	// so has its service copy them from there instead of sending them, as far as the service proves that they are those
+	// that it was given to put. What is stored is never anything else.
+	Source *Place
 	// Verify, where it is set, is called with the digests of the streamed bytes before
 	// they become visible; its error is returned and nothing is visible.
 	Verify func(digest.Set, int64) error
@@ -158,6 +162,7 @@ type Capabilities struct {
 	ReadOnly          bool
 	FoldsPropertyCase bool  // property names have no case
 	MaxItemBytes      int64 // 0: no bound; more is refused with ErrTooLarge
+	SourceFrom        int64 // of so many bytes and more PutOptions.Source is of use, where it is of the same Kind; 0: never
 	// MaxPropertyBytes bounds the names and values of an item's properties together, in bytes of
 	// UTF-8; 0: no bound. More is refused with ErrTooLarge, never cut. Less may be refused
 	// so too, where the store needs room of its own; half of it, in ASCII, is always kept.

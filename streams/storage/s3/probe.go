@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"bytes"
 	"context"
 	"crypto/md5"
 	"crypto/rand"
@@ -69,7 +70,10 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 		errs = append(errs, err)
 	}
 	f.Versions = s.layout.bucket != "" && v.Enabled()
-	return f, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return f, err
+	}
+	return f, s.probeCopies(ctx, f, spot{bucket, prefix + name})
 }
 
 // errUnclear is not an answer about conditions.
@@ -82,7 +86,7 @@ func (s *Store) completeOver(ctx context.Context, at spot) error {
 		return err
 	}
 	defer up.abort(ctx)
-	if err := up.send(ctx, 1, []byte("3")); err != nil {
+	if err := up.send(ctx, 1, 0, []byte("3")); err != nil {
 		return err
 	}
 	_, _, err = up.complete(ctx, nil, unfound, "If-None-Match", "*")
@@ -163,10 +167,10 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 	if err != nil {
 		return err
 	}
-	bytes := []byte("what does it tell of this")
-	_, _ = h.Write(bytes)
+	text := []byte("what does it tell of this")
+	_, _ = h.Write(text)
 	sum := h.Sum()
-	m := md5.Sum(bytes)
+	m := md5.Sum(text)
 	for _, try := range []struct {
 		sums   Facts // that are sent
 		fact   *bool
@@ -177,7 +181,7 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 		{Facts{CRC64NVME: true}, &f.CRC64NVME, "X-Amz-Checksum-Crc64nvme", sum[digest.CRC64NVME]},
 		{Facts{}, &f.ETagIsMD5, "Etag", ""},
 	} {
-		_, err := s.single(ctx, at, payload{bytes, sum}, &try.sums, s.putOptions(nil, plainType))
+		_, err := s.single(ctx, at, payload{text, sum}, &try.sums, s.putOptions(nil, plainType))
 		if err != nil && try.want != "" { // it does not know this one
 			continue
 		}
@@ -196,4 +200,37 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 		}
 	}
 	return nil
+}
+
+// probeCopies has the service copy an object part by part, under the checksums that are told of parts: MinIO cannot then, and
+// versitygw tells the checksum of the whole object for that of each part.
+func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
+	alg := f.checksum()
+	h, err := digest.New(alg)
+	if err != nil {
+		return err
+	}
+	all := bytes.Repeat([]byte("copy "), minPart/5+2) // more than a part, and a little
+	_, _ = h.Write(all)
+	sum := h.Sum()
+	info, err := s.single(ctx, at, payload{all, sum}, &Facts{CRC64NVME: f.CRC64NVME}, s.putOptions(nil, plainType))
+	if err != nil {
+		return err
+	}
+	u, err := s.beginAs(ctx, f, at, heading{contentType: plainType})
+	if err != nil {
+		return nil //nolint:nilerr // who cannot begin with checksums does not copy with them
+	}
+	u.from.Store(&source{at, storage.Object{ETag: info.ETag}})
+	err = errors.Join(u.send(ctx, 1, 0, all[:minPart]), u.send(ctx, 2, minPart, all[minPart:]))
+	if err == nil && u.from.Load() != nil { // nothing had to be sent
+		_, _, err = u.complete(ctx, sum, unfound)
+		f.CopiesParts = err == nil
+	}
+	if f.CopiesParts {
+		u.done(ctx)
+	} else {
+		u.abort(ctx)
+	}
+	return context.Cause(ctx)
 }

@@ -57,12 +57,12 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	if err != nil {
 		return storage.Object{}, err
 	}
-	h, err := s.pool.Get(append(algs, s.checksum())...)
+	h, err := s.pool.Get(append(algs, s.facts.Load().checksum())...)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	defer s.pool.Put(h)
-	w := &write{s: s, space: space, item: item, spot: spot{bucket, key}, o: o, h: h, what: "write " + named(space, item)}
+	w := &write{s: s, space: space, item: item, spot: spot{bucket, key}, o: o, h: h, what: "write " + named(space, item), from: s.reach(o)}
 	if w.when, err = s.condition(ctx, space, item, o.Condition, o.KeepReplaced); err != nil {
 		return storage.Object{}, err
 	}
@@ -74,8 +74,8 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 }
 
 // checksum is the algorithm whose digest the service verifies and keeps.
-func (s *Store) checksum() string {
-	if s.facts.Load().CRC64NVME {
+func (f *Facts) checksum() string {
+	if f.CRC64NVME {
 		return digest.CRC64NVME
 	}
 	return digest.MD5
@@ -89,6 +89,7 @@ type write struct {
 	o                 storage.PutOptions
 	h                 *digest.Hasher
 	when              []string // headers of its condition
+	from              *source  // where the service may copy the bytes from
 	answer            *note    // of the request that made it visible
 }
 

@@ -151,12 +151,12 @@ func TestSweepOfUploads(t *testing.T) {
 	for _, u := range []*upload{dead, slow, other} {
 		s.work(u.id, false) // they are other processes'
 	}
-	if err := errors.Join(dead.send(t.Context(), 1, plenty), slow.send(t.Context(), 1, plenty)); err != nil {
+	if err := errors.Join(dead.send(t.Context(), 1, 0, plenty), slow.send(t.Context(), 1, 0, plenty)); err != nil {
 		t.Fatal(err)
 	}
 	sweep(0)
 	srv.Age(8 * 24 * time.Hour)
-	if err := slow.send(t.Context(), 2, plenty); err != nil { // it gets on
+	if err := slow.send(t.Context(), 2, 0, plenty); err != nil { // it gets on
 		t.Fatal(err)
 	}
 	sweep(1)

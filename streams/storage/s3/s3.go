@@ -151,6 +151,7 @@ type Facts struct {
 	DeletesOnce bool `json:"deletes_once"`  // the same of those who deleted
 	OddKeys     bool `json:"odd_keys"`      // a//b, a/./b and a/b are three keys, and a zero byte may be in one
 	Hides       bool `json:"hides"`         // it keeps a/b beside a, and does not list it
+	CopiesParts bool `json:"copies_parts"`  // it copies parts by itself, and proves what they are
 }
 
 // New returns a Store. It asks nobody: what the service can do is known when the marker has been read, or Probe
@@ -189,11 +190,15 @@ func (s *Store) Close() error {
 // Capabilities says what is known of the service: without a marker that tells what was tried, it can do little.
 func (s *Store) Capabilities() storage.Capabilities {
 	f := s.facts.Load()
+	var sourceFrom int64
+	if f.CopiesParts {
+		sourceFrom = s.cfg.PartBytes + 1 // what goes in parts
+	}
 	return storage.Capabilities{
 		Kind: "s3", TimeResolution: time.Second,
 		ConditionalPut: f.IfNoneMatch && f.IfMatch && f.Atomic, ConditionalDelete: f.DeleteMatch && f.DeletesOnce, UniqueVersions: f.Versions,
 		KeepsReplaced: true, Digests: slices.Clone(s.cfg.Digests), Ranges: true, ReadOnly: s.cfg.ReadOnly,
-		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata,
+		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata, SourceFrom: sourceFrom,
 	}
 }
 

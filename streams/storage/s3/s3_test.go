@@ -42,6 +42,7 @@ func factsOf(o s3test.Options) Facts {
 	return Facts{
 		IfNoneMatch: holds, IfMatch: holds, DeleteMatch: holds, Complete: holds, Atomic: holds, DeletesOnce: holds,
 		ETagIsMD5: !o.OddETags, SHA256: sums, CRC64NVME: sums, Versions: o.Versions, OddKeys: !o.CleanKeys, Hides: o.HideBelow,
+		CopiesParts: sums || !o.OddETags,
 	}
 }
 
@@ -94,7 +95,7 @@ func TestContract(t *testing.T) {
 			}
 			srv := server(t, o)
 			var n atomic.Int64
-			prefix := func(c *Config) { c.Prefix = fmt.Sprintf("p%d", n.Add(1)) }
+			prefix := func(c *Config) { c.Prefix, c.PartBytes = fmt.Sprintf("p%d", n.Add(1)), minPart }
 			except := []string{}
 			if o.Versions { // the bucket keeps what is replaced, and whatever else
 				except = append(except, "Keep")

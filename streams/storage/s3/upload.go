@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -31,6 +32,7 @@ type upload struct {
 	facts  *Facts
 	record string                   // name of the record by which it is found again; empty: it has none
 	stored map[int]minio.ObjectPart // parts that a Put has left which did not come to its end
+	from   atomic.Pointer[source]   // where the service may copy parts from; nil: nowhere
 
 	mu       sync.Mutex
 	recorded bool                       // guarded by mu
@@ -39,7 +41,11 @@ type upload struct {
 }
 
 func (s *Store) begin(ctx context.Context, to spot, with heading) (*upload, error) {
-	f := s.facts.Load()
+	return s.beginAs(ctx, s.facts.Load(), to, with)
+}
+
+// beginAs begins an upload at a service that can do f.
+func (s *Store) beginAs(ctx context.Context, f *Facts, to spot, with heading) (*upload, error) {
 	o := s.putOptions(with.meta, with.contentType)
 	if f.CRC64NVME {
 		o.UserMetadata["x-amz-checksum-algorithm"] = "CRC64NVME"
@@ -56,9 +62,9 @@ func (s *Store) begin(ctx context.Context, to spot, with heading) (*upload, erro
 	return &upload{s: s, spot: to, id: id, facts: f, parts: map[int]minio.CompletePart{}}, nil
 }
 
-// send stores part n, which may have been stored before, unless the service proves that it has it.
-func (u *upload) send(ctx context.Context, n int, b []byte) error {
-	alg := u.s.checksum()
+// send stores part n, the bytes b from at on, which may have been stored before, unless the service proves that it has it.
+func (u *upload) send(ctx context.Context, n int, at int64, b []byte) error {
+	alg := u.facts.checksum()
 	h, err := digest.New(alg)
 	if err != nil {
 		return err
@@ -67,6 +73,10 @@ func (u *upload) send(ctx context.Context, n int, b []byte) error {
 	sum := h.Sum()[alg]
 	if have, ok := u.stored[n]; ok && have.Size == int64(len(b)) && u.proves(have, sum) == digest.Agree {
 		u.keep(n, have)
+		return u.note(ctx, n)
+	}
+	if p, ok := u.copied(ctx, n, at, b, sum); ok {
+		u.keep(n, p)
 		return u.note(ctx, n)
 	}
 	_, err = partTries.Do(ctx, func() error {
@@ -196,6 +206,7 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
+	u.from.Store(w.from)
 	right := true // what was sent is what is wanted, as far as anybody knows
 	defer func() {
 		switch {
@@ -244,10 +255,10 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 		_, _ = w.h.Write(p.bytes)
 		retry.Alive(ctx)
 		turns <- struct{}{}
-		this := p
+		this, at := p, sent-int64(len(p.bytes))
 		all.Go(func() {
 			defer func() { this.free(); <-turns }()
-			if err := u.send(ctx, n, this.bytes); err != nil {
+			if err := u.send(ctx, n, at, this.bytes); err != nil {
 				cancel(err)
 			}
 		})

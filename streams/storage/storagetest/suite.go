@@ -96,6 +96,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"OpenRange":       x.openRange,
 		"Copy":            x.copyFrom,
 		"PutTooLarge":     x.putTooLarge,
+		"PutSource":       x.putSource,
 		"Properties":      x.properties,
 		"PropertyValues":  x.propertyValues,
 		"PropertyBytes":   x.propertyBytes,

@@ -100,12 +100,16 @@ func (s *Server) copyPart(w http.ResponseWriter, r *http.Request, u *upload) *fa
 	if from.bytes != nil {
 		o.bytes = from.bytes[at : end+1]
 		o.etag = s.etag(o.bytes)
+		if !s.o.NoChecksums {
+			o.sum = crc64(o.bytes)
+		}
 	}
 	u.parts[n] = o
 	return answer(w, struct {
 		XMLName            xml.Name `xml:"CopyPartResult"`
 		ETag, LastModified string
-	}{ETag: `"` + o.etag + `"`, LastModified: o.modified.Format(time.RFC3339)})
+		ChecksumCRC64NVME  string `xml:",omitempty"`
+	}{ETag: `"` + o.etag + `"`, LastModified: o.modified.Format(time.RFC3339), ChecksumCRC64NVME: o.sum})
 }
 
 // Age makes all uploads that are not completed, and their parts, older.

@@ -1,0 +1,84 @@
+package integration
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3"
+)
+
+// A partsSeen counts the parts that a service is asked to copy and that it is sent.
+type partsSeen struct{ copied, sent atomic.Int64 }
+
+func (p *partsSeen) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPut && r.URL.Query().Has("partNumber") {
+		if r.Header.Get("X-Amz-Copy-Source") != "" {
+			p.copied.Add(1)
+		} else {
+			p.sent.Add(1)
+		}
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// Real services copy what lies in them already from one store to another, if they can prove it; else it is sent.
+func TestS3PutFromSource(t *testing.T) {
+	t.Parallel()
+	for _, kind := range harness.S3Kinds() {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind}), false, false)
+			seen := &partsSeen{}
+			open := func() *placedS3 {
+				cfg := r.config(t)
+				cfg.Transport = seen
+				s := r.at(t, cfg)
+				if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			one, two := open(), open()
+			const parts = 6
+			content := make([]byte, parts*one.cfg.PartBytes)
+			for i := range content {
+				content[i] = byte(i >> 12)
+			}
+			put := func(s *s3.Store, from *storage.Place) storage.Object {
+				t.Helper()
+				o, err := s.Put(t.Context(), "s", "large", bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Source: from})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return o
+			}
+			o := put(one.Store, nil)
+			if copied, sent := seen.copied.Load(), seen.sent.Swap(0); copied != 0 || sent != parts {
+				t.Fatalf("%d parts were copied and %d sent, want all sent", copied, sent)
+			}
+			at, err := one.Locate(t.Context(), storage.Ref{Space: "s", Item: "large", Version: o.Version})
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(two.Store, &at)
+			copied, sent := seen.copied.Load(), seen.sent.Load()
+			if can := two.Facts().CopiesParts; can && (copied != parts || sent != 0) || !can && (copied != 0 || sent != parts) {
+				t.Errorf("%d parts were copied and %d sent, want all copied: %t", copied, sent, can)
+			}
+			t.Logf("the service copied %d of %d parts by itself", copied, parts)
+			body, _, err := two.Open(t.Context(), "s", "large", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer body.Close()
+			if got, err := io.ReadAll(body); err != nil || !bytes.Equal(got, content) {
+				t.Errorf("%d bytes are there (%v), want the %d that were put", len(got), err, len(content))
+			}
+		})
+	}
+}

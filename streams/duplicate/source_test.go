@@ -1,0 +1,89 @@
+package duplicate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A serviced store says that its service copies what is put from where it lies, and notes where it was said to lie.
+type serviced struct {
+	*storagetest.Faulty
+	kind   string
+	locate error
+	open   int // places
+	from   []*storage.Place
+}
+
+func (s *serviced) Capabilities() storage.Capabilities {
+	c := s.Faulty.Capabilities()
+	c.Kind, c.SourceFrom = s.kind, 5
+	return c
+}
+
+func (s *serviced) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
+	if s.locate != nil {
+		return storage.Place{}, s.locate
+	}
+	s.open++
+	return storage.Place{Kind: s.kind, At: ref, Close: func() error { s.open--; return nil }}, nil
+}
+
+func (s *serviced) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	s.from = append(s.from, o.Source)
+	return s.Faulty.Put(ctx, space, item, r, o)
+}
+
+type servicedStores map[string]*serviced
+
+func (s servicedStores) Store(_, id string) (storage.Store, bool) {
+	store, ok := s[id]
+	return store, ok
+}
+
+// A store whose service may copy by itself is told where the version lies that is read; whatever keeps from telling it
+// does not keep from copying.
+func TestSourceIsTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		text   string
+		kind   string
+		locate error
+		told   bool
+	}{
+		"long":              {"hello", "s3", nil, true},
+		"short":             {"hell", "s3", nil, false},
+		"of another kind":   {"hello", "file", nil, false},
+		"not to be found":   {"hello", "s3", storage.ErrUnsupported, false},
+		"changed":           {"hello", "s3", storage.ErrChanged, false},
+		"a store that ails": {"hello", "s3", errors.New("boom"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			one, two := &serviced{Faulty: w.faulty["1"], kind: tt.kind, locate: tt.locate}, &serviced{Faulty: w.faulty["2"], kind: "s3"}
+			var err error
+			w.executor, err = New(Config{WaitLadder: ladder}, servicedStores{"1": one, "2": two}, w, w.journal)
+			w.must(err)
+			c := command(w.added("1", tt.text))
+			w.mustRun(c).ends("C5", "copied", done, 1, 1)
+			w.holds("2", tt.text)
+			if len(two.from) != 1 || one.open != 0 {
+				t.Fatalf("%d puts, %d places are open, want 1 and none", len(two.from), one.open)
+			}
+			if got := two.from[0]; (got != nil) != tt.told {
+				t.Fatalf("told %+v, want told: %t", got, tt.told)
+			}
+			if !tt.told {
+				return
+			}
+			from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			if ref := two.from[0].At.(storage.Ref); ref.Version != from.Version || ref.Item != "a.jpg" || ref.Space != "photos" {
+				t.Errorf("told of %+v, want version %s", ref, from.Version)
+			}
+		})
+	}
+}

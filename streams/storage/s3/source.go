@@ -1,0 +1,57 @@
+package s3
+
+import (
+	"context"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// reach returns where the service may copy from what is put; nil where it cannot.
+func (s *Store) reach(o storage.PutOptions) *source {
+	if o.Source == nil || !s.facts.Load().CopiesParts {
+		return nil
+	}
+	from, ok := o.Source.At.(place)
+	if !ok || from.endpoint != s.cfg.Endpoint || from.o.Size != o.Size {
+		return nil
+	}
+	return &from.source
+}
+
+// copied has the service copy a part instead of being sent it: the bytes b from at on. It is true where the service proves
+// that it has these bytes now; elsewhere they are sent, and no other part is tried.
+func (u *upload) copied(ctx context.Context, n int, at int64, b []byte, sum string) (minio.ObjectPart, bool) {
+	from := u.from.Load()
+	if from == nil || len(b) == 0 {
+		return minio.ObjectPart{}, false
+	}
+	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
+	part, err := u.s.core.CopyObjectPart(ctx, from.bucket, from.key, u.bucket, u.key, u.id, n, at, int64(len(b)), match)
+	p := minio.ObjectPart{PartNumber: n, ETag: part.ETag, Size: int64(len(b)), ChecksumCRC64NVME: part.ChecksumCRC64NVME}
+	if err == nil && u.copyProves(p, b, sum) {
+		return p, true
+	}
+	u.from.Store(nil)
+	return minio.ObjectPart{}, false
+}
+
+// copyProves compares what the service tells of a part that it copied with the bytes that it should have. Not all tell its checksum.
+func (u *upload) copyProves(p minio.ObjectPart, b []byte, sum string) bool {
+	if got := u.proves(p, sum); got != digest.Incomparable {
+		return got == digest.Agree
+	}
+	etag := strings.Trim(p.ETag, `"`)
+	if !u.facts.ETagIsMD5 || !isMD5(etag) {
+		return false
+	}
+	h, err := digest.New(digest.MD5)
+	if err != nil {
+		return false
+	}
+	_, _ = h.Write(b)
+	return h.Sum()[digest.MD5] == etag
+}

@@ -1,0 +1,102 @@
+package s3
+
+import (
+	"bytes"
+	"net/http"
+	"testing"
+	"testing/synctest"
+
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// What lies at the service already is copied by it, part by part, where it proves what it has; else it is sent.
+func TestPutFromSource(t *testing.T) {
+	const size = 2*minPart + 9 // three parts
+	for name, tt := range map[string]struct {
+		o            s3test.Options
+		answer       func(w http.ResponseWriter, r *http.Request) // to the first request to copy
+		copied, sent int
+	}{
+		"proven by checksums":  {s3test.Options{}, nil, 3, 0},
+		"proven by ETags":      {s3test.Options{NoChecksums: true}, nil, 3, 0},
+		"odd ETags":            {s3test.Options{OddETags: true}, nil, 3, 0},
+		"nothing proven":       {s3test.Options{OddETags: true, NoChecksums: true}, nil, 1, 3},
+		"not known to it":      {s3test.Options{}, refuse(501, "NotImplemented"), 1, 3},
+		"forbidden":            {s3test.Options{}, refuse(403, "AccessDenied"), 1, 3},
+		"changed":              {s3test.Options{}, refuse(412, "PreconditionFailed"), 1, 3},
+		"an error":             {s3test.Options{}, refuse(500, "InternalError"), 1, 3},
+		"an error within 200":  {s3test.Options{}, refuse(200, "InternalError"), 1, 3},
+		"connection broken":    {s3test.Options{}, func(http.ResponseWriter, *http.Request) { hangUp() }, 1, 3},
+		"copies another range": {s3test.Options{}, nil, 1, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sc := &script{}
+				tt.o.Before = sc.hook
+				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Parallel = minPart, 1 })
+				facts := s.Facts()
+				facts.CopiesParts = true // it did when it was tried
+				s.facts.Store(&facts)
+				content := append(bytes.Repeat([]byte("x"), minPart), plenty[:size-minPart]...)
+				from, err := s.Put(t.Context(), "s", "from", bytes.NewReader(content), storage.PutOptions{Size: size})
+				if err != nil {
+					t.Fatal(err)
+				}
+				at, err := s.Locate(t.Context(), storage.Ref{Space: "s", Item: "from", Version: from.Version})
+				if err != nil {
+					t.Fatal(err)
+				}
+				copied, sent := 0, 0
+				sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
+					switch {
+					case r.Method != http.MethodPut || !r.URL.Query().Has("partNumber"):
+					case r.Header.Get("X-Amz-Copy-Source") == "":
+						sent++
+					default:
+						copied++
+						if name == "copies another range" {
+							r.Header.Set("X-Amz-Copy-Source-Range", "bytes=1-5242880")
+						}
+						if tt.answer != nil {
+							tt.answer(w, r)
+							return true
+						}
+					}
+					return false
+				}
+				sc.on = true
+				o := storage.PutOptions{Size: size, Source: &at, Digests: from.Digests}
+				if _, err := s.Put(t.Context(), "s", "to", bytes.NewReader(content), o); err != nil {
+					t.Fatal(err)
+				}
+				if got, _ := srv.Object(testBucket, "s/to"); !bytes.Equal(got, content) || srv.Uploads() != 0 {
+					t.Errorf("%d bytes are there, and %d uploads", len(got), srv.Uploads())
+				}
+				if copied != tt.copied || sent != tt.sent {
+					t.Errorf("%d parts were asked to be copied and %d sent, want %d and %d", copied, sent, tt.copied, tt.sent)
+				}
+			})
+		})
+	}
+}
+
+// What lies elsewhere, or is of another size, is sent.
+func TestReach(t *testing.T) {
+	s, _ := direct(t, s3test.Options{})
+	there := place{s.cfg.Endpoint, source{o: storage.Object{Size: 9}}}
+	for name, tt := range map[string]struct {
+		source *storage.Place
+		want   bool
+	}{
+		"nowhere":         {nil, false},
+		"there":           {&storage.Place{At: there}, true},
+		"another driver":  {&storage.Place{At: 1}, false},
+		"another service": {&storage.Place{At: place{"https://elsewhere", there.source}}, false},
+		"another size":    {&storage.Place{At: place{s.cfg.Endpoint, source{o: storage.Object{Size: 8}}}}, false},
+	} {
+		if got := s.reach(storage.PutOptions{Source: tt.source, Size: 9}); (got != nil) != tt.want {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
