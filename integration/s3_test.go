@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -235,4 +237,40 @@ func TestS3Decorators(t *testing.T) {
 			return storage.ReadOnly(s)
 		}, storagetest.WithRefused(r.mayRefuse), storagetest.Only("Refuses", "BadNames", "OpenRange"))
 	})
+}
+
+// What another client gave to an object beside its properties is still there when millrace has set them.
+func TestS3PropertiesOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, kind := range harness.S3Kinds() {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind}), false, false)
+			s := r.open(t).(*placedS3)
+			if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+				t.Fatal(err)
+			}
+			key, expires := s.cfg.Prefix+"/s/item", time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)
+			r.PutWith(t, s.cfg.Bucket, key, "text", minio.PutObjectOptions{
+				CacheControl: "max-age=60", ContentDisposition: "attachment", ContentEncoding: "gzip", ContentLanguage: "de", Expires: expires,
+			})
+			p := storage.Properties{MediaType: "text/plain", User: map[string]string{"k": "v"}}
+			if _, err := s.SetProperties(t.Context(), "s", "item", p, storage.Condition{}); err != nil {
+				t.Fatal(err)
+			}
+			info := r.Stat(t, s.cfg.Bucket, key)
+			want := map[string]string{
+				"Cache-Control": "max-age=60", "Content-Disposition": "attachment", "Content-Encoding": "gzip", "Content-Language": "de",
+				"Content-Type": "text/plain", "Expires": "Wed, 01 Jan 2031 00:00:00 GMT",
+			}
+			for name, value := range want {
+				if got := info.Headers.Get(name); got != value {
+					t.Errorf("%s: got %q, want %q", name, got, value)
+				}
+			}
+			if o, err := s.Stat(t.Context(), "s", "item"); err != nil || o.Properties.User["k"] != "v" || o.Size != 4 {
+				t.Errorf("got %+v, %v", o, err)
+			}
+		})
+	}
 }

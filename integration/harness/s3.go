@@ -222,10 +222,25 @@ func (s *S3Server) Get(t testing.TB, bucket, key string) []byte {
 // Put puts an object as any other client of the server does.
 func (s *S3Server) Put(t testing.TB, bucket, key, content string) {
 	t.Helper()
-	_, err := s.client.Client.PutObject(t.Context(), bucket, key, strings.NewReader(content), int64(len(content)), minio.PutObjectOptions{})
-	if err != nil {
+	s.PutWith(t, bucket, key, content, minio.PutObjectOptions{})
+}
+
+// PutWith is Put with what else a client may give to an object.
+func (s *S3Server) PutWith(t testing.TB, bucket, key, content string, o minio.PutObjectOptions) {
+	t.Helper()
+	if _, err := s.client.Client.PutObject(t.Context(), bucket, key, strings.NewReader(content), int64(len(content)), o); err != nil {
 		t.Fatalf("put %q: %v", key, err)
 	}
+}
+
+// Stat returns what the server tells of an object.
+func (s *S3Server) Stat(t testing.TB, bucket, key string) minio.ObjectInfo {
+	t.Helper()
+	info, err := s.client.Client.StatObject(t.Context(), bucket, key, minio.StatObjectOptions{})
+	if err != nil {
+		t.Fatalf("look at %q: %v", key, err)
+	}
+	return info
 }
 
 // Delete deletes an object as any other client of the server does.

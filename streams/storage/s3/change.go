@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +28,11 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 	if err != nil {
 		return storage.Object{}, err
 	}
-	o, err := s.Stat(ctx, space, item)
+	info, err := s.stat(ctx, space, item, spot{bucket, key})
+	if err != nil {
+		return storage.Object{}, err
+	}
+	o, err := s.object(item, info)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -40,7 +46,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 	}
 	// What the copy is of is pinned by its ETag, whether or not the caller has a condition.
 	at := spot{bucket, key}
-	err = s.copy(ctx, source{at, o}, at, &heading{meta, contentType}, nil)
+	err = s.copy(ctx, source{at, o}, at, &heading{meta, contentType, others(info)}, nil)
 	if errors.Is(err, errArchived) { // its return would cost more than its properties are worth
 		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %w, and the service copies it to do so: %w", what, errArchived, storage.ErrUnsupported))
 	}
@@ -69,6 +75,30 @@ type source struct {
 type heading struct {
 	meta        map[string]string
 	contentType string
+	others      minio.PutObjectOptions // headers that millrace knows nothing of, and leaves as they are
+}
+
+// others are what else another program may have given to an object: writing its properties anew would drop it.
+func others(info minio.ObjectInfo) minio.PutObjectOptions {
+	h := info.Headers
+	o := minio.PutObjectOptions{
+		CacheControl: h.Get("Cache-Control"), ContentDisposition: h.Get("Content-Disposition"), ContentEncoding: encodings(h.Get("Content-Encoding")),
+		ContentLanguage: h.Get("Content-Language"), StorageClass: h.Get("X-Amz-Storage-Class"),
+		WebsiteRedirectLocation: h.Get("X-Amz-Website-Redirect-Location"),
+	}
+	if at, err := http.ParseTime(h.Get("Expires")); err == nil {
+		o.Expires = at
+	}
+	return o
+}
+
+// encodings leaves out how an object was sent, which some services keep.
+func encodings(list string) string {
+	all := strings.Split(list, ",")
+	for i := range all {
+		all[i] = strings.TrimSpace(all[i])
+	}
+	return strings.Join(slices.DeleteFunc(all, func(one string) bool { return one == "aws-chunked" }), ", ")
 }
 
 // copy has the service copy an object that is the one that was seen. Without a heading it keeps its own. pairs are headers.
@@ -77,14 +107,16 @@ func (s *Store) copy(ctx context.Context, from source, to spot, with *heading, p
 		return s.copyParts(ctx, from, to, with, pairs)
 	}
 	h := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
+	var kept heading
 	if with != nil {
+		kept.others = with.others
 		h["x-amz-metadata-directive"] = "REPLACE"
 		h["Content-Type"] = with.contentType
 		for name, v := range with.meta {
 			h["x-amz-meta-"+name] = v
 		}
 	}
-	for name, v := range s.putOptions(nil, "").Header() {
+	for name, v := range s.putOptions(kept).Header() {
 		if name = strings.ToLower(name); name != "content-type" {
 			h[name] = v[0]
 		}
@@ -252,7 +284,7 @@ func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.P
 	if err != nil {
 		return storage.Copied{}, fmt.Errorf("%s: %w", what, err)
 	}
-	if err := s.copy(ctx, p.source, spot{bucket, key}, &heading{meta, contentType}, when); err != nil {
+	if err := s.copy(ctx, p.source, spot{bucket, key}, &heading{meta: meta, contentType: contentType}, when); err != nil {
 		w := &write{s: s, space: space, item: item, o: o, when: when, what: what}
 		return storage.Copied{}, w.lost(ctx, s.bringBack(ctx, what, p.spot, p.o.Version, fmt.Errorf("%s: %w", what, err)))
 	}

@@ -106,7 +106,7 @@ func (s *Store) ownGet(ctx context.Context, name string) (text []byte, err error
 func (s *Store) ownPut(ctx context.Context, name string, text []byte, pairs ...string) error {
 	bucket, prefix := s.layout.control()
 	ctx, _ = noted(ctx, pairs...)
-	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(nil, "application/json"))
+	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(heading{contentType: "application/json"}))
 	return s.translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
 }
 

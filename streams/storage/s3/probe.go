@@ -181,7 +181,7 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 		{Facts{CRC64NVME: true}, &f.CRC64NVME, "X-Amz-Checksum-Crc64nvme", sum[digest.CRC64NVME]},
 		{Facts{}, &f.ETagIsMD5, "Etag", ""},
 	} {
-		_, err := s.single(ctx, at, payload{text, sum}, &try.sums, s.putOptions(nil, plainType))
+		_, err := s.single(ctx, at, payload{text, sum}, &try.sums, s.putOptions(heading{contentType: plainType}))
 		if err != nil && try.want != "" { // it does not know this one
 			continue
 		}
@@ -213,7 +213,7 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
 	all := bytes.Repeat([]byte("copy "), minPart/5+2) // more than a part, and a little
 	_, _ = h.Write(all)
 	sum := h.Sum()
-	info, err := s.single(ctx, at, payload{all, sum}, &Facts{CRC64NVME: f.CRC64NVME}, s.putOptions(nil, plainType))
+	info, err := s.single(ctx, at, payload{all, sum}, &Facts{CRC64NVME: f.CRC64NVME}, s.putOptions(heading{contentType: plainType}))
 	if err != nil {
 		return err
 	}

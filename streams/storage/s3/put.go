@@ -2,6 +2,7 @@ package s3
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -20,9 +21,10 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func (s *Store) putOptions(meta map[string]string, contentType string) minio.PutObjectOptions {
-	o := minio.PutObjectOptions{UserMetadata: map[string]string{}, ContentType: contentType, StorageClass: s.cfg.StorageClass}
-	maps.Copy(o.UserMetadata, meta)
+func (s *Store) putOptions(with heading) minio.PutObjectOptions {
+	o := with.others
+	o.UserMetadata, o.ContentType, o.StorageClass = map[string]string{}, with.contentType, cmp.Or(s.cfg.StorageClass, o.StorageClass)
+	maps.Copy(o.UserMetadata, with.meta)
 	switch s.cfg.Encryption {
 	case "AES256":
 		o.ServerSideEncryption = encrypt.NewSSE()
@@ -119,7 +121,7 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	}
 	asked, answer := noted(ctx, w.when...) // the conditions are of this request alone
 	w.answer = answer
-	info, err := w.s.single(asked, w.spot, payload{part.bytes[:n], w.h.Sum()}, w.s.facts.Load(), w.s.putOptions(meta, contentType))
+	info, err := w.s.single(asked, w.spot, payload{part.bytes[:n], w.h.Sum()}, w.s.facts.Load(), w.s.putOptions(heading{meta: meta, contentType: contentType}))
 	if err != nil && unclear(err) && ctx.Err() == nil {
 		if there, ok := w.found(ctx); ok {
 			return there, sum, nil

@@ -64,11 +64,20 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if err != nil {
 		return storage.Object{}, err
 	}
-	info, err := s.head(ctx, spot{bucket, key}, s.getOptions())
+	info, err := s.stat(ctx, space, item, spot{bucket, key})
 	if err != nil {
-		return storage.Object{}, s.absence(ctx, space, s.translate(ctx, anItem, "look at "+named(space, item), err))
+		return storage.Object{}, err
 	}
 	return s.object(item, info)
+}
+
+// stat returns all that the service tells of an item, which lies there.
+func (s *Store) stat(ctx context.Context, space, item string, at spot) (minio.ObjectInfo, error) {
+	info, err := s.head(ctx, at, s.getOptions())
+	if err != nil {
+		err = s.absence(ctx, space, s.translate(ctx, anItem, "look at "+named(space, item), err))
+	}
+	return info, err
 }
 
 // head asks for what is told of an object. An answer that has no body and does not say what it means is asked for once

@@ -46,7 +46,7 @@ func (s *Store) begin(ctx context.Context, to spot, with heading) (*upload, erro
 
 // beginAs begins an upload at a service that can do f.
 func (s *Store) beginAs(ctx context.Context, f *Facts, to spot, with heading) (*upload, error) {
-	o := s.putOptions(with.meta, with.contentType)
+	o := s.putOptions(with)
 	if f.CRC64NVME {
 		o.UserMetadata["x-amz-checksum-algorithm"] = "CRC64NVME"
 		o.UserMetadata["x-amz-checksum-type"] = "FULL_OBJECT"
@@ -201,7 +201,7 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
-	u, err := w.s.beginAgain(ctx, w.spot, heading{meta, contentType}, plan{size, w.o.Size})
+	u, err := w.s.beginAgain(ctx, w.spot, heading{meta: meta, contentType: contentType}, plan{size, w.o.Size})
 	if err != nil {
 		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)

@@ -20,11 +20,17 @@ func (s *Server) kept(h http.Header) http.Header {
 	out := http.Header{}
 	for k, v := range h {
 		sum := strings.HasPrefix(k, "X-Amz-Checksum-") && k != "X-Amz-Checksum-Algorithm" && k != "X-Amz-Checksum-Mode"
-		if strings.HasPrefix(k, "X-Amz-Meta-") || k == "Content-Type" || sum && !s.o.NoChecksums {
+		if strings.HasPrefix(k, "X-Amz-Meta-") || slices.Contains(systemHeaders, k) || sum && !s.o.NoChecksums {
 			out[k] = slices.Clone(v)
 		}
 	}
 	return out
+}
+
+// systemHeaders are kept as they were sent, and told with every read.
+var systemHeaders = []string{
+	"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires", "X-Amz-Storage-Class",
+	"X-Amz-Website-Redirect-Location",
 }
 
 func (s *Server) etag(b []byte) string {
