@@ -138,10 +138,10 @@ func (r *realS3) options() []storagetest.Option {
 	}
 	var except []string
 	if r.versions { // the bucket keeps what is replaced, and whatever else
-		except = append(except, "Keep")
+		except = append(except, "Keep", "PutSource")
 	}
-	if r.perSpace { // as in one bucket, and it takes long
-		except = append(except, "ListLong")
+	if r.perSpace { // as in one bucket, and they take long
+		except = append(except, "ListLong", "PutSource")
 	}
 	if r.Kind == harness.Versitygw { // it answers 500 to who looks at what is being deleted, and lets several delete it
 		except = append(except, "RaceDelete")

@@ -222,7 +222,7 @@ func testRoundPaused(t *testing.T, p Piece, runs bool) {
 			if err := c.Pause(t.Context(), p, time.Time{}, by("ann")); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(time.Second)
+			time.Sleep(10 * time.Second) // longer than a fetch waits that began before
 		}
 		n := len(begun)
 		return sweep.Page{Next: []byte{byte('a' + n)}, Last: n >= 4, Counts: map[string]int64{"n": 1}}, nil
