@@ -11,7 +11,8 @@ TOOLS   := $(CURDIR)/bin/tools
 SOURCES := git ls-files --cached --others --exclude-standard '*.go'
 DIR     ?=
 BENCH   ?= .
-# What is built, vetted and linted is compiled once for all of them; tests are, for the race detector, another time.
+# What is built, vetted, linted and tested with real servers is compiled once for all of them; other tests are, for the race
+# detector, another time. Tests are vetted by vet alone.
 STATIC  := CGO_ENABLED=0 GOFLAGS=-trimpath
 export PATH := $(TOOLS):$(PATH)
 
@@ -32,14 +33,14 @@ demo: build ## the main job once, on real files; DIR=... takes your own (only re
 
 .PHONY: test
 test: ## every test; needs a C compiler for the race detector, and no daemon
-	go test -race -shuffle=on ./...
+	go test -race -vet=off -shuffle=on ./...
 
 TESTS = Kafka|Refused|BrokerFaults|ConsumerFaults|SinkFaults|S3
 # Without -v what a test that fails said comes with its name, not before it, and nothing of the others.
 VERBOSE = -v
 # Tests of real servers, in their folder: elsewhere go test says nothing before the end. What it says of tests that begin
 # and pause is left out.
-REAL = cd integration && MILLRACE_INTEGRATION=1 go test $(VERBOSE) -count=1 -parallel 4 -run '^Test($(TESTS))' \
+REAL = cd integration && MILLRACE_INTEGRATION=1 $(STATIC) go test -vet=off $(VERBOSE) -count=1 -parallel 4 -run '^Test($(TESTS))' \
 	-timeout $(1) -rapid.checks=10 -rapid.nofailfile 2>&1 | grep --line-buffered -v '^=== '
 
 .PHONY: integration

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -186,13 +185,8 @@ func build() error {
 		return err
 	}
 	engine.dir = dir
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		return errors.New("the source of the engine's command is not known")
-	}
 	binary := filepath.Join(dir, "millrace-clickhouse")
 	cmd := exec.Command("go", "build", "-o", binary, "github.com/millrace/millrace/cmd/millrace-clickhouse")
-	cmd.Dir = filepath.Dir(here)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the engine's command: %w\n%s", err, out)

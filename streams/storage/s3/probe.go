@@ -219,7 +219,7 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
 	}
 	u, err := s.beginAs(ctx, f, at, heading{contentType: plainType})
 	if err != nil {
-		return nil //nolint:nilerr // who cannot begin with checksums does not copy with them
+		return context.Cause(ctx) // who cannot begin with checksums does not copy with them
 	}
 	u.from.Store(&source{at, storage.Object{ETag: info.ETag}})
 	err = errors.Join(u.send(ctx, 1, 0, all[:minPart]), u.send(ctx, 2, minPart, all[minPart:]))

@@ -125,7 +125,7 @@ func foreign() storage.Place {
 // putSource puts bytes of which it is said where they lie already: what is stored is what is put, whatever lies there.
 func (x *suite) putSource(t *testing.T) {
 	s := x.store(t)
-	size := int(max(2*s.Capabilities().SourceFrom, 100) + 7)
+	size := int(max(s.Capabilities().SourceFrom, 100) + 7)
 	content := strings.Repeat("some ", size/5+1)[:size]
 	other := content[:size/2] + "x" + content[size/2+1:]
 	for name, tt := range map[string]struct {
