@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -222,25 +223,32 @@ func (s *S3Server) Get(t testing.TB, bucket, key string) []byte {
 // Put puts an object as any other client of the server does.
 func (s *S3Server) Put(t testing.TB, bucket, key, content string) {
 	t.Helper()
-	s.PutWith(t, bucket, key, content, minio.PutObjectOptions{})
+	s.PutWith(t, bucket, key, content, nil)
 }
 
-// PutWith is Put with what else a client may give to an object.
-func (s *S3Server) PutWith(t testing.TB, bucket, key, content string, o minio.PutObjectOptions) {
+// PutWith is Put with those headers of HTTP that S3 keeps: Cache-Control, Content-Disposition, -Encoding and -Language, Expires.
+func (s *S3Server) PutWith(t testing.TB, bucket, key, content string, headers map[string]string) {
 	t.Helper()
+	o := minio.PutObjectOptions{
+		CacheControl: headers["Cache-Control"], ContentDisposition: headers["Content-Disposition"],
+		ContentEncoding: headers["Content-Encoding"], ContentLanguage: headers["Content-Language"],
+	}
+	if at, err := http.ParseTime(headers["Expires"]); err == nil {
+		o.Expires = at
+	}
 	if _, err := s.client.Client.PutObject(t.Context(), bucket, key, strings.NewReader(content), int64(len(content)), o); err != nil {
 		t.Fatalf("put %q: %v", key, err)
 	}
 }
 
-// Stat returns what the server tells of an object.
-func (s *S3Server) Stat(t testing.TB, bucket, key string) minio.ObjectInfo {
+// Headers are what the server tells of an object.
+func (s *S3Server) Headers(t testing.TB, bucket, key string) http.Header {
 	t.Helper()
 	info, err := s.client.Client.StatObject(t.Context(), bucket, key, minio.StatObjectOptions{})
 	if err != nil {
 		t.Fatalf("look at %q: %v", key, err)
 	}
-	return info
+	return info.Headers
 }
 
 // Delete deletes an object as any other client of the server does.
