@@ -59,11 +59,9 @@ func (s *shelf) of(item string) (ops []string) {
 // emitting is emit with an outbox on disk, over a new store.
 func (r *realS3) emitting(t *testing.T, box emit.FileConfig, out emit.Publisher) (*emit.Store, *emit.File) {
 	t.Helper()
-	inner := r.at(t, r.config(t))
-	for _, err := range []error{inner.WriteMarker(t.Context()), inner.CreateSpace(t.Context(), storage.Space{Name: "s"})} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	inner := r.spaced(t, r.config(t))
+	if err := inner.WriteMarker(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	box.Dir = t.TempDir()
 	outbox, err := emit.OpenFile(box)

@@ -37,11 +37,7 @@ func TestS3PutFromSource(t *testing.T) {
 			open := func() *placedS3 {
 				cfg := r.config(t)
 				cfg.Transport = seen
-				s := r.at(t, cfg)
-				if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-					t.Fatal(err)
-				}
-				return s
+				return r.spaced(t, cfg)
 			}
 			one, two := open(), open()
 			const parts = 6

@@ -106,6 +106,16 @@ func (r *realS3) at(t *testing.T, cfg s3.Config) *placedS3 {
 	return s
 }
 
+// spaced is a store that has a space "s".
+func (r *realS3) spaced(t *testing.T, cfg s3.Config) *placedS3 {
+	t.Helper()
+	s := r.at(t, cfg)
+	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // kept are the bytes that were kept of an item.
 func (r *realS3) kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
 	t.Helper()
@@ -244,10 +254,7 @@ func TestS3PropertiesOfOthers(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind}), false, false)
-			s := r.open(t).(*placedS3)
-			if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-				t.Fatal(err)
-			}
+			s := r.spaced(t, r.config(t))
 			key := s.cfg.Prefix + "/s/item"
 			want := map[string]string{
 				"Cache-Control": "max-age=60", "Content-Disposition": "attachment", "Content-Encoding": "gzip", "Content-Language": "de",

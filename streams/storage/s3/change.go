@@ -146,12 +146,11 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot, with *headi
 		}
 	}()
 	size := partSize(1<<30, from.o.Size)
-	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
 	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
 		_, err := partTries.Do(ctx, func() error {
-			p, err := s.core.CopyObjectPart(ctx, from.bucket, from.key, to.bucket, to.key, u.id, n, at, min(size, from.o.Size-at), match)
-			u.parts[n] = p
-			return s.translate(ctx, anUpload, fmt.Sprintf("copy part %d", n), err)
+			var err error
+			u.parts[n], err = u.copyPart(ctx, from, n, at, min(size, from.o.Size-at))
+			return err
 		}, nil)
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/minio/minio-go/v7"
@@ -29,14 +30,20 @@ func (u *upload) copied(ctx context.Context, n int, at int64, b []byte, sum stri
 	if from == nil || len(b) == 0 {
 		return minio.ObjectPart{}, false
 	}
-	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
-	part, err := u.s.core.CopyObjectPart(ctx, from.bucket, from.key, u.bucket, u.key, u.id, n, at, int64(len(b)), match)
+	part, err := u.copyPart(ctx, *from, n, at, int64(len(b)))
 	p := minio.ObjectPart{PartNumber: n, ETag: part.ETag, Size: int64(len(b)), ChecksumCRC64NVME: part.ChecksumCRC64NVME}
 	if err == nil && u.copyProves(p, b, sum) {
 		return p, true
 	}
 	u.from.Store(nil)
 	return minio.ObjectPart{}, false
+}
+
+// copyPart has the service copy a part of an object that is the one that was seen.
+func (u *upload) copyPart(ctx context.Context, from source, n int, at, size int64) (minio.CompletePart, error) {
+	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
+	p, err := u.s.core.CopyObjectPart(ctx, from.bucket, from.key, u.bucket, u.key, u.id, n, at, size, match)
+	return p, u.s.translate(ctx, anUpload, fmt.Sprintf("copy part %d", n), err)
 }
 
 // copyProves compares what the service tells of a part that it copied with the bytes that it should have. Not all tell its checksum.
