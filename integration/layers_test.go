@@ -31,15 +31,17 @@ func layers() []layer {
 		digest  = "streams/digest"
 		child   = "streams/child"
 		policy  = "streams/policy"
+		need    = "internal/need"
 		record  = "streams/record" // between what is on record and what a store shows
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest, child}, nil},
+		{[]string{"schemas/millrace/v1", retry, digest, child, need}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
 		{[]string{"streams/storage/emit"}, []string{wire, retry, storage, digest, record}},
 		{[]string{"streams/storage/s3/..."}, []string{wire, retry, storage, digest, child, "streams/storage/s3/..."}},
+		{[]string{"streams/storage/storagetest"}, []string{wire, retry, storage, digest, need}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{record}, []string{wire, storage, digest}},
 		{[]string{policy}, []string{wire}},
@@ -49,13 +51,14 @@ func layers() []layer {
 		{[]string{"streams/duplicate", "streams/fixity", "streams/steward", "streams/sweep"},
 			[]string{wire, retry, storage, digest, policy, record}},
 		{[]string{"streams/ingest/..."}, []string{wire, retry, storage, digest, record, "streams/ingest/..."}},
+		{[]string{"sinks/clickhouse/clickhousetest"}, []string{wire, retry, child, need, "sinks/clickhouse/..."}},
 		{[]string{"streams/kafka/..."}, []string{wire, retry, "streams/kafka/..."}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, "sinks/clickhouse/..."}},
 		{[]string{"cmd/config", "cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config"}},
 		{[]string{"cmd/millrace/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
-		{[]string{"integration/harness"}, []string{wire, "streams/kafka", retry, child, "streams/storage/s3/s3proc"}},
+		{[]string{"integration/harness"}, []string{need, wire, "streams/kafka", retry, child, "streams/storage/s3/s3proc"}},
 		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness"}},
 	}
 }
@@ -63,6 +66,7 @@ func layers() []layer {
 // inTests is what the tests of any package may import besides, of ours.
 func inTests() []string {
 	return []string{
+		"internal/need",
 		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
 		"streams/storage/storagetest", "streams/kafka/kafkatest", "sinks/clickhouse/clickhousetest",
 	}
