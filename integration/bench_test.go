@@ -2,32 +2,69 @@ package integration
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
-// The sink's figures are all taken, over next to nothing: their form, not what they say.
-func TestBenchSink(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), binaries(t), "bench", "sink", "--quick", "-o", "json").Output()
+// A benchRow is what the tests look at of a row of figures.
+type benchRow struct {
+	Name  string
+	Value float64
+	Met   *bool
+}
+
+// figures takes those of an area over next to nothing, as a person starts them.
+func figures(t *testing.T, area string, flags ...string) []benchRow {
+	t.Helper()
+	millrace := binaries(t)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(filepath.Dir(millrace), "millrace-bench"), "../cmd/millrace-bench")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build millrace-bench: %v\n%s", err, out)
+	}
+	var said strings.Builder
+	bench := exec.CommandContext(t.Context(), millrace, append([]string{"bench", area, "--quick", "-o", "json"}, flags...)...)
+	bench.Stderr = &said
+	out, err := bench.Output()
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: %s", err, &said)
 	}
-	var table struct {
-		Rows []struct {
-			Name  string
-			Value float64
-			Met   *bool
-		}
-	}
+	var table struct{ Rows []benchRow }
 	if err := json.Unmarshal(out, &table); err != nil {
 		t.Fatal(err)
 	}
-	if len(table.Rows) != 11 {
-		t.Errorf("%d rows, want 11", len(table.Rows))
+	return table.Rows
+}
+
+// The sink's figures are all taken: their form, not what they say.
+func TestBenchSink(t *testing.T) {
+	need.Full(t)
+	rows := figures(t, "sink")
+	if len(rows) != 10 {
+		t.Errorf("%d rows, want 10", len(rows))
 	}
-	for _, r := range table.Rows {
+	for _, r := range rows {
 		if r.Value <= 0 || r.Met == nil {
 			t.Errorf("%s: %v, met %v", r.Name, r.Value, r.Met)
+		}
+	}
+}
+
+// The main job is done by real roles, and its deletes and copies are on record.
+func TestBenchMain(t *testing.T) {
+	need.Integration(t)
+	rows := figures(t, "main", "--files", tree(t, 60), "--peers", t.TempDir())
+	if len(rows) != 5 {
+		t.Errorf("%d rows, want 5", len(rows))
+	}
+	for _, r := range rows {
+		if r.Value <= 0 {
+			t.Errorf("%s: %v", r.Name, r.Value)
 		}
 	}
 }

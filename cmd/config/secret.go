@@ -22,6 +22,9 @@ const hidden = "***"
 
 var errSecret = errors.New("a reference to the secret, never the secret itself: env:NAME, file:PATH or exec:COMMAND")
 
+// EnvSecret refers to a variable of the environment.
+func EnvSecret(name string) Secret { return Secret{"env:" + name} }
+
 // FileSecret refers to a file's content.
 func FileSecret(path string) Secret { return Secret{"file:" + path} }
 

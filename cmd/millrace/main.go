@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
-	"github.com/millrace/millrace/cmd/millrace/bench"
 	"github.com/millrace/millrace/cmd/millrace/demo"
 )
 
@@ -73,7 +72,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitFine
 	case errors.Is(err, demo.ErrFindings), errors.Is(err, errFindings), errors.Is(err, errPending):
 		return exitFindings
-	case errors.Is(err, errUsage), errors.Is(err, demo.ErrUsage), errors.Is(err, bench.ErrUsage):
+	case errors.Is(err, errUsage), errors.Is(err, demo.ErrUsage):
 		return exitUsage
 	case errors.Is(err, app.ErrPrecondition):
 		return exitPrecondition

@@ -83,7 +83,7 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 	if err := cfg.checkStores(); err != nil {
 		return err
 	}
-	if cfg.Dir, err = folder(cfg.Dir); err != nil {
+	if cfg.Dir, err = Folder(cfg.Dir); err != nil {
 		return err
 	}
 	made := cfg.State == ""
@@ -139,12 +139,12 @@ func (c Config) checkStores() error {
 	return fmt.Errorf("%w: --stores is %s or %s, not %q", ErrUsage, kindFile, kindS3, c.Stores)
 }
 
-// folder is the folder to read: that of the person, or Go's own sources.
-func folder(dir string) (string, error) {
+// Folder returns the absolute path of the folder to read: dir, or Go's own sources if dir is empty.
+func Folder(dir string) (string, error) {
 	if dir == "" {
 		root := goroot()
 		if root == "" {
-			return "", fmt.Errorf("%w: no Go distribution found to take files from: name a folder of your own: millrace demo DIR", ErrUsage)
+			return "", fmt.Errorf("%w: no Go distribution found to take files from: name a folder of your own", ErrUsage)
 		}
 		dir = filepath.Join(root, "src")
 	}

@@ -58,7 +58,7 @@ func (r *runner) versus(ctx context.Context) (m measurement, err error) {
 	n := r.amounts.versus
 	peer := filepath.Join(r.cfg.Peers, watermill)
 	c := contest{n: n, record: record, ours: func(ctx context.Context, g *rig, round int) (float64, error) {
-		return side(ctx, r.cfg.Self, "bench", "side", "--broker", g.Addr(), "--group", string(bench(round)), "--records", strconv.Itoa(n))
+		return side(ctx, r.cfg.Self, "side", "--broker", g.Addr(), "--group", string(bench(round)), "--records", strconv.Itoa(n))
 	}}
 	_, err = os.Stat(peer)
 	switch {

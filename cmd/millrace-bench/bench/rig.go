@@ -28,7 +28,7 @@ type rig struct {
 func (r *runner) newRig(ctx context.Context) (*rig, error) { return r.newRigOf(ctx, partitions) }
 
 func (r *runner) newRigOf(ctx context.Context, partitions int) (*rig, error) {
-	b, err := kafkabench.StartBroker(ctx, r.cfg.Self, "bench", "broker")
+	b, err := kafkabench.StartBroker(ctx, r.cfg.Self, "broker")
 	if err != nil {
 		return nil, err
 	}

@@ -2,9 +2,11 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/limit"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
@@ -39,7 +42,12 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 		return m, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	res, err := run(ctx, r.cfg.Self, "bench", "storageside", "--endpoint", s.url, "--do", "list", "--source", fromStore, "--space", space, "--workers", "1")
+	_, out, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "list", "--source", fromStore, "--space", space,
+		"--workers", "1")
+	var res sideResult
+	if err == nil {
+		err = json.Unmarshal(out, &res)
+	}
 	if err == nil && res.Records != int64(r.amounts.listed) {
 		err = fmt.Errorf("%d of %d keys were listed", res.Records, r.amounts.listed)
 	}
@@ -80,7 +88,10 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 	defer func() { err = errors.Join(err, outbox.Close()) }()
 	var topic acks
 	topic.after = after
-	store, err := emit.New(&taker{}, emit.Config{Account: us, Store: "1", Outbox: outbox}, &topic)
+	// The driver stands behind limits and a breaker, as the roles have it.
+	limited := limit.NewThrottled(&taker{}, limit.NewBreaker(limit.Config{Account: us, Store: "1", Log: slog.New(slog.DiscardHandler)}),
+		limit.NewThrottle(limit.Rates{}, slog.New(slog.DiscardHandler)))
+	store, err := emit.New(limited, emit.Config{Account: us, Store: "1", Outbox: outbox}, &topic)
 	if err != nil {
 		return 0, err
 	}

@@ -15,7 +15,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
@@ -61,6 +63,10 @@ func (r *runner) storageFigures() []figure {
 		{realServer + ": the same copies, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(onDisk)},
 		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", "rclone hashsum md5, then sha256",
 			atLeast(1.2), r.largeItems},
+		{fmt.Sprintf("files: %s x 10 KiB read, md5 and sha256", count(a.local)), "items/s", hashdeep, target{},
+			r.localItems(a.local, itemBytes, sideWork, float64(a.local))},
+		{fmt.Sprintf("files: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", hashdeep, target{},
+			r.localItems(a.larges, a.large, largeWork, float64(a.larges)*float64(a.large)/(1<<20))},
 		{fmt.Sprintf("emit: %s puts over a store that does nothing, 256 callers, fsync", count(a.emitted)), "mutations/s", "",
 			target{op: ">=", bound: 20_000}, r.emitted(0)},
 		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{}, r.emitted(3 * time.Millisecond)},
@@ -113,17 +119,21 @@ func (r *runner) duelCPU(where place, do string) func(context.Context) (measurem
 
 // duelOf fights a duel when the first of its figures is asked for.
 func (r *runner) duelOf(where place, do string, of func(usage) float64) func(context.Context) (measurement, error) {
+	return r.once(fmt.Sprint(where, do), func(ctx context.Context) (duel, error) { return r.fight(ctx, where, do) }, of)
+}
+
+// once has a duel of that name fought when the first of its figures is asked for.
+func (r *runner) once(name string, fight func(context.Context) (duel, error), of func(usage) float64) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
-		key := fmt.Sprint(where, do)
-		d, ok := r.duels[key]
+		d, ok := r.duels[name]
 		if !ok {
-			if d, err = r.fight(ctx, where, do); err != nil {
+			if d, err = fight(ctx); err != nil {
 				return m, err
 			}
 			if r.duels == nil {
 				r.duels = map[string]duel{}
 			}
-			r.duels[key] = d
+			r.duels[name] = d
 		}
 		m.absent = d.absent
 		for _, u := range d.ours {
@@ -228,7 +238,7 @@ func (r *runner) serve(ctx context.Context, where place) (s *server, done func()
 }
 
 func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, error) {
-	p, err := s3bench.Start(ctx, r.cfg.Self, "bench", "objects", "--bucket", load.Bucket, "--objects", fmt.Sprint(load.Objects),
+	p, err := s3bench.Start(ctx, r.cfg.Self, "objects", "--bucket", load.Bucket, "--objects", fmt.Sprint(load.Objects),
 		"--size", fmt.Sprint(load.Size), "--keys", fmt.Sprint(load.Keys))
 	if err != nil {
 		return nil, err
@@ -240,9 +250,17 @@ func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, e
 	return s, nil
 }
 
-// make makes a store with the space, where they are not there.
+// open returns a store whose spaces are buckets with a prefix, which is its id.
+func (s *server) open(prefix string) (*s3.Store, error) {
+	return s3.New(s3.Config{
+		ID: schemas.Key(us, prefix), Endpoint: s.url, BucketPrefix: prefix + "-", PathStyle: true,
+		Credentials: s3.Credentials{AccessKey: s.access, SecretKey: s.secret},
+	})
+}
+
+// make makes a store with the space, if they are not there.
 func (s *server) make(ctx context.Context, prefix string) (storage.Store, error) {
-	store, err := bucketStore(s.url, s.access, s.secret, prefix)
+	store, err := s.open(prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +289,7 @@ func (r *runner) serveReal(ctx context.Context) (_ *server, err error) {
 	}
 	store, err := s.make(ctx, fromStore)
 	if err == nil {
-		err = fill(ctx, store, r.amounts.real)
+		err = fill(ctx, store, r.amounts.real, itemBytes)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())
@@ -280,15 +298,15 @@ func (r *runner) serveReal(ctx context.Context) (_ *server, err error) {
 }
 
 // fill puts n items whose bytes differ.
-func fill(ctx context.Context, store storage.Store, n int) error {
+func fill(ctx context.Context, store storage.Store, n int, size int64) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(2 * runtime.NumCPU())
 	rng := rand.NewChaCha8([32]byte{7}) // the same each time
 	for i := range n {
-		b := make([]byte, itemBytes)
+		b := make([]byte, size)
 		_, _ = rng.Read(b) // it never fails
 		group.Go(func() error {
-			_, err := store.Put(ctx, space, s3bench.Key(i), bytes.NewReader(b), storage.PutOptions{Size: itemBytes})
+			_, err := store.Put(ctx, space, s3bench.Key(i), bytes.NewReader(b), storage.PutOptions{Size: size})
 			return err
 		})
 	}
@@ -297,8 +315,7 @@ func fill(ctx context.Context, store storage.Store, n int) error {
 
 // side runs our side, in the end of a copy to a store of that name, which is not kept.
 func (r *runner) side(ctx context.Context, s *server, do, to string) (u usage, err error) {
-	args := []string{"bench", "storageside", "--endpoint", s.url, "--access", s.access, "--do", do, "--source", fromStore,
-		"--space", space, "--workers", fmt.Sprint(sideWork)}
+	args := []string{"storageside", "--endpoint", s.url, "--do", do, "--source", fromStore, "--space", space, "--workers", fmt.Sprint(sideWork)}
 	if do == "copy" {
 		if _, err := s.make(ctx, to); err != nil {
 			return u, err
@@ -306,8 +323,13 @@ func (r *runner) side(ctx context.Context, s *server, do, to string) (u usage, e
 		defer func() { err = errors.Join(err, s.drop(ctx, to+"-"+space)) }()
 		args = append(args, "--target", to)
 	}
-	u, _, err = spend(ctx, []string{SecretVariable + "=" + s.secret}, r.cfg.Self, args...)
+	u, _, err = spend(ctx, s.keys(), r.cfg.Self, args...)
 	return u, err
+}
+
+// keys are the variables in which a side finds who it is.
+func (s *server) keys() []string {
+	return []string{accessVariable + "=" + s.access, secretVariable + "=" + s.secret}
 }
 
 // spend runs a program to its end, and takes how long that took and how much of the processors.

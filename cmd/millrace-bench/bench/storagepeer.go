@@ -6,8 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
@@ -26,7 +31,7 @@ func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to
 	if err != nil {
 		return u, err
 	}
-	store, err := bucketStore(s.url, s.access, s.secret, to)
+	store, err := s.open(to)
 	if err != nil {
 		return u, err
 	}
@@ -91,8 +96,7 @@ func (r *runner) largeItems(ctx context.Context) (m measurement, err error) {
 	}
 	mib := float64(a.larges) * float64(a.large) / (1 << 20)
 	for range a.long() {
-		u, _, err := spend(ctx, []string{SecretVariable + "=" + s.secret}, r.cfg.Self, "bench", "storageside", "--endpoint", s.url,
-			"--access", s.access, "--do", "hash", "--source", fromStore, "--space", space, "--workers", fmt.Sprint(largeWork))
+		u, _, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "hash", "--source", fromStore, "--space", space, "--workers", fmt.Sprint(largeWork))
 		if err != nil {
 			return m, err
 		}
@@ -111,4 +115,47 @@ func (r *runner) largeItems(ctx context.Context) (m measurement, err error) {
 		m.peers = append(m.peers, mib/both)
 	}
 	return m, nil
+}
+
+// hashdeep is the peer's program, which Debian and others have as a package.
+const hashdeep = "hashdeep"
+
+// localItems has our side and the peer read all items of a store of files, whose bytes are in the page cache, for md5 and
+// sha256. amount is what a figure counts of them.
+func (r *runner) localItems(n int, size int64, workers int, amount float64) func(context.Context) (measurement, error) {
+	return func(ctx context.Context) (m measurement, err error) {
+		peer, err := exec.LookPath(hashdeep)
+		if err != nil {
+			m.absent = "make peers, or apt-get install " + hashdeep
+		}
+		return m, inTemp(func(dir string) error {
+			store, err := file.Open(file.Config{ID: schemas.Key(us, fromStore), Root: dir})
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(store.WriteMarker(ctx), store.CreateSpace(ctx, storage.Space{Name: space}), fill(ctx, store, n, size)); err != nil {
+				return err
+			}
+			for range r.amounts.long() {
+				u, _, err := spend(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "hash", "--source", fromStore, "--space", space,
+					"--workers", fmt.Sprint(workers))
+				if err != nil {
+					return err
+				}
+				m.ours = append(m.ours, amount/u.seconds)
+				if m.absent != "" {
+					continue
+				}
+				u, out, err := spend(ctx, nil, peer, "-c", "md5,sha256", "-r", filepath.Join(dir, space))
+				if err != nil {
+					return err
+				}
+				if told := bytes.Count(out, []byte("\n"+fmt.Sprint(size)+",")); told != n {
+					return fmt.Errorf("%s printed digests of %d of %d files", hashdeep, told, n)
+				}
+				m.peers = append(m.peers, amount/u.seconds)
+			}
+			return nil
+		})
+	}
 }

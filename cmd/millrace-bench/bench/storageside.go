@@ -11,32 +11,35 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/cmd/app"
+	settings "github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// A StorageSide is what a process of its own does for a figure of stores: something with every item of a space,
-// through the driver, as a worker does it.
+// A StorageSide is what a process of its own does for a figure of stores: something with every item of a space, through
+// the stores as the roles have them: a driver behind the limits and the breaker.
 type StorageSide struct {
 	Do             string // hash, copy or list
-	Endpoint       string
-	Access         string
-	Secret         string // passed on in SecretVariable
-	Source, Target string // prefixes of buckets, each a store; the target is that of copies
+	Endpoint       string // of an S3 server, whose keys are in the environment
+	Root           string // of a store of files, instead of an S3 server
+	Source, Target string // ids of stores, which are prefixes of buckets; the target is that of copies
 	Space          string
 	Workers        int
 	Profile        string // a file for a CPU profile; empty: none
 }
 
-// SecretVariable is where a side's process finds the secret key.
-const SecretVariable = "MILLRACE_BENCH_SECRET"
+// A side's process finds the keys of an S3 server in these variables.
+const (
+	accessVariable = "MILLRACE_BENCH_ACCESS"
+	secretVariable = "MILLRACE_BENCH_SECRET"
+)
 
-var errStorageSide = errors.New("wants --do hash, copy or list, --endpoint, --source, --space, --workers and, to copy, --target")
+var errStorageSide = errors.New("wants --do hash, copy or list, --endpoint or --root, --source, --space, --workers and, to copy, --target")
 
 func (s StorageSide) check() error {
 	known := s.Do == "hash" || s.Do == "list" || s.Do == "copy" && s.Target != ""
-	if !known || s.Endpoint == "" || s.Source == "" || s.Space == "" || s.Workers <= 0 {
+	if !known || (s.Endpoint == "") == (s.Root == "") || s.Source == "" || s.Space == "" || s.Workers <= 0 {
 		return fmt.Errorf("%w: %w", ErrUsage, errStorageSide)
 	}
 	return nil
@@ -59,11 +62,15 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 		return nil, err
 	}
 	start := time.Now()
-	source, err := s.store(ctx, s.Source)
+	a, err := openApp(ctx, func(cfg *settings.Config) { cfg.Accounts = []settings.Account{{ID: us, Stores: s.stores()}} })
 	if err != nil {
 		return nil, err
 	}
-	defer source.Close()
+	defer a.Close()
+	source, err := marked(ctx, a, s.Source)
+	if err != nil {
+		return nil, err
+	}
 	var n int64
 	switch s.Do {
 	case "list":
@@ -76,11 +83,10 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 	case "hash":
 		n, err = s.hash(ctx, source)
 	case "copy":
-		var target *s3.Store
-		if target, err = s.store(ctx, s.Target); err != nil {
+		var target storage.Store
+		if target, err = marked(ctx, a, s.Target); err != nil {
 			return nil, err
 		}
-		defer target.Close()
 		n, err = s.copy(ctx, source, target)
 	}
 	if err != nil {
@@ -93,24 +99,32 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 	return json.Marshal(sideResult{Records: n, Seconds: time.Since(start).Seconds(), Bytes: most})
 }
 
-// bucketStore is a store whose spaces are buckets with a prefix, which is its id.
-func bucketStore(endpoint, access, secret, prefix string) (*s3.Store, error) {
-	return s3.New(s3.Config{
-		ID: prefix, Endpoint: endpoint, BucketPrefix: prefix + "-", PathStyle: true, Credentials: s3.Credentials{AccessKey: access, SecretKey: secret},
-	})
+// stores are the settings of the source and, if there is one, the target.
+func (s StorageSide) stores() (all []settings.Store) {
+	for _, id := range []string{s.Source, s.Target} {
+		switch {
+		case id == "":
+		case s.Root != "":
+			all = append(all, settings.Store{ID: id, Driver: "file", Root: s.Root})
+		default:
+			all = append(all, settings.Store{ID: id, Driver: "s3", Endpoint: s.Endpoint, BucketPrefix: id + "-", PathStyle: true,
+				Credentials: settings.Credentials{AccessKey: settings.EnvSecret(accessVariable), SecretKey: settings.EnvSecret(secretVariable)}})
+		}
+	}
+	return all
 }
 
-// store opens a store, and reads from its marker what the service can do, as a worker does when it starts.
-func (s StorageSide) store(ctx context.Context, prefix string) (*s3.Store, error) {
-	store, err := bucketStore(s.Endpoint, s.Access, s.Secret, prefix)
-	if err != nil {
-		return nil, err
+// marked returns a store whose marker was read, as a worker does when it starts.
+func marked(ctx context.Context, a *app.App, id string) (storage.Store, error) {
+	store, ok := a.Stores().Store(us, id)
+	if !ok {
+		return nil, fmt.Errorf("no store %q", id)
 	}
 	return store, store.Marker(ctx)
 }
 
 // each has the workers do something with every item of the space.
-func (s StorageSide) each(ctx context.Context, source *s3.Store, do func(context.Context, storage.Object) error) (n int64, err error) {
+func (s StorageSide) each(ctx context.Context, source storage.Store, do func(context.Context, storage.Object) error) (n int64, err error) {
 	items := make(chan storage.Object, 2*s.Workers)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -143,7 +157,7 @@ func (s StorageSide) each(ctx context.Context, source *s3.Store, do func(context
 }
 
 // hash reads items in the version that was listed, with md5 and sha256, and holds that against what the store itself says.
-func (s StorageSide) hash(ctx context.Context, source *s3.Store) (int64, error) {
+func (s StorageSide) hash(ctx context.Context, source storage.Store) (int64, error) {
 	pool, err := digest.NewPool(digest.MD5, digest.SHA256)
 	if err != nil {
 		return 0, err
@@ -168,7 +182,7 @@ func (s StorageSide) hash(ctx context.Context, source *s3.Store) (int64, error) 
 }
 
 // copy puts what it reads where nothing is, verified on the way, as the copier does.
-func (s StorageSide) copy(ctx context.Context, source, target *s3.Store) (int64, error) {
+func (s StorageSide) copy(ctx context.Context, source, target storage.Store) (int64, error) {
 	return s.each(ctx, source, func(ctx context.Context, o storage.Object) error {
 		body, o, err := source.Open(ctx, s.Space, o.Item, o.Version)
 		if err != nil {

@@ -7,26 +7,28 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
 // TestMain has the tests' program be the sides' too, as Config.Self is.
 func TestMain(m *testing.M) {
-	if len(os.Args) < 3 || os.Args[1] != "bench" {
+	if len(os.Args) < 2 || strings.HasPrefix(os.Args[1], "-") {
 		os.Exit(m.Run())
 	}
-	if err := process(context.Background(), os.Args[2], os.Args[3:]); err != nil {
+	if err := process(context.Background(), os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// process is what cmd/millrace does with the hidden commands.
+// process is what cmd/millrace-bench does with the hidden commands.
 func process(ctx context.Context, name string, args []string) error {
 	var (
 		load  s3bench.Load
@@ -44,7 +46,7 @@ func process(ctx context.Context, name string, args []string) error {
 		return s3bench.Serve(ctx, load, os.Stdin, os.Stdout)
 	}
 	for value, name := range map[*string]string{
-		&side.Do: "do", &side.Endpoint: "endpoint", &side.Access: "access", &side.Source: "source", &side.Target: "target", &side.Space: "space",
+		&side.Do: "do", &side.Endpoint: "endpoint", &side.Root: "root", &side.Source: "source", &side.Target: "target", &side.Space: "space",
 	} {
 		flags.StringVar(value, name, "", "")
 	}
@@ -52,7 +54,6 @@ func process(ctx context.Context, name string, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	side.Secret = os.Getenv(SecretVariable)
 	line, err := side.Run(ctx)
 	if err == nil {
 		_, err = fmt.Printf("%s\n", line)
@@ -71,13 +72,15 @@ func quickConfig(t *testing.T, progress *bytes.Buffer) Config {
 
 // Every figure of stores is taken, over next to nothing, on a machine that has no peers: their rows stay.
 func TestStorageQuick(t *testing.T) {
+	need.Integration(t)
+	t.Setenv("PATH", t.TempDir()) // of the peers hashdeep is the system's
 	var progress bytes.Buffer
 	rows, err := Storage(t.Context(), quickConfig(t, &progress))
 	if err != nil {
 		t.Fatalf("%v; said so far:\n%s", err, &progress)
 	}
-	if len(rows) != 13 {
-		t.Errorf("%d rows, want 13", len(rows))
+	if len(rows) != 15 {
+		t.Errorf("%d rows, want 15", len(rows))
 	}
 	for _, r := range rows {
 		real := strings.HasPrefix(r.Name, realServer)
@@ -85,8 +88,11 @@ func TestStorageQuick(t *testing.T) {
 			t.Errorf("%s: %v, want a value only where no real server is needed", r.Name, r.Value)
 		}
 		absent := "(absent: make peers)"
-		if real {
+		switch {
+		case real:
 			absent = "(absent: make servers)"
+		case strings.HasPrefix(r.Name, "files: "):
+			absent = "(absent: make peers, or apt-get install hashdeep)"
 		}
 		if r.Peer != "" && (!strings.HasSuffix(r.Peer, absent) || r.PeerValue != nil || r.Met != nil) {
 			t.Errorf("%s: peer %q has %v, met %v; want %s and nothing", r.Name, r.Peer, r.PeerValue, r.Met, absent)
@@ -96,16 +102,21 @@ func TestStorageQuick(t *testing.T) {
 
 // A peer takes part where it is there, and what it leaves out is an error.
 func TestStoragePeerThatDoesLess(t *testing.T) {
+	need.Integration(t)
 	for name, tt := range map[string]struct{ row, want string }{
-		"digests": {"in memory: .* read, md5 and sha256$", "rclone told digests of 1 of "},
-		"copies":  {"in memory: .* copied", "rclone copied 0 of 100 items"},
+		"digests":          {"in memory: .* read, md5 and sha256$", "rclone told digests of 1 of "},
+		"copies":           {"in memory: .* copied", "rclone copied 0 of 100 items"},
+		"digests of files": {"files: 100 x", "hashdeep printed digests of 0 of 100 files"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var progress bytes.Buffer
 			cfg := quickConfig(t, &progress)
 			cfg.Rows = regexp.MustCompile(tt.row)
-			if err := os.WriteFile(cfg.Peers+"/rclone", []byte("#!/bin/sh\necho d41d8cd98f00b204e9800998ecf8427e  one.tif\n"), 0o700); err != nil {
-				t.Fatal(err)
+			t.Setenv("PATH", cfg.Peers+":"+os.Getenv("PATH"))
+			for _, peer := range []string{"rclone", "hashdeep"} {
+				if err := os.WriteFile(filepath.Join(cfg.Peers, peer), []byte("#!/bin/sh\necho d41d8cd98f00b204e9800998ecf8427e  one.tif\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if _, err := Storage(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
@@ -121,6 +132,7 @@ func TestStorageSideRefuses(t *testing.T) {
 		"an unknown deed":       func(s *StorageSide) { s.Do = "move" },
 		"a copy to nowhere":     func(s *StorageSide) { s.Target = "" },
 		"no server":             func(s *StorageSide) { s.Endpoint = "" },
+		"a server and files":    func(s *StorageSide) { s.Root = "here" },
 		"no source":             func(s *StorageSide) { s.Source = "" },
 		"no space":              func(s *StorageSide) { s.Space = "" },
 		"nobody who would work": func(s *StorageSide) { s.Workers = 0 },
@@ -137,7 +149,7 @@ func TestStorageSideRefuses(t *testing.T) {
 
 func TestDropOfAServerThatIsGone(t *testing.T) {
 	cfg := quickConfig(t, new(bytes.Buffer))
-	p, err := s3bench.Start(t.Context(), cfg.Self, "bench", "objects")
+	p, err := s3bench.Start(t.Context(), cfg.Self, "objects")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func TestRow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tt.figure.name, tt.figure.unit = "f", "u"
 			var out bytes.Buffer
-			if err := WriteJSON(&out, []Row{tt.figure.row(tt.m)}); err != nil {
+			if err := Write(&out, "json", []Table{{Rows: []Row{tt.figure.row(tt.m)}}}); err != nil {
 				t.Fatal(err)
 			}
 			if got := out.String(); got != tt.want {
@@ -128,19 +128,39 @@ func row(value, peer, peerValue, ratio, target, met string) string {
 `
 }
 
-func TestTable(t *testing.T) {
+func TestWrite(t *testing.T) {
 	peer, ratio, yes := 2.0, 1.5, true
-	var out bytes.Buffer
-	err := WriteTable(&out, []Row{{"a", 3, "ms", "b", &peer, &ratio, "ratio <= 2", &yes}, {Name: "c", Value: 1_200_000, Unit: "records/s"}})
-	if err != nil {
-		t.Fatal(err)
+	tables := []Table{
+		{"one", []Row{{"a", 3, "ms", "b", &peer, &ratio, "ratio <= 2", &yes}}},
+		{"two", []Row{{Name: "c", Value: 1_200_000, Unit: "records/s"}}},
 	}
-	const want = `FIGURE  VALUE    UNIT       PEER  ITS VALUE  RATIO  TARGET      MET  
+	for form, want := range map[string]string{
+		"table": `FIGURE  VALUE    UNIT       PEER  ITS VALUE  RATIO  TARGET      MET  
 a       3        ms         b     2          1.5    ratio <= 2  yes  
 c       1200000  records/s                                           
-`
-	if got := out.String(); got != want {
-		t.Errorf("got\n%s, want\n%s", got, want)
+`,
+		"markdown": `## one
+
+| figure | value | unit | peer | its value | ratio | target | met |
+|---|--:|---|---|--:|--:|---|---|
+| a | 3 | ms | b | 2 | 1.5 | ratio <= 2 | yes |
+
+## two
+
+| figure | value | unit | peer | its value | ratio | target | met |
+|---|--:|---|---|--:|--:|---|---|
+| c | 1200000 | records/s |  |  |  |  |  |
+`,
+	} {
+		t.Run(form, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := Write(&out, form, tables); err != nil {
+				t.Fatal(err)
+			}
+			if got := out.String(); got != want {
+				t.Errorf("got\n%s, want\n%s", got, want)
+			}
+		})
 	}
 }
 
@@ -170,15 +190,11 @@ func TestZipf(t *testing.T) {
 	}
 }
 
-type partFunc func(ctx context.Context) error
-
-func (f partFunc) Run(ctx context.Context) error { return f(ctx) }
-
 func TestWhile(t *testing.T) {
 	broken := errors.New("broken")
-	untilDone := partFunc(func(ctx context.Context) error { <-ctx.Done(); return nil })
+	untilDone := partOf(func(ctx context.Context) error { <-ctx.Done(); return nil })
 	for name, tt := range map[string]struct {
-		part partFunc
+		part partOf
 		f    func(context.Context) error
 		want error
 	}{

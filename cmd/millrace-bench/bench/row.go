@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -79,8 +81,40 @@ func (f figure) row(m measurement) Row {
 	return r
 }
 
-// WriteJSON writes rows as one object: {"rows": [...]}.
-func WriteJSON(w io.Writer, rows []Row) error {
+// A Table is the rows of one area.
+type Table struct {
+	Area string
+	Rows []Row
+}
+
+// forms are those in which Write writes tables.
+func forms() []string { return []string{"table", "json", "markdown"} }
+
+// CheckForm refuses a form that Write does not know.
+func CheckForm(form string) error {
+	if !slices.Contains(forms(), form) {
+		return fmt.Errorf("%w: --output is table, json or markdown, not %q", ErrUsage, form)
+	}
+	return nil
+}
+
+// Write writes tables: as one table for people, as one object {"rows": [...]}, or as Markdown, each area with a heading if
+// there are several.
+func Write(w io.Writer, form string, tables []Table) error {
+	var rows []Row
+	for _, t := range tables {
+		rows = append(rows, t.Rows...)
+	}
+	switch form {
+	case "json":
+		return writeJSON(w, rows)
+	case "markdown":
+		return writeMarkdown(w, tables)
+	}
+	return writeTable(w, rows)
+}
+
+func writeJSON(w io.Writer, rows []Row) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false) // targets are bounds
 	enc.SetIndent("", "  ")
@@ -89,19 +123,40 @@ func WriteJSON(w io.Writer, rows []Row) error {
 	}{rows})
 }
 
-// WriteTable writes rows for people.
-func WriteTable(w io.Writer, rows []Row) error {
+func writeTable(w io.Writer, rows []Row) error {
 	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "FIGURE\tVALUE\tUNIT\tPEER\tITS VALUE\tRATIO\tTARGET\tMET\t")
 	for _, r := range rows {
-		met := ""
-		if r.Met != nil {
-			met = map[bool]string{true: "yes", false: "no"}[*r.Met]
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
-			r.Name, number(r.Value), r.Unit, r.Peer, optional(r.PeerValue), optional(r.Ratio), r.Target, met)
+		fmt.Fprintln(tw, strings.Join(r.cells(), "\t")+"\t")
 	}
 	return tw.Flush()
+}
+
+func writeMarkdown(w io.Writer, tables []Table) error {
+	var b strings.Builder
+	for i, t := range tables {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		if len(tables) > 1 {
+			fmt.Fprintf(&b, "## %s\n\n", t.Area)
+		}
+		b.WriteString("| figure | value | unit | peer | its value | ratio | target | met |\n|---|--:|---|---|--:|--:|---|---|\n")
+		for _, r := range t.Rows {
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(r.cells(), " | "))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// cells are the columns of a row for people.
+func (r Row) cells() []string {
+	met := ""
+	if r.Met != nil {
+		met = map[bool]string{true: "yes", false: "no"}[*r.Met]
+	}
+	return []string{r.Name, number(r.Value), r.Unit, r.Peer, optional(r.PeerValue), optional(r.Ratio), r.Target, met}
 }
 
 func optional(f *float64) string {

@@ -1,0 +1,140 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/millrace/millrace/cmd/millrace/demo"
+)
+
+// Main takes the figures of the main job, in the order of their table: all roles and their engines are processes that share
+// the machine.
+func Main(ctx context.Context, cfg Config) ([]Row, error) {
+	r := newRunner(cfg)
+	files, err := r.files()
+	if err != nil {
+		return nil, err
+	}
+	names, err := filesBelow(files)
+	if err != nil {
+		return nil, fmt.Errorf("%w: list the files to store: %w", ErrUsage, err)
+	}
+	return r.take(ctx, r.mainFigures(files, len(names)))
+}
+
+// files is the folder whose files the main job stores.
+func (r *runner) files() (string, error) {
+	dir, err := demo.Folder(r.cfg.Files)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	if r.cfg.Quick && r.cfg.Files == "" {
+		dir = filepath.Join(dir, "archive")
+	}
+	return dir, nil
+}
+
+func (r *runner) mainFigures(files string, n int) []figure {
+	w := r.amounts.window
+	const peer = "rclone copy x3, check --download x2: no fsync, no records"
+	return []figure{
+		{fmt.Sprintf("main job: %s files stored, copied twice, all checked: fsync, all on record", count(n)), "items/s", peer, target{},
+			r.mainJob(files, n, func(u usage) float64 { return float64(n) / u.seconds })},
+		{"main job: time for it", "s", peer, target{op: "<=", bound: 60}, r.mainJob(files, n, func(u usage) float64 { return u.seconds })},
+		{"main job: processor time for it, with start and end of roles, broker and ClickHouse", "s", peer, target{},
+			r.mainJob(files, n, func(u usage) float64 { return u.cpu })},
+		{fmt.Sprintf("deletes: of one destination, on record within %v", w), "deletes/s", "", target{op: ">=", bound: 100},
+			r.counted("delete", r.amounts.deleted)},
+		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %v", w), "copies/s", "",
+			target{op: ">=", bound: 50}, r.counted("import", r.amounts.imported)},
+	}
+}
+
+// mainJob has the sides take turns when the first of its figures is asked for.
+func (r *runner) mainJob(files string, n int, of func(usage) float64) func(context.Context) (measurement, error) {
+	return r.once("main", func(ctx context.Context) (d duel, err error) {
+		peer, err := r.peer()
+		if err != nil {
+			return d, err
+		}
+		if peer == "" {
+			d.absent = "make peers"
+		}
+		for range min(2, r.amounts.rounds) {
+			res, u, err := r.roles(ctx, "--do", "store", "--files", files)
+			if err != nil {
+				return d, err
+			}
+			if res.Records != int64(n) {
+				return d, fmt.Errorf("%d of %d files were stored", res.Records, n)
+			}
+			d.ours = append(d.ours, usage{res.Seconds, u.cpu})
+			if peer == "" {
+				continue
+			}
+			if u, err = r.mainPeer(ctx, peer, files, n); err != nil {
+				return d, err
+			}
+			d.peers = append(d.peers, u)
+		}
+		return d, nil
+	}, of)
+}
+
+// roles runs a RolesSide in a folder that is removed.
+func (r *runner) roles(ctx context.Context, args ...string) (res sideResult, u usage, err error) {
+	err = inTemp(func(dir string) error {
+		var out []byte
+		if u, out, err = spend(ctx, nil, r.cfg.Self, append([]string{"rolesside", "--dir", dir}, args...)...); err != nil {
+			return err
+		}
+		return json.Unmarshal(out, &res)
+	})
+	return res, u, err
+}
+
+// inTemp does something in a folder of its own.
+func inTemp(do func(dir string) error) (err error) {
+	dir, err := os.MkdirTemp("", "millrace-bench-")
+	if err != nil {
+		return fmt.Errorf("make a directory for the figure: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	return do(dir)
+}
+
+// mainPeer has the peer store three copies, and compare the bytes of two of them with the first.
+func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u usage, err error) {
+	err = inTemp(func(dir string) error {
+		one, two, three := filepath.Join(dir, "1"), filepath.Join(dir, "2"), filepath.Join(dir, "3")
+		for _, words := range [][]string{
+			{"copy", files, one}, {"copy", one, two}, {"copy", one, three}, {"check", "--download", one, two}, {"check", "--download", one, three},
+		} {
+			took, _, err := spend(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program, append(peerSettings(sideWork), words...)...)
+			if err != nil {
+				return err
+			}
+			u.seconds, u.cpu = u.seconds+took.seconds, u.cpu+took.cpu
+		}
+		for _, copied := range []string{one, two, three} {
+			if all, err := filesBelow(copied); err != nil || len(all) != n {
+				return errors.Join(err, fmt.Errorf("%s copied %d of %d files", rclone, len(all), n))
+			}
+		}
+		return nil
+	})
+	return u, err
+}
+
+// counted takes how many items a second the roles bring on record.
+func (r *runner) counted(do string, items int) func(context.Context) (measurement, error) {
+	return func(ctx context.Context) (m measurement, err error) {
+		res, _, err := r.roles(ctx, "--do", do, "--items", fmt.Sprint(items), "--window", r.amounts.window.String())
+		m.ours = []float64{res.rate()}
+		return m, err
+	}
+}

@@ -1,0 +1,89 @@
+// Command millrace-bench takes the figures of millrace, side by side with those of other programs. 'millrace bench'
+// starts it. It is a program of its own so that millrace itself holds nothing that only measures.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/millrace-bench/bench"
+)
+
+// Exit codes.
+const (
+	exitFine        = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main without the process.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitFine
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return exitInterrupted
+	}
+	fmt.Fprintln(stderr, "millrace-bench:", strings.TrimPrefix(err.Error(), "usage: "))
+	if errors.Is(err, bench.ErrUsage) {
+		return exitUsage
+	}
+	return exitError
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "millrace-bench AREA",
+		Short: "Take figures, and compare them with their targets",
+		Long: `Takes figures on this machine, now, and compares them with their targets and with those of other programs, which run
+in turns with ours. Every figure is of a part as the roles configure it.
+
+Exit codes: 0 all figures were taken, also if a target was missed (see MET), 1 error, 2 usage, 130 interrupted.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w: %w; see '%s --help'", bench.ErrUsage, err, c.CommandPath())
+	})
+	root.AddCommand(newAll())
+	for _, a := range areas() {
+		root.AddCommand(newArea(a))
+	}
+	root.AddCommand(newBroker(), newSide(), newSinkSide(), newStorageSide(), newRolesSide(), newObjects())
+	return root
+}
+
+// noArgs refuses words that are no command, with the nearest one that is.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = fmt.Sprintf("; did you mean %q?", near[0])
+	}
+	return fmt.Errorf("%w: %q is no command of '%s'%s", bench.ErrUsage, args[0], c.CommandPath(), hint)
+}

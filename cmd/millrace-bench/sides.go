@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/millrace-bench/bench"
+	"github.com/millrace/millrace/streams/kafka/kafkabench"
+	"github.com/millrace/millrace/streams/storage/s3/s3bench"
+)
+
+// The commands of this file are processes of the figures, for the areas to start.
+
+// hidden is a command that does one thing and prints one line about it.
+func hidden(name, short string, do func(context.Context) (line []byte, err error)) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Hidden: true, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			line, err := do(c.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s\n", line)
+			return err
+		},
+	}
+}
+
+func newBroker() *cobra.Command {
+	return &cobra.Command{
+		Use: "broker", Short: "Serve as a broker in memory until standard input ends", Hidden: true, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return kafkabench.Serve(c.InOrStdin(), c.OutOrStdout()) },
+	}
+}
+
+func newObjects() *cobra.Command {
+	var load s3bench.Load
+	c := &cobra.Command{
+		Use: "objects", Short: "Serve objects in memory until standard input ends", Hidden: true, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if load.Objects < 0 || load.Size < 0 || load.Keys < 0 {
+				return fmt.Errorf("%w: wants no negative numbers", bench.ErrUsage)
+			}
+			return s3bench.Serve(c.Context(), load, c.InOrStdin(), c.OutOrStdout())
+		},
+	}
+	c.Flags().StringVar(&load.Bucket, "bucket", "", "`NAME` of the bucket that is there")
+	c.Flags().IntVar(&load.Objects, "objects", 0, "hold `N` objects")
+	c.Flags().Int64Var(&load.Size, "size", 0, "`BYTES` of each")
+	c.Flags().IntVar(&load.Keys, "keys", 0, "list `N` keys instead of what it holds")
+	return c
+}
+
+func newSide() *cobra.Command {
+	var side bench.Side
+	c := hidden("side", "Consume records and say how long it took", func(ctx context.Context) ([]byte, error) {
+		if side.Broker == "" || side.Group == "" || side.Records <= 0 {
+			return nil, fmt.Errorf("%w: wants --broker, --group and --records", bench.ErrUsage)
+		}
+		return side.Consume(ctx)
+	})
+	c.Flags().StringVar(&side.Broker, "broker", "", "`HOST:PORT` of a broker")
+	c.Flags().StringVar(&side.Group, "group", "", "consumer `GROUP`, without the prefix")
+	c.Flags().IntVar(&side.Records, "records", 0, "stop after `N` records")
+	return c
+}
+
+func newSinkSide() *cobra.Command {
+	var side bench.SinkSide
+	c := hidden("sinkside", "Run the role sink and say how long it took", func(ctx context.Context) ([]byte, error) {
+		if side.Broker == "" || side.ClickHouse == "" || side.Database == "" || side.Records <= 0 {
+			return nil, fmt.Errorf("%w: wants --broker, --clickhouse, --database and --records", bench.ErrUsage)
+		}
+		return side.Store(ctx)
+	})
+	c.Flags().StringVar(&side.Broker, "broker", "", "`HOST:PORT` of a broker")
+	c.Flags().StringVar(&side.ClickHouse, "clickhouse", "", "`HOST:PORT` of a ClickHouse")
+	c.Flags().StringVar(&side.Database, "database", "", "`NAME` of a database that has the tables")
+	c.Flags().IntVar(&side.Partitions, "partitions", 0, "`N` partitions that each topic has")
+	c.Flags().IntVar(&side.Records, "records", 0, "stop after `N` records")
+	return c
+}
+
+func newStorageSide() *cobra.Command {
+	var side bench.StorageSide
+	c := hidden("storageside", "Do something with every item of a space and say how long it took", func(ctx context.Context) ([]byte, error) {
+		return side.Run(ctx)
+	})
+	c.Flags().StringVar(&side.Do, "do", "", "hash, copy or list")
+	c.Flags().StringVar(&side.Endpoint, "endpoint", "", "`URL` of an S3 server")
+	c.Flags().StringVar(&side.Root, "root", "", "`FOLDER` of a store of files, instead of an S3 server")
+	c.Flags().StringVar(&side.Source, "source", "", "`ID` of the store that is read; with an S3 server the prefix of its buckets too")
+	c.Flags().StringVar(&side.Target, "target", "", "`ID` of the store that is written")
+	c.Flags().StringVar(&side.Space, "space", "", "`NAME` of a space")
+	c.Flags().IntVar(&side.Workers, "workers", 0, "do `N` items at a time")
+	c.Flags().StringVar(&side.Profile, "profile", "", "write a CPU profile to `FILE`")
+	return c
+}
+
+func newRolesSide() *cobra.Command {
+	var side bench.RolesSide
+	c := hidden("rolesside", "Run all roles for one job and say how long it took", func(ctx context.Context) ([]byte, error) {
+		return side.Run(ctx)
+	})
+	c.Flags().StringVar(&side.Do, "do", "", "store, delete or import")
+	c.Flags().StringVar(&side.Dir, "dir", "", "empty `DIR` for all that it makes")
+	c.Flags().StringVar(&side.Files, "files", "", "store the files of `DIR`")
+	c.Flags().IntVar(&side.Items, "items", 0, "delete or import `N` items")
+	c.Flags().DurationVar(&side.Window, "window", 0, "count deletes or copies for `TIME`")
+	return c
+}
