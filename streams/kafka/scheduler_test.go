@@ -243,7 +243,7 @@ func TestSchedulerShares(t *testing.T) {
 		}, 4, map[string]int{"a0": 2, "b0": 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScheduler(nil, nil)
+			s := newScheduler(unlimited(), nil)
 			s.allowed = 1
 			tt.fill(s)
 			got := order(s, tt.first)
