@@ -18,6 +18,7 @@ import (
 // What is large comes back through a topic of its own, from the lanes and from the dead: a long task
 // holds up neither what is small nor its commit.
 func TestWhatIsLargeComesBackApart(t *testing.T) {
+	t.Parallel()
 	large := func(item string) schemas.Message {
 		m := command(change(item).Body.(*pb.Change))
 		m.Topic = schemas.DuplicationLarge
@@ -112,6 +113,7 @@ func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items 
 // What only passes through is removed once it was handled, however young it is; what was not handled
 // stays, and so does what is kept for its age.
 func TestWhatPassesThroughIsNotKept(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := bare(t, 1, 1)
 		if _, err := admin(t, cfg).CreateTopic(t.Context(), 1, 1, nil, "millrace.delay.90d"); err != nil {

@@ -88,6 +88,13 @@ func (tb *table) Forget(schemas.Topic, int32) {
 	tb.forgot++
 }
 
+// moved returns how many partitions were let go of.
+func (tb *table) moved() int {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	return tb.forgot
+}
+
 // check reports rows that are missing or, unless twice, doubled.
 func (tb *table) check(t *testing.T, n int, twice bool) {
 	t.Helper()
@@ -120,6 +127,7 @@ func sink(t testing.TB, b *kafkatest.Broker, bc kafka.BatchConfig, tb kafka.Batc
 }
 
 func TestBatchGroup(t *testing.T) {
+	t.Parallel()
 	const n = 64
 	errDown := errors.New("connection refused")
 	for name, tt := range map[string]struct {
@@ -170,6 +178,7 @@ func TestBatchGroup(t *testing.T) {
 // What cannot be read becomes a dead letter, and the rest of the batch is stored. A dead
 // letter is stored as it is; one that cannot be stays where it is, and makes no other.
 func TestBatchGroupDeadLetters(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
@@ -195,6 +204,7 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 
 // A sink that panics costs the row that makes it panic, and no more.
 func TestBatchGroupPanics(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(numbered(16, 16)...)
@@ -229,6 +239,7 @@ func (storeFunc) Forget(schemas.Topic, int32) {}
 
 // Batches are complete when they have MaxRows, or MaxBytes, or MaxAge, whatever is first.
 func TestBatchGroupLimits(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		bc   kafka.BatchConfig
 		most int
@@ -258,6 +269,7 @@ func TestBatchGroupLimits(t *testing.T) {
 // What was stored is committed at once when there is no more to store, so that a fresh
 // read does not wait long; but not for every message of a trickle.
 func TestBatchGroupCommits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &table{}))
@@ -298,16 +310,25 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 		MaxRows: 100, MaxAge: 50 * time.Millisecond, Memory: 100_000,
 		Retry: retry.Policy{Wait: 50 * time.Millisecond, MaxWait: 200 * time.Millisecond},
 	}
-	var wg sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var members sync.WaitGroup
 	for i := range 2 {
-		wg.Go(func() {
+		members.Go(func() {
 			<-time.After(time.Duration(i) * 500 * time.Millisecond)
-			if err := run(t, 5*time.Second, sink(t, b, bc, tb)); err != nil {
+			if err := sink(t, b, bc, tb).Run(ctx); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	wg.Wait()
+	for deadline := time.Now().Add(30 * time.Second); tb.moved() < 2 || sum(b.Committed(schemas.RoleSink, schemas.Changes)) < n; {
+		if time.Now().After(deadline) {
+			t.Fatal("not all rows are stored, or no partition moved")
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	stop()
+	members.Wait()
 	tb.check(t, n, false)
 	if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
 		t.Errorf("committed %d, want %d", got, n)
@@ -320,6 +341,7 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 // A Store that hangs is cancelled after Drain, nothing is committed, and the next
 // member stores it.
 func TestBatchGroupStops(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))

@@ -48,6 +48,7 @@ func commitOf(t *testing.T, cfg kafka.Config, group string, o kadm.Offset) {
 // Whoever finds that records were removed before they were read says so and stops, opens one incident
 // however often it is started, and goes on when an operator has moved the group.
 func TestRecordsRemoved(t *testing.T) {
+	t.Parallel()
 	const n, at, start = 20, 5, 12
 	type part = interface{ Run(context.Context) error }
 	for name, tt := range map[string]struct {
@@ -146,6 +147,7 @@ func checkIncidents(t *testing.T, b *kafkatest.Broker, item string, want int) {
 // Records that were removed while they had not been read yet, though nothing was committed, do not go unnoticed;
 // a group that begins after they were removed begins at the log's start.
 func TestRecordsRemovedBeforeACommit(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(numbered(20, 20)...)

@@ -74,6 +74,12 @@ func DefaultLanes() []Lane {
 	return []Lane{{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}}
 }
 
+// Bounds of one fetch: of all partitions together, and of each.
+const (
+	fetchBytes     = 16 << 20
+	partitionBytes = 1 << 20
+)
+
 // rebalanceTimeout is above every bound on draining and on holding a poll.
 const rebalanceTimeout = 5 * time.Minute
 
@@ -298,7 +304,7 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others
 		kgo.MetadataMaxAge(partitionLook),
 		kgo.FetchMaxBytes(fetchBytes),
-		kgo.FetchMaxPartitionBytes(portionBytes),
+		kgo.FetchMaxPartitionBytes(partitionBytes),
 		kgo.MaxDecompressBatchBytes(most),
 	}
 	opts = append(opts, c.balance(m.together)...)

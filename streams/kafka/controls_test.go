@@ -39,6 +39,7 @@ func ends(d time.Duration) *timestamppb.Timestamp {
 }
 
 func TestControls(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		entries []*pb.Control
 		want    string // what is paused of probes, and workers
@@ -150,6 +151,7 @@ func TestControlsMalformed(t *testing.T) {
 
 // A watcher is told once of all changes since it looked, of an until that came, and of nothing else.
 func TestControlsWatch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c kafka.Controls
 		changed, cancel := c.Watch()
@@ -205,6 +207,7 @@ func TestControlsWatch(t *testing.T) {
 // Two processes follow the topic: what is published is in force in both within a second, a third that
 // starts later finds it, and what is malformed holds up nothing.
 func TestControlsFollow(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a, z := follow(t, b), follow(t, b)

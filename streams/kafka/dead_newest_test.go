@@ -16,6 +16,7 @@ import (
 
 // A letter of a topic of which only the newest record of a key counts does not set its key back.
 func TestRedriveToACompactedTopic(t *testing.T) {
+	t.Parallel()
 	record := func(item, kind string) kafkatest.Record {
 		i := &pb.Incident{Id: schemas.ID(item), Account: "acme", Store: "2", Space: "maps", Item: item, Kind: kind, State: pb.IncidentState_INCIDENT_STATE_OPEN}
 		r, err := schemas.Encode(schemas.Message{Topic: schemas.Incidents, Body: i})
@@ -97,6 +98,7 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 
 // If it cannot be seen what is newest, nothing is sent, and nothing refused.
 func TestRedriveToACompactedTopicThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		i := &pb.Incident{Id: schemas.ID("a"), Account: "acme", Store: "2", Space: "maps", Item: "a", Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN}

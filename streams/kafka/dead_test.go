@@ -58,6 +58,7 @@ func order() kafka.DeadOrder { return kafka.DeadOrder{Who: "ann", Reason: "mende
 // A redriven letter is what it was, with its history and no attempts, comes to the role that failed
 // and to no other, and is not sent again unless somebody insists.
 func TestRedrive(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		kill(t, b, 1)
@@ -127,6 +128,7 @@ func TestRedrive(t *testing.T) {
 // Where a letter goes: to the again topic of its role, to its origin where there is none or it was
 // edited, nowhere where its origin is not known.
 func TestRedriveTo(t *testing.T) {
+	t.Parallel()
 	edited, err := protojson.Marshal(change("other").Body)
 	if err != nil {
 		t.Fatal(err)
@@ -203,6 +205,7 @@ func TestRedriveTo(t *testing.T) {
 // A letter counts as redriven only when it was sent; one that was sent without that being on record
 // is sent again.
 func TestRedriveFaults(t *testing.T) {
+	t.Parallel()
 	again := schemas.Again(schemas.RolePlanner)
 	for name, tt := range map[string]struct {
 		topic schemas.Topic
@@ -249,8 +252,9 @@ func TestRedriveFaults(t *testing.T) {
 
 // A redrive that is stopped says how far it came, and the next goes on with the rest. None is sent twice.
 func TestRedriveStops(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{})
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true})
 		kill(t, b, 40)
 		d := deadLetters(t, b)
 		ctx, stop := context.WithCancel(t.Context())
@@ -293,8 +297,9 @@ func TestRedriveStops(t *testing.T) {
 
 // A stop between a letter and its record lets the record be written.
 func TestRedriveStopsInBetween(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
 		kill(t, b, 3)
 		d := deadLetters(t, b)
 		mend := b.FailProduce(schemas.Admin, kafkatest.NotDone, -1)
@@ -314,6 +319,7 @@ func TestRedriveStopsInBetween(t *testing.T) {
 // What becomes a dead letter while a redrive runs is left to the next: a letter whose cause stands
 // is not redriven for ever.
 func TestRedriveEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		kill(t, b, 20)
@@ -335,6 +341,7 @@ func TestRedriveEnds(t *testing.T) {
 }
 
 func TestDiscard(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		kill(t, b, 3)
@@ -364,6 +371,7 @@ func TestDiscard(t *testing.T) {
 }
 
 func TestDeadQuery(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		kill(t, b, 2)
@@ -403,6 +411,7 @@ func TestDeadQuery(t *testing.T) {
 
 // What was decided about a letter says nothing of another at the same place in a topic that was made again.
 func TestDeadTopicMadeAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("old")}})

@@ -70,6 +70,7 @@ func (p *process) kill() {
 // A message that kills who handles it is a dead letter after the third death, however fast it
 // kills; what was at work beside it is done.
 func TestPoolPoisonThatKills(t *testing.T) {
+	t.Parallel()
 	for name, slow := range map[string]time.Duration{"at once": 0, "after seconds": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -151,6 +152,7 @@ func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration
 
 // A stop is no death: what was at work is done again, as often as that happens.
 func TestPoolStopsAreNoDeaths(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
@@ -180,6 +182,7 @@ func sized(n int64) func(schemas.Body) kafka.Work {
 // A task that takes too long, or does not get on, is cancelled and waits in a lane; one
 // that ignores that ends Run.
 func TestPoolWatchdog(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		cfg     kafka.PoolConfig
 		ignores bool

@@ -13,6 +13,7 @@ import (
 
 // What waits in a lane that the settings no longer name comes back all the same, and not early.
 func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
 		p, err := kafka.NewProducer(b.Config(), "test")

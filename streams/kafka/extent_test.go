@@ -40,6 +40,7 @@ func newAdmin(t *testing.T, b *kafkatest.Broker) *kafka.Admin {
 
 // A topic is read once, whatever stands in it beside messages, and no further than where it ended.
 func TestRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a := newAdmin(t, b)
@@ -95,6 +96,7 @@ func TestRead(t *testing.T) {
 
 // What compaction removed, and what only says that a key is gone, is not handed to f.
 func TestReadCompacted(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := newAdmin(t, b)
@@ -126,6 +128,7 @@ func TestReadCompacted(t *testing.T) {
 
 // A topic that is made anew while it is read is no topic that was read to its end.
 func TestReadOfTopicMadeAnew(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := newAdmin(t, b)
@@ -144,6 +147,7 @@ func TestReadOfTopicMadeAnew(t *testing.T) {
 }
 
 func TestCommitted(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a := newAdmin(t, b)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 // waiting returns a queue of n tasks of which the first was the seqth to come.
@@ -42,7 +44,7 @@ func TestHeads(t *testing.T) {
 // What goes in comes out once; what was looked at is the next, whatever comes in between; and who has become the
 // oldest waits for no more than one that was looked at and one that has much behind it.
 func TestHeadsProperty(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		var (
 			h     heads
 			seq   uint64

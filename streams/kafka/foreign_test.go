@@ -36,6 +36,7 @@ func raw(key, value string) kafkatest.Record {
 // The bytes of a foreign topic come to the ingester as they are, take the lanes as any message, and are dead letters that
 // can be redriven, also edited; nothing is ever written into the topic itself.
 func TestForeign(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Lanes: quick(), Foreign: []string{events}})
 		b.Write(raw("a", "good"), raw("b", "away once"), raw("c", "never"))
@@ -97,6 +98,7 @@ func TestForeign(t *testing.T) {
 // Bytes that are published in a foreign topic's name come to the ingester as if they had come from there, with
 // their key, and wait for one another by what they are about.
 func TestForeignPublished(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Foreign: []string{events}})
 		out, err := kafka.NewProducer(b.Config(), "test")
@@ -134,6 +136,7 @@ func TestForeignPublished(t *testing.T) {
 }
 
 func TestForeignLag(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Foreign: []string{events}})
 		b.Write(raw("a", "1"), raw("b", "2"))

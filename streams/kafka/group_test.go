@@ -17,6 +17,7 @@ import (
 )
 
 func TestGroup(t *testing.T) {
+	t.Parallel()
 	errNet := errors.New("connection reset")
 	good := kafkatest.Record{Partition: -1}
 	var err error
@@ -105,6 +106,7 @@ func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 // A message that no call cures takes the lanes, one longer than the other, comes back
 // to its role alone as what it was, and is a dead letter after the fifth delivery.
 func TestGroupLanes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
 		b.Send(change("a"))
@@ -157,6 +159,7 @@ func TestGroupLanes(t *testing.T) {
 // Unavailable spends no attempt and waits five minutes at most; wait comes back when
 // it is due, and is counted apart.
 func TestGroupClasses(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		err   func(start time.Time) error
 		times int
@@ -196,6 +199,7 @@ func TestGroupClasses(t *testing.T) {
 
 // What cannot be published is not committed, and is delivered again.
 func TestGroupPublishesBeforeItCommits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
@@ -219,6 +223,7 @@ func TestGroupPublishesBeforeItCommits(t *testing.T) {
 
 // A publish that happened but was reported lost leaves one output.
 func TestGroupPublishReportedLost(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
@@ -236,6 +241,7 @@ func TestGroupPublishReportedLost(t *testing.T) {
 // is refused ends Run, and the message is delivered again: the crash between publish
 // and commit.
 func TestGroupCommitFails(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		fault kafkatest.Fault
 		times int
@@ -273,6 +279,7 @@ func TestGroupCommitFails(t *testing.T) {
 
 // A Group that is stopped while its handler waits commits nothing.
 func TestGroupStops(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
@@ -295,6 +302,7 @@ func TestGroupStops(t *testing.T) {
 // Slow messages do not hold a poll: those that are begun late keep their time, and a
 // handler that would not end goes to a lane.
 func TestGroupHold(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		for i := range 10 {

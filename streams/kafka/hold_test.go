@@ -16,6 +16,7 @@ import (
 // A handler that ignores that its time is up, or that Run ends, does not hold the poll for ever: Run says
 // where it is, and commits nothing of that poll, nor does what it does later count.
 func TestGroupHandlerThatHangs(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		stop time.Duration // when Run is to end
 		want time.Duration // when it does

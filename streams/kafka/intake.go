@@ -16,18 +16,16 @@ import (
 // An intake is one client of a Pool, a member of the group of one class. It has a budget of bytes
 // of its own, so no class keeps another from being read.
 type intake struct {
-	p       *Pool
-	class   schemas.Class
-	topics  []string
-	opts    []kgo.Opt
-	cl      *kgo.Client
-	leave   func() // closes cl
-	weight  *scale
-	meter   *roleMetrics
-	portion *portion
+	p      *Pool
+	class  schemas.Class
+	topics []string
+	opts   []kgo.Opt
+	cl     *kgo.Client
+	leave  func() // closes cl
+	weight *scale
+	meter  *roleMetrics
 
 	commits *commits
-	room    chan struct{}   // a share is not nearly full any more
 	asks    chan chan error // of those who wait for a commit
 	tap     bool            // closed: the role is paused
 	held    int             // tasks that a pause keeps back, as last counted
@@ -42,10 +40,11 @@ const maxAsks = 1024
 
 func newIntake(p *Pool, m member) (*intake, error) {
 	in := &intake{
-		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class), portion: newPortion(p.window),
-		commits: newCommits(), asks: make(chan chan error, maxAsks), room: make(chan struct{}, 1), shares: map[partition]*share{}, left: map[partition]string{},
+		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
+		commits: newCommits(), asks: make(chan chan error, maxAsks),
+		shares: map[partition]*share{}, left: map[partition]string{},
 	}
-	opts := append(append(p.kafka.consume(m), in.portion.options()...),
+	opts := append(p.kafka.consume(m),
 		kgo.OnPartitionsAssigned(in.assigned), kgo.OnOffsetsFetched(in.fetched),
 		kgo.OnPartitionsRevoked(in.revoked), kgo.OnPartitionsLost(in.lost))
 	if len(p.intakes) == 0 { // the first one publishes for all: one client keeps the order of outputs
@@ -60,9 +59,6 @@ func newIntake(p *Pool, m member) (*intake, error) {
 func (in *intake) poll(ctx context.Context) error {
 	for ctx.Err() == nil {
 		in.weight.wait(ctx, in.p.cfg.Bytes)
-		if n, changed := in.portion.next(); changed {
-			in.cl.UpdateFetchMaxBytes(fetchBytes, n)
-		}
 		fetches := in.cl.PollRecords(ctx, in.p.window/4)
 		if err := pollError(fetches, in.p.router.log); err != nil {
 			return in.p.router.below(ctx, in.cl, err)
@@ -70,46 +66,9 @@ func (in *intake) poll(ctx context.Context) error {
 		if err := in.dispatch(fetches); err != nil {
 			return err
 		}
-		in.hold(ctx)
 		in.cl.AllowRebalance()
 	}
 	return nil
-}
-
-// patience is how long partitions whose windows are nearly full may keep others from being read: a pause
-// costs what the client has read of them already.
-const patience = 10 * time.Millisecond
-
-// hold waits until no window is nearly full, or pauses partitions where tasks take longer. It is called
-// while a poll is held, so that none of them moves meanwhile.
-func (in *intake) hold(ctx context.Context) {
-	near := in.near()
-	if len(near) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for ; len(near) > 0 && ctx.Err() == nil; near = in.near() {
-		select {
-		case <-in.room:
-		case <-ctx.Done():
-		}
-	}
-	for _, sh := range near {
-		sh.pause()
-	}
-}
-
-// near returns the shares that are about to be paused.
-func (in *intake) near() (near []*share) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for _, sh := range in.shares {
-		if sh.filling() {
-			near = append(near, sh)
-		}
-	}
-	return near
 }
 
 // dispatch gives what was polled to the scheduler.

@@ -1,11 +1,9 @@
 package kafka
 
 import (
-	"context"
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -17,7 +15,7 @@ func idleIntake(t *testing.T) *intake {
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	return &intake{cl: cl, weight: newScale(), room: make(chan struct{}, 1), shares: map[partition]*share{}}
+	return &intake{cl: cl, weight: newScale(), shares: map[partition]*share{}}
 }
 
 // filled returns a share of a window of 64 with n records in flight.
@@ -38,50 +36,26 @@ func recordsFrom(first, last int) (recs []*kgo.Record) {
 
 func (in *intake) paused() int { return len(in.cl.PauseFetchPartitions(nil)["t"]) }
 
-// Partitions whose windows are nearly full are paused only if tasks take longer than a moment; what is
-// far from full is never, and what was paused is fetched again when there is room.
-func TestHold(t *testing.T) {
+// A partition is paused when three quarters of its window are in flight, and fetched again when a quarter is.
+func TestPauseOfFullWindows(t *testing.T) {
 	in := idleIntake(t)
 	in.filled(0, 47)
-	start := time.Now()
-	in.hold(t.Context())
-	if took := time.Since(start); took > patience/2 || in.paused() != 0 {
-		t.Errorf("nothing nearly full: held for %v, %d paused", took, in.paused())
+	if n := in.paused(); n != 0 {
+		t.Errorf("%d paused with less than three quarters in flight", n)
 	}
-
-	quick, slow := in.filled(1, 48), in.filled(2, 48)
-	for i := range uint64(16) {
-		quick.finish(i)
+	full := in.filled(1, 48)
+	if in.paused() != 1 || !full.full() {
+		t.Errorf("%d paused, the full one %v", in.paused(), full.full())
 	}
-	in.hold(t.Context())
-	if in.paused() != 1 || !slow.full() {
-		t.Errorf("%d paused, the slow one %v", in.paused(), slow.full())
+	for i := range uint64(31) {
+		full.finish(i)
 	}
-	for i := range uint64(32) {
-		slow.finish(i)
+	if in.paused() != 1 {
+		t.Error("fetched again with more than a quarter in flight")
 	}
+	full.finish(31)
 	if in.paused() != 0 {
 		t.Error("a window three quarters empty is still paused")
-	}
-
-	last := in.filled(3, 48)
-	time.AfterFunc(patience/4, func() {
-		for i := range uint64(16) {
-			last.finish(i)
-		}
-	})
-	in.hold(t.Context())
-	if in.paused() != 0 {
-		t.Error("paused, though there was room in a moment")
-	}
-
-	in.filled(4, 64)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	start = time.Now()
-	in.hold(ctx)
-	if took := time.Since(start); took > patience/2 || in.paused() != 1 {
-		t.Errorf("at the end: held for %v, %d paused", took, in.paused())
 	}
 }
 
@@ -95,7 +69,7 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 			sh.finish(i + 1)
 		}
 		var both sync.WaitGroup
-		both.Go(func() { sh.admit(recordsFrom(47, 48)); sh.pause() })
+		both.Go(func() { sh.admit(recordsFrom(47, 48)) })
 		both.Go(func() { sh.finish(0) })
 		both.Wait()
 		if paused := in.paused() > 0; paused != sh.full() {

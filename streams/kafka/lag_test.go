@@ -65,6 +65,7 @@ func sameLines(t *testing.T, what string, got []string, want ...string) {
 // The planner takes a second for each of its messages: 60 are behind at first, 45 fifteen
 // seconds later.
 func TestLags(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg := b.Config()
@@ -130,6 +131,7 @@ func TestLags(t *testing.T) {
 
 // What waits in a lane is nobody's lag before its time has come, and then the delayer's.
 func TestLagsOfLanes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "5m", Delay: 5 * time.Minute}}})
 		a := lagAdmin(t, b.Config())
@@ -159,6 +161,7 @@ func TestLagsOfLanes(t *testing.T) {
 
 // Each class has its group, and its own lag; roles that read the same topic have each theirs.
 func TestLagsByClass(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		c := command(change("a").Body.(*pb.Change))
@@ -250,6 +253,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 
 // A look that fails tells nothing.
 func TestLagsOfBrokersThatAreAway(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a := lagAdmin(t, b.Config())

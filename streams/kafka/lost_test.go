@@ -18,6 +18,7 @@ import (
 // A task that ignores that its partition was lost, and is no longer ours, ends Run all the same: by the
 // watchdog, and where Run is to end anyway.
 func TestPoolStuckInLostPartition(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		stop time.Duration // when ctx ends; never: 0
 		took time.Duration // until Run returns
@@ -64,6 +65,7 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 
 // Sessions that are lost are no deaths: who lost them lives, and is at work again.
 func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
@@ -109,6 +111,7 @@ func (s silent) Write(p []byte) (int, error) {
 
 // A stop is bounded though no broker answers: each of a Pool's members asks to leave, side by side.
 func TestStopsThoughBrokersAreSilent(t *testing.T) {
+	t.Parallel()
 	noTask := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil }
 	for name, part := range map[string]func(kafka.Config) (runner, error){
 		"Pool": func(cfg kafka.Config) (runner, error) {
@@ -160,6 +163,7 @@ func TestStopsThoughBrokersAreSilent(t *testing.T) {
 // A record of an again topic that tells of an origin which is not its role's is a dead letter; so is what
 // cannot be described. Neither ends the process.
 func TestPoolForeignOrigin(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		enc, err := schemas.Encode(schemas.Message{Topic: schemas.Controls, Source: "x", Body: &pb.Control{Id: "0123456789abcdef0123456789abcdef", Role: "copier", Paused: true}})

@@ -109,6 +109,7 @@ func TestMetricsNames(t *testing.T) {
 }
 
 func TestMetricsCount(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		m := NewMetrics(reg)
@@ -173,6 +174,7 @@ func TestMetricsCount(t *testing.T) {
 
 // Lag that nobody looks at any more is absent; so is what is not known of it.
 func TestMetricsLags(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		m := NewMetrics(reg)

@@ -46,6 +46,7 @@ func outcomes(t *testing.T, reg *prometheus.Registry, role schemas.Role) map[str
 }
 
 func TestGroupIsMeasured(t *testing.T) {
+	t.Parallel()
 	errNet := errors.New("connection reset")
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -120,6 +121,7 @@ func TestGroupIsMeasured(t *testing.T) {
 // What is dropped with its partition is in flight no longer, what fails is counted, and a fence
 // counts as a loss.
 func TestGroupThatFailsIsMeasured(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		cfg, reg := measured(b)
@@ -170,6 +172,7 @@ func TestGroupThatFailsIsMeasured(t *testing.T) {
 }
 
 func TestBatchGroupIsMeasured(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := measured(b)
@@ -207,6 +210,7 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 }
 
 func TestDelayerIsMeasured(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
 		cfg, reg := measured(b)
@@ -240,6 +244,7 @@ func TestDelayerIsMeasured(t *testing.T) {
 }
 
 func TestProducerCountsWhatIsGivenUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		cfg, reg := measured(b)
@@ -261,6 +266,7 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 
 // Each class of a Pool is counted for itself.
 func TestPoolIsMeasured(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := measured(b)
@@ -333,6 +339,7 @@ func (deaf) Forget(schemas.Topic, int32) {}
 
 // A batch that ignores the end of its partition is told of until it ends after all.
 func TestBatchThatHangsIsMeasured(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := measured(b)

@@ -52,6 +52,7 @@ func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
 // A record that is small only while it is compressed is a dead letter with all of its bytes, and what
 // stands behind it is handled.
 func TestOversizedRecordIsADeadLetter(t *testing.T) {
+	t.Parallel()
 	garbage := bytes.Repeat([]byte("x"), 5<<20)
 	fails := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 		return nil, retry.Wait(context.DeadlineExceeded, time.Now().Add(time.Hour)) // into a lane
@@ -140,6 +141,7 @@ func (discard) Forget(schemas.Topic, int32)                      {}
 // What nobody could pass on any more ends the role, with the offset; the client alone would stop to read
 // the partition in silence.
 func TestBatchThatIsTooLongToRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(numbered(3, 1)...)
@@ -158,6 +160,7 @@ func TestBatchThatIsTooLongToRead(t *testing.T) {
 
 // A letter that could not come back is refused, and holds up no other.
 func TestRedriveRefusesWhatIsTooLarge(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		big, small := messageRecord(t, change("a")), messageRecord(t, change("b"))

@@ -17,6 +17,7 @@ import (
 // Partitions hold many accounts: messages of a paused part make room for the others in the lanes,
 // spend nothing, and come back when the pause is over.
 func TestPausePartOfGroup(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		entry *pb.Control
 		waits bool
@@ -71,6 +72,7 @@ func TestPausePartOfGroup(t *testing.T) {
 
 // A role to which nothing can come back handles its messages rather than to lose them.
 func TestPausePartOfRoleWithoutLanes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
@@ -90,6 +92,7 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 
 // What cannot be put aside is not committed; what was, but was reported lost, is there once.
 func TestPauseAsideFails(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		fault     kafkatest.Fault
 		stops     bool

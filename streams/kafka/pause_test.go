@@ -90,6 +90,7 @@ func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (kafka.Co
 // handled or committed. One that starts meanwhile handles nothing either. All go on within a
 // second, where they stopped, each key in order.
 func TestPause(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		const keys = 20
@@ -139,6 +140,7 @@ func TestPause(t *testing.T) {
 // A part that starts paused handles nothing, not even what it could not decode; it goes on by itself
 // when the until comes.
 func TestPauseUntil(t *testing.T) {
+	t.Parallel()
 	for name, part := range pausable() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -169,6 +171,7 @@ func TestPauseUntil(t *testing.T) {
 // A Group that is paused between two messages begins no other. What it has done is committed, what
 // it has read is not lost when it is stopped, and its successor does the rest.
 func TestPauseGroupAndStop(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		send(b, 7)
@@ -213,6 +216,7 @@ func TestPauseGroupAndStop(t *testing.T) {
 
 // What was done before a pause is committed in it, however the commit fails at first.
 func TestPauseCommits(t *testing.T) {
+	t.Parallel()
 	for name, part := range pausable() {
 		for fault, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
 			t.Run(name+", "+fault, func(t *testing.T) {
@@ -246,6 +250,7 @@ func TestPauseCommits(t *testing.T) {
 // A message that is tried again in place is not tried while its role is paused. That spends no
 // attempt and is no failure.
 func TestPauseBetweenTries(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
@@ -254,10 +259,10 @@ func TestPauseBetweenTries(t *testing.T) {
 		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				if calls++; calls == 1 {
-					apply(t, c, &pb.Control{Role: "planner", Paused: true, Until: ends(24 * time.Hour)})
+					apply(t, c, &pb.Control{Role: "planner", Paused: true, Until: ends(2 * time.Hour)})
 					return nil, errors.New("connection reset")
 				}
-				if time.Now().Before(ends(24*time.Hour).AsTime()) || d.Attempt != 1 || d.From != schemas.Changes {
+				if time.Now().Before(ends(2*time.Hour).AsTime()) || d.Attempt != 1 || d.From != schemas.Changes {
 					t.Errorf("called at %v: %+v", time.Now(), d)
 				}
 				return plan(ctx, d)
@@ -265,7 +270,7 @@ func TestPauseBetweenTries(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := run(t, 24*time.Hour+time.Second, g); err != nil {
+		if err := run(t, 2*time.Hour+time.Second, g); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || calls != 2 {
@@ -276,6 +281,7 @@ func TestPauseBetweenTries(t *testing.T) {
 
 // A batch whose Store fails is not stored again while the role is paused.
 func TestPauseBetweenStores(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		send(b, 10)
@@ -309,6 +315,7 @@ func TestPauseBetweenStores(t *testing.T) {
 // Of a batch that is not complete when its role is paused nothing is settled, not even what could
 // not be stored anyway.
 func TestPauseBeforeStore(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, c := paused(t, b)
@@ -335,6 +342,7 @@ func TestPauseBeforeStore(t *testing.T) {
 
 // What comes while a role is paused is not even fetched.
 func TestPauseFetchesNothing(t *testing.T) {
+	t.Parallel()
 	for name, part := range pausable() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -365,8 +373,9 @@ func TestPauseFetchesNothing(t *testing.T) {
 
 // A paused delayer moves nothing, whatever has become due, and then all of it at once.
 func TestPauseDelayer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Lanes: quick()})
 		cfg, c := paused(t, b, &pb.Control{Role: "delayer", Paused: true})
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {

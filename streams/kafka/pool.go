@@ -44,10 +44,7 @@ type PoolConfig struct {
 	Describe func(schemas.Body) Work
 	// DescribeValue is Describe for deliveries that have bytes and no body: those of foreign topics.
 	DescribeValue func(*schemas.Delivery) Work
-	// Raw has the handler get deliveries undecoded, with Value in place of Body. They are valid until it
-	// returns, Describe is not asked, and failures are not classed by what they say.
-	Raw bool
-	// Slots are the limits of stores and accounts; nil: none.
+	// Slots are the limits of stores and accounts [none].
 	Slots *Slots
 	// Admit, where set, is asked before a task begins, for each store that it touches. An error
 	// becomes that of the message, and the handler is not called.
@@ -89,9 +86,12 @@ func (pc *PoolConfig) defaults() {
 		pc.Retry = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 20 * time.Second, Elapsed: time.Minute}
 	}
 	whole(&pc.Workers, 16)
-	whole(&pc.HighWeight, 8)
+	whole(&pc.HighWeight, defaultWeight)
 	whole(&pc.Window, 1<<13)
 	pc.Reserved = max(0, min(pc.Reserved, pc.Workers-1))
+	if pc.Slots == nil {
+		pc.Slots = NewSlots(func(string, string) Limit { return Limit{} })
+	}
 	if pc.Bytes <= 0 {
 		pc.Bytes = 64 << 20
 	}
@@ -288,8 +288,8 @@ func (p *Pool) enqueue(in *intake, tasks []*task) {
 // describe says what t is to the scheduler, and returns a hash of its key: two keys with one hash
 // take turns, which harms nobody. What cannot be described is not handled either.
 func (p *Pool) describe(t *task, w *Work) (key uint64) {
-	if (p.cfg.Describe != nil || p.cfg.DescribeValue != nil) && !p.cfg.Raw {
-		if d, ok := p.decode(nil, t); ok {
+	if p.cfg.Describe != nil || p.cfg.DescribeValue != nil {
+		if d, ok := p.decode(t); ok {
 			var err error
 			switch {
 			case d.Body != nil && p.cfg.Describe != nil:
@@ -312,12 +312,7 @@ func (p *Pool) describe(t *task, w *Work) (key uint64) {
 }
 
 // decode returns what the handler gets of t; not ok: t.err says why it cannot.
-func (p *Pool) decode(w *worker, t *task) (d *schemas.Delivery, ok bool) {
-	if p.cfg.Raw {
-		p.router.bare(&t.letter, &w.raw)
-		w.raw.Value = t.rec.Value
-		return &w.raw, true
-	}
+func (p *Pool) decode(t *task) (d *schemas.Delivery, ok bool) {
 	if !t.decoded {
 		t.decoded = true
 		t.delivery, t.err = p.router.delivery(&t.letter)
@@ -332,9 +327,6 @@ func (p *Pool) again(t *task) (wait time.Duration, ok bool) {
 	}
 	r := p.cfg.Retry
 	wait = r.Backoff(t.tries)
-	if t.began.IsZero() {
-		t.began = time.Now()
-	}
 	if r.Attempts > 0 && t.tries >= r.Attempts || r.Elapsed > 0 && time.Since(t.began)+wait > r.Elapsed {
 		return 0, false
 	}

@@ -140,7 +140,6 @@ func (p *Pool) watch(ctx context.Context) {
 				return
 			}
 		}
-		p.sched.collect()
 		p.sched.yield()
 		p.balance()
 	}

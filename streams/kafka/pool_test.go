@@ -39,6 +39,7 @@ func numbered(n, keys int) (msgs []schemas.Message) {
 
 // One task of a key at a time and in order, whatever becomes of each; keys side by side.
 func TestPoolOrder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		const keys, n = 20, 400
@@ -101,6 +102,7 @@ func TestPoolOrder(t *testing.T) {
 // The commit stops short of the first task that is not done, however many behind it
 // are, and nothing of it is lost when the process is.
 func TestPoolCommitIsContiguous(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(numbered(10, 10)...)
@@ -132,6 +134,7 @@ func TestPoolCommitIsContiguous(t *testing.T) {
 
 // Until its outputs are acknowledged a task is not done; if they cannot be, Run ends.
 func TestPoolPublishesBeforeItCommits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
@@ -158,6 +161,7 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 
 // A commit that fails is made again with the next, done or not.
 func TestPoolCommitFails(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -181,6 +185,7 @@ func TestPoolCommitFails(t *testing.T) {
 // Errors: five calls in place are one delivery; what they do not cure, what is
 // permanent, and what cannot be read, go where the Group's go.
 func TestPoolErrors(t *testing.T) {
+	t.Parallel()
 	errNet := errors.New("connection reset")
 	for name, tt := range map[string]struct {
 		fail  func(d *schemas.Delivery, call int) error
@@ -244,6 +249,7 @@ func until(call, n int, err error) error {
 
 // An output with a due time comes back to its reader when it is due, and no sooner.
 func TestDueOutputs(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		in, want time.Duration // rounded down to minutes
 	}{
@@ -291,6 +297,7 @@ func TestDueOutputs(t *testing.T) {
 
 // Messages behind a full window stay in Kafka, and all are handled in the end.
 func TestPoolWindow(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		const n = 1000
@@ -318,8 +325,9 @@ func TestPoolWindow(t *testing.T) {
 // A task that ignores that it was cancelled holds up the end for no longer than Drain
 // and twice the grace, and Run says so.
 func TestPoolStuck(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{})
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true})
 		b.Send(change("a"))
 		hold := make(chan struct{})
 		p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {

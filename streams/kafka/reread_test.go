@@ -19,6 +19,7 @@ import (
 // What was committed lies beyond the end of the log: a sink reads the partition again from its start, whether the
 // client noticed by the epoch of the commit, or the broker refused the offset.
 func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
+	t.Parallel()
 	for name, epoch := range map[string]int32{"found by the epoch": 0, "refused by the broker": -1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -52,6 +53,7 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 // A log that loses its end while it is read: what waits to be stored is dropped, all of it is read again from the
 // start and stored, and what was at work is not committed.
 func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cluster, cfg := bare(t, 2, 1)
 		p, err := kafka.NewProducer(cfg, "test")

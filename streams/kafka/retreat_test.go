@@ -19,6 +19,7 @@ import (
 // A partition that cannot be stored leaves memory for the others: what comes after its first few records stays in
 // Kafka, and is read again when it can be stored.
 func TestBatchGroupOneFails(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
 		const n = 32_000
@@ -64,6 +65,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 // All partitions fail while the store is away, more often than not with more read than there is room for: each
 // record is stored once when it is back, also where nothing new comes.
 func TestBatchGroupAllFail(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 8})
 		const n = 20_000

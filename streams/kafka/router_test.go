@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -107,7 +108,7 @@ func TestAfter(t *testing.T) {
 // A trail comes out of headers as it went in, the history stays bounded however a
 // message fails, and what is no trail is not touched.
 func TestTrail(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		at := time.UnixMilli(1_700_000_000_000).UTC()
 		want := trail{
 			topic: "changes", partition: rapid.Int32Min(0).Draw(t, "partition"), offset: rapid.Int64Min(0).Draw(t, "offset"),

@@ -37,7 +37,6 @@ type scheduler struct {
 	work    [2]sync.Cond // there is work: for workers of high and low, and of large
 	idle    [2]int       // who waits for it
 	workers []*worker
-	many    int // workers that were given several tasks
 	allowed int // tasks of high and low at work at a time
 	kept    int // of allowed, those that low must leave
 	large   int // tasks of large at work at a time
@@ -55,8 +54,14 @@ type scheduler struct {
 	pending []*flow // to be announced when mu is free
 }
 
+// defaultWeight is how many tasks of class high are begun for one of class low.
+const defaultWeight = 8
+
 func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
-	s := &scheduler{keys: map[uint64]*queue{}, flows: map[Work]*flow{}, dropped: dropped, slots: slots, weight: 8, allowed: 1}
+	s := &scheduler{
+		keys: map[uint64]*queue{}, flows: map[Work]*flow{}, dropped: dropped, slots: slots,
+		weight: defaultWeight, allowed: 1,
+	}
 	for i := range s.work {
 		s.work[i].L = &s.mu
 	}
@@ -281,38 +286,29 @@ func (s *scheduler) choose(kind int) *class {
 	return nil
 }
 
-// most is how many short tasks a worker takes at once.
-const most = 32
-
-// take gives back what w has done and fills w's hand with the next tasks, once there are any; false means that
-// the scheduler is closed. A worker whose tasks were short gets several: what it has not
-// begun, others may take from it.
-func (s *scheduler) take(w *worker) bool {
+// take ends a task that a worker has completed, if any, and returns the next one for workers of a kind, once there
+// is one. It returns false when the scheduler is closed.
+func (s *scheduler) take(kind int, completed item) (next item, ok bool) {
 	s.mu.Lock()
 	defer s.unlock()
-	s.giveBack(w)
-	if w.many {
-		w.many = false
-		s.many--
+	if completed.task != nil {
+		s.ended(completed.task)
+		s.shift(completed.q)
 	}
 	for {
 		s.restore()
-		n := 1
-		if w.kind == 0 && w.quick() && s.slots == nil { // or what waits in a hand would keep a store from others
-			n = min(most, s.ready/(len(s.workers)+1)+1)
-		}
-		if s.deal(w, n) || s.many > 0 && s.steal(w) {
-			if s.idle[w.kind] > 0 && (s.ready > 0 || s.many > 0) {
-				s.work[w.kind].Signal()
+		if next, ok = s.pick(kind); ok {
+			if s.idle[kind] > 0 && s.ready > 0 {
+				s.work[kind].Signal()
 			}
-			return true
+			return next, true
 		}
 		if s.closed {
-			return false
+			return item{}, false
 		}
-		s.idle[w.kind]++
-		s.waitFree(w.kind)
-		s.idle[w.kind]--
+		s.idle[kind]++
+		s.waitFree(kind)
+		s.idle[kind]--
 	}
 }
 
@@ -324,71 +320,6 @@ func (s *scheduler) waitFree(kind int) {
 		return // look again: some of it may be ours
 	}
 	s.work[kind].Wait()
-}
-
-// deal puts up to n tasks into w's hand.
-func (s *scheduler) deal(w *worker, n int) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for range n {
-		it, ok := s.pick(w.kind)
-		if !ok {
-			break
-		}
-		w.hand.push(it)
-	}
-	if w.hand.len() > 1 {
-		w.many = true
-		s.many++
-	}
-	return w.hand.len() > 0
-}
-
-// giveBack has what follows the tasks that w has done wait to be run.
-func (s *scheduler) giveBack(w *worker) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, it := range w.done {
-		s.ended(it.task)
-		s.shift(it.q)
-	}
-	w.done = w.done[:0]
-}
-
-// collect gives back what workers have done and still hold, should one of their tasks be long.
-func (s *scheduler) collect() {
-	s.mu.Lock()
-	defer s.unlock()
-	if s.many == 0 {
-		return
-	}
-	for _, w := range s.workers {
-		s.giveBack(w)
-	}
-	s.wake()
-}
-
-// steal takes one task that another worker has in its hand and has not begun.
-func (s *scheduler) steal(w *worker) bool {
-	for _, other := range s.workers {
-		if other == w || other.kind != w.kind {
-			continue
-		}
-		other.mu.Lock()
-		var it item
-		ok := other.hand.len() > 0
-		if ok {
-			it = other.hand.pop()
-		}
-		other.mu.Unlock()
-		if ok {
-			w.mu.Lock()
-			w.hand.push(it)
-			w.mu.Unlock()
-			return true
-		}
-	}
-	return false
 }
 
 // ended takes note that a worker is done with t.

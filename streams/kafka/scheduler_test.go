@@ -7,6 +7,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 // A shift is a scheduler with its workers played by the test.
@@ -126,7 +128,7 @@ func (m *shiftModel) check() {
 // Whatever the keys, classes, accounts and stores: one task of a key at a time and in order,
 // limits hold, and everything is given out in the end or dropped with its share.
 func TestSchedulerKeepsItsPromises(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		limits := map[string]int{}
 		for _, name := range []string{"a", "a/1", "a/2", "b/1"} {
 			if n := rapid.IntRange(0, 3).Draw(t, "limit of "+name); n > 0 {
@@ -243,7 +245,7 @@ func TestSchedulerShares(t *testing.T) {
 		}, 4, map[string]int{"a0": 2, "b0": 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScheduler(nil, nil)
+			s := newScheduler(unlimited(), nil)
 			s.allowed = 1
 			tt.fill(s)
 			got := order(s, tt.first)

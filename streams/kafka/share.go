@@ -23,8 +23,7 @@ type share struct {
 
 	mu      sync.Mutex // guards the rest
 	tracker *tracker
-	near    bool   // its window is nearly full
-	paused  bool   // not fetched, for that
+	paused  bool   // not fetched, as its window is nearly full
 	first   int64  // the first offset that was delivered; -1: none yet
 	epoch   int32  // of first
 	past    past   // what is known of deaths
@@ -71,7 +70,7 @@ func (s *share) stop() {
 }
 
 // admit takes note of delivered records, and returns the first one's slot. Once three quarters of the
-// window are in flight it is nearly full: the last quarter is room for one more poll.
+// window are in flight the partition is paused: the last quarter is room for one more poll.
 func (s *share) admit(recs []*kgo.Record) (first uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,18 +89,11 @@ func (s *share) admit(recs []*kgo.Record) (first uint64, ok bool) {
 	}
 	s.settle()
 	s.polls.push(polled{s.tracker.next, recs[0].Timestamp})
-	s.near = s.near || s.tracker.inFlight() >= s.window()/4*3
-	return first, true
-}
-
-// pause has the partition fetched no more, if its window is still nearly full.
-func (s *share) pause() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.near && !s.paused {
+	if !s.paused && s.tracker.inFlight() >= s.window()/4*3 {
 		s.paused = true
 		s.in.cl.PauseFetchPartitions(s.one()) // with mu held: a resume must not get in front
 	}
+	return first, true
 }
 
 // settle forgets polls of which all is done.
@@ -129,19 +121,9 @@ func (s *share) finish(slot uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tracker.finish(slot)
-	if !s.near || s.tracker.dead {
-		return
-	}
-	switch n := s.tracker.inFlight(); {
-	case s.paused && n <= s.window()/4:
-		s.near, s.paused = false, false
+	if s.paused && !s.tracker.dead && s.tracker.inFlight() <= s.window()/4 {
+		s.paused = false
 		s.in.cl.ResumeFetchPartitions(s.one())
-	case !s.paused && n <= s.window()/2:
-		s.near = false
-		select {
-		case s.in.room <- struct{}{}:
-		default:
-		}
 	}
 }
 
@@ -161,13 +143,6 @@ func (s *share) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.paused
-}
-
-// filling says that the window is nearly full, and the partition still fetched.
-func (s *share) filling() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.near && !s.paused
 }
 
 // open says that tasks are about to be begun, and whether that is not on record yet.

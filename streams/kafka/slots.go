@@ -48,9 +48,6 @@ type slot struct {
 // of returns the slots that work of an account needs, in the order in which they are taken; none
 // if nothing is limited.
 func (s *Slots) of(account string, stores [2]string) (need []*slot) {
-	if s == nil {
-		return nil
-	}
 	names := []string{""}
 	for _, store := range stores {
 		if store != "" && !slices.Contains(names, store) {

@@ -23,6 +23,7 @@ func beginAll(s *scheduler) (n int) {
 // Rates bound what is begun: as much as a second allows at once, and then as the seconds pass. What
 // costs more than is left is begun all the same, and makes a debt.
 func TestRates(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		limit Limit
 		bytes int64
@@ -65,6 +66,7 @@ func TestRates(t *testing.T) {
 
 // What is paused takes nothing of the rates with it.
 func TestRatesAreGivenBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slots := NewSlots(func(_, store string) Limit {
 			if store == "X" {

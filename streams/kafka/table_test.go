@@ -64,6 +64,7 @@ func newTable(t *testing.T, b *kafkatest.Broker, apply func([]byte, *schemas.Del
 
 // A Table has all that was there before it is ready, and follows what comes then.
 func TestTable(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(checkpoint("a", "1"), checkpoint("b", "1"), checkpoint("a", "2"), checkpoint("c", "1"))
@@ -90,6 +91,7 @@ func TestTable(t *testing.T) {
 // Ready comes for an empty topic too, for one whose records were all removed, and for
 // one that compaction has thinned out; and not before the brokers can be reached.
 func TestTableReady(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		prepare func(b *kafkatest.Broker)
 		want    map[string]string
@@ -138,6 +140,7 @@ func TestTableReady(t *testing.T) {
 
 // What apply refuses for good is left out; any other error ends Run.
 func TestTableApplyFails(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		err   error
 		stops bool

@@ -19,6 +19,7 @@ import (
 
 // Made twice, the topics are what they were: there is nothing to contradict.
 func TestEnsureTopics(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
 		for range 2 {
@@ -41,6 +42,7 @@ func TestEnsureTopics(t *testing.T) {
 
 // The broker that is asked may be the last to know of a topic that was just made; one that never learns of it is an error.
 func TestEnsureTopicsNotKnownYet(t *testing.T) {
+	t.Parallel()
 	for times, want := range map[int]bool{3: true, -1: false} {
 		synctest.Test(t, func(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
@@ -55,6 +57,7 @@ func TestEnsureTopicsNotKnownYet(t *testing.T) {
 
 // All that contradicts the catalogue is named, and nothing of it changed.
 func TestEnsureTopicsContradictions(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Bare: true})
 		forever := func(more map[string]string) map[string]string {
@@ -96,6 +99,7 @@ func TestEnsureTopicsContradictions(t *testing.T) {
 // Publish returns when all is acknowledged, says what can never be sent before
 // anything is, and does not hang for ever.
 func TestProducer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		p, err := kafka.NewProducer(b.Config(), "test/emit")
@@ -147,6 +151,7 @@ func TestProducer(t *testing.T) {
 
 // Lag counts what is not committed, from the start of the log if nothing is.
 func TestLag(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(numbered(10, 10)...)

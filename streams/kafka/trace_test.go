@@ -77,6 +77,7 @@ func tracedGroup(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Group {
 
 // Without a tracer a trace goes on through us as if we were not there, whatever it says.
 func TestTraceIsPassedOn(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ parent, state string }{
 		"both":      {remote, vendor},
 		"no state":  {remote, ""},
@@ -108,6 +109,7 @@ func TestTraceIsPassedOn(t *testing.T) {
 }
 
 func TestTraceOfGroup(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg := b.Config()
@@ -186,6 +188,7 @@ func attributes(kvs []attribute.KeyValue) (s []string) {
 
 // Who decided that a trace is not recorded is not overruled, and the trace goes on.
 func TestTraceThatIsNotSampled(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		cfg := b.Config()
@@ -206,6 +209,7 @@ func TestTraceThatIsNotSampled(t *testing.T) {
 }
 
 func TestTraceOfProducer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		p, err := kafka.NewProducer(b.Config(), "test")
@@ -235,6 +239,7 @@ func TestTraceOfProducer(t *testing.T) {
 
 // Of what is stored in batches those have a span whose trace is recorded, each time that it is tried.
 func TestTraceOfBatchGroup(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg := b.Config()

@@ -5,6 +5,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 // A trackerModel remembers everything that was done to a tracker.
@@ -107,7 +109,7 @@ func (m *trackerModel) Check(t *rapid.T) {
 // The tracker against the model: offsets with gaps, finished in any order, over many
 // turns of the ring.
 func TestTracker(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		m := &trackerModel{tr: newTracker(rapid.IntRange(1, 200).Draw(t, "window"))}
 		t.Repeat(rapid.StateMachineActions(m))
 	})

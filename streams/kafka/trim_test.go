@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -84,6 +85,7 @@ func starts(t *testing.T, cfg kafka.Config, topic schemas.Topic) map[int32]int64
 
 // Each topic is trimmed up to where the slowest of its readers has come, in whichever group that reads, and no further than keep says.
 func TestTrim(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := bare(t, 1, 1)
 		topics := []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.FixityResults, schemas.Again(schemas.RoleChecker),
@@ -140,6 +142,7 @@ func TestTrim(t *testing.T) {
 
 // A group that has committed nothing, or what cannot be, blocks the topics that it reads, which is told when it begins and when it is over.
 func TestTrimBlocked(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		_, cfg := bare(t, 1, 1)
@@ -188,6 +191,7 @@ func TestTrimBlocked(t *testing.T) {
 
 // What fails in one place leaves the others be, and is made good the next time.
 func TestTrimFaults(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		fault       kfake.Fault
 		first, then string // where the two partitions start
@@ -253,6 +257,7 @@ func listing(timestamp int64) func(kmsg.Request) bool {
 // What is handled while it is trimmed is trimmed no earlier than the next time, and never what is not handled: a
 // reader finds all that it has not read.
 func TestTrimWhileReading(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := bare(t, 1, 2)
 		p, err := kafka.NewProducer(cfg, "test")
@@ -268,7 +273,7 @@ func TestTrimWhileReading(t *testing.T) {
 		}
 		background(t, g)
 		tr := trimmer(t, cfg, 0)
-		const n = 200
+		n := need.Amount(60, 200, 200)
 		for i := range n {
 			if err := p.Publish(t.Context(), numberedCommand(i)); err != nil {
 				t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -18,17 +17,10 @@ import (
 type worker struct {
 	p    *Pool
 	kind int
-	many bool                 // it was given several tasks; guarded by scheduler.mu
-	done []item               // to be given back
-	pace time.Duration        // what a task took lately; 0: not known
-	fine map[*roleMetrics]int // quick tasks that were done, and are not counted yet
-
-	raw schemas.Delivery // the one at work, where nothing is decoded
 
 	alive atomic.Int64 // when the task last said that it gets on, in the Pool's time
 
 	mu     sync.Mutex // guards the rest
-	hand   fifo[item] // given, and not begun
 	task   *task      // at work
 	since  int64      // in the Pool's time
 	limit  int64      // when it is overdue
@@ -37,13 +29,8 @@ type worker struct {
 	cancel context.CancelCauseFunc
 }
 
-// quickTask is how short tasks are of which a worker takes several at once.
-const quickTask = 30 * time.Microsecond
-
-func (w *worker) quick() bool { return w.pace > 0 && w.pace < quickTask }
-
 func newWorker(p *Pool, kind int) *worker {
-	w := &worker{p: p, kind: kind, fine: map[*roleMetrics]int{}}
+	w := &worker{p: p, kind: kind}
 	w.renew()
 	return w
 }
@@ -66,37 +53,17 @@ func (w *worker) progress() {
 
 // loop runs tasks until the scheduler is closed.
 func (w *worker) loop() {
-	for w.p.sched.take(w) {
-		began, n := time.Now(), 0
-		for {
-			w.mu.Lock()
-			if w.hand.len() == 0 {
-				w.mu.Unlock()
-				break
-			}
-			it := w.hand.pop()
-			w.mu.Unlock()
-			n++
-			if w.p.run(w, it) {
-				w.mu.Lock()
-				w.done = append(w.done, it)
-				w.mu.Unlock()
-			}
+	var completed item
+	for {
+		it, ok := w.p.sched.take(w.kind, completed)
+		if !ok {
+			break
 		}
-		if n > 0 {
-			w.pace = time.Since(began) / time.Duration(n)
+		if completed = (item{}); w.p.run(w, it) {
+			completed = it
 		}
-		w.count()
 	}
 	w.cancel(nil)
-}
-
-// count counts the quick tasks that w has done since it last asked for work.
-func (w *worker) count() {
-	for m, n := range w.fine {
-		m.handled(fateDone, n, w.pace)
-		delete(w.fine, m)
-	}
 }
 
 // begin takes note that t is at work, and returns its context.
@@ -203,7 +170,7 @@ func (p *Pool) run(w *worker, it item) bool {
 // call calls the handler once.
 func (p *Pool) call(w *worker, it item, careful bool) bool {
 	t := it.task
-	d, ok := p.decode(w, t)
+	d, ok := p.decode(t)
 	if !ok {
 		p.refuse(t, t.err)
 		return true
@@ -225,14 +192,11 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 			return false
 		}
 	}
-	if t.tries == 0 && !p.cfg.Raw {
-		t.began = time.Now()
+	called := time.Now()
+	if t.tries == 0 {
+		t.began = called
 	}
 	t.tries++
-	quick, called := w.quick(), time.Time{}
-	if !quick {
-		called = time.Now()
-	}
 	ctx, ended := p.router.span(ctx, &t.letter)
 	out, err := call(ctx, p.handle, d)
 	ended(err)
@@ -251,15 +215,7 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 			return false
 		}
 	}
-	if quick && len(out) == 0 && t.err == nil {
-		w.fine[p.meter(t)]++
-		p.finish(t)
-		return true
-	}
-	took := time.Duration(-1) // not known of one of many
-	if !quick {
-		took = time.Since(called)
-	}
+	took := time.Since(called)
 	p.publish(t, p.router.outcome(&t.letter, out, t.err), took)
 	return true
 }

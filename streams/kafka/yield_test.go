@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -32,6 +31,8 @@ func onlyX(n int) func(account, store string) Limit {
 		return Limit{}
 	}
 }
+
+func unlimited() *Slots { return NewSlots(func(string, string) Limit { return Limit{} }) }
 
 // What no worker may begin for now keeps no store from what one may: its slots are others' while they
 // want them, and it is begun when there is room again.
@@ -137,35 +138,10 @@ func TestSlotsAfterSpilling(t *testing.T) {
 	}
 }
 
-// A worker whose tasks were short takes several at once, but none that others might wait for.
-func TestHands(t *testing.T) {
-	for name, tt := range map[string]struct {
-		slots *Slots
-		kind  int
-		want  int
-	}{
-		"high":               {nil, 0, most},
-		"large":              {nil, 1, 1},
-		"high, with a limit": {NewSlots(onlyX(2)), 0, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := &intake{weight: newScale()}
-			s := newScheduler(tt.slots, nil)
-			s.allowed, s.large = 100, 1
-			fill(s, in, Work{Account: "a"}, [2]int{classHigh, classLarge}[tt.kind], 100)
-			w := &worker{kind: tt.kind, pace: time.Microsecond}
-			s.workers = append(s.workers, w)
-			if s.take(w); w.hand.len() != tt.want {
-				t.Errorf("a hand of %d, want %d", w.hand.len(), tt.want)
-			}
-		})
-	}
-}
-
 // An account owes what it began though it had nothing to begin for a moment.
 func TestDebtIsKept(t *testing.T) {
 	in := &intake{weight: newScale()}
-	s := newScheduler(nil, nil)
+	s := newScheduler(unlimited(), nil)
 	s.allowed = 2
 	sh := newShare(in, partition{"t", 1}, 1024)
 	for range 400 { // of one key: there is never another while one is at work

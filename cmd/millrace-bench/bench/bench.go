@@ -97,14 +97,12 @@ type runner struct {
 // amounts is how much of everything a figure is taken over.
 type amounts struct {
 	rounds   int
-	raw      int // records of the no-op figures
-	whole    int
+	whole    int // messages of the no-op figure
 	tasks    int
 	skewed   int
 	behind   int // records that wait
 	versus   int // records of the comparison with another runtime
 	flood    int // messages of the low class
-	bursts   int // of the bookkeeping
 	probes   int // messages whose latency is taken
 	urgent   int // the same, under a flood
 	standing int // messages that a tenant keeps in front of the others'
@@ -125,8 +123,8 @@ type amounts struct {
 
 func full() amounts {
 	return amounts{
-		rounds: 5, raw: 4_000_000, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
-		flood: 1_000_000, bursts: 5_000, probes: 10_000, urgent: 2_000, standing: 30_000,
+		rounds: 5, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
+		flood: 1_000_000, probes: 10_000, urgent: 2_000, standing: 30_000,
 		stored: 500_000, steady: 1_000, filled: 10_000_000,
 		objects: 20_000, real: 3_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
 		local: 10_000, deleted: 3_000, imported: 6_000, window: time.Minute,
@@ -138,8 +136,8 @@ func (a amounts) long() int { return min(a.rounds, 3) }
 
 func quick() amounts {
 	return amounts{
-		rounds: 1, raw: 50_000, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
-		flood: 20_000, bursts: 100, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
+		rounds: 1, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
+		flood: 20_000, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
 		objects: 100, real: 50, larges: 2, large: 17 << 20, emitted: 1_000, listed: 3_500,
 		local: 100, deleted: 50, imported: 50, window: 3 * time.Second,
 	}

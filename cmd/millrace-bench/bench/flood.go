@@ -6,15 +6,13 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
 )
 
 // added is the p99 of the time from before a message is published until its handler is
 // called, at 1,000 messages a second.
 func (r *runner) added(ctx context.Context) (m measurement, err error) {
 	for range r.amounts.long() {
-		err := r.latency(ctx, copier(schemas.DuplicationHigh),
+		err := r.latency(ctx, copier(schemas.RoleCopier, schemas.DuplicationHigh),
 			func(_ context.Context, p *prober, d *schemas.Delivery) { p.note(d) },
 			func(ctx context.Context, _ *rig, p *prober) error {
 				ms, err := p.p99(ctx, probes{n: r.amounts.probes, every: time.Millisecond, account: us})
@@ -39,7 +37,7 @@ func (r *runner) classes(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	urgent := probes{n: r.amounts.urgent, every: urgentEvery, account: us}
-	pc := copier(schemas.DuplicationHigh, schemas.DuplicationLow)
+	pc := copier(schemas.RoleCopier, schemas.DuplicationHigh, schemas.DuplicationLow)
 	for range r.amounts.long() {
 		err := r.latency(ctx, pc, restAndNote, func(ctx context.Context, g *rig, p *prober) error {
 			idle, err := p.p99(ctx, urgent)
@@ -60,20 +58,6 @@ func (r *runner) classes(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-// copier is the copier's Pool, as it is where nobody set anything.
-func copier(topics ...schemas.Topic) kafka.PoolConfig {
-	return kafka.PoolConfig{
-		Role: schemas.RoleCopier, Topics: topics, Workers: 16, Reserved: 2,
-		Describe: func(b schemas.Body) kafka.Work {
-			c := b.(*pb.DuplicationCommand)
-			return kafka.Work{
-				Key: schemas.Key(c.GetAccount(), c.GetSpace(), c.GetItem(), c.GetDestinationStore()), Account: c.GetAccount(),
-				Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()}, Bytes: c.GetSize(),
-			}
-		},
-	}
-}
-
 func restAndNote(ctx context.Context, p *prober, d *schemas.Delivery) {
 	rest(ctx)
 	p.note(d)
@@ -87,7 +71,7 @@ func (r *runner) tenants(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	ours := probes{n: r.amounts.urgent, every: urgentEvery, account: us}
-	pc := copier(schemas.DuplicationHigh)
+	pc := copier(schemas.RoleCopier, schemas.DuplicationHigh)
 	for range r.amounts.long() {
 		var handled atomic.Int64 // with the probes, which are few
 		h := func(ctx context.Context, p *prober, d *schemas.Delivery) {

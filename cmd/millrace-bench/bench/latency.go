@@ -122,7 +122,7 @@ func (r *runner) latency(
 		return err
 	}
 	defer p.producer.Close()
-	pool, err := kafka.NewPool(config(g.Addr()), pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	pool, err := newPool(g.Addr(), pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		h(ctx, p, d)
 		return nil, nil
 	})

@@ -6,32 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
 )
-
-// tracking is what the bookkeeping of one record takes, in nanoseconds.
-func (r *runner) tracking(context.Context) (m measurement, err error) {
-	t := kafka.NewTracking()
-	t.Bursts(r.amounts.bursts / 10) // warm
-	for range 5 {
-		start := time.Now()
-		t.Bursts(r.amounts.bursts)
-		m.ours = append(m.ours, float64(time.Since(start).Nanoseconds())/float64(r.amounts.bursts*kafka.TrackingBurst))
-	}
-	return m, nil
-}
-
-// trackingAllocs is what the bookkeeping of one record allocates.
-func (r *runner) trackingAllocs(context.Context) (m measurement, err error) {
-	t := kafka.NewTracking()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	t.Bursts(r.amounts.bursts)
-	runtime.ReadMemStats(&after)
-	// The rest of the process may allocate a handful meanwhile.
-	m.ours = []float64{float64((after.Mallocs - before.Mallocs) / uint64(r.amounts.bursts*kafka.TrackingBurst))}
-	return m, nil
-}
 
 // Heap is looked at until it has not grown for a while, the handlers being stuck.
 const (
@@ -47,13 +22,17 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	defer g.close()
-	if err := g.Fill(ctx, prefix, r.amounts.behind, raw()); err != nil {
+	record, err := commands(consumed, accounts()...)
+	if err != nil {
+		return m, err
+	}
+	if err := g.Fill(ctx, prefix, r.amounts.behind, record); err != nil {
 		return m, err
 	}
 	stuck := newLap(1)
-	p, err := kafka.NewPool(config(g.Addr()), kafka.PoolConfig{
-		Role: bench(0), Topics: []schemas.Topic{schemas.Changes}, Raw: true, Drain: time.Millisecond,
-	}, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+	pc := copier(bench(0), consumed)
+	pc.Drain = time.Millisecond // the stuck handlers would take all of the default
+	p, err := newPool(g.Addr(), pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 		stuck.begin()
 		stuck.end()
 		<-ctx.Done()

@@ -12,43 +12,33 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// The accounts: ours, and a neighbour.
+// Accounts. Probes are of the first one, floods that delay them of the second.
 const (
 	us   = "acme"
 	them = "globex"
 )
 
-// keys is how many there are, in every figure.
+func accounts() []string { return []string{us, them, "hooli", "initech"} }
+
+// The stores of every account.
+const (
+	source      = "1"
+	destination = "2"
+)
+
+// consumed is the topic that the figures of rates read.
+const consumed = schemas.DuplicationHigh
+
+// keys is their number, in every figure.
 const keys = 10_000
 
-// raw returns small records over all keys: 100 bytes, half of which compression can make
-// nothing of.
-func raw() func(i int) schemas.Record {
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same in each run
-	recs := make([]schemas.Record, keys)
-	for k := range recs {
-		value := fmt.Appendf(nil, "%-50d", k)
-		for len(value) < 100 {
-			value = append(value, byte(rng.Uint32()))
-		}
-		recs[k] = schemas.Record{Topic: schemas.Changes, Key: fmt.Appendf(nil, "bench/maps/item-%07d", k), Value: value}
-	}
-	return func(i int) schemas.Record { return recs[i%keys] }
+// commands returns commands over all keys, of accounts in turn, encoded as the runtime's producer does it.
+func commands(topic schemas.Topic, accounts ...string) (func(i int) schemas.Record, error) {
+	return encoded(func(i int) schemas.Message { return command(topic, accounts[i%len(accounts)], i, "") })
 }
 
-// whole returns changes, encoded as the runtime's producer does it.
-func whole() (func(i int) schemas.Record, error) {
-	return encoded(func(i int) schemas.Message {
-		c := &pb.Change{
-			Op: pb.Op_OP_ADD, Account: us, Store: "1", Space: "maps", Item: item(i), Version: "1", Time: epoch(),
-		}
-		c.Id = schemas.ChangeID(c)
-		return schemas.Message{Topic: schemas.Changes, Body: c}
-	})
-}
-
-// flood returns commands of one account, about items that no probe is about: what a key has
-// in front of a message is no matter of its class.
+// flood returns commands of one account, about other items than the probes: records of one key wait for one another
+// whatever their class.
 func flood(topic schemas.Topic, account string) (func(i int) schemas.Record, error) {
 	return encoded(func(i int) schemas.Message { return command(topic, account, keys+i, "") })
 }
@@ -72,7 +62,7 @@ func epoch() *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: 1_7
 // command returns one that the copier's Pool reads; cause is free for its maker's use.
 func command(topic schemas.Topic, account string, i int, cause string) schemas.Message {
 	c := &pb.DuplicationCommand{
-		Account: account, Space: "maps", Item: item(i), SourceStore: "1", DestinationStore: "2",
+		Account: account, Space: "maps", Item: item(i), SourceStore: source, DestinationStore: destination,
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Cause: cause, Time: epoch(),
 	}
 	c.Id = schemas.ID("command", account, c.GetItem(), cause)

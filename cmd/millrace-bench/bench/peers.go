@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
 )
 
 // A Side is what a process of its own does for a comparison: consume a topic of a broker
@@ -36,9 +35,7 @@ func (r sideResult) rate() float64 { return float64(r.Records) / r.Seconds }
 
 // Consume is our side. It returns the line that it is to print.
 func (s Side) Consume(ctx context.Context) (line []byte, err error) {
-	rate, err := consume(ctx, s.Broker, kafka.PoolConfig{
-		Role: schemas.Role(s.Group), Topics: []schemas.Topic{schemas.Changes}, Raw: true,
-	}, s.Records, nothing)
+	rate, err := consume(ctx, s.Broker, copier(schemas.Role(s.Group), consumed), s.Records, nothing)
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +46,9 @@ func (s Side) Consume(ctx context.Context) (line []byte, err error) {
 const watermill = "watermill-kafka"
 
 // versus runs us and watermill's router in turns, each in a process of its own, on whole
-// messages that neither decodes.
+// messages. We decode and schedule them; the peer passes on their bytes.
 func (r *runner) versus(ctx context.Context) (m measurement, err error) {
-	record, err := whole()
+	record, err := commands(consumed, accounts()...)
 	if err != nil {
 		return m, err
 	}
@@ -64,7 +61,7 @@ func (r *runner) versus(ctx context.Context) (m measurement, err error) {
 	switch {
 	case err == nil:
 		c.theirs = func(ctx context.Context, g *rig, round int) (float64, error) {
-			return side(ctx, peer, "--broker", g.Addr(), "--topic", prefix+string(schemas.Changes),
+			return side(ctx, peer, "--broker", g.Addr(), "--topic", prefix+string(consumed),
 				"--group", prefix+"peer."+string(bench(round)), "--records", strconv.Itoa(n))
 		}
 	case errors.Is(err, os.ErrNotExist):

@@ -7,11 +7,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	settings "github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkabench"
+	"github.com/millrace/millrace/streams/storage/limit"
 )
 
 // prefix is that of all topics and groups.
@@ -119,11 +123,51 @@ func (l *lap) rate(ctx context.Context) (float64, error) {
 	}
 }
 
+// copier returns the configuration of the copier's Pool as cmd/app makes it from the default settings, with another
+// role's name. No store or account has a limit by default, and no breaker is open.
+func copier(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
+	d := settings.Default().Roles
+	breakers := map[string]*limit.Breaker{}
+	for _, account := range accounts() {
+		for _, store := range []string{source, destination} {
+			breakers[schemas.Key(account, store)] = limit.NewBreaker(limit.Config{})
+		}
+	}
+	return kafka.PoolConfig{
+		Role: role, Topics: topics, Workers: d.Copier.Workers, Reserved: d.Copier.Reserved, Large: d.Copier.Large,
+		HighWeight: d.HighWeight, Window: d.Copier.Window, Bytes: int64(d.Copier.Bytes),
+		Drain: d.Drain, Stall: d.Stall, MaxAttempts: d.Attempts,
+		Slots: kafka.NewSlots(func(string, string) kafka.Limit { return kafka.Limit{} }),
+		Admit: func(account, store string) error {
+			if b, ok := breakers[schemas.Key(account, store)]; ok {
+				return b.Admit()
+			}
+			return nil
+		},
+		Describe: func(b schemas.Body) kafka.Work {
+			c := b.(*pb.DuplicationCommand)
+			return kafka.Work{
+				Key:     schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
+				Account: c.GetAccount(), Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()},
+				Bytes: c.GetSize(),
+			}
+		},
+	}
+}
+
+// newPool returns a Pool with metrics and controls, as the product has them, and without traces, which are off by
+// default.
+func newPool(broker string, pc kafka.PoolConfig, h kafka.Handler) (*kafka.Pool, error) {
+	cfg := config(broker)
+	cfg.Metrics, cfg.Controls = kafka.NewMetrics(prometheus.NewRegistry()), new(kafka.Controls)
+	return kafka.NewPool(cfg, pc, h)
+}
+
 // consume runs a Pool over n records that are there, with work in the handler, and returns
 // records per second.
 func consume(ctx context.Context, broker string, pc kafka.PoolConfig, n int, work func(context.Context)) (rate float64, err error) {
 	l := newLap(n)
-	p, err := kafka.NewPool(config(broker), pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+	p, err := newPool(broker, pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 		l.begin()
 		work(ctx)
 		l.end()

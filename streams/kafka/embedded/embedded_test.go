@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -71,9 +72,7 @@ func job(i int) schemas.Message {
 // What was acknowledged before a kill -9 is there after it, on another port: records,
 // topics and committed offsets.
 func TestKill(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
+	need.Integration(t)
 	dir := t.TempDir()
 	const rounds, each = 4, 40
 	var mu sync.Mutex // guards handled and n

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
@@ -31,6 +32,9 @@ type Options struct {
 	// RealTime is for tests outside of synctest: members of groups learn of each other
 	// within 100 ms, not 3 s.
 	RealTime bool
+	// Prompt is for tests in fake time of what happens within a second: a fetch that finds nothing returns as soon as
+	// the client asks for, and a partition that is resumed is read then.
+	Prompt bool
 	// Loopback has it listen on a port of 127.0.0.1, for tests in real time that other
 	// processes or much data take part in.
 	Loopback bool
@@ -66,6 +70,9 @@ func New(t testing.TB, o Options) *Broker {
 	}
 	t.Cleanup(cluster.Close)
 	b.cluster = cluster
+	if !o.RealTime && !o.Loopback && !o.Prompt {
+		cluster.ControlKey(int16(kmsg.Fetch), waitLonger)
+	}
 	b.cfg = kafka.Config{
 		Brokers: cluster.ListenAddrs(), ClientID: "test", Prefix: "millrace.",
 		Dialer: b.wire.DialContext, Lanes: o.Lanes, Log: o.Log, Foreign: o.Foreign,
@@ -89,6 +96,17 @@ func New(t testing.TB, o Options) *Broker {
 		}
 	}
 	return b
+}
+
+// idleFetch is how long a fetch waits for records in fake time, in milliseconds. What a test costs there is
+// mostly the fetches that return nothing.
+const idleFetch = 2000
+
+// waitLonger has a fetch wait for idleFetch instead of the time that the client asks for. Records that come end
+// the wait, as always.
+func waitLonger(req kmsg.Request) (kmsg.Response, error, bool) {
+	req.(*kmsg.FetchRequest).MaxWaitMillis = idleFetch
+	return nil, nil, false
 }
 
 // name is what a topic is called on the broker.
