@@ -178,7 +178,7 @@ func TestManifestDamage(t *testing.T) {
 			}
 		}
 	}
-	if got := checkManifest(t, db, clickhouse.ManifestCheck{Most: 2}); len(got.Differ) != 2 || !got.Stopped {
+	if got := checkManifest(t, db, clickhouse.ManifestCheck{}.Naming(2)); len(got.Differ) != 2 || !got.Stopped {
 		t.Errorf("with two to be named: %d, stopped %v", len(got.Differ), got.Stopped)
 	}
 }

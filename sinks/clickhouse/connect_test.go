@@ -174,8 +174,8 @@ func TestFailover(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c)
 	})
 	cfg := db.Config()
-	cfg.Addresses, cfg.DialTimeout = []string{dead(t), silent, clickhousetest.Addr(t)}, 300*time.Millisecond
-	other := open(t, cfg)
+	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
+	other := open(t, cfg.DialingFor(300*time.Millisecond))
 	if err := other.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -96,18 +96,9 @@ func TestExtremes(t *testing.T) {
 					t.Fatalf("SpaceHistory = %v, %v", changes, err)
 				}
 				compare(t, "in its space's history", changes[0], c)
-				if changes, _, err = db.UserActions(ctx, clickhouse.UserQuery{Account: "acme", User: c.GetUser()}); err != nil || len(changes) != 1 {
-					t.Fatalf("UserActions = %v, %v", changes, err)
-				}
-				compare(t, "among its user's actions", changes[0], c)
-				last, err := db.LastChange(ctx, copyOf(c), time.Time{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				compare(t, "the last change", last, c)
-				known, err := db.CopiesOf(ctx, c.GetAccount(), c.GetSpace(), c.GetItem())
+				known, err := db.Manifest(ctx, clickhouse.ManifestQuery{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Limit: 2})
 				if err != nil || len(known) != 1 {
-					t.Fatalf("CopiesOf = %v, %v", known, err)
+					t.Fatalf("Manifest = %v, %v", known, err)
 				}
 				compare(t, "in the manifest", known[0].Record.GetManifest(), recordOf(c))
 				records, err := db.Records(ctx, []schemas.Copy{copyOf(c)})

@@ -70,25 +70,10 @@ func questions() map[string]question {
 			events, _, err := db.TimelinePage(ctx, clickhouse.TimelineQuery{Account: c.Account, Space: c.Space, Item: c.Item})
 			return len(events), err
 		}, 60, []int64{point, point, point, 0}},
-		"copies of an item": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			copies, err := db.CopiesOf(ctx, c.Account, c.Space, c.Item)
-			return len(copies), err
-		}, 2, []int64{copy1}},
 		"history of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			changes, _, err := db.SpaceHistory(ctx, clickhouse.SpaceQuery{Account: c.Account, Space: c.Space, Span: may, Limit: page})
 			return len(changes), err
 		}, page, []int64{2 * ofLog, 4 * ofLog, (page + 2) * ofLog}},
-		"actions of a user": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			changes, _, err := db.UserActions(ctx, clickhouse.UserQuery{Account: c.Account, User: "user-7", Limit: page})
-			return len(changes), err
-		}, page, []int64{point, paged, paged}},
-		"last change of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			change, err := db.LastChange(ctx, c, may.To)
-			if change.GetTime().AsTime().Month() != time.May {
-				return 0, fmt.Errorf("the last change before %v is %v", may.To, change)
-			}
-			return 1, err
-		}, 1, []int64{point, 2 * ofLog}},
 		"fixity status of a space in a store": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			all, err := db.FixityStatus(ctx, clickhouse.StatusQuery{Account: c.Account, Store: c.Store, Space: c.Space})
 			if len(all) == 1 && (all[0].Live != 100_000 || all[0].Verified != 90_000 || all[0].Overdue != 10_000) {

@@ -55,7 +55,7 @@ func reader(t testing.TB, db *clickhouse.DB, mark markFunc, cfg clickhouse.Reade
 
 func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 	t.Helper()
-	got, err := reader(t, db, reached, clickhouse.ReaderConfig{Linger: time.Millisecond}).Fresh(t.Context(), []schemas.Copy{c})
+	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), []schemas.Copy{c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestFresh(t *testing.T) {
 		"checked": {Manifest: none(), Audit: none(), LastAttempt: hour},
 		"nowhere": {Manifest: none(), Audit: none()},
 	}
-	r := reader(t, db, reached, clickhouse.ReaderConfig{MaxBatch: 2})
+	r := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(2, 0))
 	var copies []schemas.Copy
 	var items []string
 	for item := range want {
@@ -186,13 +186,14 @@ func TestFreshIsUnknown(t *testing.T) {
 // Callers who ask at one time are answered after one look at the watermark.
 func TestFreshGathers(t *testing.T) {
 	db := clickhousetest.Open(t)
-	both(t, db, schemas.Changes, 0, changes(50)...)
+	all := changes(50)
+	both(t, db, schemas.Changes, 0, all...)
 	var waits atomic.Int32
-	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{Linger: 300 * time.Millisecond})
+	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{}.Gathering(0, 300*time.Millisecond))
 	var ready sync.WaitGroup
+	ready.Add(len(all)) // before the first waits
 	var g errgroup.Group
-	for _, b := range changes(50) {
-		ready.Add(1)
+	for _, b := range all {
 		g.Go(func() error {
 			ready.Done()
 			ready.Wait()

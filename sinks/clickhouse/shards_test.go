@@ -138,7 +138,7 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 	tell(db.RoundResults(t.Context(), "round-1"))
 	tell(db.RoundFinal(t.Context(), "round-1"))
 	tell(db.CheckCounts(t.Context(), "acme"))
-	tell(db.Views(t.Context()))
+	tell(clickhousetest.Views(t.Context(), db.Config().Addresses[0], db.Config().Database))
 	var copies []schemas.Copy
 	for part := range 6 {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/07", part)})

@@ -103,11 +103,11 @@ func Start(t testing.TB, cfg embedded.Config) *embedded.Server {
 	}
 	server, err := embedded.Start(t.Context(), cfg)
 	if err != nil {
-		t.Fatalf("starting an engine: %v", err)
+		t.Fatalf("start an engine: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := server.Close(context.Background()); err != nil {
-			t.Errorf("stopping the engine: %v", err)
+			t.Errorf("stop the engine: %v", err)
 		}
 	})
 	return server
@@ -118,7 +118,7 @@ func Open(t testing.TB) *clickhouse.DB {
 	t.Helper()
 	db := OpenEmpty(t)
 	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatalf("migrating the test's database: %v", err)
+		t.Fatalf("migrate the test's database: %v", err)
 	}
 	return db
 }
@@ -133,10 +133,10 @@ func OpenEmpty(t testing.TB) *clickhouse.DB {
 	}
 	t.Cleanup(func() {
 		if err := db.Drop(context.Background()); err != nil {
-			t.Errorf("dropping the test's database: %v", err)
+			t.Errorf("drop the test's database: %v", err)
 		}
 		if err := db.Close(); err != nil {
-			t.Errorf("closing the test's database: %v", err)
+			t.Errorf("close the test's database: %v", err)
 		}
 	})
 	return db
@@ -149,6 +149,31 @@ func Exec(ctx context.Context, addr, statement string) error {
 		return err
 	}
 	return errors.Join(conn.Exec(ctx, statement), conn.Close())
+}
+
+// A ViewCount is how many rows the view of a log shows, and of how many messages.
+type ViewCount struct {
+	Rows uint64 `ch:"n"`
+	IDs  uint64 `ch:"ids"`
+}
+
+// Views counts what the views of a database show of the logs whose rows are one message each. A view with more rows
+// than messages shows one twice.
+func Views(ctx context.Context, addr, database string) (views map[string]ViewCount, err error) {
+	conn, err := ch.Open(&ch.Options{Addr: []string{addr}, Auth: ch.Auth{Database: database}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	views = map[string]ViewCount{}
+	for _, log := range []string{"audit_log", "duplication_log", "bit_log", "admin_log", "policy_history"} {
+		var n ViewCount
+		if err := conn.QueryRow(ctx, "SELECT count() AS n, uniqExact(id) AS ids FROM "+log+"_v").ScanStruct(&n); err != nil {
+			return nil, err
+		}
+		views[log] = n
+	}
+	return views, nil
 }
 
 // give decides what becomes of a test that cannot have an engine.
@@ -189,7 +214,7 @@ func build() error {
 	cmd := exec.Command("go", "build", "-o", binary, "github.com/millrace/millrace/cmd/millrace-clickhouse")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the engine's command: %w\n%s", err, out)
+		return fmt.Errorf("build the engine's command: %w\n%s", err, out)
 	}
 	engine.binary = binary
 	return nil
