@@ -46,6 +46,7 @@ func words(changes []*pb.Change) (all []string) {
 
 // The lists of changes are in their order whatever the size of their pages, each change once.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	space := by("ann", "photos", "", 0)
 	space.Op = pb.Op_OP_CREATE_SPACE
@@ -89,6 +90,7 @@ func TestHistories(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	in := func(store, item string, d time.Duration) *pb.Change {
 		c := change(item, d)
@@ -141,6 +143,7 @@ func TestStatus(t *testing.T) {
 }
 
 func TestChecks(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	a, b := change("a", 0), change("b", 0)
 	fail := func(c *pb.Change, d time.Duration, finding string) *pb.FixityResult {
@@ -210,6 +213,7 @@ func TestChecks(t *testing.T) {
 }
 
 func TestPerDay(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	day := 24 * time.Hour
 	old := change("old", 0)

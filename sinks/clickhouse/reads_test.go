@@ -96,6 +96,7 @@ func result(c *pb.Change, d time.Duration) *pb.FixityResult {
 }
 
 func TestFresh(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	full := change("full", 0)
 	full.Properties, full.Etag, full.SourceTime, full.SourceVersion = map[string]string{"colour": "blue"}, "e", at(-time.Hour), "sv"
@@ -137,6 +138,7 @@ func TestFresh(t *testing.T) {
 
 // An answer is never older than what was in Kafka when it was asked for.
 func TestFreshWaits(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	c := change("a", 0)
 	asked, landed := make(chan struct{}), make(chan struct{})
@@ -161,6 +163,7 @@ func TestFreshWaits(t *testing.T) {
 }
 
 func TestFreshIsUnknown(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	for name, mark := range map[string]markFunc{
 		"the watermark fails":      func(context.Context) error { return errors.New("no broker") },
@@ -185,6 +188,7 @@ func TestFreshIsUnknown(t *testing.T) {
 
 // Callers who ask at one time are answered after one look at the watermark.
 func TestFreshGathers(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	all := changes(50)
 	both(t, db, schemas.Changes, 0, all...)
@@ -214,6 +218,7 @@ func TestFreshGathers(t *testing.T) {
 }
 
 func TestManifest(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	items := []string{"a", "a/b", "b", "é", "\U0001F600", "~"}
 	var all []schemas.Body
@@ -253,6 +258,7 @@ func TestManifest(t *testing.T) {
 }
 
 func TestFixityDue(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	item := func(name string) *pb.Change { return change(name, 0) }
 	rewritten := change("rewritten", 10*time.Hour)
@@ -305,6 +311,7 @@ func TestFixityDue(t *testing.T) {
 }
 
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	c := change("a", 0)
 	fail := result(c, 2*time.Hour)

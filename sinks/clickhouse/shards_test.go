@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -148,6 +149,8 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 }
 
 func TestCluster(t *testing.T) {
+	need.Integration(t) // it starts two engines
+	t.Parallel()
 	p := newPair(t)
 	all := histories()
 	store(t, p.cluster[0], all)

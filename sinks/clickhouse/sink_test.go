@@ -25,6 +25,7 @@ const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' '
 
 // Replays of all batches, cut anew and in any order, change no view.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	all := changes(500)
 	batch := deliver(schemas.Changes, 100, all...)
@@ -55,6 +56,7 @@ func TestReplay(t *testing.T) {
 
 // Rows that were removed come back when their records are read again, the others stay as they are.
 func TestReplayFillsHoles(t *testing.T) {
+	t.Parallel()
 	all := changes(300)
 	for i, b := range all[:50] { // of the month before
 		c := b.(*pb.Change)
@@ -69,6 +71,7 @@ func TestReplayFillsHoles(t *testing.T) {
 		"the other month": "DROP PARTITION " + start.Format("200601"),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := clickhousetest.Open(t)
 			if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 				t.Fatal(err)
@@ -98,11 +101,13 @@ func TestReplayFillsHoles(t *testing.T) {
 
 // A message that was published twice is one row in the view, and the one that says more stays.
 func TestPublishedTwice(t *testing.T) {
+	t.Parallel()
 	rich := change("a", 0)
 	poor := change("a", 0)
 	poor.Digests, poor.Provenance = map[string]string{"md5": rich.Digests["md5"]}, pb.Provenance_PROVENANCE_CLAIMED
 	for name, order := range map[string][]schemas.Body{"richer first": {rich, poor}, "richer last": {poor, rich}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := clickhousetest.Open(t)
 			s := clickhouse.NewSink(db)
 			for i, b := range order {
@@ -122,6 +127,7 @@ func TestPublishedTwice(t *testing.T) {
 }
 
 func TestReusedOffsetIsInserted(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	for _, item := range []string{"a", "b"} {
 		if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 5, change(item, 0))); err != nil {
@@ -134,6 +140,7 @@ func TestReusedOffsetIsInserted(t *testing.T) {
 }
 
 func TestFifteenYearsInOneBatch(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	var all []schemas.Body
 	for month := range 180 {
@@ -152,6 +159,7 @@ func TestFifteenYearsInOneBatch(t *testing.T) {
 }
 
 func TestRowError(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	tests := map[string]struct {
 		break_ func(*pb.Change)
@@ -309,6 +317,7 @@ var noMoreRows = []byte{2, 0, 1, 0, 2, 255, 255, 255, 255, 0, 0, 0}
 // An attempt that lands after it was repeated elsewhere, such as that of a process that lost its partition, leaves
 // rows in the table and changes no view.
 func TestLateAttempt(t *testing.T) {
+	t.Parallel()
 	direct := clickhousetest.Open(t)
 	p := newProxy(t, clickhousetest.Addr(t))
 	cfg := direct.Config()
@@ -357,8 +366,10 @@ func TestLateAttempt(t *testing.T) {
 }
 
 func TestStoreFails(t *testing.T) {
+	t.Parallel()
 	for name, mode := range map[string]int32{"not persisted": failedNotPersisted, "but persisted": failedButPersisted} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			direct := clickhousetest.Open(t)
 			p := newProxy(t, clickhousetest.Addr(t))
 			cfg := direct.Config()
@@ -393,6 +404,7 @@ func TestStoreFails(t *testing.T) {
 }
 
 func TestStoreWithoutServer(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

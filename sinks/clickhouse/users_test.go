@@ -45,6 +45,7 @@ func users(t *testing.T, of map[string][]string) string {
 
 // The embedded engine knows users, passwords, profiles and grants as a server does.
 func TestUsers(t *testing.T) {
+	t.Parallel()
 	server := clickhousetest.Start(t, embedded.Config{Users: users(t, map[string][]string{
 		"owner":   migrateGrants,
 		"sink":    sinkGrants,
