@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/digest"
 )
 
@@ -128,7 +129,7 @@ func held(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	rows, err := db.Views(t.Context())
+	rows, err := clickhousetest.Views(t.Context(), cfg.ClickHouse.Addresses[0], cfg.ClickHouse.Database)
 	if err != nil {
 		t.Fatal(err)
 	}

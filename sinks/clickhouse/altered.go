@@ -77,12 +77,12 @@ func (db *DB) unaltered(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tables, err := query[tableIs](ctx, db, "reading system.tables",
+	tables, err := query[tableIs](ctx, db, "read system.tables",
 		"SELECT name, engine, sorting_key FROM system.tables WHERE database = ?", db.cfg.Database)
 	if err != nil {
 		return err
 	}
-	columns, err := query[columnIs](ctx, db, "reading system.columns",
+	columns, err := query[columnIs](ctx, db, "read system.columns",
 		"SELECT table, name, type, default_kind FROM system.columns WHERE database = ?", db.cfg.Database)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (db *DB) unaltered(ctx context.Context) error {
 	if len(differences) == 0 {
 		return nil
 	}
-	return fmt.Errorf("checking database %s: %w: %s", db.cfg.Database, ErrAltered, strings.Join(differences, "; "))
+	return fmt.Errorf("check database %s: %w: %s", db.cfg.Database, ErrAltered, strings.Join(differences, "; "))
 }
 
 // onServers adds what stands in front of each table on a cluster.

@@ -10,7 +10,6 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 	"github.com/ClickHouse/clickhouse-go/v2/ext"
 
-	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
@@ -31,29 +30,13 @@ type SpaceQuery struct {
 	Limit          int // default 1,000
 }
 
-// A UserQuery asks what one user did.
-type UserQuery struct {
-	Account, User string
-	Span          Span
-	After         ChangeCursor
-	Limit         int // default 1,000
-}
-
 // SpaceHistory returns the changes of a space and its items, oldest first, and the cursor that goes on after
 // them. Fewer than Limit: there are no more. More than Limit come where one copy changed twice
 // in a millisecond.
 func (db *DB) SpaceHistory(ctx context.Context, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
 	return db.history(ctx, history{
-		what: "reading the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
+		what: "read the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
 		order: "account, space, ts", span: q.Span, after: q.After, limit: limit(q.Limit),
-	})
-}
-
-// UserActions returns the changes that a user asked for, as SpaceHistory does.
-func (db *DB) UserActions(ctx context.Context, q UserQuery) ([]*pb.Change, ChangeCursor, error) {
-	return db.history(ctx, history{
-		what: "reading the actions of a user", where: "account = ? AND user = ?", args: []any{q.Account, q.User},
-		order: "account, user, ts", span: q.Span, after: q.After, limit: limit(q.Limit), spaces: true,
 	})
 }
 
@@ -62,7 +45,6 @@ type history struct {
 	what, where string
 	args        []any
 	order       string // of the projection
-	spaces      bool   // it knows spaces and times only; by_space knows the items
 	span        Span
 	after       ChangeCursor
 	limit       int
@@ -109,40 +91,9 @@ func (db *DB) moment(ctx context.Context, h history, first, last int64, n int) (
 // keys returns where the changes are that follow the cursor, up to a time.
 func (db *DB) keys(ctx context.Context, h history, first, end int64) ([]changeKey, error) {
 	where, args := h.where+" AND ts BETWEEN "+milli+" AND "+milli, slices.Concat(h.args, []any{first, end})
-	if h.spaces {
-		where += " AND (space, ts) IN (SELECT space, ts FROM {db}.audit_log WHERE " + where + ")"
-		args = append(args, args...)
-	}
 	return query[changeKey](ctx, db, h.what, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
 		" AND (ts, space, item, store) > ("+milli+", ?, ?, ?) ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
 		append(args, after(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
-}
-
-// LastChange returns the newest change of a copy before a time, by the order of the state tables; nil
-// where there is none.
-func (db *DB) LastChange(ctx context.Context, c schemas.Copy, before time.Time) (*pb.Change, error) {
-	type newest struct {
-		changeKey
-		ID string `ch:"id"`
-	}
-	_, to := Span{To: before}.millis(time.Time{})
-	rows, err := query[newest](ctx, db, "finding the last change of a copy",
-		"SELECT ts, space, item, store, id FROM {db}.audit_log WHERE account = ? AND store = ? AND space = ? AND item = ? AND ts <= "+milli+
-			" ORDER BY ts DESC, origin NOT IN ('fixity', 'sweep') DESC, off DESC, inc DESC LIMIT 1",
-		c.Account, c.Store, c.Space, c.Item, to)
-	if err != nil || len(rows) == 0 {
-		return nil, err
-	}
-	changes, err := db.changesAt(ctx, []changeKey{rows[0].changeKey}, "account = ?", c.Account)
-	if err != nil {
-		return nil, err
-	}
-	for _, change := range changes {
-		if change.GetId() == hex.EncodeToString([]byte(rows[0].ID)) {
-			return change, nil
-		}
-	}
-	return nil, nil // it went in between
 }
 
 // milli is the time of a number of milliseconds.
@@ -198,11 +149,11 @@ func withKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
 	t, err := ext.NewTable("keys", ext.Column("millis", "Int64"), ext.Column("space", "String"),
 		ext.Column("item", "String"), ext.Column("store", "String"))
 	if err != nil {
-		return nil, fmt.Errorf("making a table of keys: %w", err)
+		return nil, fmt.Errorf("make a table of keys: %w", err)
 	}
 	for _, k := range keys {
 		if err := t.Append(k.Time.UnixMilli(), k.Space, k.Item, k.Store); err != nil {
-			return nil, fmt.Errorf("making a table of keys: %w", err)
+			return nil, fmt.Errorf("make a table of keys: %w", err)
 		}
 	}
 	return ch.Context(ctx, ch.WithExternalTable(t)), nil
@@ -214,7 +165,7 @@ func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, arg
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[changeRow](ctx, db, "reading changes",
+	rows, err := query[changeRow](ctx, db, "read changes",
 		"SELECT "+changeFields+" FROM {db}.audit_log WHERE "+where+" AND ts BETWEEN "+milli+" AND "+milli+
 			" AND (space, item, store, ts) IN (SELECT space, item, store, fromUnixTimestamp64Milli(millis, 'UTC') FROM keys)"+
 			" ORDER BY ts, space, item, store, id, richness DESC, off LIMIT 1 BY ts, space, item, store, id SETTINGS optimize_use_projections = 0",

@@ -38,10 +38,10 @@ func (db *DB) Check(ctx context.Context) error {
 		}
 	}
 	if err := db.agree(ctx, all, l); err != nil {
-		return fmt.Errorf("checking database %s: %w", db.cfg.Database, err)
+		return fmt.Errorf("check database %s: %w", db.cfg.Database, err)
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("checking database %s: %w: %s (run millrace migrate)", db.cfg.Database, ErrMigration, strings.Join(missing, ", "))
+		return fmt.Errorf("check database %s: %w: %s (run millrace migrate)", db.cfg.Database, ErrMigration, strings.Join(missing, ", "))
 	}
 	broken, err := db.mayRead(ctx, as)
 	if err != nil {
@@ -72,7 +72,7 @@ func (db *DB) CheckWrites(ctx context.Context) error {
 			"INSERT": fmt.Sprintf("INSERT INTO {db}.%s (%s) SELECT %s WHERE 0", table, quoteName(column), zero),
 		} {
 			if err := refused.add(grant, table, db.exec(ctx, statement)); err != nil {
-				return db.explain(as, fmt.Errorf("trying whether rows of %s can be written: %w", table, err))
+				return db.explain(as, fmt.Errorf("probe table %s for writing: %w", table, err))
 			}
 		}
 	}
@@ -98,10 +98,10 @@ func (db *DB) mayRead(ctx context.Context, as Login) (broken, err error) {
 		switch {
 		case errors.As(err, &said):
 			if broken == nil {
-				broken = translate(fmt.Errorf("trying whether %s can be read: %w", name, err))
+				broken = translate(fmt.Errorf("probe %s for reading: %w", name, err))
 			}
 		case err != nil:
-			return nil, translate(fmt.Errorf("trying whether %s can be read: %w", name, err))
+			return nil, translate(fmt.Errorf("probe %s for reading: %w", name, err))
 		}
 	}
 	return broken, refused.err(as, db.cfg.Database, len(wanted))
@@ -113,7 +113,7 @@ func (db *DB) notReadOnly(ctx context.Context, conn driver.Conn, as Login, write
 	var level uint64
 	err := conn.QueryRow(ctx, "SELECT toUInt64(getSetting('readonly'))").Scan(&level)
 	if err != nil && !hasCode(err, codeReadOnly) {
-		return db.explain(as, fmt.Errorf("asking whether user %s may only read: %w", as.User, err))
+		return db.explain(as, fmt.Errorf("ask what user %s may do: %w", as.User, err))
 	}
 	switch {
 	case err == nil && (level == 0 || level == 2 && !writes):

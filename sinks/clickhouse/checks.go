@@ -25,7 +25,7 @@ type CheckCursor struct {
 // Fewer than Limit: there are no more.
 func (db *DB) Checks(ctx context.Context, q CheckQuery) ([]Check, CheckCursor, error) {
 	from, to := q.Span.millis(q.After.Started)
-	checks, err := query[Check](ctx, db, "reading the checks of a copy",
+	checks, err := query[Check](ctx, db, "read the checks of a copy",
 		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts BETWEEN "+milli+" AND "+milli+
 			" AND (ts, id) > ("+milli+", ?) ORDER BY ts, id LIMIT ?",
 		q.Copy.Account, q.Copy.Store, q.Copy.Space, q.Copy.Item, from, to, after(q.After.Started), q.After.ID, limit(q.Limit))
@@ -52,7 +52,7 @@ type Failure struct {
 func (db *DB) FirstFailure(ctx context.Context, c schemas.Copy, since time.Time) (*Failure, error) {
 	key := []any{c.Account, c.Store, c.Space, c.Item}
 	from, _ := Span{From: since}.millis(time.Time{})
-	checks, err := query[Check](ctx, db, "reading the first failure of a copy",
+	checks, err := query[Check](ctx, db, "read the first failure of a copy",
 		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts >= "+milli+" AND "+failed+" ORDER BY ts, id LIMIT 1",
 		append(key, from)...)
 	if err != nil || len(checks) == 0 {
@@ -61,7 +61,7 @@ func (db *DB) FirstFailure(ctx context.Context, c schemas.Copy, since time.Time)
 	type good struct {
 		Started time.Time `ch:"ts"`
 	}
-	passes, err := query[good](ctx, db, "reading the last pass of a copy",
+	passes, err := query[good](ctx, db, "read the last pass of a copy",
 		"SELECT ts FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts < "+milli+" AND verdict = 'pass' ORDER BY ts DESC LIMIT 1",
 		append(key, checks[0].Started.UnixMilli())...)
 	if err != nil {
@@ -122,7 +122,7 @@ func (db *DB) FailedCopies(ctx context.Context, q FailureQuery) ([]FailedCopy, e
 		Row     uint8     `ch:"as_row"`
 		Checks  uint64    `ch:"checks"`
 	}
-	rows, err := query[row](ctx, db, "listing the copies that failed",
+	rows, err := query[row](ctx, db, "list the copies that failed",
 		statement+" GROUP BY store, space, item ORDER BY space, item, store LIMIT ?", append(args, limit(q.Limit))...)
 	copies := make([]FailedCopy, len(rows))
 	for i, r := range rows {

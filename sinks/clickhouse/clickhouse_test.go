@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +18,12 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-func TestMain(m *testing.M) { clickhousetest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(killedAddr) != "" {
+		os.Exit(migrateToBeKilled())
+	}
+	clickhousetest.Main(m)
+}
 
 // start is when things begin to happen in these tests.
 var start = time.Date(2026, 3, 4, 5, 6, 7, 891_234_567, time.UTC)
@@ -77,6 +83,7 @@ func one(t testing.TB, db *clickhouse.DB, statement string, args ...any) string 
 }
 
 func TestMigrate(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
 	err := db.Check(t.Context())
 	if !errors.Is(err, clickhouse.ErrMigration) || !strings.Contains(err.Error(), "0001_audit_log") {
@@ -107,6 +114,7 @@ func TestMigrate(t *testing.T) {
 }
 
 func TestColumns(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	for table, want := range clickhouse.TableColumns() {
 		t.Run(table, func(t *testing.T) {
@@ -128,7 +136,8 @@ func TestColumns(t *testing.T) {
 }
 
 func TestTopics(t *testing.T) {
-	db := clickhousetest.Open(t)
+	t.Parallel()
+	db := open(t, clickhouse.Config{Addresses: []string{"unused.test:9000"}})
 	for role, topics := range map[schemas.Role][]schemas.Topic{
 		schemas.RoleSink:  clickhouse.NewSink(db).Topics(),
 		schemas.RoleState: clickhouse.NewState(db).Topics(),

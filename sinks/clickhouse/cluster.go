@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ClickHouse/ch-go/proto"
 	ch "github.com/ClickHouse/clickhouse-go/v2"
-
-	"github.com/millrace/millrace/streams/retry"
 )
 
 // A shape is how a cluster is laid out, as the server that is asked knows it.
@@ -21,7 +18,7 @@ type shape struct {
 
 // clusterShape asks for the layout of the cluster. One that the server does not know is an error.
 func (db *DB) clusterShape(ctx context.Context) (shape, error) {
-	rows, err := queryOn[shape](ctx, db.conn, "reading the layout of the cluster",
+	rows, err := queryOn[shape](ctx, db.conn, "read the layout of the cluster",
 		"SELECT uniqExact(shard_num) AS shards, toUInt64(max(replica_num)) AS replicas FROM system.clusters WHERE cluster = ?", db.cfg.Cluster)
 	if err != nil {
 		return shape{}, err
@@ -29,7 +26,7 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 	if len(rows) != 1 || rows[0].Shards == 0 {
 		known, err := queryOn[struct {
 			Name string `ch:"cluster"`
-		}](ctx, db.conn, "listing the clusters", "SELECT DISTINCT cluster FROM system.clusters ORDER BY cluster")
+		}](ctx, db.conn, "list the clusters", "SELECT DISTINCT cluster FROM system.clusters ORDER BY cluster")
 		names := make([]string, len(known))
 		for i, k := range known {
 			names[i] = k.Name
@@ -88,29 +85,4 @@ func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 		{Key: "insert_quorum", Value: quorum},
 		{Key: "insert_quorum_timeout", Value: "60000"},
 	}, nil
-}
-
-// ended waits until no server of the cluster runs an insert whose id begins with prefix any
-// more: one that was stopped may have sent its rows on to a shard. Servers that are away are not asked: what
-// they may still do lands twice and is made one when it is read.
-func (db *DB) ended(ctx context.Context, prefix string) error {
-	if db.cfg.Cluster == "" {
-		return nil
-	}
-	const running = "SELECT count() FROM clusterAllReplicas(?, system.processes) WHERE startsWith(initial_query_id, ?)" +
-		" SETTINGS skip_unavailable_shards = 1"
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		var n uint64
-		err := db.conn.QueryRow(ctx, running, db.cfg.Cluster, prefix).Scan(&n)
-		if hasCode(err, codeAccessDenied) {
-			db.log.Warn("may not look at what other servers run; rows may land twice and are made one when they are read", "error", err)
-			return nil
-		}
-		if err != nil || n == 0 {
-			return err
-		}
-		if err := retry.Sleep(ctx, wait); err != nil {
-			return err
-		}
-	}
 }

@@ -17,6 +17,7 @@ var update = flag.Bool("update", false, "write testdata/cluster")
 // What each migration is on a cluster stands in testdata/cluster, and the engine's own parser
 // takes every statement of it.
 func TestClusterForm(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
 	steps, err := clickhouse.ClusterForm("main", "millrace")
 	if err != nil {
@@ -63,6 +64,7 @@ func TestClusterForm(t *testing.T) {
 
 // Forms that no migration has yet, and those that a cluster cannot have.
 func TestClusterFormOf(t *testing.T) {
+	t.Parallel()
 	const table = "CREATE TABLE IF NOT EXISTS {db}.t (\n  topic String,\n  part UInt16,\n  off UInt64\n) ENGINE = MergeTree\nORDER BY off"
 	const state = "CREATE TABLE IF NOT EXISTS {db}.s (\n  account String,\n  store String,\n  space String,\n  item String\n) ENGINE = Null"
 	for name, tc := range map[string]struct {
@@ -104,6 +106,7 @@ func TestClusterFormOf(t *testing.T) {
 }
 
 func TestReadMigrations(t *testing.T) {
+	t.Parallel()
 	file := &fstest.MapFile{Data: []byte("SELECT 1")}
 	for name, tc := range map[string]struct {
 		files fstest.MapFS

@@ -16,10 +16,10 @@ import (
 
 // A ManifestCheck is how the state is compared with the logs.
 type ManifestCheck struct {
-	// Most is how many copies that differ are named before the comparison stops; default 100,000.
-	Most int
-	// Told is told how far a step is.
+	// Told is called with the progress of each step; may be nil.
 	Told func(step string, done, total int64)
+
+	most int // copies that differ are named before the comparison stops
 }
 
 // A ManifestProof is what comparing the state with one made from the logs came to.
@@ -57,8 +57,8 @@ type ColumnDifference struct {
 // it drops again, and compares it with what the state's view says. It reads both in the order of
 // copies, and holds no more than what differs.
 func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestProof, err error) {
-	if c.Most <= 0 {
-		c.Most = 100_000
+	if c.most == 0 {
+		c.most = 100_000
 	}
 	if c.Told == nil {
 		c.Told = func(string, int64, int64) {}
@@ -74,7 +74,7 @@ func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestPr
 	if err != nil {
 		return nil, err
 	}
-	total, err := db.count(ctx, "counting copies", "SELECT count() AS n FROM {db}.copy_state")
+	total, err := db.count(ctx, "count copies", "SELECT count() AS n FROM {db}.copy_state")
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestPr
 	defer cancel()
 	m := &manifestCheck{ManifestCheck: c, db: db, rebuilt: rebuilt, of: new(ManifestProof), total: total}
 	if err := m.run(ctx); err != nil {
-		return nil, translate(fmt.Errorf("comparing the state with the logs: %w", err))
+		return nil, translate(fmt.Errorf("compare the state with the logs: %w", err))
 	}
 	c.Told(compareStep, max(total, 1), max(total, 1))
 	return m.of, nil
@@ -217,7 +217,7 @@ func (m *manifestCheck) judge(ctx context.Context) error {
 			continue
 		}
 		m.of.Differ = append(m.of.Differ, CopyDifference{c.Account, c.Store, c.Space, c.Item, columns})
-		if len(m.of.Differ) >= m.Most {
+		if len(m.of.Differ) >= m.most {
 			m.of.Stopped = true
 			break
 		}
@@ -245,7 +245,7 @@ func (m *manifestCheck) values(ctx context.Context, from string) (map[schemas.Co
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[record](with, m.db, "reading the state of copies",
+	rows, err := query[record](with, m.db, "read the state of copies",
 		"SELECT account, store, space, item, arrayConcat("+stateValues()+", "+stateVersions()+") AS values FROM "+from+
 			" WHERE "+asked)
 	for _, r := range rows {
@@ -274,7 +274,7 @@ func (m *manifestCheck) logged(ctx context.Context) (map[schemas.Copy]logged, er
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[logged](with, m.db, "reading the changes of copies",
+	rows, err := query[logged](with, m.db, "read the changes of copies",
 		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
 			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log WHERE op IN ('add', 'update', 'copy', 'delete')"+
 			" AND "+asked+" GROUP BY account, store, space, item")

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -71,12 +72,13 @@ func drawTold(t *rapid.T, item string) (all []told) {
 // the statements of the rebuild say what State.Store does. What was told several times may be told
 // apart, also after a merge has taken tellings out of the log.
 func TestRebuild(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	if err := db.Exec(t.Context(), "SYSTEM STOP MERGES {db}.audit_log"); err != nil {
 		t.Fatal(err)
 	}
 	n, batches := 0, map[schemas.Topic][]*schemas.Delivery{}
-	rapid.Check(t, func(rt *rapid.T) {
+	need.Check(t, func(rt *rapid.T) {
 		n++
 		history := drawTold(rt, fmt.Sprint("item-", n))
 		for _, h := range history {
@@ -110,6 +112,7 @@ func TestRebuild(t *testing.T) {
 
 // Damage to the state, or to the logs, is named by copy and column.
 func TestManifestDamage(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	var bodies []schemas.Body
 	for i := range 40 {
@@ -178,13 +181,14 @@ func TestManifestDamage(t *testing.T) {
 			}
 		}
 	}
-	if got := checkManifest(t, db, clickhouse.ManifestCheck{Most: 2}); len(got.Differ) != 2 || !got.Stopped {
+	if got := checkManifest(t, db, clickhouse.ManifestCheck{}.Naming(2)); len(got.Differ) != 2 || !got.Stopped {
 		t.Errorf("with two to be named: %d, stopped %v", len(got.Differ), got.Stopped)
 	}
 }
 
 // Every part of every column of the state is compared.
 func TestComparedParts(t *testing.T) {
+	t.Parallel()
 	got := clickhouse.ComparedParts()
 	for column, typ := range clickhouse.TableColumns()["copy_state"] {
 		_, tuple, ok := strings.Cut(typ, "Tuple(")

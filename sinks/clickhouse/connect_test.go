@@ -123,6 +123,7 @@ func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
 
 // The embedded engine speaks no TLS, so a proxy of the test does in front of it.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	pool, certificate := certificates(t)
 	l := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{certificate}})
@@ -167,6 +168,7 @@ func TestTLS(t *testing.T) {
 
 // Addresses that are dead, or silent, cost their time once; what answered last is asked first.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	var asked atomic.Int32
 	silent := serve(t, func(c net.Conn) {
@@ -174,8 +176,8 @@ func TestFailover(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c)
 	})
 	cfg := db.Config()
-	cfg.Addresses, cfg.DialTimeout = []string{dead(t), silent, clickhousetest.Addr(t)}, 300*time.Millisecond
-	other := open(t, cfg)
+	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
+	other := open(t, cfg.DialingFor(300*time.Millisecond))
 	if err := other.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -195,6 +197,7 @@ func TestFailover(t *testing.T) {
 
 // A server that goes away in mid-work is replaced by the next address.
 func TestFailoverLater(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	first := newProxy(t, clickhousetest.Addr(t))
 	cfg := db.Config()
@@ -220,6 +223,7 @@ func TestFailoverLater(t *testing.T) {
 }
 
 func TestAllAddressesDead(t *testing.T) {
+	t.Parallel()
 	one, two := dead(t), dead(t)
 	db := open(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
@@ -234,6 +238,7 @@ func TestAllAddressesDead(t *testing.T) {
 
 // libchdb does not survive a wrong password, so a server of the test refuses the greeting here, as ClickHouse does.
 func TestRefusedGreeting(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		code proto.Error
 		want string // of an error of access; empty: it is another

@@ -1,9 +1,7 @@
 package clickhouse_test
 
 import (
-	"context"
 	"math/rand/v2"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -11,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
@@ -18,11 +17,13 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// The engine is killed again and again while records are stored; each time the records since the
+// The engine is killed while records are stored; each time the records since the
 // last success are stored again. Nothing is lost, and nothing is there twice.
 func TestEngineKilled(t *testing.T) {
-	cfg := embedded.Config{Dir: filepath.Join(t.TempDir(), "engine"), Binary: clickhousetest.Binary(t)}
-	const batches, size = 40, 500
+	t.Parallel()
+	cfg := embedded.Config{Dir: clickhousetest.Dir(t), Binary: clickhousetest.Binary(t)}
+	const size = 500
+	batches, kills := need.Amount(10, 40, 400), need.Amount(1, 6, 60)
 	all := deliver(schemas.Changes, 0, changes(batches*size)...)
 	next := 0
 	for round := 0; next < batches; round++ {
@@ -38,10 +39,12 @@ func TestEngineKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		var killer errgroup.Group
-		if round < 6 {
+		if round < kills {
 			wait := time.Duration(rand.IntN(150)) * time.Millisecond
 			killer.Go(func() error {
-				retry.Sleep(context.WithoutCancel(t.Context()), wait)
+				if err := retry.Sleep(t.Context(), wait); err != nil {
+					return err
+				}
 				return syscall.Kill(server.Pid(), syscall.SIGKILL)
 			})
 		}
@@ -62,7 +65,7 @@ func TestEngineKilled(t *testing.T) {
 		if err := killer.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		if next == batches && round >= 6 {
+		if next == batches && round >= kills {
 			want := strconv.Itoa(batches * size)
 			for _, from := range []string{"audit_log", "audit_log_v", "manifest"} {
 				if got := count(t, db, from); got != want {

@@ -21,12 +21,12 @@ type DayCount struct {
 
 // ChangesPerDay counts the changes of each day and op, in the order of days.
 func (db *DB) ChangesPerDay(ctx context.Context, q DayQuery) ([]DayCount, error) {
-	return db.perDay(ctx, q, "counting changes", "op", "audit_log_v")
+	return db.perDay(ctx, q, "count changes", "op", "audit_log_v")
 }
 
 // ChecksPerDay counts the checks of each day and verdict, in the order of days.
 func (db *DB) ChecksPerDay(ctx context.Context, q DayQuery) ([]DayCount, error) {
-	return db.perDay(ctx, q, "counting checks", "verdict", "bit_log_v")
+	return db.perDay(ctx, q, "count checks", "verdict", "bit_log_v")
 }
 
 // perDay reads the months asked for, and of those the account or the space. No counts are kept

@@ -40,13 +40,15 @@ type Config struct {
 	// InsertQuorum is how many replicas of a shard must have a row before its insert is
 	// answered: all, auto (more than half), or a number. Default: all.
 	InsertQuorum string
-	// DialTimeout bounds one attempt to connect; default 5 s.
-	DialTimeout time.Duration
-	// QueryTimeout bounds one read or insert whose context has no deadline; default 5 min.
-	QueryTimeout time.Duration
-	// Connections bounds those of reads, and those of inserts; default 8 each.
-	Connections int
+
+	dialTimeout time.Duration // bounds one attempt to connect
 }
+
+const (
+	dialTimeout  = 5 * time.Second
+	queryTimeout = 5 * time.Minute // of one read or insert whose context has no deadline
+	connections  = 8               // of reads, and as many of inserts
+)
 
 // A Login is who connects.
 type Login struct{ User, Password string }
@@ -65,11 +67,11 @@ func (c Config) String() string { return fmt.Sprintf("%s@%v/%s", c.User, c.Addre
 
 func (c Config) withDefaults() (Config, error) {
 	if len(c.Addresses) == 0 {
-		return c, errors.New("configuring ClickHouse: no address given")
+		return c, errors.New("configure ClickHouse: no address given")
 	}
 	for _, a := range c.Addresses {
 		if a == "" {
-			return c, errors.New("configuring ClickHouse: an address is empty")
+			return c, errors.New("configure ClickHouse: an address is empty")
 		}
 	}
 	if c.Database == "" {
@@ -81,14 +83,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.InsertQuorum == "" {
 		c.InsertQuorum = "all"
 	}
-	if c.DialTimeout <= 0 {
-		c.DialTimeout = 5 * time.Second
-	}
-	if c.QueryTimeout <= 0 {
-		c.QueryTimeout = 5 * time.Minute
-	}
-	if c.Connections <= 0 {
-		c.Connections = 8
+	if c.dialTimeout == 0 {
+		c.dialTimeout = dialTimeout
 	}
 	return c, nil
 }
@@ -118,16 +114,16 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	}
 	db := &DB{
 		cfg: cfg, log: log,
-		writers: make(chan *wire, cfg.Connections), slots: make(chan struct{}, cfg.Connections),
+		writers: make(chan *wire, connections), slots: make(chan struct{}, connections),
 	}
 	if db.conn, err = ch.Open(db.options(cfg.writer(), ch.Settings{"async_insert": 0})); err != nil {
-		return nil, fmt.Errorf("configuring ClickHouse: %w", err)
+		return nil, fmt.Errorf("configure ClickHouse: %w", err)
 	}
 	db.reads = db.conn
 	if cfg.Reader.User != "" {
 		// No settings: one that may only read may be allowed to change none.
 		if db.reads, err = ch.Open(db.options(cfg.Reader, ch.Settings{})); err != nil {
-			return nil, errors.Join(fmt.Errorf("configuring ClickHouse: %w", err), db.conn.Close())
+			return nil, errors.Join(fmt.Errorf("configure ClickHouse: %w", err), db.conn.Close())
 		}
 	}
 	return db, nil
@@ -141,9 +137,9 @@ func (db *DB) options(as Login, settings ch.Settings) *ch.Options {
 	return &ch.Options{
 		Addr: c.Addresses, Auth: ch.Auth{Username: as.User, Password: as.Password},
 		// Bounds what getting a connection takes, whichever addresses are dead.
-		DialTimeout:  time.Duration(len(c.Addresses)+1) * c.DialTimeout,
-		DialStrategy: db.strategy, DialContext: c.connect, ReadTimeout: c.QueryTimeout,
-		MaxOpenConns: c.Connections, MaxIdleConns: c.Connections,
+		DialTimeout:  time.Duration(len(c.Addresses)+1) * c.dialTimeout,
+		DialStrategy: db.strategy, DialContext: c.connect, ReadTimeout: queryTimeout,
+		MaxOpenConns: connections, MaxIdleConns: connections,
 		ClientInfo: ch.ClientInfo{Products: []struct{ Name, Version string }{{"millrace", "1"}}},
 		Settings:   settings,
 	}
@@ -165,10 +161,10 @@ func (db *DB) Close() error {
 	}
 }
 
-// Ping asks the server for a sign of life.
+// Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.conn.Ping(ctx); err != nil {
-		return translate(fmt.Errorf("asking ClickHouse for a sign of life: %w", err))
+		return translate(fmt.Errorf("ping ClickHouse: %w", err))
 	}
 	return nil
 }

@@ -39,10 +39,10 @@ func (db *DB) reach(ctx context.Context, try func(ctx context.Context, addr stri
 }
 
 func (db *DB) attempt(ctx context.Context, addr string, try func(ctx context.Context, addr string) error) error {
-	ctx, cancel := context.WithTimeout(ctx, db.cfg.DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, db.cfg.dialTimeout)
 	defer cancel()
 	if err := try(ctx, addr); err != nil {
-		return fmt.Errorf("connecting to ClickHouse at %s: %w", addr, cause(ctx, err))
+		return fmt.Errorf("connect to ClickHouse at %s: %w", addr, cause(ctx, err))
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (g *gentle) Close() error {
 // strategy is how the driver makes its connections: as inserts make theirs.
 func (db *DB) strategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) (r ch.DialResult, err error) {
 	one := *o
-	one.DialTimeout = db.cfg.DialTimeout
+	one.DialTimeout = db.cfg.dialTimeout
 	err = db.reach(ctx, func(ctx context.Context, addr string) (err error) {
 		r, err = dial(ctx, addr, &one)
 		return err
@@ -170,6 +170,14 @@ func (w *wire) hello(as Login) error {
 // watch makes reads and writes fail when ctx is done, until the returned function is called.
 func (w *wire) watch(ctx context.Context) (stop func()) {
 	w.conn.SetDeadline(time.Time{})
-	off := context.AfterFunc(ctx, func() { w.conn.SetDeadline(time.Unix(1, 0)) })
-	return func() { off() }
+	ended := make(chan struct{})
+	off := context.AfterFunc(ctx, func() {
+		w.conn.SetDeadline(time.Unix(1, 0))
+		close(ended)
+	})
+	return func() {
+		if !off() {
+			<-ended // or it may fail a later use of the connection
+		}
+	}
 }

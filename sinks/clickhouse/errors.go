@@ -51,7 +51,7 @@ type RowError struct {
 }
 
 func (e *RowError) Error() string {
-	return fmt.Sprintf("making a row of %s/%d@%d: field %s: %v", e.Topic, e.Partition, e.Offset, e.Field, e.Err)
+	return fmt.Sprintf("make a row of %s/%d@%d: field %s: %v", e.Topic, e.Partition, e.Offset, e.Field, e.Err)
 }
 
 // Unwrap returns the reason.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
@@ -145,4 +146,38 @@ func FedTables() map[schemas.Topic][]string {
 		}
 	}
 	return tables
+}
+
+// DialingFor returns the Config with a bound of one attempt to connect.
+func (c Config) DialingFor(d time.Duration) Config {
+	c.dialTimeout = d
+	return c
+}
+
+// Gathering returns the ReaderConfig with these bounds of a batch; 0 means the default.
+func (c ReaderConfig) Gathering(copies int, linger time.Duration) ReaderConfig {
+	c.maxBatch, c.linger = copies, linger
+	return c
+}
+
+// Naming returns the ManifestCheck that stops after so many copies that differ.
+func (c ManifestCheck) Naming(most int) ManifestCheck {
+	c.most = most
+	return c
+}
+
+type (
+	ManifestQuery = manifestQuery
+	TimelineQuery = timelineQuery
+	EventCursor   = eventCursor
+)
+
+// Manifest reads one page of EachLive.
+func (db *DB) Manifest(ctx context.Context, q ManifestQuery) ([]schemas.KnownCopy, error) {
+	return db.manifest(ctx, q)
+}
+
+// TimelinePage reads one page of Timeline.
+func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, EventCursor, error) {
+	return db.timelinePage(ctx, q)
 }

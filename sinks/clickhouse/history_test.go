@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -48,6 +46,7 @@ func words(changes []*pb.Change) (all []string) {
 
 // The lists of changes are in their order whatever the size of their pages, each change once.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	space := by("ann", "photos", "", 0)
 	space.Op = pb.Op_OP_CREATE_SPACE
@@ -70,14 +69,6 @@ func TestHistories(t *testing.T) {
 			if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 				t.Errorf("the space's history is\n%q, want\n%q", got, want)
 			}
-			got = words(pages(t, n, func(after clickhouse.ChangeCursor) ([]*pb.Change, clickhouse.ChangeCursor, error) {
-				return db.UserActions(t.Context(), clickhouse.UserQuery{Account: "acme", User: "ann", After: after, Limit: n})
-			}))
-			want = []string{"0s photos/ ann", "1m0s maps/a ann", "1m0s photos/b ann", "1m0s photos/b ann", "1m0s photos/c ann", "1h0m0s photos/b ann",
-				"1488h0m0s photos/d ann"}
-			if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
-				t.Errorf("the user's actions are\n%q, want\n%q", got, want)
-			}
 		})
 	}
 	for name, tc := range map[string]struct {
@@ -98,29 +89,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-func TestLastChange(t *testing.T) {
-	db := clickhousetest.Open(t)
-	first, second := change("a", 0), change("a", time.Hour)
-	corrected := change("a", time.Hour)
-	corrected.Origin, corrected.Version = pb.Origin_ORIGIN_FIXITY, "corrected" // of one time, corrections lose
-	corrected.Id = schemas.ChangeID(corrected)
-	both(t, db, schemas.Changes, 0, second, first, corrected)
-	for name, tc := range map[string]struct {
-		before time.Time
-		want   *pb.Change
-	}{
-		"ever":             {time.Time{}, second},
-		"before the other": {second.GetTime().AsTime().Truncate(time.Millisecond), first},
-		"before all":       {start.Truncate(time.Millisecond), nil},
-	} {
-		got, err := db.LastChange(t.Context(), copyOf(first), tc.before)
-		if err != nil || !proto.Equal(got, tc.want) {
-			t.Errorf("%s: LastChange = %v, %v, want %v", name, got, err, tc.want)
-		}
-	}
-}
-
-func TestCopiesAndStatus(t *testing.T) {
+func TestStatus(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	in := func(store, item string, d time.Duration) *pb.Change {
 		c := change(item, d)
@@ -138,16 +108,6 @@ func TestCopiesAndStatus(t *testing.T) {
 	failed.Verdict, failed.Finding, failed.Row = pb.Verdict_VERDICT_FAIL, "content-corrupt", 2
 	both(t, db, schemas.FixityResults, 0, result(in("1", "a", 0), time.Hour), result(in("1", "b", 0), 2*time.Hour), result(in("2", "b", 0), 2*time.Hour),
 		failed, result(in("2", "c", 0), 30*time.Minute)) // which passed on what was there before
-
-	copies, err := db.CopiesOf(t.Context(), "acme", "photos", "a")
-	if err != nil || len(copies) != 2 {
-		t.Fatalf("CopiesOf = %v, %v", copies, err)
-	}
-	tomb := recordOf(in("2", "a", 0))
-	tomb.State, tomb.Time, tomb.ChangeId = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetTime(), gone.GetId()
-	hour := ms(at(time.Hour))
-	compare(t, "the copy in store 1", copies[0].Record, &pb.CopyRecord{Manifest: recordOf(in("1", "a", 0)), LastPass: hour, LastAttempt: hour})
-	compare(t, "the copy in store 2", copies[1].Record, &pb.CopyRecord{Manifest: tomb})
 
 	when := func(d time.Duration) time.Time { return start.Add(d).Truncate(time.Millisecond) }
 	for name, tc := range map[string]struct {
@@ -183,6 +143,7 @@ func TestCopiesAndStatus(t *testing.T) {
 }
 
 func TestChecks(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	a, b := change("a", 0), change("b", 0)
 	fail := func(c *pb.Change, d time.Duration, finding string) *pb.FixityResult {
@@ -252,6 +213,7 @@ func TestChecks(t *testing.T) {
 }
 
 func TestPerDay(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	day := 24 * time.Hour
 	old := change("old", 0)

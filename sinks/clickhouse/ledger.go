@@ -36,7 +36,7 @@ func (m migration) checksum() string {
 
 // readLedger reads what was noted. No table is no entry.
 func (db *DB) readLedger(ctx context.Context, conn driver.Conn) (ledger, error) {
-	const what = "reading the table of migrations"
+	const what = "read the table of migrations"
 	l := ledger{columns: map[string]bool{}, entries: map[uint32]entry{}}
 	rows, err := conn.Query(ctx, db.name("SELECT * FROM {db}.schema_migrations LIMIT 0"))
 	switch {
@@ -70,7 +70,7 @@ func (db *DB) prepare(ctx context.Context, l ledger) ([]string, error) {
 		var n uint64
 		// Asked for only where it is missing: who migrates may have no right to make one.
 		if err := db.conn.QueryRow(ctx, "SELECT count() FROM system.databases WHERE name = ?", db.cfg.Database).Scan(&n); err != nil {
-			return nil, translate(fmt.Errorf("looking for the database: %w", err))
+			return nil, translate(fmt.Errorf("look for the database: %w", err))
 		}
 		on, engine := "", "ReplacingMergeTree"
 		if db.cfg.Cluster != "" {
@@ -107,7 +107,7 @@ func (db *DB) note(ctx context.Context, m migration) error {
 	err := db.exec(ctx, statement, ch.Named("version", strconv.Itoa(int(m.number))), ch.Named("name", m.name),
 		ch.Named("checksum", m.checksum()), ch.Named("cluster", db.cfg.Cluster), ch.Named("shards", strconv.Itoa(int(now.Shards))))
 	if err != nil {
-		return translate(fmt.Errorf("noting migration %s: %w", m, err))
+		return translate(fmt.Errorf("note migration %s: %w", m, err))
 	}
 	return nil
 }

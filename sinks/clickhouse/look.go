@@ -2,7 +2,6 @@ package clickhouse
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/millrace/millrace/schemas"
@@ -12,9 +11,9 @@ import (
 // EachLive calls each for every live copy of one space of one store, in the order of the bytes of
 // the item ids, until there are no more or each returns an error, which it then returns.
 func (db *DB) EachLive(ctx context.Context, of schemas.Copy, each func(schemas.KnownCopy) error) error {
-	q := ManifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, After: of.Item, Limit: 10_000}
+	q := manifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, After: of.Item, Limit: 10_000}
 	for {
-		page, err := db.Manifest(ctx, q)
+		page, err := db.manifest(ctx, q)
 		if err != nil {
 			return err
 		}
@@ -48,7 +47,7 @@ func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 
 // RoundFinal counts the distinct copies of a round whose check came to its end.
 func (db *DB) RoundFinal(ctx context.Context, round string) (int64, error) {
-	return db.count(ctx, "counting the checks of a round",
+	return db.count(ctx, "count the checks of a round",
 		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
 }
 
@@ -60,33 +59,12 @@ type CheckCount struct {
 
 // CheckCounts counts all checks ever made of an account's copies, and the bytes that they read.
 func (db *DB) CheckCounts(ctx context.Context, account string) (CheckCount, error) {
-	rows, err := query[CheckCount](ctx, db, "counting checks",
+	rows, err := query[CheckCount](ctx, db, "count checks",
 		"SELECT count() AS checks, sum(bytes_read) AS bytes FROM {db}.bit_log_v WHERE account = ?", account)
 	if err != nil || len(rows) == 0 {
 		return CheckCount{}, err
 	}
 	return rows[0], nil
-}
-
-// A ViewCount says how many rows a log's view shows, and of how many messages.
-type ViewCount struct {
-	Rows uint64 `ch:"n"`
-	IDs  uint64 `ch:"ids"`
-}
-
-// Views counts the rows of the logs whose rows are one message each. A view that shows more
-// rows than there are messages holds one twice.
-func (db *DB) Views(ctx context.Context) (map[string]ViewCount, error) {
-	views := map[string]ViewCount{}
-	for _, log := range []string{"audit_log", "duplication_log", "bit_log", "admin_log", "policy_history"} {
-		rows, err := query[ViewCount](ctx, db, "counting "+log,
-			fmt.Sprintf("SELECT count() AS n, uniqExact(id) AS ids FROM {db}.%s_v", log))
-		if err != nil {
-			return nil, err
-		}
-		views[log] = rows[0]
-	}
-	return views, nil
 }
 
 func (db *DB) count(ctx context.Context, what, statement string, args ...any) (int64, error) {

@@ -8,20 +8,20 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A ManifestQuery asks for the live copies of one space of one store.
-type ManifestQuery struct {
+// A manifestQuery asks for the live copies of one space of one store.
+type manifestQuery struct {
 	Account, Store, Space string
 	After                 string // item ids greater than this
-	Limit                 int    // default 1,000
+	Limit                 int
 }
 
-// Manifest returns live copies in the order of the bytes of their item ids, with their
+// manifest returns live copies in the order of the bytes of their item ids, with their
 // manifest and clocks; their audit record is not asked for (nil). Fewer than Limit: there are no more.
-func (db *DB) Manifest(ctx context.Context, q ManifestQuery) ([]schemas.KnownCopy, error) {
-	rows, err := query[stateRecord](ctx, db, "reading the manifest",
+func (db *DB) manifest(ctx context.Context, q manifestQuery) ([]schemas.KnownCopy, error) {
+	rows, err := query[stateRecord](ctx, db, "read the manifest",
 		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE account = ? AND store = ? AND space = ? AND item > ?"+
 			" AND content.ver > deleted.ver ORDER BY item LIMIT ?",
-		q.Account, q.Store, q.Space, q.After, limit(q.Limit))
+		q.Account, q.Store, q.Space, q.After, q.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 		Item      string `ch:"item"`
 		Effective int64  `ch:"effective"`
 	}
-	rows, err := query[due](ctx, db, "reading what is due for a check",
+	rows, err := query[due](ctx, db, "read the copies due for a check",
 		statement+" ORDER BY effective, space, item LIMIT ?"+inOrder, append(args, limit(q.Limit))...)
 	if err != nil || len(rows) == 0 {
 		return nil, q.After, err
@@ -102,7 +102,7 @@ type CopyCount struct {
 
 // CopyCounts counts the copies of each store of an account, in the order of the stores' ids.
 func (db *DB) CopyCounts(ctx context.Context, account string) ([]CopyCount, error) {
-	return query[CopyCount](ctx, db, "counting copies",
+	return query[CopyCount](ctx, db, "count copies",
 		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones, sumIf(size, live) AS bytes,"+
 			" countIf(live AND effective > 0) AS verified FROM ("+narrow+"account = ? GROUP BY account, store, space, item)"+
 			" GROUP BY store ORDER BY store"+inOrder, account)

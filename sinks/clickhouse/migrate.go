@@ -40,7 +40,7 @@ func (m migration) String() string { return fmt.Sprintf("%04d_%s", m.number, m.n
 func readMigrations(files fs.FS) ([]migration, error) {
 	names, err := fs.Glob(files, "*.sql") // sorted
 	if err != nil {
-		return nil, fmt.Errorf("listing migrations: %w", err)
+		return nil, fmt.Errorf("list migrations: %w", err)
 	}
 	var all []migration
 	for i, name := range names {
@@ -51,7 +51,7 @@ func readMigrations(files fs.FS) ([]migration, error) {
 		}
 		text, err := fs.ReadFile(files, name)
 		if err != nil {
-			return nil, fmt.Errorf("reading migration %s: %w", name, err)
+			return nil, fmt.Errorf("read migration %s: %w", name, err)
 		}
 		all = append(all, migration{uint32(n), rest, string(text)})
 	}
@@ -92,7 +92,7 @@ func (db *DB) Plan(ctx context.Context, again bool) (Plan, error) {
 		return Plan{}, db.explain(db.cfg.writer(), err)
 	}
 	if err := db.agree(ctx, all, l); err != nil {
-		return Plan{}, fmt.Errorf("migrating database %s: %w", db.cfg.Database, err)
+		return Plan{}, fmt.Errorf("migrate database %s: %w", db.cfg.Database, err)
 	}
 	var p Plan
 	if p.Prepare, err = db.prepare(ctx, l); err != nil {
@@ -135,13 +135,13 @@ func (db *DB) Migrate(ctx context.Context) (applied []string, err error) {
 func (db *DB) Apply(ctx context.Context, p Plan) (applied []string, err error) {
 	for _, statement := range p.Prepare {
 		if err := db.conn.Exec(ctx, statement); err != nil {
-			return nil, db.explain(db.cfg.writer(), fmt.Errorf("making database %s and its table of migrations: %w", db.cfg.Database, err))
+			return nil, db.explain(db.cfg.writer(), fmt.Errorf("make database %s and its table of migrations: %w", db.cfg.Database, err))
 		}
 	}
 	for _, s := range p.Steps {
 		for _, statement := range s.Statements {
 			if err := db.conn.Exec(ctx, statement); err != nil {
-				return applied, db.explain(db.cfg.writer(), fmt.Errorf("applying migration %s: %w", s.Name, err))
+				return applied, db.explain(db.cfg.writer(), fmt.Errorf("apply migration %s: %w", s.Name, err))
 			}
 		}
 		if err := db.note(ctx, s.migration); err != nil {
@@ -160,7 +160,7 @@ func quoteName(s string) string {
 // were made to be thrown away.
 func (db *DB) Drop(ctx context.Context) error {
 	if err := db.exec(ctx, "DROP DATABASE IF EXISTS {db} SYNC"); err != nil {
-		return translate(fmt.Errorf("dropping the database %s: %w", db.cfg.Database, err))
+		return translate(fmt.Errorf("drop the database %s: %w", db.cfg.Database, err))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -59,15 +60,13 @@ func orders(n int) [][]int {
 	return all
 }
 
-// Every history of up to three records, its records in every order and then once more: each ends in the
+// Every history of up to three records (two in "make test"), its records in every order and then once more: each ends in the
 // state that the model says, before and after a merge, and is counted as what it is.
 func TestStateInEveryOrder(t *testing.T) {
-	longest := 3
-	if testing.Short() {
-		longest = 2
-	}
-	for n := 1; n <= longest; n++ {
+	t.Parallel()
+	for n := 1; n <= need.Amount(2, 3, 3); n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
 			db := clickhousetest.Open(t)
 			all := arrivals(n)
 			for round := range 2 * n {

@@ -41,7 +41,7 @@ type Finding struct {
 func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, error) {
 	var r RoundResults
 	var err error
-	r.Counts, err = query[VerdictCount](ctx, db, "counting the checks of a round",
+	r.Counts, err = query[VerdictCount](ctx, db, "count the checks of a round",
 		"SELECT verdict, row, final, count() AS checks, uniqExact(account, store, space, item) AS copies FROM {db}.bit_log_v"+
 			" WHERE round = ? GROUP BY verdict, row, final ORDER BY verdict, row, final", round)
 	if err != nil {
@@ -60,7 +60,7 @@ func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, err
 		First   time.Time `ch:"first"`
 		Last    time.Time `ch:"last"`
 	}
-	rows, err := query[found](ctx, db, "listing the findings of a round",
+	rows, err := query[found](ctx, db, "list the findings of a round",
 		"SELECT account, store, space, item, verdict, finding, row, final, count() AS checks, min(ts) AS first, max(ts) AS last"+
 			" FROM {db}.bit_log_v WHERE round = ? AND verdict NOT IN ('pass', 'skipped')"+
 			" GROUP BY account, store, space, item, verdict, finding, row, final"+
@@ -85,7 +85,7 @@ func (db *DB) CopyDelays(ctx context.Context, account string) (Delays, error) {
 		Median float64 `ch:"median"`
 		P99    float64 `ch:"p99"`
 	}
-	rows, err := query[delays](ctx, db, "reading how long copies took",
+	rows, err := query[delays](ctx, db, "read how long copies took",
 		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(change_time)) AS delay"+
 			" SELECT count() AS copies, toFloat64(ifNotFinite(quantileExact(0.5)(delay), 0)) AS median,"+
 			" toFloat64(ifNotFinite(quantileExact(0.99)(delay), 0)) AS p99 FROM {db}.duplication_log_v"+
@@ -143,7 +143,7 @@ func (db *DB) readIncidents(ctx context.Context, having, where string, args ...a
 	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row, expected, found," +
 		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
 		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`"
-	rows, err := query[incidentRecord](ctx, db, "reading incidents",
+	rows, err := query[incidentRecord](ctx, db, "read incidents",
 		"SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
 			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+having+" ORDER BY ts, id", args...)
 	if err != nil {
@@ -170,7 +170,7 @@ func (r *incidentRecord) incident() (*pb.Incident, error) {
 	}
 	n := len(r.Times)
 	if len(r.Actions) != n || len(r.Refs) != n || len(r.By) != n || len(r.Details) != n {
-		return nil, fmt.Errorf("reading incident %s: its steps are of unequal number", r.ID)
+		return nil, fmt.Errorf("read incident %s: its steps are of unequal number", r.ID)
 	}
 	for k, t := range r.Times {
 		i.Steps = append(i.Steps, &pb.IncidentStep{
@@ -199,7 +199,7 @@ type Check struct {
 
 // ResultsOf returns every check of a copy, oldest first.
 func (db *DB) ResultsOf(ctx context.Context, c schemas.Copy) ([]Check, error) {
-	return query[Check](ctx, db, "reading the checks of a copy",
+	return query[Check](ctx, db, "read the checks of a copy",
 		"SELECT id, task, round, ts, finished, reason, verdict, row, finding, final, level, recheck, detail FROM {db}.bit_log_v"+
 			" WHERE account = ? AND store = ? AND space = ? AND item = ? ORDER BY ts, off", c.Account, c.Store, c.Space, c.Item)
 }

@@ -72,7 +72,7 @@ func monthMark(year, month int) uint16 { return uint16((year*12+month)&0xfff) * 
 func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
 	e := tally.Entry{At: tally.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}}
 	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
-		return fmt.Errorf("proving %s/%d@%d: the place is out of range", p.topic, d.Partition, d.Offset)
+		return fmt.Errorf("prove %s/%d@%d: the place is out of range", p.topic, d.Partition, d.Offset)
 	}
 	if entry, ok := schemas.Lookup(p.topic); ok && entry.Cleanup == schemas.Compact {
 		p.held.Add(e.At)
@@ -94,7 +94,7 @@ func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
 		}
 		t.records++
 		if err := t.book.Add(tally.Topic, e); err != nil {
-			return fmt.Errorf("noting what %s holds: %w", p.topic, err)
+			return fmt.Errorf("note what %s holds: %w", p.topic, err)
 		}
 	}
 	return nil

@@ -124,7 +124,7 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 		}
 		step := "read " + t.table
 		if counted[i], err = t.rows(ctx, p, func(done int64) { r.Told(step, min(done, total-1), total) }); err != nil {
-			return nil, translate(fmt.Errorf("reading the view of %s: %w", t.table, err))
+			return nil, translate(fmt.Errorf("read the view of %s: %w", t.table, err))
 		}
 		r.Told(step, total, total)
 	}
@@ -133,7 +133,7 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 		return nil, err
 	}
 	if now.Incarnation != r.Noted.Incarnation {
-		return nil, fmt.Errorf("proving %s: %w", p.topic, ErrAnew)
+		return nil, fmt.Errorf("prove %s: %w", p.topic, ErrAnew)
 	}
 	var proofs []*TableProof
 	for i, t := range p.tables {
@@ -142,7 +142,7 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 		step := "compare " + t.table
 		err := t.book.Each(ctx, j.message, func(part, parts int) { r.Told(step, int64(part), int64(parts)) })
 		if err != nil {
-			return nil, fmt.Errorf("comparing %s with %s: %w", p.topic, t.table, err)
+			return nil, fmt.Errorf("compare %s with %s: %w", p.topic, t.table, err)
 		}
 		proofs = append(proofs, j.result())
 	}

@@ -93,6 +93,7 @@ func inWords(p *clickhouse.TableProof) string {
 }
 
 func TestProof(t *testing.T) {
+	t.Parallel()
 	batch := deliver(schemas.Changes, 0, changes(100)...)
 	twice := append(slices.Clone(batch[:20]), deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
 	other := deliver(schemas.Changes, 50, change("other", 0))
@@ -225,6 +226,7 @@ func TestProof(t *testing.T) {
 
 // A finding names the messages, so that they can be looked up in either place.
 func TestProofExamples(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	batch := deliver(schemas.Changes, 0, changes(30)...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch[:10]); err != nil {
@@ -250,6 +252,7 @@ func TestProofExamples(t *testing.T) {
 }
 
 func TestProofOfTopicMadeAnew(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	if _, err := prove(t, db, schemas.Changes, kept{anew: true}); !errors.Is(err, clickhouse.ErrAnew) {
 		t.Errorf("got %v, want %v", err, clickhouse.ErrAnew)
@@ -261,6 +264,7 @@ func TestProofOfTopicMadeAnew(t *testing.T) {
 
 // Incidents have one id for many records, and the older ones are compacted away.
 func TestProofOfIncidents(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	incident := func(id string, step int32) *pb.Incident {
 		return &pb.Incident{Id: id, Account: "acme", Store: "1", Space: "s", Item: id, Kind: "lost", State: pb.IncidentState_INCIDENT_STATE_OPEN,
@@ -294,6 +298,7 @@ func TestProofOfIncidents(t *testing.T) {
 
 // A dead letter is a row of its own and, where it was a command, the end of that command.
 func TestProofOfDeadLetters(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	command := &pb.DuplicationCommand{Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1", DestinationStore: "2",
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE}
@@ -338,6 +343,7 @@ func TestProofOfDeadLetters(t *testing.T) {
 
 // Every table that a topic feeds is compared with it.
 func TestClaims(t *testing.T) {
+	t.Parallel()
 	got, want := clickhouse.ClaimedTables(), clickhouse.FedTables()
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("compared are %v, want %v", got, want)

@@ -21,9 +21,10 @@ type Watermark interface {
 
 // ReaderConfig is how a Reader works. Zero fields take their defaults.
 type ReaderConfig struct {
-	Wait     time.Duration // for the watermark; default 30 s
-	MaxBatch int           // copies a query; default 1,000
-	Linger   time.Duration // how long the first caller waits for others; default 20 ms
+	Wait time.Duration // for the watermark; default 30 s
+
+	maxBatch int           // copies a query
+	linger   time.Duration // how long the first caller waits for others
 }
 
 // A Reader tells what is on record of copies: no less than everything that was in
@@ -50,11 +51,11 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 	if cfg.Wait <= 0 {
 		cfg.Wait = 30 * time.Second
 	}
-	if cfg.MaxBatch <= 0 {
-		cfg.MaxBatch = 1000
+	if cfg.maxBatch == 0 {
+		cfg.maxBatch = 1000
 	}
-	if cfg.Linger <= 0 {
-		cfg.Linger = 20 * time.Millisecond
+	if cfg.linger == 0 {
+		cfg.linger = 20 * time.Millisecond
 	}
 	return &Reader{db: db, mark: mark, cfg: cfg, asks: make(chan *ask)}
 }
@@ -95,9 +96,9 @@ func (r *Reader) Run(ctx context.Context) error {
 // gather returns the asks that come within the linger, or make a full batch.
 func (r *Reader) gather(ctx context.Context, first *ask) []*ask {
 	batch, n := []*ask{first}, len(first.copies)
-	t := time.NewTimer(r.cfg.Linger)
+	t := time.NewTimer(r.cfg.linger)
 	defer t.Stop()
-	for n < r.cfg.MaxBatch {
+	for n < r.cfg.maxBatch {
 		select {
 		case a := <-r.asks:
 			batch = append(batch, a)
@@ -135,7 +136,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		if wait.Err() != nil {
 			err = context.Cause(wait)
 		}
-		return nil, retry.Unavailable(fmt.Errorf("reading manifest and audit log afresh: %w", err))
+		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log afresh: %w", err))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	var copies []schemas.Copy
@@ -150,7 +151,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	ctx, cancelRead := context.WithTimeout(ctx, r.cfg.Wait)
 	defer cancelRead()
 	for len(copies) > 0 {
-		n := min(len(copies), r.cfg.MaxBatch)
+		n := min(len(copies), r.cfg.maxBatch)
 		if err := r.db.records(ctx, copies[:n], known); err != nil {
 			return nil, retry.Unavailable(err)
 		}

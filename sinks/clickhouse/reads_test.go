@@ -55,7 +55,7 @@ func reader(t testing.TB, db *clickhouse.DB, mark markFunc, cfg clickhouse.Reade
 
 func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 	t.Helper()
-	got, err := reader(t, db, reached, clickhouse.ReaderConfig{Linger: time.Millisecond}).Fresh(t.Context(), []schemas.Copy{c})
+	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), []schemas.Copy{c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +96,7 @@ func result(c *pb.Change, d time.Duration) *pb.FixityResult {
 }
 
 func TestFresh(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	full := change("full", 0)
 	full.Properties, full.Etag, full.SourceTime, full.SourceVersion = map[string]string{"colour": "blue"}, "e", at(-time.Hour), "sv"
@@ -117,7 +118,7 @@ func TestFresh(t *testing.T) {
 		"checked": {Manifest: none(), Audit: none(), LastAttempt: hour},
 		"nowhere": {Manifest: none(), Audit: none()},
 	}
-	r := reader(t, db, reached, clickhouse.ReaderConfig{MaxBatch: 2})
+	r := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(2, 0))
 	var copies []schemas.Copy
 	var items []string
 	for item := range want {
@@ -137,6 +138,7 @@ func TestFresh(t *testing.T) {
 
 // An answer is never older than what was in Kafka when it was asked for.
 func TestFreshWaits(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	c := change("a", 0)
 	asked, landed := make(chan struct{}), make(chan struct{})
@@ -161,6 +163,7 @@ func TestFreshWaits(t *testing.T) {
 }
 
 func TestFreshIsUnknown(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	for name, mark := range map[string]markFunc{
 		"the watermark fails":      func(context.Context) error { return errors.New("no broker") },
@@ -185,14 +188,16 @@ func TestFreshIsUnknown(t *testing.T) {
 
 // Callers who ask at one time are answered after one look at the watermark.
 func TestFreshGathers(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
-	both(t, db, schemas.Changes, 0, changes(50)...)
+	all := changes(50)
+	both(t, db, schemas.Changes, 0, all...)
 	var waits atomic.Int32
-	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{Linger: 300 * time.Millisecond})
+	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{}.Gathering(0, 300*time.Millisecond))
 	var ready sync.WaitGroup
+	ready.Add(len(all)) // before the first waits
 	var g errgroup.Group
-	for _, b := range changes(50) {
-		ready.Add(1)
+	for _, b := range all {
 		g.Go(func() error {
 			ready.Done()
 			ready.Wait()
@@ -213,6 +218,7 @@ func TestFreshGathers(t *testing.T) {
 }
 
 func TestManifest(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	items := []string{"a", "a/b", "b", "é", "\U0001F600", "~"}
 	var all []schemas.Body
@@ -252,6 +258,7 @@ func TestManifest(t *testing.T) {
 }
 
 func TestFixityDue(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	item := func(name string) *pb.Change { return change(name, 0) }
 	rewritten := change("rewritten", 10*time.Hour)
@@ -304,6 +311,7 @@ func TestFixityDue(t *testing.T) {
 }
 
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	c := change("a", 0)
 	fail := result(c, 2*time.Hour)

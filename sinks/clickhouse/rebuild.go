@@ -69,16 +69,16 @@ func (db *DB) rebuild(ctx context.Context, told func(step string, done, total in
 	table = rebuiltPrefix + schemas.NewID()
 	clean := context.WithoutCancel(ctx)
 	drop = func() error {
-		ctx, cancel := context.WithTimeout(clean, db.cfg.QueryTimeout)
+		ctx, cancel := context.WithTimeout(clean, queryTimeout)
 		defer cancel()
 		if err := db.exec(ctx, "DROP TABLE IF EXISTS {db}."+table+" SYNC"); err != nil {
-			return translate(fmt.Errorf("dropping the rebuilt state %s: %w", table, err))
+			return translate(fmt.Errorf("drop the rebuilt state %s: %w", table, err))
 		}
 		return nil
 	}
 	if err := db.exec(ctx, "CREATE TABLE {db}."+table+" AS {db}.copy_state ENGINE = AggregatingMergeTree"+
 		" ORDER BY (account, store, space, item)"); err != nil {
-		return "", drop, translate(fmt.Errorf("making a table for the rebuilt state: %w", err))
+		return "", drop, translate(fmt.Errorf("make a table for the rebuilt state: %w", err))
 	}
 	for _, r := range rebuilds() {
 		total, err := db.count(ctx, "counting "+r.log, "SELECT count() AS n FROM {db}."+r.log)
@@ -93,7 +93,7 @@ func (db *DB) rebuild(ctx context.Context, told func(step string, done, total in
 		}))
 		if err := db.exec(watched, "INSERT INTO {db}."+table+" (account, store, space, item, "+r.columns+") SELECT account, store, space, item, "+
 			r.selects+" FROM {db}."+r.log+" WHERE "+r.where); err != nil {
-			return "", drop, translate(fmt.Errorf("rebuilding the state from %s: %w", r.log, err))
+			return "", drop, translate(fmt.Errorf("rebuild the state from %s: %w", r.log, err))
 		}
 		told(step, total, total)
 	}
@@ -105,14 +105,14 @@ func (db *DB) dropLeftovers(ctx context.Context) error {
 	type table struct {
 		Name string `ch:"name"`
 	}
-	old, err := query[table](ctx, db, "looking for rebuilt states that were left", "SELECT name FROM system.tables WHERE database = ?"+
+	old, err := query[table](ctx, db, "look for rebuilt states that were left", "SELECT name FROM system.tables WHERE database = ?"+
 		" AND startsWith(name, ?) AND metadata_modification_time < now() - INTERVAL 2 DAY", db.cfg.Database, rebuiltPrefix)
 	if err != nil {
 		return err
 	}
 	for _, t := range old {
 		if err := db.exec(ctx, "DROP TABLE IF EXISTS {db}."+quoteName(t.Name)+" SYNC"); err != nil {
-			return translate(fmt.Errorf("dropping a rebuilt state that was left: %w", err))
+			return translate(fmt.Errorf("drop a rebuilt state that was left: %w", err))
 		}
 	}
 	return nil

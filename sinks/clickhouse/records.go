@@ -24,7 +24,7 @@ func (db *DB) records(ctx context.Context, copies []schemas.Copy, known map[sche
 	if err != nil {
 		return err
 	}
-	states, err := query[stateRecord](with, db, "reading the manifest",
+	states, err := query[stateRecord](with, db, "read the manifest",
 		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE "+asked)
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (db *DB) records(ctx context.Context, copies []schemas.Copy, known map[sche
 	for _, s := range states {
 		r := known[s.copy()]
 		if r == nil {
-			return fmt.Errorf("reading the manifest: it tells of %s, which was not asked for", s.copy())
+			return fmt.Errorf("read the manifest: it tells of %s, which was not asked for", s.copy())
 		}
 		s.fill(r)
 	}
@@ -51,11 +51,11 @@ func withCopies(ctx context.Context, copies []schemas.Copy) (context.Context, er
 	t, err := ext.NewTable("copies", ext.Column("account", "String"), ext.Column("store", "String"),
 		ext.Column("space", "String"), ext.Column("item", "String"))
 	if err != nil {
-		return nil, fmt.Errorf("making a table of copies: %w", err)
+		return nil, fmt.Errorf("make a table of copies: %w", err)
 	}
 	for _, c := range copies {
 		if err := t.Append(c.Account, c.Store, c.Space, c.Item); err != nil {
-			return nil, fmt.Errorf("making a table of copies: %w", err)
+			return nil, fmt.Errorf("make a table of copies: %w", err)
 		}
 	}
 	return ch.Context(ctx, ch.WithExternalTable(t)), nil
@@ -243,7 +243,7 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[auditRecord](ctx, db, "reading the audit log", newestChanges)
+	rows, err := query[auditRecord](ctx, db, "read the audit log", newestChanges)
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ const (
 
 // Every field of every message comes back as it was.
 func TestRows(t *testing.T) {
+	t.Parallel()
 	when, later := timestamppb.New(time.Date(1999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)), at(0)
 	long := "é\x01\n'\"\\\t`\U0001F600"
 	object := &pb.Identity{Version: "v1", Etag: "e", Modified: when, Size: 1 << 40}
@@ -146,6 +147,7 @@ func TestRows(t *testing.T) {
 }
 
 func TestDeadLetters(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	command := &pb.DuplicationCommand{
 		Id: id2, Account: "acme", Space: "s", Item: "i", SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -138,7 +139,7 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 	tell(db.RoundResults(t.Context(), "round-1"))
 	tell(db.RoundFinal(t.Context(), "round-1"))
 	tell(db.CheckCounts(t.Context(), "acme"))
-	tell(db.Views(t.Context()))
+	tell(clickhousetest.Views(t.Context(), db.Config().Addresses[0], db.Config().Database))
 	var copies []schemas.Copy
 	for part := range 6 {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/07", part)})
@@ -148,6 +149,8 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 }
 
 func TestCluster(t *testing.T) {
+	need.Integration(t) // it starts two engines
+	t.Parallel()
 	p := newPair(t)
 	all := histories()
 	store(t, p.cluster[0], all)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/ClickHouse/ch-go/proto"
 
@@ -17,10 +16,9 @@ import (
 // A Sink stores the log topics in their tables: each record in each table that its
 // topic feeds, once in the views however often it is stored.
 //
-// A record's row carries its place in Kafka. Where it is not certain that nothing of a batch has
+// A record's row carries its place in Kafka. If it is not certain that nothing of a batch has
 // landed (a partition's first batch, a batch out of line, any error before, some of the batch
-// before had landed), what still runs of it is stopped, the table is asked what it has, and
-// only the rest is inserted.
+// before had landed), the Sink reads from the table which rows it has and inserts only the rest.
 // Store may be called for several partitions at once, not twice for one.
 type Sink struct {
 	db    *DB
@@ -75,7 +73,7 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	first, last := batch[0].Offset, batch[len(batch)-1].Offset
 	feeds := s.feeds[topic]
 	if feeds == nil {
-		return retry.Permanent(fmt.Errorf("storing records of %s: no table is fed by the topic", topic))
+		return retry.Permanent(fmt.Errorf("store records of %s: no table is fed by the topic", topic))
 	}
 	var chunks []chunk
 	for _, f := range feeds {
@@ -95,7 +93,7 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	for i := range chunks {
 		isNew, err := s.insert(ctx, &chunks[i], from, certain)
 		if err != nil {
-			return translate(fmt.Errorf("storing %s/%d@%d-%d in %s: %w", from.topic, from.partition, first, last, chunks[i].table, err))
+			return translate(fmt.Errorf("store %s/%d@%d-%d in %s: %w", from.topic, from.partition, first, last, chunks[i].table, err))
 		}
 		allNew = allNew && isNew
 	}
@@ -143,9 +141,9 @@ func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) 
 		}
 	}
 	c.only = nil // the block says it all, and takes less than the messages, which nobody else holds here
-	a, b := c.rows[0].off, c.rows[len(c.rows)-1].off+1
+	first, end := int64(c.rows[0].off), int64(c.rows[len(c.rows)-1].off)+1
 	return isNew, s.db.write(ctx, insertion{
-		id:      fmt.Sprintf("%s%d-%d", s.db.queryPrefix(c.table, from.topic, from.partition), a, b),
+		id:      s.db.queryID(c.table, from.place, first, end),
 		into:    s.db.name(c.into),
 		columns: block,
 		// Rows that are equal stay two: the view makes them one, and what has landed can be told.
@@ -155,9 +153,6 @@ func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) 
 
 // missing asks the table which rows of a chunk have not landed.
 func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bool, n int, err error) {
-	if err := s.db.kill(ctx, s.db.queryPrefix(c.table, from.topic, from.partition)); err != nil {
-		return nil, 0, err
-	}
 	there, err := s.db.landed(ctx, c, from)
 	if err != nil {
 		return nil, 0, err
@@ -178,12 +173,10 @@ func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bo
 	return missing, n, nil
 }
 
-// queryPrefix begins the ids of the inserts of one partition into one table.
-func (db *DB) queryPrefix(table string, topic schemas.Topic, partition int32) string {
-	if db.cfg.Database != "millrace" { // two databases of one server keep apart
-		table = db.cfg.Database + "." + table
-	}
-	return fmt.Sprintf("millrace/%s/%s/%d/", table, topic, partition)
+// queryID returns the id of one attempt to insert the rows [first, end) of a partition. It is unique, because an
+// earlier attempt may still run: it does no harm, since its rows have the same ids, of which the views show one.
+func (db *DB) queryID(table string, of place, first, end int64) string {
+	return fmt.Sprintf("millrace/%s.%s/%s/%d/%d-%d/%s", db.cfg.Database, table, of.topic, of.partition, first, end, schemas.NewID())
 }
 
 // insertSettings switch off what could take a row for one that it has seen. They
@@ -193,28 +186,7 @@ func insertSettings() []proto.Setting {
 		{Key: "async_insert", Value: "0"},
 		{Key: "deduplicate_insert", Value: "disable"},
 		{Key: "insert_deduplicate", Value: "0"},
-		// The rows follow at once: who sends none for so long is gone, and its insert must end.
-		{Key: "receive_timeout", Value: "30"},
 	}
-}
-
-// killWait is longer than the server waits for the rows of an insert whose client is gone.
-const killWait = 45 * time.Second
-
-// kill ends the inserts whose ids begin with prefix and waits for their end. Where that
-// is not allowed it is not needed either: the view makes one of what lands twice.
-func (db *DB) kill(ctx context.Context, prefix string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, killWait, errors.New("an insert that must end before it is repeated is still running"))
-	defer cancel()
-	err := db.conn.Exec(ctx, "KILL QUERY WHERE startsWith(query_id, ?) SYNC FORMAT Null", prefix)
-	if hasCode(err, codeAccessDenied) {
-		db.log.Warn("may not kill queries; rows may land twice and are made one when they are read", "error", err)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return db.ended(ctx, prefix)
 }
 
 // landed returns the ids that the table has at the offsets of a chunk.
@@ -235,7 +207,7 @@ func (db *DB) landed(ctx context.Context, c *chunk, from origin) (map[uint64]map
 		}
 		var id [16]byte
 		if copy(id[:], raw) != len(id) {
-			return nil, errors.New("reading what has landed: an id has not 16 bytes")
+			return nil, errors.New("read landed rows: an id has not 16 bytes")
 		}
 		if there[off] == nil {
 			there[off] = map[[16]byte]bool{}

@@ -1,6 +1,8 @@
 package clickhouse_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -22,6 +25,7 @@ const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' '
 
 // Replays of all batches, cut anew and in any order, change no view.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	all := changes(500)
 	batch := deliver(schemas.Changes, 100, all...)
@@ -52,6 +56,7 @@ func TestReplay(t *testing.T) {
 
 // Rows that were removed come back when their records are read again, the others stay as they are.
 func TestReplayFillsHoles(t *testing.T) {
+	t.Parallel()
 	all := changes(300)
 	for i, b := range all[:50] { // of the month before
 		c := b.(*pb.Change)
@@ -66,6 +71,7 @@ func TestReplayFillsHoles(t *testing.T) {
 		"the other month": "DROP PARTITION " + start.Format("200601"),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := clickhousetest.Open(t)
 			if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 				t.Fatal(err)
@@ -95,11 +101,13 @@ func TestReplayFillsHoles(t *testing.T) {
 
 // A message that was published twice is one row in the view, and the one that says more stays.
 func TestPublishedTwice(t *testing.T) {
+	t.Parallel()
 	rich := change("a", 0)
 	poor := change("a", 0)
 	poor.Digests, poor.Provenance = map[string]string{"md5": rich.Digests["md5"]}, pb.Provenance_PROVENANCE_CLAIMED
 	for name, order := range map[string][]schemas.Body{"richer first": {rich, poor}, "richer last": {poor, rich}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := clickhousetest.Open(t)
 			s := clickhouse.NewSink(db)
 			for i, b := range order {
@@ -119,6 +127,7 @@ func TestPublishedTwice(t *testing.T) {
 }
 
 func TestReusedOffsetIsInserted(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	for _, item := range []string{"a", "b"} {
 		if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 5, change(item, 0))); err != nil {
@@ -131,6 +140,7 @@ func TestReusedOffsetIsInserted(t *testing.T) {
 }
 
 func TestFifteenYearsInOneBatch(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	var all []schemas.Body
 	for month := range 180 {
@@ -149,6 +159,7 @@ func TestFifteenYearsInOneBatch(t *testing.T) {
 }
 
 func TestRowError(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	tests := map[string]struct {
 		break_ func(*pb.Change)
@@ -185,11 +196,17 @@ func TestRowError(t *testing.T) {
 type proxy struct {
 	addr string
 	// mode is what happens to inserts: they pass, are cut before the server sees
-	// the rows, or after the server has answered and before the answer is seen.
+	// the rows, or after the server has answered and before the answer is seen, or their rows
+	// are held back until release is closed.
 	mode atomic.Int32
 	sent atomic.Int64 // bytes to the server since then
 	l    net.Listener
 	gone chan struct{} // closed when it goes away
+
+	// Of the one insert that is held back.
+	release chan struct{} // closed by the test
+	held    chan struct{} // closed when all of its rows are here
+	landed  chan struct{} // closed when the server has answered
 }
 
 // close makes the proxy go away, with its connections.
@@ -207,6 +224,7 @@ const (
 	passing = iota
 	failedNotPersisted
 	failedButPersisted
+	heldBack
 )
 
 func newProxy(t *testing.T, server string) *proxy {
@@ -215,7 +233,8 @@ func newProxy(t *testing.T, server string) *proxy {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	p := &proxy{addr: l.Addr().String(), l: l, gone: make(chan struct{})}
+	p := &proxy{addr: l.Addr().String(), l: l, gone: make(chan struct{}),
+		release: make(chan struct{}), held: make(chan struct{}), landed: make(chan struct{})}
 	go func() {
 		for {
 			client, err := l.Accept()
@@ -254,11 +273,14 @@ func (p *proxy) serve(client net.Conn, server string) {
 			if err != nil {
 				return
 			}
-			if p.mode.Load() == failedButPersisted && p.sent.Load() > rows {
-				if buf[n-1] == endOfStream {
-					return
+			if mode := p.mode.Load(); mode >= failedButPersisted && p.sent.Load() > rows {
+				if buf[n-1] != endOfStream {
+					continue
 				}
-				continue
+				if mode == heldBack {
+					close(p.landed)
+				}
+				return
 			}
 			if _, err := client.Write(buf[:n]); err != nil {
 				return
@@ -266,21 +288,88 @@ func (p *proxy) serve(client net.Conn, server string) {
 		}
 	}()
 	buf := make([]byte, 1<<20)
+	var held []byte
 	for {
 		n, err := client.Read(buf)
 		if err != nil || p.mode.Load() == failedNotPersisted && p.sent.Load()+int64(n) > rows {
 			return
 		}
 		p.sent.Add(int64(n))
+		if p.mode.Load() == heldBack && p.sent.Load() > rows {
+			if held = append(held, buf[:n]...); !bytes.HasSuffix(held, noMoreRows) {
+				continue
+			}
+			close(p.held)
+			<-p.release
+			_, _ = up.Write(held) // if it fails, nothing lands, which the test sees
+			<-p.landed
+			return
+		}
 		if _, err := up.Write(buf[:n]); err != nil {
 			return
 		}
 	}
 }
 
+// noMoreRows is the empty block that ends an insert.
+var noMoreRows = []byte{2, 0, 1, 0, 2, 255, 255, 255, 255, 0, 0, 0}
+
+// An attempt that lands after it was repeated elsewhere, such as that of a process that lost its partition, leaves
+// rows in the table and changes no view.
+func TestLateAttempt(t *testing.T) {
+	t.Parallel()
+	direct := clickhousetest.Open(t)
+	p := newProxy(t, clickhousetest.Addr(t))
+	cfg := direct.Config()
+	cfg.Addresses = []string{p.addr}
+	late := open(t, cfg)
+	batch := deliver(schemas.Changes, 0, changes(600)...)
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	p.fail(heldBack)
+	var g errgroup.Group
+	g.Go(func() error { return clickhouse.NewSink(late).Store(ctx, batch) })
+	wait := func(what string, c <-chan struct{}) {
+		t.Helper()
+		select {
+		case <-c:
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+	wait("the first attempt sends its rows", p.held)
+	giveUp()
+	if err := g.Wait(); err == nil {
+		t.Fatal("the first attempt succeeded although the server has not seen its rows")
+	}
+	s := clickhouse.NewSink(direct)
+	for _, part := range [][]*schemas.Delivery{batch[:200], batch[200:]} {
+		if err := s.Store(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := one(t, direct, auditView)
+	close(p.release)
+	wait("the first attempt lands", p.landed)
+	if got := count(t, direct, "audit_log"); got != "1200" {
+		t.Errorf("the table has %s rows, want 1200: those of both attempts", got)
+	}
+	if got := one(t, direct, auditView); got != want || !strings.HasSuffix(got, " 600") {
+		t.Errorf("the view is %s, was %s", got, want)
+	}
+	if err := clickhouse.NewSink(direct).Store(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if got := count(t, direct, "audit_log"); got != "1200" {
+		t.Errorf("after a replay the table has %s rows, want 1200", got)
+	}
+}
+
 func TestStoreFails(t *testing.T) {
+	t.Parallel()
 	for name, mode := range map[string]int32{"not persisted": failedNotPersisted, "but persisted": failedButPersisted} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			direct := clickhousetest.Open(t)
 			p := newProxy(t, clickhousetest.Addr(t))
 			cfg := direct.Config()
@@ -315,6 +404,7 @@ func TestStoreFails(t *testing.T) {
 }
 
 func TestStoreWithoutServer(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package clickhouse
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -17,14 +16,11 @@ type State struct {
 	db      *DB
 	columns []column[stateRow]
 	spare   spares[[]appender[stateRow]]
-
-	mu      sync.Mutex
-	doubted map[place]bool // guarded by mu; partitions whose last insert may still run
 }
 
 // NewState returns a State on db.
 func NewState(db *DB) *State {
-	return &State{db: db, columns: stateColumns(), doubted: map[place]bool{}}
+	return &State{db: db, columns: stateColumns()}
 }
 
 // Topics returns the topics that make the state.
@@ -52,48 +48,18 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 		return err
 	}
 	defer release()
-	prefix := s.db.queryPrefix("copy_state", at.topic, at.partition)
-	err = s.settle(ctx, at, prefix)
-	if err == nil {
-		err = s.db.write(ctx, insertion{
-			id:   fmt.Sprintf("%s%d-%d", prefix, first, last+1),
-			into: s.db.name(stateInto(s.columns)), columns: block, settings: insertSettings(),
-		})
-	}
+	err = s.db.write(ctx, insertion{
+		id:   s.db.queryID("copy_state", at, first, last+1),
+		into: s.db.name(stateInto(s.columns)), columns: block, settings: insertSettings(),
+	})
 	if err != nil {
-		s.doubt(at, true)
-		return translate(fmt.Errorf("storing the state of %s/%d@%d-%d: %w", at.topic, at.partition, first, last, err))
+		return translate(fmt.Errorf("store the state of %s/%d@%d-%d: %w", at.topic, at.partition, first, last, err))
 	}
 	return nil
 }
 
-// Forget says that a partition has moved away.
-func (s *State) Forget(topic schemas.Topic, partition int32) { s.doubt(place{topic, partition}, false) }
-
-func (s *State) doubt(at place, doubted bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if doubted {
-		s.doubted[at] = true
-	} else {
-		delete(s.doubted, at)
-	}
-}
-
-// settle ends what may still run of a partition: an id cannot run twice.
-func (s *State) settle(ctx context.Context, at place, prefix string) error {
-	s.mu.Lock()
-	doubted := s.doubted[at]
-	s.mu.Unlock()
-	if !doubted {
-		return nil
-	}
-	if err := s.db.kill(ctx, prefix); err != nil {
-		return err
-	}
-	s.doubt(at, false)
-	return nil
-}
+// Forget does nothing: a State remembers nothing of a partition.
+func (s *State) Forget(schemas.Topic, int32) {}
 
 // A stateRow is what one record says of one copy; groups that it says nothing of are nil.
 type stateRow struct {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -212,10 +213,11 @@ func later(t1 *timestamppb.Timestamp, rank1 int, off1 int64, t2 *timestamppb.Tim
 
 // Every order and repetition of a history ends in one state, which is the model's.
 func TestStateInAnyOrder(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	n := 0
 	histories := map[string][]told{}
-	rapid.Check(t, func(rt *rapid.T) {
+	need.Check(t, func(rt *rapid.T) {
 		// Rapid repeats histories; each has an item of its own.
 		n++
 		item := fmt.Sprint("item-", n)
@@ -261,6 +263,7 @@ func TestStateInAnyOrder(t *testing.T) {
 }
 
 func TestStateOfSpaces(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	gone := change("", time.Hour)
 	gone.Op = pb.Op_OP_DELETE_SPACE
@@ -275,6 +278,7 @@ func TestStateOfSpaces(t *testing.T) {
 
 // The view for people says what the program reads.
 func TestManifestView(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	c := change("a", 0)
 	c.Properties = map[string]string{"k": "v"}

@@ -3,23 +3,7 @@ package clickhouse
 import (
 	"context"
 	"time"
-
-	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
-
-// CopiesOf returns the copies of an item in every store that ever had it, tombstones too, in the
-// order of the stores' ids, with their manifest and clocks; their audit record is not asked for (nil).
-func (db *DB) CopiesOf(ctx context.Context, account, space, item string) ([]schemas.KnownCopy, error) {
-	rows, err := query[stateRecord](ctx, db, "reading the copies of an item",
-		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE account = ? AND space = ? AND item = ? ORDER BY store", account, space, item)
-	known := make([]schemas.KnownCopy, len(rows))
-	for i := range rows {
-		known[i] = schemas.KnownCopy{Copy: rows[i].copy(), Record: &pb.CopyRecord{}}
-		rows[i].fill(known[i].Record)
-	}
-	return known, err
-}
 
 // narrow is what counting and choosing needs of each copy. The groups are not read whole, as copy_merged
 // does: to compare tuples costs several times what it costs to compare their versions.
@@ -74,7 +58,7 @@ func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, 
 		Oldest   int64  `ch:"oldest"`
 		Newest   int64  `ch:"newest"`
 	}
-	rows, err := query[row](ctx, db, "counting copies by their checks",
+	rows, err := query[row](ctx, db, "count copies by their checks",
 		"SELECT store, space, count() AS live_copies, sum(size) AS bytes, countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
 			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest, toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
 			" FROM ("+narrow+where+" GROUP BY account, store, space, item) WHERE live GROUP BY store, space ORDER BY store, space"+inOrder,
@@ -113,7 +97,7 @@ func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]D
 		Differing uint64 `ch:"differing"`
 	}
 	// Every item counts once for the store "" too: that row says how many items there are.
-	rows, err := query[row](ctx, db, "comparing the stores of a space",
+	rows, err := query[row](ctx, db, "compare the stores of a space",
 		"SELECT place.1 AS in_store, countIf(place.2) AS live_copies, sum(place.3) AS bytes, countIf(place.2 AND differ) AS differing FROM ("+
 			"SELECT item, arrayFlatten(groupArrayIf(arrayZip(mapKeys(current), mapValues(current)), live)) AS pairs,"+
 			" length(arrayDistinct(pairs)) > length(arrayDistinct(arrayMap(p -> p.1, pairs))) AS differ,"+

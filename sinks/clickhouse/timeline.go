@@ -20,15 +20,15 @@ type Event struct {
 	ID     string    `json:"id"`     // of the message; incidents: of the incident
 }
 
-// A TimelineQuery asks for what is on record of an item in every store.
-type TimelineQuery struct {
+// A timelineQuery asks for what is on record of an item in every store.
+type timelineQuery struct {
 	Account, Space, Item string
-	After                EventCursor
-	Limit                int // default 1,000
+	After                eventCursor
+	Limit                int
 }
 
-// An EventCursor is where a page of a timeline ended. The zero cursor is before all.
-type EventCursor struct {
+// An eventCursor is where a page of a timeline ended. The zero cursor is before all.
+type eventCursor struct {
 	Time time.Time
 	Kind string
 	ID   string
@@ -37,10 +37,10 @@ type EventCursor struct {
 
 // Timeline returns all that is on record of an item in every store, oldest first.
 func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Event, error) {
-	q := TimelineQuery{Account: account, Space: space, Item: item, Limit: 10_000}
+	q := timelineQuery{Account: account, Space: space, Item: item, Limit: 10_000}
 	var all []Event
 	for {
-		page, after, err := db.TimelinePage(ctx, q)
+		page, after, err := db.timelinePage(ctx, q)
 		if err != nil {
 			return nil, err
 		}
@@ -51,9 +51,9 @@ func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Even
 	}
 }
 
-// TimelinePage returns what happened to an item after the cursor, oldest first, and the cursor that
+// timelinePage returns what happened to an item after the cursor, oldest first, and the cursor that
 // goes on after it. Fewer than Limit: there is no more.
-func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, EventCursor, error) {
+func (db *DB) timelinePage(ctx context.Context, q timelineQuery) ([]Event, eventCursor, error) {
 	var all []placedEvent
 	for _, part := range []struct {
 		kind string
@@ -61,12 +61,12 @@ func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, Event
 	}{{"change", db.changeEvents}, {"duplication", db.duplicationEvents}, {"check", db.checkEvents}, {"incident", db.incidentEvents}} {
 		events, err := part.read(ctx, q.filter(part.kind))
 		if err != nil {
-			return nil, q.After, fmt.Errorf("reading the timeline of %s/%s/%s: %w", q.Account, q.Space, q.Item, err)
+			return nil, q.After, fmt.Errorf("read the timeline of %s/%s/%s: %w", q.Account, q.Space, q.Item, err)
 		}
 		all = append(all, events...)
 	}
 	slices.SortStableFunc(all, func(a, b placedEvent) int { return a.place().compare(b.place()) })
-	all = all[:min(len(all), limit(q.Limit))]
+	all = all[:min(len(all), q.Limit)]
 	if len(all) == 0 {
 		return nil, q.After, nil
 	}
@@ -83,9 +83,9 @@ type placedEvent struct {
 	step int64
 }
 
-func (e placedEvent) place() EventCursor { return EventCursor{e.Time, e.Kind, e.ID, e.step} }
+func (e placedEvent) place() eventCursor { return eventCursor{e.Time, e.Kind, e.ID, e.step} }
 
-func (c EventCursor) compare(o EventCursor) int {
+func (c eventCursor) compare(o eventCursor) int {
 	return cmp.Or(c.Time.Compare(o.Time), cmp.Compare(kindRank(c.Kind), kindRank(o.Kind)), cmp.Compare(c.ID, o.ID), cmp.Compare(c.Step, o.Step))
 }
 
@@ -106,9 +106,9 @@ type eventFilter struct {
 // lastID is greater than every id.
 const lastID = "g"
 
-func (q TimelineQuery) filter(kind string) eventFilter {
-	f := eventFilter{q.Account, q.Space, q.Item, after(q.After.Time), "", -1, limit(q.Limit)}
-	if q.After == (EventCursor{}) {
+func (q timelineQuery) filter(kind string) eventFilter {
+	f := eventFilter{q.Account, q.Space, q.Item, after(q.After.Time), "", -1, q.Limit}
+	if q.After == (eventCursor{}) {
 		return f
 	}
 	switch cmp.Compare(kindRank(kind), kindRank(q.After.Kind)) {
@@ -139,7 +139,7 @@ func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]placedEvent, e
 		Agent   string            `ch:"agent"`
 	}
 	rest, args := f.logged()
-	rows, err := query[change](ctx, db, "reading changes",
+	rows, err := query[change](ctx, db, "read changes",
 		"SELECT ts, id, op, store, origin, size, digests, user, agent FROM {db}.audit_log_v"+rest, args...)
 	events := make([]placedEvent, len(rows))
 	for i, r := range rows {
@@ -167,7 +167,7 @@ func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]placedEve
 		Worker   string    `ch:"worker"`
 	}
 	rest, args := f.logged()
-	rows, err := query[result](ctx, db, "reading results of duplication",
+	rows, err := query[result](ctx, db, "read results of duplication",
 		"SELECT ts, id, source_store, destination_store, decision, result, reason, bytes, error, detail, worker FROM {db}.duplication_log_v"+
 			rest, args...)
 	events := make([]placedEvent, len(rows))
@@ -193,7 +193,7 @@ func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]placedEvent, er
 		Worker  string    `ch:"worker"`
 	}
 	rest, args := f.logged()
-	rows, err := query[check](ctx, db, "reading checks",
+	rows, err := query[check](ctx, db, "read checks",
 		"SELECT ts, id, store, row, verdict, finding, reason, level, final, detail, worker FROM {db}.bit_log_v"+rest, args...)
 	events := make([]placedEvent, len(rows))
 	for i, r := range rows {
@@ -223,7 +223,7 @@ func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]placedEvent,
 		By     string    `ch:"who"`
 		Detail string    `ch:"told"`
 	}
-	rows, err := query[step](ctx, db, "reading incidents",
+	rows, err := query[step](ctx, db, "read incidents",
 		"SELECT lower(hex(id)) AS incident, store, kind, toInt64(first_step + i) AS number,"+
 			" argMax(t, (step_count, revision)) AS happened, argMax(a, (step_count, revision)) AS act,"+
 			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS told"+

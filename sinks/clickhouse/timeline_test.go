@@ -14,6 +14,7 @@ import (
 
 // A timeline is the same whatever the size of its pages, though much happens in one millisecond.
 func TestTimelinePages(t *testing.T) {
+	t.Parallel()
 	db := clickhousetest.Open(t)
 	var all []schemas.Body
 	var want []string

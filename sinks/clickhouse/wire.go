@@ -83,7 +83,7 @@ func (w *wire) block(columns proto.Input) error {
 		b.Rows = columns[0].Data.Rows()
 	}
 	if err := b.WriteBlock(w.out, w.rev, columns); err != nil {
-		return fmt.Errorf("encoding a block: %w", err)
+		return fmt.Errorf("encode a block: %w", err)
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (w *wire) until(want proto.ServerCode) error {
 	for {
 		n, err := w.in.UVarInt()
 		if err != nil {
-			return fmt.Errorf("reading the server's answer: %w", err)
+			return fmt.Errorf("read the server's answer: %w", err)
 		}
 		code := proto.ServerCode(n)
 		switch code {
@@ -112,7 +112,7 @@ func (w *wire) until(want proto.ServerCode) error {
 			return fmt.Errorf("unexpected packet %d from the server", n)
 		}
 		if err != nil {
-			return fmt.Errorf("reading the server's answer: %w", err)
+			return fmt.Errorf("read the server's answer: %w", err)
 		}
 		if code == want {
 			return nil
@@ -135,7 +135,7 @@ func (w *wire) header() error {
 func (w *wire) exception() error {
 	var e proto.Exception
 	if err := e.DecodeAware(w.in, w.rev); err != nil {
-		return fmt.Errorf("reading the server's error: %w", err)
+		return fmt.Errorf("read the server's error: %w", err)
 	}
 	return &ch.Exception{Code: int32(e.Code), Name: e.Name, Message: e.Message, StackTrace: e.Stack}
 }
@@ -150,7 +150,7 @@ func cause(ctx context.Context, err error) error {
 
 // write runs one insertion on a connection of its own, out of a bounded number.
 func (db *DB) write(ctx context.Context, q insertion) error {
-	ctx, cancel := context.WithTimeout(ctx, db.cfg.QueryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	select {
 	case db.slots <- struct{}{}:

@@ -100,5 +100,5 @@ func (c *words) WriteColumn(w *proto.Writer) { w.ChainBuffer(c.EncodeColumn) }
 
 // DecodeColumn is not there: the column is only written.
 func (c *words) DecodeColumn(*proto.Reader, int) error {
-	return errors.New("reading a column that is only written")
+	return errors.New("the column is only written")
 }

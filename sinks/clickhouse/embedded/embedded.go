@@ -71,23 +71,23 @@ type Server struct {
 // seconds for an engine before it to leave the directory; ErrInUse after that.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Dir == "" {
-		return nil, errors.New("starting ClickHouse: no directory given")
+		return nil, errors.New("start ClickHouse: no directory given")
 	}
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("starting ClickHouse: %w", err)
+		return nil, fmt.Errorf("start ClickHouse: %w", err)
 	}
 	cfg.Dir = dir
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("starting ClickHouse: %w", err)
+		return nil, fmt.Errorf("start ClickHouse: %w", err)
 	}
 	engine, err := find(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("finding a ClickHouse: %w", err)
+		return nil, fmt.Errorf("find a ClickHouse: %w", err)
 	}
 	lock, err := lockDir(ctx, filepath.Join(dir, "engine.lock"))
 	if err != nil {
-		return nil, fmt.Errorf("locking the directory of ClickHouse %s: %w", dir, err)
+		return nil, fmt.Errorf("lock the directory of ClickHouse %s: %w", dir, err)
 	}
 	// The child inherits the lock; it is held until both of us have let go.
 	defer lock.Close()
@@ -101,7 +101,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		}
 		// A port that was free a moment ago may be taken by now.
 		if attempt == 3 || ctx.Err() != nil || !errors.Is(err, errEnded) {
-			return nil, fmt.Errorf("starting ClickHouse in %s: %w", dir, err)
+			return nil, fmt.Errorf("start ClickHouse in %s: %w", dir, err)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-s.done:
 		return nil
 	case <-t.C:
-		return fmt.Errorf("stopping ClickHouse (process %d): it survives SIGKILL", s.Pid())
+		return fmt.Errorf("stop ClickHouse (process %d): it survives SIGKILL", s.Pid())
 	}
 }
 

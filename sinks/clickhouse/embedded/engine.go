@@ -43,7 +43,7 @@ func find(ctx context.Context, cfg Config) (engine, error) {
 		return engine{}, err
 	}
 	if _, err := os.Stat(library); err != nil {
-		return engine{}, fmt.Errorf("looking at the library libchdb: %w", err)
+		return engine{}, fmt.Errorf("look at the library libchdb: %w", err)
 	}
 	return engine{path: binary, library: library}, nil
 }
@@ -52,7 +52,7 @@ func findBinary(path string) (string, error) {
 	const name = "millrace-clickhouse"
 	if path != "" {
 		if _, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("looking at %s: %w", name, err)
+			return "", fmt.Errorf("look at %s: %w", name, err)
 		}
 		return filepath.Abs(path)
 	}
@@ -79,7 +79,7 @@ func (e engine) arguments(dir string, ports []int, cfg Config) ([]string, error)
 	data := filepath.Join(dir, "data")
 	users := filepath.Join(dir, "users.xml")
 	if err := os.WriteFile(users, []byte(cmp.Or(cfg.Users, usersConfig)), 0o600); err != nil {
-		return nil, fmt.Errorf("writing the engine's users: %w", err)
+		return nil, fmt.Errorf("write the engine's users: %w", err)
 	}
 	if e.library != "" {
 		settings, err := libraryConfig(users, cfg)
@@ -87,7 +87,7 @@ func (e engine) arguments(dir string, ports []int, cfg Config) ([]string, error)
 			err = os.WriteFile(config, settings, 0o600)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("writing the engine's settings: %w", err)
+			return nil, fmt.Errorf("write the engine's settings: %w", err)
 		}
 		return []string{
 			"-lib", e.library, "-path", data, "-host", "127.0.0.1", "-tcp", strconv.Itoa(ports[0]),
@@ -99,7 +99,7 @@ func (e engine) arguments(dir string, ports []int, cfg Config) ([]string, error)
 		err = os.WriteFile(config, settings, 0o600)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("writing the engine's settings: %w", err)
+		return nil, fmt.Errorf("write the engine's settings: %w", err)
 	}
 	return []string{"server", "--config-file=" + config}, nil
 }

@@ -48,7 +48,7 @@ func Fetch(ctx context.Context, progress io.Writer) (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("finding the cache directory: %w; %s", err, wayOut)
+		return "", fmt.Errorf("find the cache directory: %w; %s", err, wayOut)
 	}
 	f := fetcher{
 		npm: "npm", spec: libraryPackage + "@" + libraryVersion, integrity: libraryIntegrity,
@@ -73,7 +73,7 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (string, error) 
 		return "", fmt.Errorf("%s: %w: it has %d bytes, not %d; remove it to have it fetched again, or %s",
 			path, ErrWrongLibrary, st.Size(), f.size, wayOut)
 	case !errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("looking for %s: %w; %s", libraryName, err, wayOut)
+		return "", fmt.Errorf("look for %s: %w; %s", libraryName, err, wayOut)
 	}
 	if progress != nil {
 		fmt.Fprintf(progress, "fetching the ClickHouse engine once (%s, 170 MB) into %s\n", f.spec, f.dir)
@@ -109,7 +109,7 @@ func (f fetcher) download(ctx context.Context, path string) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("running npm pack (is the registry reachable?): %w: %s", err, tail(said.String(), 600))
+		return fmt.Errorf("run npm pack (is the registry reachable?): %w: %s", err, tail(said.String(), 600))
 	}
 	archives, err := filepath.Glob(filepath.Join(tmp, "*.tgz"))
 	if err != nil || len(archives) != 1 {
@@ -131,7 +131,7 @@ func (f fetcher) unpack(ctx context.Context, archive, library string) error {
 	defer in.Close()
 	whole := sha512.New()
 	if _, err := io.Copy(whole, reader{ctx, in}); err != nil {
-		return fmt.Errorf("reading the archive: %w", err)
+		return fmt.Errorf("read the archive: %w", err)
 	}
 	if got := "sha512-" + base64.StdEncoding.EncodeToString(whole.Sum(nil)); got != f.integrity {
 		return fmt.Errorf("%w: the archive's integrity is %s, not %s", ErrWrongLibrary, got, f.integrity)
@@ -141,7 +141,7 @@ func (f fetcher) unpack(ctx context.Context, archive, library string) error {
 	}
 	unzipped, err := gzip.NewReader(reader{ctx, in})
 	if err != nil {
-		return fmt.Errorf("reading the archive: %w", err)
+		return fmt.Errorf("read the archive: %w", err)
 	}
 	for files := tar.NewReader(unzipped); ; {
 		header, err := files.Next()
@@ -149,7 +149,7 @@ func (f fetcher) unpack(ctx context.Context, archive, library string) error {
 			return fmt.Errorf("%w: no %s in the archive", ErrWrongLibrary, libraryName)
 		}
 		if err != nil {
-			return fmt.Errorf("reading the archive: %w", err)
+			return fmt.Errorf("read the archive: %w", err)
 		}
 		if header.Name == "package/"+libraryName {
 			return f.write(files, library)
@@ -166,13 +166,13 @@ func (f fetcher) write(r io.Reader, library string) error {
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(out, sum), r)
 	if err != nil {
-		return fmt.Errorf("unpacking the library: %w", err)
+		return fmt.Errorf("unpack the library: %w", err)
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != f.sum || n != f.size {
 		return fmt.Errorf("%w: sha256 %s of %d bytes, not %s of %d", ErrWrongLibrary, got, n, f.sum, f.size)
 	}
 	if err := out.Sync(); err != nil {
-		return fmt.Errorf("writing the library: %w", err)
+		return fmt.Errorf("write the library: %w", err)
 	}
 	return out.Close()
 }
