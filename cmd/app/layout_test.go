@@ -53,14 +53,6 @@ func TestPlainStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
-	at, err := storage.Locate(ctx, st, storage.Ref{Space: "photos", Item: "a b"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	at.Close()
-	if _, err := st.(storage.Copier).CopyFrom(ctx, "photos", "c", at, storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrUnsupported) && !errors.Is(err, storage.ErrReadOnly) {
-		t.Errorf("CopyFrom: got %v, want that it cannot", err)
-	}
 	if names, err := os.ReadDir(root); len(names) != 2 || err != nil {
 		t.Errorf("the tree has %v, %v", names, err)
 	}

@@ -40,7 +40,6 @@ var (
 	_ storage.Store   = (*mount)(nil)
 	_ storage.Ranger  = (*mount)(nil)
 	_ storage.Locator = (*mount)(nil)
-	_ storage.Copier  = (*mount)(nil)
 )
 
 // reach opens the driver if it is not open. It may block for as long as the root does.
@@ -235,19 +234,6 @@ func (m *mount) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 		return storage.Place{}, err
 	}
 	return storage.Locate(ctx, d, ref)
-}
-
-// CopyFrom implements storage.Copier.
-func (m *mount) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
-	d, err := m.found(ctx)
-	if err != nil {
-		return storage.Copied{}, err
-	}
-	c, ok := d.(storage.Copier)
-	if !ok {
-		return storage.Copied{}, fmt.Errorf("copy to item %q: %w", item, storage.ErrUnsupported)
-	}
-	return c.CopyFrom(ctx, space, item, from, o)
 }
 
 // Put implements storage.Store.

@@ -87,8 +87,8 @@ func (p *piece) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A Place is where an item's bytes lie, for a Copier of the same kind. It pins them: what
-// is copied from it is the version that Object tells, or the copy fails with ErrChanged.
+// A Place is where an item's bytes lie, for PutOptions.Source of a store of the same kind. It pins them: what is copied
+// from it is of the version in Object.
 type Place struct {
 	Kind   string // Capabilities.Kind of the driver whose it is
 	Object Object
@@ -109,33 +109,6 @@ func Locate(ctx context.Context, s Store, ref Ref) (Place, error) {
 		return l.Locate(ctx, ref)
 	}
 	return Place{}, fmt.Errorf("locate item %q: %w", ref.Item, ErrUnsupported)
-}
-
-// A Copier is a Store that copies bytes by itself: they do not pass through the caller, who has
-// therefore seen none of them.
-type Copier interface {
-	// CopyFrom is Put with the bytes of a place, which stays the caller's. ErrUnsupported where
-	// the store cannot reach it, or cannot do what o asks for: then nothing has been done,
-	// and the caller puts the bytes that it opens.
-	//
-	// Where Copied.Read is false nobody has read the copy, and it is visible without having been
-	// compared: whoever asked for it opens it in Object.Version, compares all digests
-	// that are known of the source, deletes it on condition of that version where they
-	// disagree, and tells of a copy only then.
-	CopyFrom(ctx context.Context, space, item string, from Place, o PutOptions) (Copied, error)
-}
-
-// A Copied is what a CopyFrom did.
-type Copied struct {
-	Object Object
-	// How the bytes got there, for records: "reflink", "copy_file_range", or the request's name.
-	How string
-	// Read: the store read the copy back before it became visible; Object.Digests are of what
-	// it read, and PutOptions.Digests, Size and Verify held.
-	Read bool
-	// SharesBytes: copy and source lie, or may lie, in the same blocks of one disk until one of them
-	// is written. Damage to those is damage to both: it is no second copy.
-	SharesBytes bool
 }
 
 // Sorted passes on a listing of what comes after an id, and ends it with an error that wraps

@@ -17,14 +17,12 @@ var (
 	_ Store   = readOnly{}
 	_ Ranger  = readOnly{}
 	_ Locator = readOnly{}
-	_ Copier  = readOnly{}
 )
 
 func (r readOnly) Capabilities() Capabilities {
 	c := r.s.Capabilities()
 	c.ReadOnly = true
 	c.ConditionalPut, c.ConditionalDelete, c.KeepsReplaced, c.SetProperties = false, false, false, false
-	c.Copies = false
 	return c
 }
 
@@ -79,9 +77,5 @@ func (r readOnly) OpenRange(ctx context.Context, ref Ref, rg Range) (io.ReadClos
 }
 
 func (r readOnly) Locate(ctx context.Context, ref Ref) (Place, error) { return Locate(ctx, r.s, ref) }
-
-func (r readOnly) CopyFrom(_ context.Context, _, item string, _ Place, _ PutOptions) (Copied, error) {
-	return Copied{}, refuse("copy to", item)
-}
 
 func refuse(verb, name string) error { return fmt.Errorf("%s %q: %w", verb, name, ErrReadOnly) }

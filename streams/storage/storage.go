@@ -36,9 +36,8 @@ type Store interface {
 	DeleteSpace(ctx context.Context, space string) error
 
 	// List lists the items of a space whose ids are greater than after, sorted by
-	// their bytes, as Stat would tell them but for digests and properties, which a store
-	// may leave out of listings (Capabilities.ListDetails). After an error the
-	// listing ends; what was not listed is then unknown, not absent.
+	// their bytes, as Stat returns them; but digests and properties may be left out.
+	// After an error the listing ends; what was not listed is then unknown, not absent.
 	List(ctx context.Context, space, after string) iter.Seq2[Object, error]
 	// Stat returns ErrNotFound where the item is absent and ErrNoSpace where its space is.
 	Stat(ctx context.Context, space, item string) (Object, error)
@@ -142,7 +141,6 @@ type Deleted struct {
 type Capabilities struct {
 	Kind           string        // the driver's name
 	TimeResolution time.Duration // of Modified and of deletes
-	ListDetails    bool          // List tells digests and properties too
 	// ConditionalPut and ConditionalDelete: a Condition is looked at by the store in the very moment of
 	// the write. Where they are false the driver looks first and writes then, so a Condition
 	// that does not hold is refused all the same, but of two writers at once both may win.
@@ -158,7 +156,6 @@ type Capabilities struct {
 	// the digests that the store has left.
 	SetProperties     bool
 	Ranges            bool // what comes before a range is not read, where the Store is a Ranger
-	Copies            bool // the store copies by itself, where the Store is a Copier
 	ReadOnly          bool
 	FoldsPropertyCase bool  // property names have no case
 	MaxItemBytes      int64 // 0: no bound; more is refused with ErrTooLarge

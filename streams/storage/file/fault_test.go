@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -280,9 +279,6 @@ func TestLockedByAnother(t *testing.T) {
 
 // No descriptor is left open by any way through the store.
 func TestNothingStaysOpen(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("wants /proc")
-	}
 	count := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		must(t, err)

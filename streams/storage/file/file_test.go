@@ -28,6 +28,17 @@ func open(t testing.TB, cfg Config) *Store {
 	return s
 }
 
+// inMemory returns a directory in memory, if there is one, for tests to which it does not matter what syncing does.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "millrace") //nolint:usetesting // TempDir is on the disk
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	return dir
+}
+
 // kept reads what is in quarantine, as a person would.
 func kept(t *testing.T, st storage.Store, space, item string) (all [][]byte) {
 	t.Helper()
@@ -67,14 +78,16 @@ func twin(t *testing.T, s storage.Store, id string) storage.Store {
 }
 
 func TestContract(t *testing.T) {
+	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, Config{}) },
 		storagetest.WithKept(kept), storagetest.WithTwin(twin))
 }
 
 // Where openat2 is not to be had the contract is kept all the same.
 func TestContractNameByName(t *testing.T) {
+	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store {
-		s := open(t, Config{})
+		s := open(t, Config{Root: inMemory(t)})
 		s.sess.walk = true
 		return s
 	}, storagetest.WithKept(kept), storagetest.Only("List", "Put", "Keep", "Delete", "Spaces", "Nesting", "RaceNeighbours"))

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -34,7 +35,7 @@ func mounts(t *testing.T) bool {
 	}
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EACCES) {
-		t.Skipf("no file system can be mounted here: %v", err)
+		need.Missing(t, need.Kernel("a mount of its own"), err)
 	}
 	if err != nil {
 		t.Errorf("%v: %s", err, out)
@@ -48,7 +49,7 @@ func small(t *testing.T) (dir string, resize func(blocks, names int)) {
 	t.Helper()
 	dir = t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64m,nr_inodes=10000"); err != nil {
-		t.Skipf("no file system can be mounted here: %v", err)
+		need.Missing(t, need.Kernel("a mount of its own"), err)
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir, func(blocks, names int) {
@@ -210,7 +211,7 @@ func TestUnmounted(t *testing.T) {
 	mount := func() {
 		t.Helper()
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
-			t.Skipf("no file system can be mounted here: %v", err)
+			need.Missing(t, need.Kernel("a mount of its own"), err)
 		}
 	}
 	mount()

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -18,26 +19,27 @@ import (
 // A directory that is larger than the window is listed whole and in order, from anywhere, and
 // what is in it and no item is told once.
 func TestListWindows(t *testing.T) {
-	const n = 500
-	for _, window := range []int{2, 3, 7, 100, 499, 500, 501, 1000} {
-		root := t.TempDir()
-		told := map[string]int{}
-		skipped := func(path, _ string) { told[path]++ }
-		s := store(t, Config{Root: root, Skipped: skipped})
-		p := openPlain(t, PlainConfig{Root: root, Expect: sp, Skipped: skipped})
-		s.window, p.window = window, window
-		var want []string
-		for i := range n {
-			item := fmt.Sprintf("%03d", i)
-			if i%5 == 0 {
-				item += "/x"
-			}
-			want = append(want, item)
-			plant(t, filepath.Join(root, sp), map[string]string{item: ""})
+	t.Parallel()
+	n := need.Amount(100, 500, 500)
+	root := inMemory(t)
+	told := map[string]int{}
+	skipped := func(path, _ string) { told[path]++ }
+	s := store(t, Config{Root: root, Skipped: skipped})
+	p := openPlain(t, PlainConfig{Root: root, Expect: sp, Skipped: skipped})
+	var want []string
+	items := map[string]string{}
+	for i := range n {
+		item := fmt.Sprintf("%03d", i)
+		if i%5 == 0 {
+			item += "/x"
 		}
-		must(t, os.Symlink("x", filepath.Join(root, sp, "250-link")))
-		slices.Sort(want)
-		for _, i := range []int{0, 1, 250, 251, n} {
+		want, items[item] = append(want, item), ""
+	}
+	plant(t, filepath.Join(root, sp), items)
+	must(t, os.Symlink("x", filepath.Join(root, sp, "050-link")))
+	slices.Sort(want)
+	for _, window := range []int{2, 3, 7, n / 5, n - 1, n, n + 1, 2 * n} {
+		for _, i := range []int{0, 1, 50, 51, n} {
 			after := ""
 			if i > 0 {
 				after = want[i-1]
@@ -53,7 +55,7 @@ func TestListWindows(t *testing.T) {
 				if !slices.Equal(got, want[i:]) {
 					t.Fatalf("%s, window %d, after %q: got %d items %.60q, want %d", kind, window, after, len(got), got, n-i)
 				}
-				if len(told) != 1 || told[sp+"/250-link"] != 1 {
+				if len(told) != 1 || told[sp+"/050-link"] != 1 {
 					t.Errorf("%s, window %d, after %q: told %v, want the link once", kind, window, after, told)
 				}
 			}
@@ -62,11 +64,16 @@ func TestListWindows(t *testing.T) {
 }
 
 func TestContractSmallWindows(t *testing.T) {
+	t.Parallel()
+	only := []string{"List", "ListModel"}
+	if need.Amount(0, 1, 1) > 0 {
+		only = append(only, "OddIDs")
+	}
 	storagetest.Run(t, func(t *testing.T) storage.Store {
-		s := open(t, Config{})
+		s := open(t, Config{Root: inMemory(t)})
 		s.window = 2
 		return s
-	}, storagetest.Only("OddIDs", "List", "ListModel"))
+	}, storagetest.Only(only...))
 }
 
 // A large file that nobody had in the page cache is not in it after it was read; one that
@@ -86,12 +93,12 @@ func TestReadingLeavesPageCacheAlone(t *testing.T) {
 	pages := func() uint64 {
 		var st unix.Cachestat_t
 		if err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &st, 0); err != nil {
-			t.Skipf("the kernel does not tell what is in the page cache: %v", err)
+			need.Missing(t, need.Kernel("cachestat"), err)
 		}
 		return st.Cache
 	}
 	if n := pages(); n > 0 {
-		t.Skipf("%d pages stay in memory here, also when they are on disk", n)
+		need.Missing(t, need.Kernel("a file system with a page cache that can be left"), fmt.Sprintf("%d pages stay", n))
 	}
 	for range 2 {
 		content, err := read(t, s, "a", o.Version)

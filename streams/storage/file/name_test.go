@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -99,7 +100,7 @@ func TestPlaceIsReversible(t *testing.T) {
 		checkPath(t, item, p.beside, true)
 	}
 	piece := rapid.OneOf(rapid.SampledFrom([]string{"%", "%25", "%2E", "%+", "%-", "%=", ".", "..", "/", "\x00", strings.Repeat("é", 119)}), rapid.String())
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		item := strings.Join(rapid.SliceOfN(piece, 1, 12).Draw(t, "pieces"), "")
 		p, err := newPlace("s", item)
 		if storage.CheckItem(item) != nil {

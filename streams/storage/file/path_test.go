@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -43,7 +44,7 @@ func TestItemAt(t *testing.T) {
 
 // Every item is at its paths.
 func TestItemAtIsInverse(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		space, item := rapid.StringN(1, 20, 60).Draw(t, "space"), rapid.StringN(1, 400, storage.MaxItemID).Draw(t, "item")
 		p, err := newPlace(space, item)
 		if err != nil {

@@ -53,9 +53,8 @@ type Plain struct {
 }
 
 var (
-	_ storage.Store   = (*Plain)(nil)
-	_ storage.Ranger  = (*Plain)(nil)
-	_ storage.Locator = (*Plain)(nil)
+	_ storage.Store  = (*Plain)(nil)
+	_ storage.Ranger = (*Plain)(nil)
 )
 
 const maxExpected = 1 << 20

@@ -191,14 +191,13 @@ func TestPlainVanishes(t *testing.T) {
 	_, statErr := p.Stat(ctx, "s", "a")
 	_, _, openErr := p.Open(ctx, "s", "a", "")
 	_, spaceErr := p.StatSpace(ctx, "s")
-	_, locateErr := p.Locate(ctx, storage.Ref{Space: "s", Item: "a"})
 	var listErr, spacesErr error
 	for _, listErr = range p.List(ctx, "s", "") {
 	}
 	for _, spacesErr = range p.Spaces(ctx) {
 	}
 	for call, err := range map[string]error{
-		"Stat": statErr, "Open": openErr, "StatSpace": spaceErr, "List": listErr, "Spaces": spacesErr, "Locate": locateErr, "Marker": p.Marker(ctx),
+		"Stat": statErr, "Open": openErr, "StatSpace": spaceErr, "List": listErr, "Spaces": spacesErr, "Marker": p.Marker(ctx),
 	} {
 		if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNoSpace) || errors.Is(err, storage.ErrNotFound) ||
 			retry.ClassOf(err) != retry.ClassUnavailable {
@@ -246,9 +245,6 @@ func TestPlainVersions(t *testing.T) {
 			r, _, err := p.Open(t.Context(), "s", "a", was.Version)
 			must(t, err)
 			defer r.Close()
-			at, err := p.Locate(t.Context(), storage.Ref{Space: "s", Item: "a"})
-			must(t, err)
-			defer at.Close()
 			_, err = io.ReadFull(r, make([]byte, 1000))
 			must(t, err, harm(path))
 			if _, err := io.ReadAll(r); name != "replaced" && !errors.Is(err, storage.ErrChanged) {
@@ -256,11 +252,6 @@ func TestPlainVersions(t *testing.T) {
 			}
 			if _, _, err := p.Open(t.Context(), "s", "a", was.Version); !errors.Is(err, storage.ErrChanged) {
 				t.Errorf("Open of the version before: got %v, want ErrChanged", err)
-			}
-			dst := store(t, Config{})
-			_, err = dst.CopyFrom(t.Context(), sp, "copy", at, storage.PutOptions{Size: storage.UnknownSize})
-			if name != "replaced" && !errors.Is(err, storage.ErrChanged) || name == "replaced" && err != nil && !errors.Is(err, storage.ErrChanged) {
-				t.Errorf("CopyFrom of the version before: got %v, want ErrChanged", err)
 			}
 		})
 	}

@@ -14,11 +14,6 @@ import (
 // Put implements storage.Store. The bytes go into a temporary file, which takes its
 // place when it is on disk and has been judged.
 func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
-	return s.put(ctx, space, item, o, func(t *temp) (digest.Set, error) { return s.stream(ctx, t, r, o) })
-}
-
-// put stores what fill brings into a temporary file, and judges.
-func (s *Store) put(ctx context.Context, space, item string, o storage.PutOptions, fill func(*temp) (digest.Set, error)) (storage.Object, error) {
 	p, err := newPlace(space, item)
 	if err != nil {
 		return storage.Object{}, err
@@ -39,7 +34,7 @@ func (s *Store) put(ctx context.Context, space, item string, o storage.PutOption
 		return storage.Object{}, refine(err)
 	}
 	defer t.discard()
-	digests, err := fill(t)
+	digests, err := s.stream(ctx, t, r, o)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
 	}
@@ -67,7 +62,7 @@ func check(sess *session, p place, c storage.Condition) error {
 	return c.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, err == nil)
 }
 
-// stream writes r to t, where that is not nil, hashing it on the way, and judges what came.
+// stream writes r to t, hashing it on the way, and judges what came.
 func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutOptions) (digest.Set, error) {
 	algs, err := o.Algorithms(s.cfg.Digests)
 	if err != nil {
@@ -84,9 +79,6 @@ func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutO
 		var n int
 		if n, err = fill(ctx, r, *buf); n > 0 {
 			_, _ = h.Write((*buf)[:n]) // never fails
-			if t == nil {
-				continue
-			}
 			if _, err := t.Write((*buf)[:n]); err != nil {
 				return nil, err
 			}

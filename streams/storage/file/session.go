@@ -20,8 +20,6 @@ type session struct {
 	// ordered says that the file system has one journal for all metadata: what is synced
 	// in a directory brings all renames before it to disk, wherever they were.
 	ordered bool
-	// clones says that the file system may have files share blocks; one that is not known may.
-	clones bool
 
 	users   int  // calls under way; guarded by Store.mu
 	retired bool // closed when users is 0; guarded by Store.mu
@@ -61,9 +59,7 @@ func openSession(root string) (*session, error) {
 	}
 	s := &session{tree: newTree(fd), dev: st.Dev, ino: st.Ino, tmpFD: -1, lockFD: -1}
 	var fs unix.Statfs_t
-	known := unix.Fstatfs(fd, &fs) == nil
-	s.ordered = known && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
-	s.clones = !known || fs.Type != unix.EXT4_SUPER_MAGIC && fs.Type != unix.TMPFS_MAGIC
+	s.ordered = unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
 	s.pending.m = map[string]chan struct{}{}
 	return s, nil
 }

@@ -11,7 +11,6 @@ import (
 var (
 	_ storage.Ranger  = (*Store)(nil)
 	_ storage.Locator = (*Store)(nil)
-	_ storage.Copier  = (*Store)(nil)
 )
 
 // Open implements storage.Store. That an item was opened is an answer; its reading is
@@ -57,23 +56,4 @@ func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 	at, err := storage.Locate(ctx, s.inner, ref)
 	s.leave(ctx, p, err)
 	return at, err
-}
-
-// CopyFrom implements storage.Copier. What PutOptions.Verify returns is not the store's failure.
-func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
-	c, ok := s.inner.(storage.Copier)
-	if !ok {
-		return storage.Copied{}, storage.ErrUnsupported
-	}
-	p, err := s.begin(ctx, writes)
-	if err != nil {
-		return storage.Copied{}, err
-	}
-	defer s.throttle.give(writes)
-	b := &body{over: func() bool { return ctx.Err() != nil }} // nothing is read of it
-	o.Verify = b.verify(o.Verify)
-	done, err := c.CopyFrom(ctx, space, item, from, o)
-	s.throttle.learn(err)
-	s.breaker.leave(p, b.judge(ctx, err), err)
-	return done, err
 }

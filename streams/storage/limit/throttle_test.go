@@ -98,7 +98,7 @@ type bareKept struct{ storage.Store }
 
 func (b bareKept) Capabilities() storage.Capabilities {
 	c := b.Store.Capabilities()
-	c.KeepsReplaced, c.Copies, c.Ranges = false, false, false
+	c.KeepsReplaced, c.Ranges = false, false
 	return c
 }
 

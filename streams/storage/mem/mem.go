@@ -102,9 +102,9 @@ func New(cfg Config) (*Store, error) {
 func (s *Store) Capabilities() storage.Capabilities {
 	w := s.cfg.Weak
 	return storage.Capabilities{
-		Kind: "mem", TimeResolution: w.Times, ListDetails: true,
+		Kind: "mem", TimeResolution: w.Times,
 		ConditionalPut: !w.Conditions, ConditionalDelete: !w.Conditions, UniqueVersions: !w.Versions, KeepsReplaced: true,
-		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, Ranges: true, Copies: true, MaxPropertyBytes: w.MaxPropertyBytes,
+		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, Ranges: true, MaxPropertyBytes: w.MaxPropertyBytes,
 	}
 }
 

@@ -41,7 +41,6 @@ func TestArchived(t *testing.T) {
 					return drain(s.OpenRange(t.Context(), storage.Ref{Space: "s", Item: "item"}, storage.Range{Offset: 1, Length: 1}))
 				},
 				"keep": func() error { return put(t.Context(), s, "item", 20, storage.PutOptions{KeepReplaced: true}) },
-				"copy": func() error { return copyOf(t, s) },
 			} {
 				err := do()
 				want := retry.ClassPermanent
@@ -75,13 +74,4 @@ func TestArchived(t *testing.T) {
 			}
 		})
 	}
-}
-
-func copyOf(t *testing.T, s *Store) error {
-	from, err := s.Locate(t.Context(), storage.Ref{Space: "s", Item: "item"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = s.CopyFrom(t.Context(), "s", "copy", from, storage.PutOptions{Size: storage.UnknownSize})
-	return err
 }

@@ -13,13 +13,13 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
 // SetProperties implements storage.Store. The service writes the object again by copying it onto itself: it has another
-// time then, and another version where there are versions.
+// time then, and another version if there are versions. It returns ErrUnsupported for an object that one request cannot
+// copy: parts are completed without a condition on what they replace, so they could overwrite a later Put.
 func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
 	if s.cfg.ReadOnly {
 		return storage.Object{}, retry.Permanent(storage.ErrReadOnly)
@@ -40,26 +40,24 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 	if err := c.Check(o, true); err != nil {
 		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
 	}
+	if o.Size > maxSingle {
+		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: it has %d bytes, and one request copies at most %d: %w",
+			what, o.Size, int64(maxSingle), storage.ErrUnsupported))
+	}
 	meta, contentType, err := encode(p, o.Digests, o.Size)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
 	}
 	// What the copy is of is pinned by its ETag, whether or not the caller has a condition.
 	at := spot{bucket, key}
-	err = s.copy(ctx, source{at, o}, at, &heading{meta, contentType, others(info)}, nil)
+	err = s.copy(ctx, source{at, o}, at, &heading{meta, contentType, others(info)})
 	if errors.Is(err, errArchived) { // its return would cost more than its properties are worth
 		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %w, and the service copies it to do so: %w", what, errArchived, storage.ErrUnsupported))
 	}
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
 	}
-	return s.now(ctx, at, item)
-}
-
-// now tells what an item is that has just been written.
-func (s *Store) now(ctx context.Context, at spot, item string) (storage.Object, error) {
-	info, err := s.written(ctx, at, s.getOptions(), fmt.Sprintf("item %q", item))
-	if err != nil {
+	if info, err = s.written(ctx, at, s.getOptions(), fmt.Sprintf("item %q", item)); err != nil {
 		return storage.Object{}, err
 	}
 	return s.object(item, info)
@@ -101,11 +99,9 @@ func encodings(list string) string {
 	return strings.Join(slices.DeleteFunc(all, func(one string) bool { return one == "aws-chunked" }), ", ")
 }
 
-// copy has the service copy an object that is the one that was seen. Without a heading it keeps its own. pairs are headers.
-func (s *Store) copy(ctx context.Context, from source, to spot, with *heading, pairs []string) error {
-	if from.o.Size > maxSingle {
-		return s.copyParts(ctx, from, to, with, pairs)
-	}
+// copy has the service copy an object if it is the one that was seen. Without a heading it keeps its own. The object
+// is not larger than maxSingle.
+func (s *Store) copy(ctx context.Context, from source, to spot, with *heading) error {
 	h := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
 	var kept heading
 	if with != nil {
@@ -121,20 +117,17 @@ func (s *Store) copy(ctx context.Context, from source, to spot, with *heading, p
 			h[name] = v[0]
 		}
 	}
-	ctx, _ = noted(ctx, pairs...)
 	_, err := s.core.CopyObject(ctx, from.bucket, from.key, to.bucket, to.key, h, minio.CopySrcOptions{}, minio.PutObjectOptions{})
 	return s.translate(ctx, anItem, "copy", err)
 }
 
-// copyParts copies what is larger than one request may.
-func (s *Store) copyParts(ctx context.Context, from source, to spot, with *heading, pairs []string) (err error) {
-	if with == nil {
-		with = new(heading)
-		if with.meta, with.contentType, err = encode(from.o.Properties, from.o.Digests, from.o.Size); err != nil {
-			return err
-		}
+// copyParts copies an object that is larger than maxSingle to a key that no other write uses.
+func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
+	meta, contentType, err := encode(from.o.Properties, from.o.Digests, from.o.Size)
+	if err != nil {
+		return err
 	}
-	u, err := s.begin(ctx, to, *with)
+	u, err := s.begin(ctx, to, heading{meta: meta, contentType: contentType})
 	if err != nil {
 		return err
 	}
@@ -147,8 +140,7 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot, with *headi
 	}()
 	size := partSize(1<<30, from.o.Size)
 	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
-		_, err := partTries.Do(ctx, func() error {
-			var err error
+		_, err = partTries.Do(ctx, func() (err error) {
 			u.parts[n], err = u.copyPart(ctx, from, n, at, min(size, from.o.Size-at))
 			return err
 		}, nil)
@@ -157,10 +149,7 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot, with *headi
 		}
 		retry.Alive(ctx)
 	}
-	if !u.facts.Complete {
-		pairs = nil
-	}
-	_, _, err = u.complete(ctx, nil, unfound, pairs...)
+	_, _, err = u.complete(ctx, nil, unfound)
 	return err
 }
 
@@ -180,7 +169,13 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 	bucket, prefix := s.layout.control()
 	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format(keptTime), o.ETag)
 	what := "keep what was there of " + named(space, item)
-	if err := s.copy(ctx, source{spot{from, key}, o}, spot{bucket, name}, nil, nil); err != nil {
+	seen, to := source{spot{from, key}, o}, spot{bucket, name}
+	if o.Size > maxSingle {
+		err = s.copyParts(ctx, seen, to)
+	} else {
+		err = s.copy(ctx, seen, to, nil)
+	}
+	if err != nil {
 		return s.bringBack(ctx, what, spot{from, key}, o.Version, fmt.Errorf("%s: %w", what, err))
 	}
 	return nil
@@ -250,47 +245,4 @@ func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 		return storage.Place{}, err
 	}
 	return storage.Place{Kind: "s3", Object: o, At: place{s.cfg.Endpoint, source{spot{bucket, key}, o}}, Close: func() error { return nil }}, nil
-}
-
-// CopyFrom implements storage.Copier, for objects at the same endpoint that our credentials may read.
-func (s *Store) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
-	if s.cfg.ReadOnly {
-		return storage.Copied{}, retry.Permanent(storage.ErrReadOnly)
-	}
-	p, ok := from.At.(place)
-	if !ok || p.endpoint != s.cfg.Endpoint || o.Verify != nil {
-		return storage.Copied{}, fmt.Errorf("copy to %s: %w", named(space, item), storage.ErrUnsupported)
-	}
-	bucket, key, err := s.place(space, item)
-	if err == nil {
-		err = s.must(ctx, space)
-	}
-	if err == nil {
-		err = s.nested(ctx, space, item)
-	}
-	if err != nil {
-		return storage.Copied{}, err
-	}
-	what := "copy to " + named(space, item)
-	if o.Size >= 0 && o.Size != p.o.Size || o.Digests.Compare(p.o.Digests) == digest.Disagree {
-		return storage.Copied{}, fmt.Errorf("%s: the source has %d bytes and %v: %w", what, p.o.Size, p.o.Digests, storage.ErrDigest)
-	}
-	when, err := s.condition(ctx, space, item, o.Condition, o.KeepReplaced)
-	if err != nil {
-		return storage.Copied{}, err
-	}
-	meta, contentType, err := encode(o.Properties, p.o.Digests, p.o.Size)
-	if err != nil {
-		return storage.Copied{}, fmt.Errorf("%s: %w", what, err)
-	}
-	if err := s.copy(ctx, p.source, spot{bucket, key}, &heading{meta: meta, contentType: contentType}, when); err != nil {
-		w := &write{s: s, space: space, item: item, o: o, when: when, what: what}
-		return storage.Copied{}, w.lost(ctx, s.bringBack(ctx, what, p.spot, p.o.Version, fmt.Errorf("%s: %w", what, err)))
-	}
-	made, err := s.now(ctx, spot{bucket, key}, item)
-	if err != nil {
-		return storage.Copied{}, err
-	}
-	made.Digests = nil // nobody has read it
-	return storage.Copied{Object: made, How: "CopyObject"}, nil
 }

@@ -29,10 +29,10 @@ func (c Credentials) provider() (*credentials.Credentials, error) {
 	case c.FromEnvironment && (c.AccessKey != "" || c.SecretKey != ""):
 		return nil, errors.New("credentials: keys and the environment's exclude each other")
 	case c.FromEnvironment:
-		return credentials.New(&found{all: []credentials.Provider{
+		return credentials.NewChainCredentials([]credentials.Provider{
 			new(credentials.EnvAWS), new(credentials.FileAWSCredentials),
 			&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}, Endpoint: c.RoleEndpoint},
-		}}), nil
+		}), nil
 	case (c.AccessKey == "") != (c.SecretKey == ""):
 		return nil, errors.New("credentials: wants both keys, or none")
 	}

@@ -12,6 +12,7 @@ import (
 // direct returns a store on a server without a network between them, of which it knows what that can do, with a space "s".
 func direct(t *testing.T, o s3test.Options, edit ...func(*Config)) (*Store, *s3test.Server) {
 	t.Helper()
+	o.MinPart = testPart
 	srv := s3test.New(o)
 	srv.Close() // nobody comes by the network
 	through := func(c *Config) { c.Transport = srv.Transport() }

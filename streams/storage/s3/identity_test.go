@@ -68,9 +68,9 @@ func TestHeaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := new(seen)
 			s, _ := direct(t, s3test.Options{Before: got.hook}, tt.edit, func(c *Config) {
-				c.PartBytes, c.Endpoint, c.Digests = minPart, "https://127.0.0.1", []string{digest.SHA256}
+				c.PartBytes, c.Endpoint, c.Digests = testPart, "https://127.0.0.1", []string{digest.SHA256}
 			})
-			for item, do := range map[string]string{"a": "Put, kept", "b": "Put, in parts", "c": "CopyFrom", "d": "List", "e": "Spaces", "f": "Sweep", "g": "Delete"} {
+			for item, do := range map[string]string{"a": "Put, kept", "b": "Put, in parts", "c": "Locate", "d": "List", "e": "Spaces", "f": "Sweep", "g": "Delete"} {
 				if err := put(t.Context(), s, "a", 5, storage.PutOptions{}); err != nil {
 					t.Fatal(err)
 				}

@@ -246,7 +246,7 @@ func unanswered(what string, err error) error {
 	switch {
 	case errors.Is(err, errAlien):
 		hint = "see the endpoint"
-	case errors.Is(err, errNobody):
+	case errors.Is(err, errUnsigned):
 		hint = "see from_environment, and the role that the machine should have"
 	case errors.As(err, &syntax):
 		hint = "what answers at the endpoint does not speak S3"

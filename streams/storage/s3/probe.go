@@ -210,7 +210,8 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
 	if err != nil {
 		return err
 	}
-	all := bytes.Repeat([]byte("copy "), minPart/5+2) // more than a part, and a little
+	first := s.cfg.minPart
+	all := bytes.Repeat([]byte("copy "), int(first)/5+2) // more than a part, and a little
 	_, _ = h.Write(all)
 	sum := h.Sum()
 	info, err := s.single(ctx, at, payload{all, sum}, &Facts{CRC64NVME: f.CRC64NVME}, s.putOptions(heading{contentType: plainType}))
@@ -222,7 +223,7 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
 		return context.Cause(ctx) // who cannot begin with checksums does not copy with them
 	}
 	u.from.Store(&source{at, storage.Object{ETag: info.ETag}})
-	err = errors.Join(u.send(ctx, 1, 0, all[:minPart]), u.send(ctx, 2, minPart, all[minPart:]))
+	err = errors.Join(u.send(ctx, 1, 0, all[:first]), u.send(ctx, 2, first, all[first:]))
 	if err == nil && u.from.Load() != nil { // nothing had to be sent
 		_, _, err = u.complete(ctx, sum, unfound)
 		f.CopiesParts = err == nil

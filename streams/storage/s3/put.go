@@ -249,26 +249,24 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 		o.VersionID = put.VersionID
 	}
 	told := sum.Only(append(algs, w.kept()...)...)
-	for n := 1; ; n++ {
+	var stored storage.Object
+	contradicts := func(err error) bool { return errors.Is(err, errContradicts) }
+	err := again(ctx, lookTries, contradicts, func() error {
 		info, err := w.s.written(ctx, w.spot, o, named(w.space, w.item))
-		if err == nil && info.ETag != put.ETag { // another has replaced it at once; what was written is told all the same
-			return w.replaced(put, told), nil
-		}
-		var stored storage.Object
-		if err == nil {
+		switch {
+		case err != nil:
+		case info.ETag != put.ETag: // another write has replaced it; the result is that of this one all the same
+			stored = w.replaced(put, told)
+		default:
 			stored, err = w.stored(info)
-		}
-		if err == nil {
 			stored.Digests = told
-			return stored, nil
 		}
-		if !errors.Is(err, errContradicts) || n == lookTries.Attempts {
-			return storage.Object{}, err
-		}
-		if err := retry.Sleep(ctx, lookTries.Backoff(n)); err != nil {
-			return storage.Object{}, err
-		}
+		return err
+	})
+	if err != nil {
+		return storage.Object{}, err
 	}
+	return stored, nil
 }
 
 // stored is what the service tells of an object that has the ETag of what was written.
@@ -304,9 +302,11 @@ func partSize(usual, size int64) int64 {
 		return usual
 	case size <= usual:
 		return min(usual, max(size+1, 512)) // one more: whether there is more is seen by reading
+	case size <= maxParts*usual:
+		return usual
 	}
 	const mib = 1 << 20
-	return max(usual, (size/maxParts+mib)/mib*mib)
+	return (size/maxParts + mib) / mib * mib
 }
 
 // partOf is how large part n is, where the first has so many bytes. Of what nobody knows the size of, parts grow: the

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
@@ -75,18 +78,18 @@ func TestReadOverBrokenConnections(t *testing.T) {
 	}{
 		"small":                      {size: 1000, after: 300},
 		"byte by byte":               {size: 40, after: 1},
-		"in pieces":                  {size: minPart + 1000, after: minPart / 3},
+		"in pieces":                  {size: testPart + 1000, after: testPart / 3},
 		"versions":                   {size: 1000, after: 300, o: s3test.Options{Versions: true}},
 		"replaced":                   {1000, 300, s3test.Options{}, replace, storage.ErrChanged},
 		"replaced, nothing pinned":   {1000, 300, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
-		"replaced, in pieces":        {minPart + 1000, minPart / 3, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
+		"replaced, in pieces":        {testPart + 1000, testPart / 3, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
 		"replaced, there are others": {size: 1000, after: 300, o: s3test.Options{Versions: true}, change: replace}, // it is still there
 		"gone":                       {1000, 300, s3test.Options{}, remove, storage.ErrChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := &breaking{}
-				s, srv := direct(t, tt.o, func(c *Config) { b.next, c.Transport, c.PartBytes = c.Transport, b, minPart })
+				s, srv := direct(t, tt.o, func(c *Config) { b.next, c.Transport, c.PartBytes = c.Transport, b, testPart })
 				o := storage.PutOptions{Size: int64(tt.size)}
 				if err := put(t.Context(), s, "item", tt.size, o); err != nil {
 					t.Fatal(err)
@@ -182,11 +185,9 @@ func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
 	}
 }
 
-// 5 GiB and one byte: more than one request may have, put, read and copied.
+// 5 GiB and one byte: more than one request may have, put, read and kept.
 func TestFiveGiBAndOne(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	need.Integration(t)
 	s, srv := direct(t, s3test.Options{Virtual: true}, func(c *Config) {
 		c.Digests, c.Endpoint, c.PartBytes = []string{digest.CRC64NVME}, "https://127.0.0.1", 64<<20
 	})
@@ -206,13 +207,70 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if tail, err := io.ReadAll(body); err != nil || len(tail) != 6 {
 		t.Errorf("the last bytes are %d: %v", len(tail), err)
 	}
-	from, err := s.Locate(t.Context(), storage.Ref{Space: "s", Item: "item"})
+	_, err = s.SetProperties(t.Context(), "s", "item", storage.Properties{MediaType: "a/b"}, storage.Condition{})
+	if !errors.Is(err, storage.ErrUnsupported) || !retry.IsPermanent(err) {
+		t.Errorf("SetProperties: got %v, want a permanent ErrUnsupported", err)
+	}
+	_, err = s.Delete(t.Context(), "s", "item", storage.DeleteOptions{Keep: true})
+	kept := srv.Keys(testBucket, ".millrace/kept/")
+	if err != nil || len(kept) != 1 || srv.Uploads() != 0 {
+		t.Fatalf("kept %q, %d uploads are left: %v", kept, srv.Uploads(), err)
+	}
+	info, err := s.head(t.Context(), spot{testBucket, kept[0]}, s.getOptions())
+	if err != nil || info.Size != size {
+		t.Errorf("kept %d bytes: %v", info.Size, err)
+	}
+}
+
+// An object that one request cannot copy keeps its properties: no part of it is copied over a later Put.
+func TestSetPropertiesOfTooMuch(t *testing.T) {
+	sc := &script{}
+	s, _ := direct(t, s3test.Options{Before: sc.hook})
+	if err := put(t.Context(), s, "item", 5, storage.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	size := int64(maxSingle + 1)
+	sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodHead {
+			t.Errorf("%s %s is asked for", r.Method, r.URL)
+			return false
+		}
+		h := w.Header()
+		h.Set("ETag", `"e"`)
+		h.Set("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
+		h.Set("Content-Length", strconv.FormatInt(size, 10))
+		return true
+	}
+	sc.on = true
+	_, err := s.SetProperties(t.Context(), "s", "item", storage.Properties{MediaType: "a/b"}, storage.Condition{})
+	if !errors.Is(err, storage.ErrUnsupported) || !retry.IsPermanent(err) || !strings.Contains(err.Error(), strconv.FormatInt(size, 10)) {
+		t.Errorf("got %v, want a permanent ErrUnsupported that has the size", err)
+	}
+}
+
+// What is larger than one request copies is kept part by part, if it is the version that was seen.
+func TestKeepInParts(t *testing.T) {
+	s, srv := direct(t, s3test.Options{})
+	if err := put(t.Context(), s, "item", testPart, storage.PutOptions{Properties: storage.Properties{MediaType: "a/b"}}); err != nil {
+		t.Fatal(err)
+	}
+	o, err := s.Stat(t.Context(), "s", "item")
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := s.CopyFrom(t.Context(), "s", "copy", from, storage.PutOptions{Size: size})
-	if err != nil || made.Object.Size != size || srv.Uploads() != 0 {
-		t.Errorf("copied %d bytes, %d uploads are left: %v", made.Object.Size, srv.Uploads(), err)
+	from, to := source{spot{testBucket, "s/item"}, o}, spot{testBucket, ".millrace/kept/one"}
+	if err := s.copyParts(t.Context(), from, to); err != nil {
+		t.Fatal(err)
+	}
+	info, err := s.head(t.Context(), to, s.getOptions())
+	if got, _ := srv.Object(to.bucket, to.key); err != nil || !bytes.Equal(got, plenty[:testPart]) || info.ContentType != "a/b" {
+		t.Errorf("kept %d bytes as %q: %v", len(got), info.ContentType, err)
+	}
+	replace(s, srv)
+	to.key += "-more"
+	err = s.copyParts(t.Context(), from, to)
+	if _, there := srv.Object(to.bucket, to.key); !errors.Is(err, storage.ErrChanged) || there || srv.Uploads() != 0 {
+		t.Errorf("after a Put: %v, kept %t, %d uploads are left", err, there, srv.Uploads())
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // A long upload of 12 parts in an s3test server, whose network fails from part 10 on.
 const longParts = 12
 
-func long() []byte { return bytes.Repeat(plenty[:minPart], longParts) }
+func long() []byte { return bytes.Repeat(plenty[:testPart], longParts) }
 
 type network struct {
 	down bool
@@ -48,16 +48,16 @@ func TestPutResumed(t *testing.T) {
 		between func(s *Store, srv *s3test.Server, bytes []byte, o *storage.PutOptions)
 		sends   int
 	}{
-		"the same":         {size: longParts * minPart, sends: 3},
-		"no checksums":     {o: s3test.Options{NoChecksums: true}, size: longParts * minPart, sends: 3},
-		"odd ETags":        {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * minPart, sends: 12}, // nothing is proven
+		"the same":         {size: longParts * testPart, sends: 3},
+		"no checksums":     {o: s3test.Options{NoChecksums: true}, size: longParts * testPart, sends: 3},
+		"odd ETags":        {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * testPart, sends: 12}, // nothing is proven
 		"of unknown size":  {size: storage.UnknownSize, sends: 3},
-		"one byte differs": {size: longParts * minPart, sends: 4, between: func(_ *Store, _ *s3test.Server, b []byte, _ *storage.PutOptions) { b[minPart+7] ^= 1 }},
-		"a part was lost":  {size: longParts * minPart, sends: 4, between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.Forget(3) }},
-		"other properties": {size: longParts * minPart, sends: 12, between: func(_ *Store, _ *s3test.Server, _ []byte, o *storage.PutOptions) {
+		"one byte differs": {size: longParts * testPart, sends: 4, between: func(_ *Store, _ *s3test.Server, b []byte, _ *storage.PutOptions) { b[testPart+7] ^= 1 }},
+		"a part was lost":  {size: longParts * testPart, sends: 4, between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.Forget(3) }},
+		"other properties": {size: longParts * testPart, sends: 12, between: func(_ *Store, _ *s3test.Server, _ []byte, o *storage.PutOptions) {
 			o.Properties.MediaType = "text/plain"
 		}},
-		"the upload is old": {size: longParts * minPart, sends: 12, between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
+		"the upload is old": {size: longParts * testPart, sends: 12, between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
 			srv.Age(8 * 24 * time.Hour)
 			_, _ = s.Sweep(noTest, "s")
 		}},
@@ -67,7 +67,7 @@ func TestPutResumed(t *testing.T) {
 				n := &network{}
 				tt.o.Before = n.hook
 				s, srv := direct(t, tt.o, func(c *Config) {
-					c.PartBytes, c.Parallel, c.Endpoint, c.Digests = minPart, 1, "https://127.0.0.1", []string{digest.MD5}
+					c.PartBytes, c.Parallel, c.Endpoint, c.Digests = testPart, 1, "https://127.0.0.1", []string{digest.MD5}
 				})
 				content, o := long(), storage.PutOptions{Size: tt.size}
 				n.down = true
@@ -110,12 +110,12 @@ func TestPutNotLeft(t *testing.T) {
 		o storage.PutOptions
 	}{
 		"wrong digest": {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Digests: digest.Set{digest.MD5: strings.Repeat("0", 32)}}},
-		"too short":    {bytes.NewReader(content[:9*minPart]), storage.PutOptions{Size: int64(len(content))}},
-		"breaks early": {io.MultiReader(bytes.NewReader(content[:3*minPart]), failing{}), storage.PutOptions{Size: int64(len(content))}},
+		"too short":    {bytes.NewReader(content[:9*testPart]), storage.PutOptions{Size: int64(len(content))}},
+		"breaks early": {io.MultiReader(bytes.NewReader(content[:3*testPart]), failing{}), storage.PutOptions{Size: int64(len(content))}},
 		"refused":      {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Verify: func(digest.Set, int64) error { return errReset }}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = minPart, "https://127.0.0.1" })
+			s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = testPart, "https://127.0.0.1" })
 			_, err := s.Put(t.Context(), "s", "item", tt.r, tt.o)
 			if left := srv.Keys(testBucket, ".millrace/uploads/"); err == nil || srv.Uploads() != 0 || len(left) != 0 {
 				t.Errorf("%v; %d uploads and %q are left", err, srv.Uploads(), left)
@@ -133,7 +133,7 @@ func (failing) Read([]byte) (int, error) { return 0, errReset }
 
 // Leftovers go by age, and what somebody is at work on stays, however old it is.
 func TestSweepOfUploads(t *testing.T) {
-	s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = minPart, "https://127.0.0.1" })
+	s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = testPart, "https://127.0.0.1" })
 	begin := func(key string) *upload {
 		u, err := s.begin(t.Context(), spot{testBucket, key}, heading{})
 		if err != nil {

@@ -70,11 +70,14 @@ type Config struct {
 	// Transport, where it is set, makes the requests; CA and Proxy do not count then.
 	Transport http.RoundTripper
 	Now       func() time.Time // the machine's clock
+
+	minPart int64 // bytes that all parts but the last have; tests use less than S3 takes [5 MiB]
 }
 
 func (c *Config) defaults() {
 	c.Region = cmp.Or(c.Region, "us-east-1")
-	c.PartBytes = max(cmp.Or(c.PartBytes, 16<<20), minPart)
+	c.minPart = cmp.Or(c.minPart, minPart)
+	c.PartBytes = max(cmp.Or(c.PartBytes, 16<<20), c.minPart)
 	c.Parallel = max(cmp.Or(c.Parallel, 4), 1)
 	c.Leftover = cmp.Or(c.Leftover, 7*24*time.Hour)
 	c.RestoreDays = cmp.Or(c.RestoreDays, 7)

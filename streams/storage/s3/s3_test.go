@@ -2,7 +2,6 @@ package s3
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,15 +9,20 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-const testBucket = "archive"
+const (
+	testBucket = "archive"
+	testPart   = 128 << 10 // bytes of the smallest part of uploads
+)
 
 func server(t testing.TB, o s3test.Options) *s3test.Server {
 	t.Helper()
+	o.MinPart = testPart
 	srv := s3test.New(o)
 	t.Cleanup(srv.Close)
 	return srv
@@ -49,7 +53,7 @@ func factsOf(o s3test.Options) Facts {
 // openKnown returns a store on a server of which it is known what that can do.
 func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)) *Store {
 	t.Helper()
-	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}}
+	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}, minPart: testPart}
 	for _, e := range edit {
 		e(&cfg)
 	}
@@ -68,34 +72,29 @@ func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)
 	return s
 }
 
-// fewer has properties of the contract tried less often: one service has had them all.
-func fewer(t *testing.T) {
-	t.Helper()
-	const checks = "rapid.checks"
-	f := flag.Lookup(checks)
-	was := f.Value.String()
-	t.Cleanup(func() { _ = flag.Set(checks, was) })
-	if err := flag.Set(checks, "15"); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // The contract, on services that can do more and less.
 func TestContract(t *testing.T) {
-	for name, o := range map[string]s3test.Options{
+	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "OpenRange", "Delete", "Properties", "SpaceErrors", "RaceReplace", "RaceDelete"}
+	conditions := []string{"PutCondition", "Properties", "Delete", "Keep", "RacePut", "RaceReplace", "RaceDelete"}
+	sums := []string{"Put", "PutLarge", "PutDigests", "PutBroken", "List", "OpenRange", "Keep"}
+	for name, tt := range map[string]struct {
+		o    s3test.Options
+		only []string // the parts that need what the service lacks; make integration runs all
+	}{
 		"all":           {},
-		"no conditions": {NoConditions: true},
-		"no checksums":  {NoChecksums: true},
-		"odd ETags":     {OddETags: true},
-		"versions":      {Versions: true},
+		"no conditions": {s3test.Options{NoConditions: true}, conditions},
+		"no checksums":  {s3test.Options{NoChecksums: true}, sums},
+		"odd ETags":     {s3test.Options{OddETags: true}, sums},
+		"versions":      {s3test.Options{Versions: true}, versions},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name != "all" {
-				fewer(t)
+			t.Parallel()
+			if need.Amount(0, 1, 1) > 0 {
+				tt.only = nil
 			}
-			srv := server(t, o)
+			o, srv := tt.o, server(t, tt.o)
 			var n atomic.Int64
-			prefix := func(c *Config) { c.Prefix, c.PartBytes = fmt.Sprintf("p%d", n.Add(1)), minPart }
+			prefix := func(c *Config) { c.Prefix, c.PartBytes = fmt.Sprintf("p%d", n.Add(1)), testPart }
 			except := []string{}
 			if name != "all" { // TestPutFromSource has what they do
 				except = append(except, "PutSource")
@@ -104,7 +103,8 @@ func TestContract(t *testing.T) {
 				except = append(except, "Keep")
 			}
 			facts := open(t, srv, prefix).Facts()
-			storagetest.Run(t, func(t *testing.T) storage.Store { return openKnown(t, srv, &facts, prefix) }, storagetest.Except(except...),
+			storagetest.Run(t, func(t *testing.T) storage.Store { return openKnown(t, srv, &facts, prefix) },
+				storagetest.Only(tt.only...), storagetest.Except(except...),
 				storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
 					at := s.(*Store).layout.prefix + ownPrefix + "kept/" + escape(space) + "/" + digestOf(item) + "/"
 					for _, key := range srv.Keys(testBucket, at) {
@@ -137,7 +137,7 @@ func TestContractOfOddServices(t *testing.T) {
 		"hides":          {s3test.Options{CleanKeys: true, HideBelow: true}, func(item string, beside []string) bool { return isOdd(item) || nests(item, beside) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fewer(t)
+			t.Parallel()
 			srv := server(t, tt.o)
 			var n atomic.Int64
 			facts := open(t, srv).Facts()
@@ -178,6 +178,7 @@ func TestNoWayOut(t *testing.T) {
 
 // A bucket for each space: names are those of buckets.
 func TestContractOfBuckets(t *testing.T) {
+	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		return open(t, server(t, s3test.Options{}), func(c *Config) { c.Bucket, c.BucketPrefix = "", "acme-" })
 	}, storagetest.WithRefusedSpaces(func(name string) bool { return !isBucket("acme-" + name) }), storagetest.Only("Spaces", "SpaceErrors", "Marker"))
@@ -204,6 +205,7 @@ func TestProbe(t *testing.T) {
 		"versions": {Versions: true}, "keys are paths": {CleanKeys: true}, "hides": {HideBelow: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			srv := server(t, o)
 			s := open(t, srv)
 			want := factsOf(o)

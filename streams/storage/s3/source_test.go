@@ -12,7 +12,7 @@ import (
 
 // What lies at the service already is copied by it, part by part, where it proves what it has; else it is sent.
 func TestPutFromSource(t *testing.T) {
-	const size = minPart + 9 // two parts
+	const size = testPart + 9 // two parts
 	for name, tt := range map[string]struct {
 		o            s3test.Options
 		answer       func(w http.ResponseWriter, r *http.Request) // to the first request to copy
@@ -34,11 +34,11 @@ func TestPutFromSource(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				sc := &script{}
 				tt.o.Before = sc.hook
-				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Parallel = minPart, 1 })
+				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Parallel = testPart, 1 })
 				facts := s.Facts()
 				facts.CopiesParts = true // it did when it was tried
 				s.facts.Store(&facts)
-				content := append(bytes.Repeat([]byte("x"), minPart), plenty[:size-minPart]...)
+				content := append(bytes.Repeat([]byte("x"), testPart), plenty[:size-testPart]...)
 				from, err := s.Put(t.Context(), "s", "from", bytes.NewReader(content), storage.PutOptions{Size: size})
 				if err != nil {
 					t.Fatal(err)

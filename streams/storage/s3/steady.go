@@ -22,69 +22,78 @@ type steady struct {
 	left  int64
 	open  opener
 	what  string
-	tries int // since a byte came
+	broke error // why the last body ended early; the next attempt begins with it
 	err   error
 }
 
 func (b *steady) Read(p []byte) (int, error) {
-	for b.left > 0 {
-		if b.err != nil {
-			return 0, b.err
-		}
-		if b.body == nil {
-			b.again()
-			continue
-		}
-		n, err := b.body.Read(p[:min(int64(len(p)), b.left)])
-		b.at, b.left = b.at+int64(n), b.left-int64(n)
-		if n > 0 {
-			b.tries = 0
-		}
-		if err != nil && b.left > 0 {
-			if errors.Is(err, io.EOF) {
-				err = fmt.Errorf("the body ends %d bytes early: %w", b.left, io.ErrUnexpectedEOF)
-			}
-			b.broke(err)
-		}
-		if n > 0 || err == nil {
-			return n, nil
-		}
+	if b.left == 0 {
+		return 0, io.EOF
 	}
-	return 0, io.EOF
-}
-
-// again opens what is left.
-func (b *steady) again() {
-	if b.tries > 0 {
-		if err := retry.Sleep(b.ctx, readTries.Backoff(b.tries)); err != nil {
-			b.err = err
-			return
-		}
-		retry.Alive(b.ctx)
+	if b.err != nil || len(p) == 0 {
+		return 0, b.err
 	}
-	body, err := b.open(b.ctx, b.at, b.left)
-	if err != nil {
-		b.broke(err)
-		return
-	}
-	b.body = body
-}
-
-// broke notes what ended a body; what no other try cures, and one too many, is the end.
-func (b *steady) broke(err error) {
-	if b.body != nil {
-		b.body.Close()
-		b.body = nil
-	}
-	b.tries++
+	var n int
+	err := again(b.ctx, readTries, unclear, func() (err error) {
+		n, err = b.some(p)
+		return err
+	})
 	switch {
+	case err == nil:
+		return n, nil
 	case b.ctx.Err() != nil:
 		b.err = context.Cause(b.ctx)
-	case errors.Is(err, storage.ErrNotFound), errors.Is(err, storage.ErrRange): // what is read was there, and was longer
+	case errors.Is(err, storage.ErrNotFound), errors.Is(err, storage.ErrRange): // it was there before, and longer
 		b.err = fmt.Errorf("%s: it is gone, or shorter: %w", b.what, storage.ErrChanged)
-	case !unclear(err) || b.tries >= readTries.Attempts:
+	default:
 		b.err = fmt.Errorf("%s: %w", b.what, err)
 	}
+	return 0, b.err
+}
+
+// some reads what comes next. After a body that ended early it returns why, if no byte came with it, and opens the rest
+// in a later call.
+func (b *steady) some(p []byte) (n int, err error) {
+	if err, b.broke = b.broke, nil; err != nil {
+		return 0, err
+	}
+	if b.body == nil {
+		if b.body, err = b.open(b.ctx, b.at, b.left); err != nil {
+			b.body = nil
+			return 0, err
+		}
+	}
+	n, err = b.body.Read(p[:min(int64(len(p)), b.left)])
+	b.at, b.left = b.at+int64(n), b.left-int64(n)
+	if err == nil || b.left == 0 {
+		return n, nil
+	}
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the body ends %d bytes early: %w", b.left, io.ErrUnexpectedEOF)
+	}
+	b.body.Close()
+	b.body = nil
+	if n > 0 {
+		b.broke, err = err, nil
+	}
+	return n, err
+}
+
+// again calls f until it succeeds, or returns an error for which may is false, or the policy is used up. It returns the
+// last error of f, or the cause of ctx.
+func again(ctx context.Context, p retry.Policy, may func(error) bool, f func() error) error {
+	var last error // for which may is false
+	_, err := p.Do(ctx, func() error {
+		err := f()
+		if err != nil && !may(err) {
+			last, err = err, retry.Permanent(err)
+		}
+		return err
+	}, func(int, time.Duration, error) { retry.Alive(ctx) })
+	if last != nil {
+		return last
+	}
+	return err
 }
 
 // mayPass says that an error is no fact, and that the same request may be made again.

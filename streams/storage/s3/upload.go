@@ -150,23 +150,27 @@ func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (min
 		o.UserMetadata["x-amz-checksum-crc64nvme"] = base64Of(sum[digest.CRC64NVME])
 		o.UserMetadata["x-amz-checksum-type"] = "FULL_OBJECT"
 	}
-	for n, doubt := 1, false; ; n++ {
-		info, err := u.s.core.CompleteMultipartUpload(ctx, u.bucket, u.key, u.id, parts, o)
-		gone := minio.ToErrorResponse(err).Code == "NoSuchUpload"
-		err = u.s.translate(ctx, anUpload, "complete an upload in parts", err)
+	var info minio.UploadInfo
+	var gone, doubt bool
+	err := again(ctx, completeTries, func(err error) bool { return !gone && unclear(err) }, func() (err error) {
+		info, err = u.s.core.CompleteMultipartUpload(ctx, u.bucket, u.key, u.id, parts, o)
+		code, about := minio.ToErrorResponse(err).Code, anUpload
+		if gone = code == "NoSuchUpload"; code == "NoSuchKey" && len(pairs) > 0 { // If-Match met no object
+			about = anItem
+		}
+		err = u.s.translate(ctx, about, "complete an upload in parts", err)
 		if doubt = doubt || err != nil && unclear(err); err == nil || !doubt || ctx.Err() != nil {
-			return info, answer, err
+			return err
 		}
 		if there, ok := found(); ok {
-			return there, answer, nil
+			info, err = there, nil
 		}
-		if gone || !unclear(err) || n == completeTries.Attempts { // what the last answer says may be for what an earlier one did
-			return info, answer, fmt.Errorf("whether it is stored is not known: %v", err) //nolint:errorlint // it is no fact
-		}
-		if err := retry.Sleep(ctx, completeTries.Backoff(n)); err != nil {
-			return info, answer, err
-		}
+		return err
+	})
+	if err != nil && doubt && ctx.Err() == nil { // the last answer may be about the effect of an earlier request
+		err = fmt.Errorf("whether it is stored is not known: %v", err) //nolint:errorlint // it is no fact
 	}
+	return info, answer, err
 }
 
 // abortWait bounds how long an upload that nobody wants is ended.

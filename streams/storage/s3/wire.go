@@ -3,6 +3,7 @@ package s3
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -75,14 +76,22 @@ type wire struct {
 	pathStyle bool
 	pays      bool // the requester
 	who       *credentials.Credentials
+	signed    bool // a request without a signature is refused
 	region    string
 }
 
+// errUnsigned is the error of a request for which no credentials were found. The service would refuse it for a reason
+// that hides this one, or serve it as public.
+var errUnsigned = errors.New("no credentials were found in the environment, in their file, or of the machine's role")
+
 func (s *Store) wire(next http.RoundTripper, who *credentials.Credentials, pathStyle bool) *wire {
-	return &wire{next, pathStyle, s.cfg.RequesterPays, who, s.cfg.Region}
+	return &wire{next, pathStyle, s.cfg.RequesterPays, who, s.cfg.Credentials.FromEnvironment, s.cfg.Region}
 }
 
 func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	if w.signed && req.Header.Get("Authorization") == "" {
+		return nil, errUnsigned
+	}
 	n, _ := req.Context().Value(noteKey{}).(*note)
 	if n != nil && n.listing && n.stuck(req.URL.RawQuery) {
 		return nil, errStuck

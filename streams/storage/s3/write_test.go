@@ -26,10 +26,10 @@ var changes = map[string]struct {
 	"Put": {http.MethodPut, "/s/item", 10, func(t *testing.T, s *Store, size int) error {
 		return put(t.Context(), s, "item", size, storage.PutOptions{Condition: storage.Condition{Absent: true}})
 	}},
-	"part": {http.MethodPut, "partNumber=1", minPart + 1, func(t *testing.T, s *Store, size int) error {
+	"part": {http.MethodPut, "partNumber=1", testPart + 1, func(t *testing.T, s *Store, size int) error {
 		return put(t.Context(), s, "item", size, storage.PutOptions{})
 	}},
-	"complete": {http.MethodPost, "/s/item?uploadId", minPart + 1, func(t *testing.T, s *Store, size int) error {
+	"complete": {http.MethodPost, "/s/item?uploadId", testPart + 1, func(t *testing.T, s *Store, size int) error {
 		return put(t.Context(), s, "item", size, storage.PutOptions{Condition: storage.Condition{Absent: true}})
 	}},
 }
@@ -49,7 +49,7 @@ func TestWriteTwins(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					sc, o := &script{}, s3test.Options{}
 					how(&o, sc.hook)
-					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.Parallel = minPart, 1 }) // the script is asked by one at a time
+					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.Parallel = testPart, 1 }) // the script is asked by one at a time
 					once := false
 					sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
 						if once || r.Method != c.method || !strings.Contains(r.URL.RequestURI(), c.has) {
@@ -167,7 +167,7 @@ func TestPartStoredWrongly(t *testing.T) {
 				} else {
 					tt.o.After = sc.hook
 				}
-				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Parallel, c.Endpoint = minPart, 1, "https://127.0.0.1" })
+				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Parallel, c.Endpoint = testPart, 1, "https://127.0.0.1" })
 				n := 0
 				sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
 					if r.URL.Query().Get("partNumber") != "1" || n == tt.times {
@@ -182,11 +182,11 @@ func TestPartStoredWrongly(t *testing.T) {
 					if r.Header.Get("X-Amz-Checksum-Crc64nvme") != "" {
 						r.Header.Set("X-Amz-Checksum-Crc64nvme", wrongSum)
 					}
-					r.Body = io.NopCloser(io.MultiReader(strings.NewReader("x"), io.LimitReader(zeros{}, minPart-1)))
+					r.Body = io.NopCloser(io.MultiReader(strings.NewReader("x"), io.LimitReader(zeros{}, testPart-1)))
 					return false
 				}
 				sc.on = true
-				err := put(t.Context(), s, "item", minPart+1, storage.PutOptions{})
+				err := put(t.Context(), s, "item", testPart+1, storage.PutOptions{})
 				_, there := srv.Object(testBucket, "s/item")
 				if (err == nil) != tt.ok || there != tt.ok || retry.ClassOf(err) != retry.Transient || errors.Is(err, storage.ErrDigest) {
 					t.Errorf("%v; there: %t", err, there)
@@ -196,8 +196,8 @@ func TestPartStoredWrongly(t *testing.T) {
 	}
 }
 
-// wrongSum is of "x" and zeros, minPart of them.
-var wrongSum = s3test.CRC64(append([]byte("x"), make([]byte, minPart-1)...))
+// wrongSum is of "x" and zeros, testPart of them.
+var wrongSum = s3test.CRC64(append([]byte("x"), make([]byte, testPart-1)...))
 
 // Metadata that S3 would not keep is refused by its name before anything is asked for.
 func TestMetadataTooLong(t *testing.T) {
@@ -287,8 +287,8 @@ func TestSuccessHeadedAsHTML(t *testing.T) {
 			w.Header().Set("Content-Type", "text/html; charset=UTF-8")
 		}
 		return false
-	}}, func(c *Config) { c.PartBytes, c.Parallel = minPart, 1 })
-	for item, n := range map[string]int{"small": 5, "large": minPart + 7} {
+	}}, func(c *Config) { c.PartBytes, c.Parallel = testPart, 1 })
+	for item, n := range map[string]int{"small": 5, "large": testPart + 7} {
 		if err := put(t.Context(), s, item, n, storage.PutOptions{}); err != nil {
 			t.Errorf("%s: %v", item, err)
 		}

@@ -143,13 +143,6 @@ func TestFalseReports(t *testing.T) {
 			func(m *mem.Store) bool { _, err := m.StatSpace(ctx, "new"); return err == nil }},
 		"WriteMarker": {func(s storage.Store) error { return s.WriteMarker(ctx) },
 			func(m *mem.Store) bool { return m.Marker(ctx) == nil }},
-		"CopyFrom": {func(s storage.Store) error {
-			at, err := storage.Locate(ctx, s, storage.Ref{Space: sp, Item: "a"})
-			if err == nil {
-				_, err = s.(storage.Copier).CopyFrom(ctx, sp, "copy", at, unsized)
-			}
-			return err
-		}, func(m *mem.Store) bool { _, err := m.Stat(ctx, sp, "copy"); return err == nil }},
 	}
 	for name, tt := range tests {
 		for kind, x := range map[string]struct {

@@ -36,7 +36,6 @@ var (
 	_ storage.Store   = (*Faulty)(nil)
 	_ storage.Ranger  = (*Faulty)(nil)
 	_ storage.Locator = (*Faulty)(nil)
-	_ storage.Copier  = (*Faulty)(nil)
 )
 
 // NewFaulty returns a store that passes all calls to inner until it is told otherwise.
@@ -320,25 +319,6 @@ func (f *Faulty) Locate(ctx context.Context, ref storage.Ref) (storage.Place, er
 		err = errors.Join(x.Err, p.Close())
 	}
 	return faulted(x, p, err)
-}
-
-// CopyFrom implements storage.Copier.
-func (f *Faulty) CopyFrom(ctx context.Context, space, item string, from storage.Place, o storage.PutOptions) (storage.Copied, error) {
-	x, err := f.enter(ctx, "CopyFrom", space, item)
-	if err != nil {
-		return storage.Copied{}, err
-	}
-	c, ok := f.inner.(storage.Copier)
-	if !ok {
-		return storage.Copied{}, storage.ErrUnsupported
-	}
-	if x.Lie {
-		obj := from.Object
-		obj.Item, obj.Properties, obj.Version = item, o.Properties, "pretended"
-		return storage.Copied{Object: obj, How: "pretended"}, nil
-	}
-	copied, err := c.CopyFrom(ctx, space, item, from, o)
-	return faulted(x, copied, err)
 }
 
 // Marker implements storage.Store.

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -55,7 +56,7 @@ func (y *readOnlySuite) refuses(t *testing.T) {
 	s := y.items(t, "a")
 	ctx := t.Context()
 	c := s.Capabilities()
-	if !c.ReadOnly || c.ConditionalPut || c.ConditionalDelete || c.KeepsReplaced || c.SetProperties || c.Copies {
+	if !c.ReadOnly || c.ConditionalPut || c.ConditionalDelete || c.KeepsReplaced || c.SetProperties {
 		t.Errorf("got %+v, want a store that can only be read", c)
 	}
 	was := has(t, s, "a", content("a"))
@@ -69,9 +70,6 @@ func (y *readOnlySuite) refuses(t *testing.T) {
 		_, refused["Put "+item] = tryPut(t, s, item, "x")
 		_, refused["SetProperties "+item] = s.SetProperties(ctx, space, item, storage.Properties{MediaType: "a/b"}, storage.Condition{})
 		_, refused["Delete "+item] = s.Delete(ctx, space, item, storage.DeleteOptions{})
-	}
-	if copier, ok := s.(storage.Copier); ok {
-		_, refused["CopyFrom"] = copier.CopyFrom(ctx, space, "new", foreign(), storage.PutOptions{Size: storage.UnknownSize})
 	}
 	for call, err := range refused {
 		wantErr(t, call, err, storage.ErrReadOnly)
@@ -146,7 +144,7 @@ func (y *readOnlySuite) badNames(t *testing.T) {
 func (y *readOnlySuite) listModel(t *testing.T) {
 	piece := rapid.SampledFrom([]string{"a", "b", "-", "/", ".", "%", "%25", "%=", "0", "é", " "})
 	id := rapid.Custom(func(t *rapid.T) string { return strings.Join(rapid.SliceOfN(piece, 1, 6).Draw(t, "pieces"), "") })
-	rapid.Check(t, func(rt *rapid.T) {
+	need.Check(t, func(rt *rapid.T) {
 		there := map[string]string{}
 		for _, item := range y.keepable(rapid.SliceOfNDistinct(id, 0, 12, rapid.ID).Draw(rt, "ids")) {
 			there[item] = content(item)

@@ -27,6 +27,7 @@ type Options struct {
 	NoReadMatch  bool // If-Match and versionId of reads are ignored
 	// Virtual objects have a size and no bytes: what is put must be zeros, and zeros come back.
 	Virtual bool
+	MinPart int64 // bytes that all parts of an upload but the last have, at least [5 MiB]
 	// Clock, where it is set, is the service's, which refuses requests that differ from it by more than 15 minutes.
 	Clock func() time.Time
 	// Before, where it is set, sees every request; what it answers (true) the server does not.
