@@ -99,6 +99,7 @@ func (s *scene) health(stall time.Duration) *health {
 		},
 		ping:     func(context.Context) error { return s.ping },
 		breakers: func() []BreakerState { return nil },
+		policies: func() []string { return nil },
 		publish:  func([]kafka.Lag) { s.set++ },
 	}
 }

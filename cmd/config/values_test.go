@@ -129,16 +129,3 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 		t.Errorf("no secret prints %q", none)
 	}
 }
-
-func TestNearest(t *testing.T) {
-	known := []string{"brokers", "topic_prefix", "partitions", "tls", "sasl"}
-	for key, want := range map[string]string{
-		"brokrs": "brokers", "borkers": "brokers", "Brokers": "brokers", "topicprefix": "topic_prefix", "ssl": "sasl", "tsl": "tls", "colour": "",
-	} {
-		t.Run(key, func(t *testing.T) {
-			if got := nearest(key, known); got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
-		})
-	}
-}
