@@ -96,7 +96,7 @@ func (b *Book) Rules(account, space string) (Rules, bool) {
 	if e == nil {
 		return Rules{}, false
 	}
-	r := e.document.Rules(space)
+	r := e.document.rules(space)
 	r.Revision = e.revision
 	if len(r.Pairs) > 0 {
 		p.date(&r, space)
@@ -113,7 +113,7 @@ func (p *page) date(r *Rules, space string) {
 	for _, e := range slices.Backward(p.history) {
 		var then Rules
 		if e.document != nil {
-			then = e.document.Rules(space)
+			then = e.document.rules(space)
 		}
 		if rule = rule && len(then.Pairs) > 0 && then.Deletes == r.Deletes; rule {
 			r.Since = e.time

@@ -18,11 +18,11 @@ type Document struct {
 	// Ignore names spaces that are carried nowhere.
 	Ignore []string `json:"spacesToIgnore,omitempty"`
 	// Options says more about single spaces, whichever pairs are theirs.
-	Options map[string]Options `json:"spaces,omitempty"`
+	Options map[string]options `json:"spaces,omitempty"`
 }
 
-// Options say how the items of one space are carried.
-type Options struct {
+// options say how the items of one space are carried.
+type options struct {
 	// Deletes is Propagate where it is empty.
 	Deletes Deletes `json:"deletes,omitempty"`
 	// Exclude holds globs on item ids: * within a segment, ** across them.
@@ -41,9 +41,9 @@ type copies struct {
 	Among []string `json:"among,omitempty"`
 }
 
-// Rules returns what the document says of a space: nothing for spaces whose name
+// rules returns what the document says of a space: nothing for spaces whose name
 // starts with x- and those that are ignored, else the space's own pairs, else the default.
-func (d Document) Rules(space string) Rules {
+func (d Document) rules(space string) Rules {
 	r := Rules{Deletes: Propagate}
 	if strings.HasPrefix(space, "x-") || slices.Contains(d.Ignore, space) {
 		return r
@@ -168,7 +168,7 @@ func cycle(next map[string][]string) []string {
 	return nil
 }
 
-func (v *validator) options(path string, o Options) {
+func (v *validator) options(path string, o options) {
 	if o.Copies != nil {
 		v.faults.add(0, path+".copies", "is not implemented; name pairs instead")
 	}

@@ -79,7 +79,7 @@ func TestRules(t *testing.T) {
 			if err := d.Validate(stores); err != nil {
 				t.Errorf("validate: %v", err)
 			}
-			if got := d.Rules(tt.space); !reflect.DeepEqual(got, tt.want) {
+			if got := d.rules(tt.space); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})
@@ -87,7 +87,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestExcludes(t *testing.T) {
-	r := mustParse(t, ours).Rules("photos")
+	r := mustParse(t, ours).rules("photos")
 	tests := map[string]struct {
 		item string
 		size int64
@@ -189,7 +189,7 @@ func TestValidate(t *testing.T) {
 	if err := d.Validate(stores); err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%v", err, want)
 	}
-	if got := d.Rules("a").Deletes; got != "never" {
+	if got := d.rules("a").Deletes; got != "never" {
 		t.Errorf("rules of a document that was not validated: got %q", got)
 	}
 }
@@ -202,8 +202,8 @@ func document(t *rapid.T) Document {
 		Spaces:  rapid.MapOfN(space, pairs, 0, 3).Draw(t, "spaces"),
 		Default: pairs.Draw(t, "default"),
 		Ignore:  rapid.SliceOfN(space, 0, 3).Draw(t, "ignore"),
-		Options: rapid.MapOfN(space, rapid.Custom(func(t *rapid.T) Options {
-			return Options{
+		Options: rapid.MapOfN(space, rapid.Custom(func(t *rapid.T) options {
+			return options{
 				Deletes: rapid.SampledFrom([]Deletes{"", Propagate, KeepCopy, Approve}).Draw(t, "deletes"),
 				Exclude: rapid.SliceOfN(rapid.StringN(1, 5, 20), 0, 2).Draw(t, "exclude"),
 				MaxSize: rapid.Int64().Draw(t, "size"), Priority: rapid.String().Draw(t, "priority"),
@@ -245,6 +245,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("an error that is no Faults: %v", err)
 		}
 		d.Validate(stores) // must not panic
-		d.Rules("a").Excludes("b", 1)
+		d.rules("a").Excludes("b", 1)
 	})
 }

@@ -133,7 +133,7 @@ func (r *reader) pairs(n *node, path string) (pairs []Pair) {
 	return pairs
 }
 
-func (r *reader) options(n *node, path string) (o Options) {
+func (r *reader) options(n *node, path string) (o options) {
 	r.fields(n, path, map[string]setter{
 		"deletes":  func(path string, n *node) { o.Deletes = Deletes(r.text(n, path)) },
 		"exclude":  func(path string, n *node) { o.Exclude = r.texts(n, path) },
