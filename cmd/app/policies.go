@@ -64,7 +64,8 @@ func policyStores(cfg *config.Config) map[string][]policy.Store {
 // A policyFolder publishes the documents of the configured folder. One that is refused is left out until it is mended;
 // the others are published.
 type policyFolder struct {
-	app *App
+	app   *App
+	again time.Duration
 	// published is closed when the documents that are not refused are in force, or there is no folder.
 	published chan struct{}
 
@@ -73,7 +74,7 @@ type policyFolder struct {
 }
 
 func newPolicyFolder(a *App) *policyFolder {
-	return &policyFolder{app: a, published: make(chan struct{})}
+	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{})}
 }
 
 // run reads the folder once, then what was refused again and again until nothing is, and then waits for ctx.
@@ -91,10 +92,10 @@ func (p *policyFolder) run(ctx context.Context) error {
 	}
 	close(p.published)
 	for waiting := accountsOf(f.Faults); len(waiting) > 0; waiting = accountsOf(p.refusals()) {
-		if err := retry.Sleep(ctx, policyAgain); err != nil {
+		if err := retry.Sleep(ctx, p.again); err != nil {
 			return err
 		}
-		if err := p.again(ctx, waiting); err != nil {
+		if err := p.readAgain(ctx, waiting); err != nil {
 			return err
 		}
 	}
@@ -102,9 +103,9 @@ func (p *policyFolder) run(ctx context.Context) error {
 	return nil
 }
 
-// again reads the folder for the accounts that wait. The documents of others are read at the start only, unless the
+// readAgain reads the folder for the accounts that wait. The documents of others are read at the start only, unless the
 // folder as a whole was refused then.
-func (p *policyFolder) again(ctx context.Context, waiting map[string]bool) error {
+func (p *policyFolder) readAgain(ctx context.Context, waiting map[string]bool) error {
 	f := p.read()
 	all := waiting[""]
 	if !all && accountsOf(f.Faults)[""] { // the folder as a whole cannot be read now: it says nothing of those that wait
@@ -131,8 +132,12 @@ func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.
 		if slices.Equal(now, of(before, account)) {
 			continue // it has been logged
 		}
-		p.app.log.Error("refuse policy: the last good one stays in force, and the file is read again until it is mended",
-			"account", account, "file", filepath.Join(folder, now[0].File), "line", now[0].Line, "err", strings.ReplaceAll(now.Error(), "\n", "; "))
+		log := p.app.log
+		if account != "" {
+			log = log.With("account", account)
+		}
+		log.Error("refuse policy: the last good one stays in force, and the file is read again until it is mended",
+			"file", originOf(folder, now[0]), "err", reasons(now))
 	}
 	if err := p.app.publishPolicies(ctx, documents, filepath.Base(folder)); err != nil {
 		return err
@@ -143,6 +148,16 @@ func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.
 		}
 	}
 	return nil
+}
+
+// reasons returns faults of one file as one line.
+func reasons(faults policy.Faults) string {
+	all := make([]string, len(faults))
+	for i, f := range faults {
+		f.File = ""
+		all[i] = f.String()
+	}
+	return strings.Join(all, "; ")
 }
 
 func (p *policyFolder) refusals() policy.Faults {
