@@ -32,10 +32,11 @@ func layers() []layer {
 		child   = "streams/child"
 		policy  = "streams/policy"
 		need    = "internal/need"
+		nearest = "internal/nearest"
 		record  = "streams/record" // between what is on record and what a store shows
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest, child, need}, nil},
+		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
@@ -44,7 +45,7 @@ func layers() []layer {
 		{[]string{"streams/storage/storagetest"}, []string{wire, retry, storage, digest, need}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{record}, []string{wire, storage, digest}},
-		{[]string{policy}, []string{wire}},
+		{[]string{policy}, []string{wire, nearest}},
 		{[]string{"streams/inventory"}, []string{wire, digest}},
 		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent
 		{[]string{"streams/deletion"}, []string{wire, retry, storage, digest, policy, record, "streams/duplicate"}},
@@ -54,7 +55,8 @@ func layers() []layer {
 		{[]string{"sinks/clickhouse/clickhousetest"}, []string{wire, retry, child, need, "sinks/clickhouse/..."}},
 		{[]string{"streams/kafka/..."}, []string{wire, retry, "streams/kafka/..."}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, "sinks/clickhouse/..."}},
-		{[]string{"cmd/config", "cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
+		{[]string{"cmd/config"}, []string{nearest}},
+		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config"}},
 		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},

@@ -12,9 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"reflect"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,7 +22,6 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
-	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
@@ -61,14 +57,13 @@ type App struct {
 	controls *kafka.Controls
 	outboxes []*emit.File  // of the stores that emit
 	emits    *emit.Metrics // nil: nobody can ask for it, or nothing emits
-	// published is closed when what the policy folder says is in force, or there is no folder.
-	published chan struct{}
+	folder   *policyFolder
 }
 
 // Open makes the parts that cfg asks for. Nothing runs before Run.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	log := o.Log
-	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain), published: make(chan struct{})}
+	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain)}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -112,6 +107,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err != nil {
 		return nil, fmt.Errorf("make the policies table: %w", err)
 	}
+	a.folder = newPolicyFolder(a)
 	a.reader = clickhouse.NewReader(a.db, watermark{a.admin}, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait})
 	return a, nil
 }
@@ -143,64 +139,6 @@ func (a *App) ensureTopics(ctx context.Context) error {
 		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync})
 	if err != nil {
 		return fmt.Errorf("make the topics: %w", err)
-	}
-	return nil
-}
-
-// policyFolder publishes the documents of the folder that differ from what is in force,
-// once, and then waits for ctx: it is a part like any other.
-func (a *App) policyFolder(ctx context.Context) error {
-	if err := ready(ctx, a.policies); err != nil {
-		return err
-	}
-	documents, err := policy.ReadFolder(os.DirFS(a.cfg.Policies.Folder))
-	if err != nil {
-		a.log.Error("policy refused", "folder", a.cfg.Policies.Folder, "err", err)
-	}
-	for account, doc := range documents {
-		if err := a.setPolicy(ctx, account, doc, filepath.Base(a.cfg.Policies.Folder)); err != nil {
-			return err
-		}
-	}
-	close(a.published)
-	<-ctx.Done()
-	return nil
-}
-
-// SetPolicy publishes a document for an account, where it differs from the one in force,
-// and returns when this process follows it. It needs a Run that is under way.
-func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document, by string) error {
-	if err := ready(ctx, a.policies); err != nil {
-		return err
-	}
-	return a.setPolicy(ctx, account, doc, by)
-}
-
-func (a *App) setPolicy(ctx context.Context, account string, doc policy.Document, by string) error {
-	ids := a.stores.IDs(account)
-	if len(ids) == 0 {
-		a.log.Error("policy refused", "account", account, "err", "the configuration has no such account")
-		return nil
-	}
-	if err := doc.Validate(ids); err != nil {
-		a.log.Error("policy refused: the last good one stays in force; mend it and start again", "account", account, "stores", ids, "err", err)
-		return nil
-	}
-	base := a.book.Revision(account)
-	rec, err := policy.Record(account, base, doc, by, time.Now().UTC())
-	if err != nil {
-		return fmt.Errorf("encode the policy of %s: %w", account, err)
-	}
-	if held, ok := a.book.Document(account); ok && reflect.DeepEqual(held, doc) {
-		return nil
-	}
-	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: rec}); err != nil {
-		return fmt.Errorf("publish the policy of %s: %w", account, err)
-	}
-	for a.book.Revision(account) == base {
-		if err := retry.Sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -19,6 +19,8 @@ import (
 const (
 	lookEvery = 15 * time.Second // or four times in the time after which a stall is one
 	lookLimit = 10 * time.Second // of one look
+
+	maxReasons = 20 // policies that a verdict names
 )
 
 // The engines, as reports name them.
@@ -58,7 +60,9 @@ type sight struct {
 	faults map[string]error // what is wrong with each engine that the roles use; nil: nothing
 	duties []duty           // as of looked, but for what the process itself knows
 	stores []BreakerState   // those that the roles touch
-	ending bool             // somebody has asked the process to end
+	// policies are those that the roles apply and that are refused, with the reason.
+	policies []string
+	ending   bool // somebody has asked the process to end
 }
 
 // A verdict says how the process is, and why it is not better.
@@ -91,6 +95,13 @@ func judge(s sight) verdict {
 	}
 	if names := away(s.stores); len(names) > 0 && len(names) == len(s.stores) {
 		no(&v.Ready, "every store is away: %s", strings.Join(names, ", "))
+	}
+	for i, refused := range s.policies {
+		if i == maxReasons {
+			no(&v.Ready, "%d more policies are refused", len(s.policies)-i)
+			break
+		}
+		no(&v.Ready, "policy refused: %s", refused)
 	}
 	joined := true
 	for _, d := range s.duties {
@@ -136,6 +147,7 @@ type health struct {
 	lags     func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
 	ping     func(context.Context) error // ClickHouse; nil: no role here uses it
 	breakers func() []BreakerState       // of the stores that roles here touch
+	policies func() []string             // that are refused, and that roles here apply
 	publish  func([]kafka.Lag)           // of metrics
 
 	mu      sync.Mutex // guards the rest
@@ -158,12 +170,16 @@ func (a *App) newHealth(n needs, s *schema) *health {
 	h := &health{
 		log: a.log, stall: a.cfg.Health.StallAfter, prefix: a.cfg.Kafka.TopicPrefix,
 		states: m.State, lags: a.admin.Lags, breakers: func() []BreakerState { return nil }, publish: m.SetLags,
+		policies: func() []string { return nil },
 	}
 	if n.clickhouse {
 		h.ping = s.ping
 	}
 	if n.stores {
 		h.breakers = a.stores.Breakers
+	}
+	if n.policies {
+		h.policies = a.folder.refused
 	}
 	return h
 }
@@ -331,13 +347,13 @@ type breakerReport struct {
 
 // report judges what is known now.
 func (h *health) report() report {
-	states, breakers := h.states(), h.breakers()
+	states, breakers, policies := h.states(), h.breakers(), h.policies()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	duties := h.duties(states)
 	r := report{Engines: map[string]string{}, Roles: duties, Breakers: []breakerReport{},
 		verdict: judge(sight{now: time.Now(), looked: h.looked, fresh: 4 * h.every(), stall: h.stall, faults: h.faults,
-			duties: duties, stores: breakers, ending: h.ending})}
+			duties: duties, stores: breakers, policies: policies, ending: h.ending})}
 	h.started = h.started || r.Started
 	r.Started = h.started
 	for engine, err := range h.faults {

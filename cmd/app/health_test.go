@@ -35,7 +35,9 @@ func TestJudge(t *testing.T) {
 		faults map[string]error
 		stores []BreakerState
 		ending bool
-		want   verdict
+		// policies are those that are refused.
+		policies []string
+		want     verdict
 	}{
 		"work is done":                        {duties: []duty{busy}, want: all},
 		"nothing is due":                      {duties: with(func(d *duty) { *d = duty{Role: d.Role, Member: true, Active: ago(24 * time.Hour)} }), want: all},
@@ -59,11 +61,12 @@ func TestJudge(t *testing.T) {
 		"stuck, though nobody looks any more": {duties: with(func(d *duty) { d.Stuck = 1 }), looked: ago(time.Minute), want: verdict{Reasons: []string{"nothing is known of the engines yet, or any more", "role copier: 1 tasks ignore that they were cancelled"}}},
 		"one store is away":                   {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
 		"every store is away":                 {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: verdict{Live: true, Started: true, Reasons: []string{"every store is away: a/1, b/1"}}},
+		"a policy is refused":                 {duties: []duty{busy}, policies: []string{"p/a.json:3: x"}, want: verdict{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
 		"asked to end":                        {duties: []duty{busy}, ending: true, want: verdict{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sight{now: now, looked: ago(10 * time.Second), fresh: time.Minute, stall: stallAfter, faults: tt.faults, duties: tt.duties,
-				stores: tt.stores, ending: tt.ending}
+				stores: tt.stores, policies: tt.policies, ending: tt.ending}
 			if tt.looked.Equal(time.Time{}.Add(1)) {
 				s.looked = time.Time{}
 			} else if !tt.looked.IsZero() {
@@ -99,6 +102,7 @@ func (s *scene) health(stall time.Duration) *health {
 		},
 		ping:     func(context.Context) error { return s.ping },
 		breakers: func() []BreakerState { return nil },
+		policies: func() []string { return nil },
 		publish:  func([]kafka.Lag) { s.set++ },
 	}
 }

@@ -10,10 +10,12 @@ import (
 type needs struct {
 	clickhouse bool
 	stores     bool // the stores' bytes, and not only what the configuration says of them
+	policies   bool
 }
 
 func needsOf(roles []schemas.Role) needs {
-	return needs{slices.ContainsFunc(roles, readsClickHouse), slices.ContainsFunc(roles, touchesStores)}
+	return needs{slices.ContainsFunc(roles, readsClickHouse), slices.ContainsFunc(roles, touchesStores),
+		slices.ContainsFunc(roles, appliesPolicies)}
 }
 
 // readsClickHouse says whether a role reads or writes ClickHouse.
@@ -30,6 +32,15 @@ func readsClickHouse(role schemas.Role) bool {
 func touchesStores(role schemas.Role) bool {
 	switch role {
 	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker:
+		return true
+	}
+	return false
+}
+
+// appliesPolicies reports whether what a role does depends on policies.
+func appliesPolicies(role schemas.Role) bool {
+	switch role {
+	case schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSweeper:
 		return true
 	}
 	return false

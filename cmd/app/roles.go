@@ -89,7 +89,7 @@ func (a *App) planner() ([]part, error) {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.published: // what is planned without a policy is not planned again with one
+		case <-a.folder.published: // what is planned without a policy is not planned again with one
 			return g.Run(ctx)
 		}
 	}

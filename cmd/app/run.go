@@ -23,6 +23,7 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 		return w.run(ctx, roles)
 	}
 	w.health = a.newHealth(n, w.schema)
+	a.registry.MustRegister(a.folder.metric())
 	if n.stores {
 		a.registry.MustRegister(newBreakerMetrics(a.stores))
 	}
@@ -102,9 +103,9 @@ func (w work) parts(roles []schemas.Role) ([]part, error) {
 		parts = append(parts, part{"stores", w.stores.run})
 	}
 	if w.cfg.Policies.Folder != "" {
-		parts = append(parts, part{"policy folder", w.policyFolder})
+		parts = append(parts, part{"policy folder", w.folder.run})
 	} else {
-		close(w.published)
+		close(w.folder.published)
 	}
 	if w.health != nil {
 		parts = append(parts, part{"health", w.health.run})

@@ -13,6 +13,8 @@ import (
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/providers/rawbytes"
 	"github.com/knadh/koanf/v2"
+
+	"github.com/millrace/millrace/internal/nearest"
 )
 
 const envPrefix = "MILLRACE_"
@@ -49,6 +51,34 @@ func (o *Origins) Of(path string) string {
 
 // Load reads the settings. What is wrong with them comes back as one error of type Faults.
 func Load(s Sources) (*Config, *Origins, error) {
+	cfg, l, err := settings(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(l.faults) > 0 {
+		return nil, nil, l.faults
+	}
+	return cfg, l.origins, nil
+}
+
+// Check is Load for a person who wants to see every fault at once: those of the settings, and those that more returns.
+// more is called with the settings that could be read; sound reports whether all of accounts could be.
+func Check(s Sources, more func(cfg *Config, sound bool) Faults) (*Config, error) {
+	cfg, l, err := settings(s)
+	if err != nil {
+		return nil, err
+	}
+	sound := !slices.ContainsFunc(l.faults, func(f Fault) bool {
+		return f.Key == "" || sameSetting("accounts", f.Key) || sameSetting("accounts", f.meant)
+	})
+	if faults := append(l.faults, more(cfg, sound)...); len(faults) > 0 {
+		return nil, faults
+	}
+	return cfg, nil
+}
+
+// settings reads the settings that are not faulty. The faults are the loader's.
+func settings(s Sources) (*Config, *loader, error) {
 	l := &loader{koanf: koanf.New("."), origins: &Origins{map[string]string{}}}
 	if err := l.layer(treeOf(reflect.ValueOf(Default())), decoder{}); err != nil {
 		return nil, nil, err
@@ -80,10 +110,7 @@ func Load(s Sources) (*Config, *Origins, error) {
 		}
 	}
 	l.validate(cfg)
-	if len(l.faults) > 0 {
-		return nil, nil, l.faults
-	}
-	return cfg, l.origins, nil
+	return cfg, l, nil
 }
 
 type loader struct {
@@ -189,7 +216,7 @@ func (l *loader) env(env []string) error {
 			continue
 		case !ok:
 			reason := "sets nothing"
-			if meant := nearest(path, leaves()); meant != "" {
+			if meant := nearest.Of(path, leaves()); meant != "" {
 				reason += "; did you mean " + variable(meant) + "?"
 			}
 			l.faults.add("", nil, name, reason)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/nearest"
 )
 
 var errNoList = errors.New("it is not a list in JSON")
@@ -126,7 +128,7 @@ func suggestion(key string, fields []reflect.StructField) (meant, hint string) {
 	for i, f := range fields {
 		siblings[i] = keyOf(f)
 	}
-	if meant := nearest(key, siblings); meant != "" {
+	if meant := nearest.Of(key, siblings); meant != "" {
 		return meant, "; did you mean " + meant + "?"
 	}
 	for _, leaf := range leaves() {

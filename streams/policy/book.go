@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -39,7 +38,7 @@ type edition struct {
 	document *Document // nil: the policy was removed
 }
 
-// NewBook returns an empty Book. stores tells which stores an account has; documents
+// NewBook returns an empty Book. stores returns the ids of an account's stores; documents
 // that name others do not come into force.
 func NewBook(stores func(account string) []string) *Book {
 	return &Book{stores: stores, accounts: map[string]*page{}}
@@ -47,8 +46,8 @@ func NewBook(stores func(account string) []string) *Book {
 
 // Apply folds one record of the topic policies: its key, its own time, its message. A
 // record whose base is not the current revision is ignored; every other takes the next
-// revision, also where its document cannot come into force: then the last good one
-// stays, and Fault tells why.
+// revision, even if its document cannot come into force: then the last good one
+// stays, and Faults has the reason.
 func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 	account := p.GetAccount()
 	if p == nil || account == "" || account != string(key) {
@@ -88,7 +87,7 @@ func (p *page) inForce() *edition {
 	return &p.history[len(p.history)-1]
 }
 
-// Rules returns what is in force for a space; false where the account has no policy in force.
+// Rules returns what is in force for a space; false if the account has no policy in force.
 func (b *Book) Rules(account, space string) (Rules, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -97,7 +96,7 @@ func (b *Book) Rules(account, space string) (Rules, bool) {
 	if e == nil {
 		return Rules{}, false
 	}
-	r := e.document.Rules(space)
+	r := e.document.rules(space)
 	r.Revision = e.revision
 	if len(r.Pairs) > 0 {
 		p.date(&r, space)
@@ -114,7 +113,7 @@ func (p *page) date(r *Rules, space string) {
 	for _, e := range slices.Backward(p.history) {
 		var then Rules
 		if e.document != nil {
-			then = e.document.Rules(space)
+			then = e.document.rules(space)
 		}
 		if rule = rule && len(then.Pairs) > 0 && then.Deletes == r.Deletes; rule {
 			r.Since = e.time
@@ -129,16 +128,8 @@ func (p *page) date(r *Rules, space string) {
 	}
 }
 
-// Accounts returns the accounts that have a policy in force, sorted.
-func (b *Book) Accounts() []string {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	accounts := slices.Sorted(maps.Keys(b.accounts))
-	return slices.DeleteFunc(accounts, func(a string) bool { return b.accounts[a].inForce() == nil })
-}
-
 // Revision returns the account's current revision, on which the next record must be
-// based; 0 where there is none.
+// based; 0 if there is none.
 func (b *Book) Revision(account string) int64 {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -148,7 +139,7 @@ func (b *Book) Revision(account string) int64 {
 	return 0
 }
 
-// Document returns the document that is in force; false where none is.
+// Document returns the document that is in force; false if none is.
 func (b *Book) Document(account string) (Document, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -158,14 +149,17 @@ func (b *Book) Document(account string) (Document, bool) {
 	return Document{}, false
 }
 
-// Fault returns why the account's newest revision is not in force; nil where it is.
-func (b *Book) Fault(account string) error {
+// Faults returns why the newest revision of each account is not in force, for those of which it is not.
+func (b *Book) Faults() map[string]error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if p := b.accounts[account]; p != nil {
-		return p.fault
+	faults := map[string]error{}
+	for account, p := range b.accounts {
+		if p.fault != nil {
+			faults[account] = p.fault
+		}
 	}
-	return nil
+	return faults
 }
 
 // Record makes the message that puts a document in force on top of revision base.

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -19,11 +18,11 @@ type Document struct {
 	// Ignore names spaces that are carried nowhere.
 	Ignore []string `json:"spacesToIgnore,omitempty"`
 	// Options says more about single spaces, whichever pairs are theirs.
-	Options map[string]Options `json:"spaces,omitempty"`
+	Options map[string]options `json:"spaces,omitempty"`
 }
 
-// Options say how the items of one space are carried.
-type Options struct {
+// options say how the items of one space are carried.
+type options struct {
 	// Deletes is Propagate where it is empty.
 	Deletes Deletes `json:"deletes,omitempty"`
 	// Exclude holds globs on item ids: * within a segment, ** across them.
@@ -33,33 +32,18 @@ type Options struct {
 	// Priority is high, which is the same as empty, or low.
 	Priority string `json:"priority,omitempty"`
 	// Copies is read and refused: it is not implemented.
-	Copies *Copies `json:"copies,omitempty"`
+	Copies *copies `json:"copies,omitempty"`
 }
 
-// Copies asks for a number of copies instead of naming pairs.
-type Copies struct {
+// copies asks for a number of copies instead of naming pairs.
+type copies struct {
 	Min   int      `json:"min,omitempty"`
 	Among []string `json:"among,omitempty"`
 }
 
-// Faults are all that is wrong with a document, one line each.
-type Faults []string
-
-// Error returns the faults, one a line.
-func (f Faults) Error() string { return strings.Join(f, "\n") }
-
-func (f *Faults) add(format string, a ...any) { *f = append(*f, fmt.Sprintf(format, a...)) }
-
-func (f Faults) err() error {
-	if len(f) == 0 {
-		return nil
-	}
-	return f
-}
-
-// Rules returns what the document says of a space: nothing for spaces whose name
+// rules returns what the document says of a space: nothing for spaces whose name
 // starts with x- and those that are ignored, else the space's own pairs, else the default.
-func (d Document) Rules(space string) Rules {
+func (d Document) rules(space string) Rules {
 	r := Rules{Deletes: Propagate}
 	if strings.HasPrefix(space, "x-") || slices.Contains(d.Ignore, space) {
 		return r
@@ -85,59 +69,76 @@ func (r Rules) Excludes(item string, size int64) bool {
 }
 
 // Validate returns Faults with all that keeps the document from being put in force for
-// an account that has these stores; nil where nothing does.
+// an account that has these stores; nil if nothing does.
 func (d Document) Validate(stores []string) error {
-	var f Faults
+	v := validator{stores: stores}
 	for _, space := range slices.Sorted(maps.Keys(d.Spaces)) {
-		where := fmt.Sprintf("spaceDuplicationStorePolicies of space %q", space)
+		path := below(keySpaces, space)
 		if space == "" {
-			f.add("%s: the space has no name", where)
+			v.faults.add(0, path, "the space has no name")
 		}
-		f.pairs(where, d.Spaces[space], stores)
+		v.pairs(path, d.Spaces[space])
 	}
-	f.pairs("defaultPolicies", d.Default, stores)
-	for _, space := range d.Ignore {
+	v.pairs(keyDefault, d.Default)
+	for i, space := range d.Ignore {
 		if space == "" {
-			f.add("spacesToIgnore: a space has no name")
+			v.faults.add(0, index(keyIgnore, i), "the space has no name")
 		}
 	}
 	for _, space := range slices.Sorted(maps.Keys(d.Options)) {
-		f.options(space, d.Options[space])
+		path := below(keyOptions, space)
+		if space == "" {
+			v.faults.add(0, path, "the space has no name")
+		}
+		v.options(path, d.Options[space])
 	}
-	return f.err()
+	return v.faults.err()
 }
 
-func (f *Faults) pairs(where string, pairs []Pair, stores []string) {
+// A validator looks for what is wrong with a document of the right form.
+type validator struct {
+	stores []string // that the account has
+	faults Faults
+}
+
+func (v *validator) pairs(path string, pairs []Pair) {
 	seen := map[Pair]bool{}
 	next := map[string][]string{}
 	for i, p := range pairs {
-		at := fmt.Sprintf("%s: pair %d", where, i+1)
-		for _, side := range []struct{ key, store string }{{"srcStoreId", p.Source}, {"destStoreId", p.Destination}} {
-			switch {
-			case side.store == "":
-				f.add("%s: %s is missing", at, side.key)
-			case !slices.Contains(stores, side.store):
-				f.add("%s: %s: unknown store %q", at, side.key, side.store)
-			}
-		}
+		at := index(path, i)
+		v.store(at, "srcStoreId", p.Source)
+		v.store(at, "destStoreId", p.Destination)
 		switch {
 		case p.Source == p.Destination:
 			if p.Source != "" {
-				f.add("%s: source and destination are the same store %q", at, p.Source)
+				v.faults.add(0, at, "source and destination are the same store %q", p.Source)
 			}
 		case seen[p]:
-			f.add("%s: %s to %s stands there twice", at, p.Source, p.Destination)
+			v.faults.add(0, at, "is there twice: %s to %s", p.Source, p.Destination)
 		default:
 			next[p.Source] = append(next[p.Source], p.Destination)
 		}
 		seen[p] = true
 	}
 	if loop := cycle(next); loop != nil {
-		f.add("%s: changes would go round in a cycle: %s", where, strings.Join(loop, " to "))
+		v.faults.add(0, path, "changes would go round in a cycle: %s", strings.Join(loop, " to "))
 	}
 }
 
-// cycle returns the stores along one cycle, the first of them again at the end; nil where there is none.
+func (v *validator) store(path, key, store string) {
+	switch {
+	case store == "":
+		v.faults.add(0, path, "%s is missing", key)
+	case !slices.Contains(v.stores, store):
+		hint := ""
+		if len(v.stores) > 0 {
+			hint = "; the account has " + strings.Join(v.stores, ", ")
+		}
+		v.faults.add(0, below(path, key), "unknown store %q%s", store, hint)
+	}
+}
+
+// cycle returns the stores along one cycle, the first of them again at the end; nil if there is none.
 func cycle(next map[string][]string) []string {
 	done := map[string]bool{}
 	var path []string
@@ -167,30 +168,26 @@ func cycle(next map[string][]string) []string {
 	return nil
 }
 
-func (f *Faults) options(space string, o Options) {
-	where := fmt.Sprintf("spaces: %q", space)
-	if space == "" {
-		f.add("%s: the space has no name", where)
-	}
+func (v *validator) options(path string, o options) {
 	if o.Copies != nil {
-		f.add("%s: copies: is not implemented yet; name pairs instead", where)
+		v.faults.add(0, path+".copies", "is not implemented; name pairs instead")
 	}
 	switch o.Deletes {
 	case "", Propagate, KeepCopy, Approve:
 	default:
-		f.add("%s: deletes: %q is none of propagate, keep, approve", where, o.Deletes)
+		v.faults.add(0, path+".deletes", "want propagate, keep or approve, got %q", o.Deletes)
 	}
-	for _, glob := range o.Exclude {
+	for i, glob := range o.Exclude {
 		if glob == "" || !doublestar.ValidatePattern(glob) {
-			f.add("%s: exclude: malformed glob %q", where, glob)
+			v.faults.add(0, index(path+".exclude", i), "malformed glob %q", glob)
 		}
 	}
 	if o.MaxSize < 0 {
-		f.add("%s: maxSize: %d is negative", where, o.MaxSize)
+		v.faults.add(0, path+".maxSize", "want 0, for no bound, or more, got %d", o.MaxSize)
 	}
 	switch o.Priority {
 	case "", "high", "low":
 	default:
-		f.add("%s: priority: %q is none of high, low", where, o.Priority)
+		v.faults.add(0, path+".priority", "want high or low, got %q", o.Priority)
 	}
 }

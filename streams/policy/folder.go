@@ -5,76 +5,269 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/nearest"
 )
 
-// AccountsFile names the file that lists a folder's accounts: a JSON array of names.
-const AccountsFile = "duplication-accounts.json"
+const (
+	accountsFile = "duplication-accounts.json" // lists a folder's accounts: a JSON array of names
+	infix        = "-duplication-policy"       // of the name of a document, between account and extension
 
-// An AccountError is what keeps one account's document from being read.
-type AccountError struct {
-	Account string
-	Err     error
+	maxFile     = 1 << 20   // bytes of one file
+	maxDocument = 240 << 10 // bytes of one document as JSON: its record must fit into a message
+)
+
+// A Store is what documents depend on of a store of the configuration.
+type Store struct {
+	ID       string
+	ReadOnly bool   // nothing can be copied to it
+	Space    string // the only space that it has; empty: it may have any
 }
 
-// Error names the account and what is wrong.
-func (e *AccountError) Error() string {
-	return fmt.Sprintf("policy of account %q: %v", e.Account, e.Err)
+// A Folder is the content of a policy folder.
+type Folder struct {
+	// Documents holds those without a fault, by account.
+	Documents map[string]Document
+	Faults    Faults
+	// Unread names the files that look like documents and are none: their account is not in the list of accounts, or
+	// the extension is another one.
+	Unread []string
 }
 
-// Unwrap returns what is wrong: Faults, or an error of reading.
-func (e *AccountError) Unwrap() error { return e.Err }
-
-// ReadFolder reads the documents of a folder in the older tools' layout:
-// duplication-accounts.json, and for each account that it names
-// <account>-duplication-policy.json (or .yaml). It returns every document that can be
-// read; the error joins one *AccountError for each that cannot. Only where the list of
-// accounts itself cannot be read there are no documents.
-func ReadFolder(fsys fs.FS) (map[string]Document, error) {
-	b, err := fs.ReadFile(fsys, AccountsFile)
-	if err != nil {
-		return nil, fmt.Errorf("read list of accounts: %w", err)
+// ReadFolder reads the documents of a folder in the layout of the older tools: duplication-accounts.json, and for each
+// account that it names <account>-duplication-policy.json (or .yaml). accounts holds the stores of each account of the
+// configuration; with nil only the form of documents is checked.
+func ReadFolder(fsys fs.FS, accounts map[string][]Store) Folder {
+	f := folder{Folder{Documents: map[string]Document{}}, fsys, accounts}
+	if _, err := fs.Stat(fsys, "."); err != nil {
+		f.fault("", "", whole(0, "read the folder: %v", reasonOf(err)))
+		return f.Folder
 	}
-	var accounts []string
-	if err := json.Unmarshal(forgiveCommas(b), &accounts); err != nil {
-		return nil, fmt.Errorf("read %s: %w", AccountsFile, err)
+	names, lines, faults := f.list()
+	if faults != nil {
+		f.fault("", accountsFile, faults)
+		return f.Folder
 	}
-	slices.Sort(accounts)
-	documents := map[string]Document{}
-	var faults []error
-	for _, account := range slices.Compact(accounts) {
-		d, err := readAccount(fsys, account)
-		if err != nil {
-			faults = append(faults, &AccountError{account, err})
+	for i, account := range names {
+		if slices.Contains(names[:i], account) {
 			continue
 		}
-		documents[account] = d
+		if reason := f.unknown(account); reason != "" {
+			f.fault(account, accountsFile, whole(lines[i], "%s", reason))
+			continue
+		}
+		f.account(account)
 	}
-	return documents, errors.Join(faults...)
+	f.unread(names)
+	return f.Folder
 }
 
-func readAccount(fsys fs.FS, account string) (Document, error) {
+type folder struct {
+	Folder
+	fsys     fs.FS
+	accounts map[string][]Store // nil: not known
+}
+
+// fault adds the faults of a file.
+func (f *folder) fault(account, file string, faults Faults) {
+	for _, fault := range faults {
+		fault.Account, fault.File = account, file
+		f.Faults = append(f.Faults, fault)
+	}
+}
+
+// list reads the list of accounts, with the line of each.
+func (f *folder) list() (names []string, lines []int, faults Faults) {
+	b, err := f.file(accountsFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, whole(0, `is missing: it lists the accounts that have a policy here, such as ["acme"]`)
+	case err != nil:
+		return nil, nil, whole(0, "%v", err)
+	}
+	root, err := read(b)
+	if err != nil {
+		errors.As(err, &faults)
+		return nil, nil, faults
+	}
+	r := reader{lines: map[string]int{}}
+	names = r.texts(root, "")
+	for i := range names {
+		lines = append(lines, r.lines[index("", i)])
+	}
+	return names, lines, r.faults
+}
+
+// unknown returns why an account of the list cannot have a document; empty if it can.
+func (f *folder) unknown(account string) string {
+	if account == "" || !fs.ValidPath(account+infix) || strings.Contains(account, "/") {
+		return fmt.Sprintf("%q is not a name of an account", account)
+	}
+	if _, ok := f.accounts[account]; ok || f.accounts == nil {
+		return ""
+	}
+	reason := fmt.Sprintf("the configuration has no account %q", account)
+	if meant := nearest.Of(account, slices.Collect(maps.Keys(f.accounts))); meant != "" {
+		reason += "; did you mean " + meant + "?"
+	}
+	return reason
+}
+
+// account reads the document of an account.
+func (f *folder) account(account string) {
 	var found []string
 	var content []byte
-	for _, ext := range []string{".json", ".yaml"} {
-		name := account + "-duplication-policy" + ext
-		if account == "" || !fs.ValidPath(name) {
-			return Document{}, Faults{"this is no name of an account"}
-		}
-		b, err := fs.ReadFile(fsys, name)
+	for _, name := range documentNames(account) {
+		b, err := f.file(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return Document{}, fmt.Errorf("read document: %w", err)
+			f.fault(account, name, whole(0, "%v", err))
+			return
 		}
 		found, content = append(found, name), b
 	}
 	switch len(found) {
 	case 0:
-		return Document{}, fmt.Errorf("find %s-duplication-policy.json: %w", account, fs.ErrNotExist)
-	case 1:
-		return Parse(content)
+		f.fault(account, documentNames(account)[0], whole(0, "is missing, as is %s: %s names account %q",
+			documentNames(account)[1], accountsFile, account))
+		return
+	case 2:
+		f.fault(account, found[1], whole(0, "is a second document of account %q, beside %s: remove one of them", account, found[0]))
+		return
 	}
-	return Document{}, Faults{fmt.Sprintf("both %s and %s exist", found[0], found[1])}
+	d, err := f.document(account, content)
+	if err != nil {
+		var faults Faults
+		errors.As(err, &faults)
+		f.fault(account, found[0], faults)
+		return
+	}
+	f.Documents[account] = d
+}
+
+func documentNames(account string) [2]string {
+	return [2]string{account + infix + ".json", account + infix + ".yaml"}
+}
+
+// document parses and validates a document. The error is Faults: those of its form, and those of the rest of it.
+func (f *folder) document(account string, content []byte) (Document, error) {
+	var faults Faults
+	d, lines, err := parse(content)
+	if errors.As(err, &faults) && lines == nil {
+		return d, faults
+	}
+	if f.accounts != nil {
+		for _, fault := range d.misfits(f.accounts[account]) {
+			if !slices.ContainsFunc(faults, func(known Fault) bool { return overlap(known.Key, fault.Key) }) {
+				fault.Line = lineOf(lines, fault.Key)
+				faults = append(faults, fault)
+			}
+		}
+	}
+	if b, err := json.Marshal(d); err != nil || len(b) > maxDocument {
+		faults.add(0, "", "has %d bytes as JSON, more than %d", len(b), maxDocument)
+	}
+	return d, faults.err()
+}
+
+// overlap reports whether one of two paths is, or holds, the other.
+func overlap(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	return strings.HasPrefix(b, a) && (len(a) == len(b) || a == "" || b[len(a)] == '.' || b[len(a)] == '[')
+}
+
+// misfits returns what keeps a document from being put in force for an account with these stores.
+func (d Document) misfits(stores []Store) (faults Faults) {
+	ids := make([]string, len(stores))
+	for i, s := range stores {
+		ids[i] = s.ID
+	}
+	errors.As(d.Validate(ids), &faults)
+	return append(faults, d.unfit(stores)...)
+}
+
+// unfit returns the pairs that stores of the account cannot serve.
+func (d Document) unfit(stores []Store) (faults Faults) {
+	check := func(path, space string, pairs []Pair) {
+		for i, p := range pairs {
+			for _, s := range stores {
+				switch {
+				case s.ID == p.Destination && s.ReadOnly:
+					faults.add(0, index(path, i)+".destStoreId", "store %q is only read: its layout is plain", s.ID)
+				case s.ID == p.Source && space != "" && s.Space != "" && s.Space != space:
+					faults.add(0, index(path, i)+".srcStoreId", "store %q has no space %q: its only space is %q", s.ID, space, s.Space)
+				}
+			}
+		}
+	}
+	for _, space := range slices.Sorted(maps.Keys(d.Spaces)) {
+		check(below(keySpaces, space), space, d.Spaces[space])
+	}
+	check(keyDefault, "", d.Default)
+	return faults
+}
+
+// lineOf returns the line of what is at a path, or of the nearest thing that holds it.
+func lineOf(lines map[string]int, path string) int {
+	for path != "" {
+		if line, ok := lines[path]; ok {
+			return line
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+	return 0
+}
+
+// file reads a file of the folder. What is no file, such as a pipe that nothing is written to, is not opened.
+func (f *folder) file(name string) ([]byte, error) {
+	info, err := fs.Stat(f.fsys, name)
+	if err != nil {
+		return nil, reasonOf(err)
+	}
+	switch {
+	case info.IsDir():
+		return nil, errors.New("is a directory, not a file")
+	case !info.Mode().IsRegular():
+		return nil, errors.New("is not a regular file")
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("has %d bytes, more than %d", info.Size(), maxFile)
+	}
+	b, err := fs.ReadFile(f.fsys, name)
+	return b, reasonOf(err)
+}
+
+// reasonOf returns err without the path, which its caller knows.
+func reasonOf(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// unread looks for files that look like documents and are none of these accounts'.
+func (f *folder) unread(accounts []string) {
+	entries, err := fs.ReadDir(f.fsys, ".")
+	if err != nil {
+		f.fault("", "", whole(0, "list the folder: %v", reasonOf(err)))
+		return
+	}
+	known := map[string]bool{}
+	for _, account := range accounts {
+		for _, name := range documentNames(account) {
+			known[name] = true
+		}
+	}
+	for _, e := range entries {
+		if strings.Contains(e.Name(), infix+".") && !known[e.Name()] {
+			f.Unread = append(f.Unread, e.Name())
+		}
+	}
 }

@@ -2,43 +2,68 @@ package policy
 
 import (
 	"bytes"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/nearest"
 )
 
 // maxDepth bounds how deep a document may nest; a policy needs five levels.
 const maxDepth = 16
 
-// Parse reads a document, in JSON where it begins with a brace, else in YAML. A comma
-// too many before a closing bracket is forgiven, as it stands in the older tools'
-// sample; anything else that is unknown, doubled or of a wrong type is a fault. The
-// error is Faults, with line numbers.
+// The keys of a document.
+const (
+	keySpaces  = "spaceDuplicationStorePolicies"
+	keyDefault = "defaultPolicies"
+	keyIgnore  = "spacesToIgnore"
+	keyOptions = "spaces"
+)
+
+// Parse reads a document, in JSON if it begins with a brace or bracket, else in YAML. A comma too many before a closing
+// bracket is accepted, as it is in the sample of the older tools; anything else that is unknown, doubled or of a wrong
+// type is a fault. The error is Faults, with line numbers.
 func Parse(b []byte) (Document, error) {
-	b = bytes.TrimPrefix(b, []byte("\ufeff"))
-	if !utf8.Valid(b) {
-		return Document{}, Faults{"the document is not UTF-8"}
-	}
-	trimmed := bytes.TrimSpace(b)
-	if len(trimmed) == 0 {
-		return Document{}, Faults{"the document is empty"}
-	}
-	read := readYAML
-	if trimmed[0] == '{' || trimmed[0] == '[' {
-		read = readJSON
-	}
-	root, err := read(b)
+	d, _, err := parse(b)
 	if err != nil {
 		return Document{}, err
-	}
-	var f Faults
-	d := f.document(root)
-	if len(f) > 0 {
-		return Document{}, f
 	}
 	return d, nil
 }
 
-// A node is one value of a document, whichever way it was written.
+// parse is Parse that also returns the line of each key and list entry, by its path. With faults it returns the rest
+// of the document too; without lines there is none.
+func parse(b []byte) (Document, map[string]int, error) {
+	root, err := read(b)
+	if err != nil {
+		return Document{}, nil, err
+	}
+	r := reader{lines: map[string]int{}}
+	d := r.document(root)
+	return d, r.lines, r.faults.err()
+}
+
+// read reads the syntax.
+func read(b []byte) (*node, error) {
+	b = bytes.TrimPrefix(b, []byte("\ufeff"))
+	if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
+		return nil, whole(0, "is not text in UTF-8")
+	}
+	trimmed := bytes.TrimSpace(b)
+	if len(trimmed) == 0 {
+		return nil, whole(0, "is empty")
+	}
+	if trimmed[0] == '{' || trimmed[0] == '[' {
+		return readJSON(b)
+	}
+	return readYAML(b)
+}
+
+// A node is one value of a document, in JSON or YAML.
 type node struct {
 	line    int
 	kind    kind
@@ -63,115 +88,154 @@ const (
 	other  kind = "something else"
 )
 
-func (f *Faults) document(n *node) (d Document) {
-	f.fields(n, "document", map[string]func(*node){
-		"spaceDuplicationStorePolicies": func(n *node) {
-			d.Spaces = map[string][]Pair{}
-			f.each(n, "spaceDuplicationStorePolicies", func(space string, n *node) { d.Spaces[space] = f.pairList(n, space) })
+// A reader turns nodes into a Document.
+type reader struct {
+	faults Faults
+	lines  map[string]int // of keys and list entries, by path
+}
+
+// A setter reads the value of one key, whose path is given.
+type setter func(path string, n *node)
+
+func (r *reader) document(n *node) (d Document) {
+	r.fields(n, "", map[string]setter{
+		keySpaces: func(path string, n *node) {
+			r.each(n, path, func(space, path string, n *node) {
+				put(&d.Spaces, space, append([]Pair{}, r.pairs(n, path)...)) // null would not be read back
+			})
 		},
-		"defaultPolicies": func(n *node) { d.Default = f.pairList(n, "defaultPolicies") },
-		"spacesToIgnore":  func(n *node) { d.Ignore = f.texts(n, "spacesToIgnore") },
-		"spaces": func(n *node) {
-			d.Options = map[string]Options{}
-			f.each(n, "spaces", func(space string, n *node) { d.Options[space] = f.option(n, space) })
+		keyDefault: func(path string, n *node) { d.Default = r.pairs(n, path) },
+		keyIgnore:  func(path string, n *node) { d.Ignore = r.texts(n, path) },
+		keyOptions: func(path string, n *node) {
+			r.each(n, path, func(space, path string, n *node) { put(&d.Options, space, r.options(n, path)) })
 		},
 	})
 	return d
 }
 
-func (f *Faults) pairList(n *node, what string) []Pair {
-	var pairs []Pair
-	for _, item := range f.list(n, what) {
+// put sets a value of a map, which it makes: without a value there is no map, as after reading the document's record.
+func put[V any](m *map[string]V, key string, v V) {
+	if *m == nil {
+		*m = map[string]V{}
+	}
+	(*m)[key] = v
+}
+
+func (r *reader) pairs(n *node, path string) (pairs []Pair) {
+	for i, item := range r.list(n, path) {
 		var p Pair
-		f.fields(item, what, map[string]func(*node){
-			"srcStoreId":  func(n *node) { p.Source = f.text(n, "srcStoreId") },
-			"destStoreId": func(n *node) { p.Destination = f.text(n, "destStoreId") },
+		r.fields(item, index(path, i), map[string]setter{
+			"srcStoreId":  func(path string, n *node) { p.Source = r.text(n, path) },
+			"destStoreId": func(path string, n *node) { p.Destination = r.text(n, path) },
 		})
 		pairs = append(pairs, p)
 	}
 	return pairs
 }
 
-func (f *Faults) option(n *node, space string) (o Options) {
-	f.fields(n, space, map[string]func(*node){
-		"deletes":  func(n *node) { o.Deletes = Deletes(f.text(n, "deletes")) },
-		"exclude":  func(n *node) { o.Exclude = f.texts(n, "exclude") },
-		"maxSize":  func(n *node) { o.MaxSize = f.number(n, "maxSize") },
-		"priority": func(n *node) { o.Priority = f.text(n, "priority") },
-		"copies": func(n *node) {
-			o.Copies = &Copies{}
-			f.fields(n, "copies", map[string]func(*node){
-				"min":   func(n *node) { o.Copies.Min = int(f.number(n, "min")) },
-				"among": func(n *node) { o.Copies.Among = f.texts(n, "among") },
+func (r *reader) options(n *node, path string) (o options) {
+	r.fields(n, path, map[string]setter{
+		"deletes":  func(path string, n *node) { o.Deletes = Deletes(r.text(n, path)) },
+		"exclude":  func(path string, n *node) { o.Exclude = r.texts(n, path) },
+		"maxSize":  func(path string, n *node) { o.MaxSize = r.number(n, path) },
+		"priority": func(path string, n *node) { o.Priority = r.text(n, path) },
+		"copies": func(path string, n *node) {
+			o.Copies = &copies{}
+			r.fields(n, path, map[string]setter{
+				"min":   func(path string, n *node) { o.Copies.Min = int(r.number(n, path)) },
+				"among": func(path string, n *node) { o.Copies.Among = r.texts(n, path) },
 			})
 		},
 	})
 	return o
 }
 
-func (f *Faults) fields(n *node, what string, known map[string]func(*node)) {
-	f.each(n, what, func(key string, v *node) {
+func (r *reader) fields(n *node, path string, known map[string]setter) {
+	r.each(n, path, func(key, at string, v *node) {
 		set := known[key]
 		if set == nil {
-			f.add("line %d: %s: unknown key %q", v.line, what, key)
+			hint := "; known here: " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
+			if meant := nearest.Of(key, slices.Collect(maps.Keys(known))); meant != "" {
+				hint = "; did you mean " + meant + "?"
+			}
+			r.faults.add(r.lines[at], at, "unknown key%s", hint)
 			return
 		}
-		set(v)
+		set(at, v)
 	})
 }
 
-func (f *Faults) each(n *node, what string, do func(key string, n *node)) {
+func (r *reader) each(n *node, path string, do func(key, path string, n *node)) {
 	if n.kind != object {
-		f.wrong(n, what, object)
+		r.wrong(n, path, object)
 		return
 	}
 	seen := map[string]int{}
 	for _, e := range n.entries {
+		at := below(path, e.key)
 		if first, ok := seen[e.key]; ok {
-			f.add("line %d: %s: key %q stands there twice, first in line %d", e.line, what, e.key, first)
+			r.faults.add(e.line, at, "is there twice, first in line %d", first)
 			continue
 		}
-		seen[e.key] = e.line
+		seen[e.key], r.lines[at] = e.line, e.line
 		if e.value.kind == object || e.value.kind == list {
 			e.value.line = e.line
 		}
-		do(e.key, e.value)
+		do(e.key, at, e.value)
 	}
 }
 
-func (f *Faults) list(n *node, what string) []*node {
+func (r *reader) list(n *node, path string) []*node {
 	if n.kind != list {
-		f.wrong(n, what, list)
+		r.wrong(n, path, list)
+	}
+	for i, item := range n.items {
+		r.lines[index(path, i)] = item.line
 	}
 	return n.items
 }
 
-func (f *Faults) texts(n *node, what string) []string {
-	var texts []string
-	for _, item := range f.list(n, what) {
-		texts = append(texts, f.text(item, what))
+func (r *reader) texts(n *node, path string) (texts []string) {
+	for i, item := range r.list(n, path) {
+		texts = append(texts, r.text(item, index(path, i)))
 	}
 	return texts
 }
 
-// text takes numbers for text too: in YAML a store's id is written without quotes.
-func (f *Faults) text(n *node, what string) string {
+// text accepts numbers too: in YAML a store's id is written without quotes.
+func (r *reader) text(n *node, path string) string {
 	if n.kind != text && n.kind != number {
-		f.wrong(n, what, text)
+		r.wrong(n, path, text)
 	}
 	return n.text
 }
 
-func (f *Faults) number(n *node, what string) int64 {
+func (r *reader) number(n *node, path string) int64 {
 	v, err := strconv.ParseInt(n.text, 10, 64)
 	if n.kind != number {
-		f.wrong(n, what, number)
+		r.wrong(n, path, number)
 	} else if err != nil {
-		f.add("line %d: %s: %s is no whole number of 64 bits", n.line, what, n.text)
+		r.faults.add(n.line, path, "want a whole number of 64 bits, got %s", n.text)
 	}
 	return v
 }
 
-func (f *Faults) wrong(n *node, what string, want kind) {
-	f.add("line %d: %s: found %s where %s belongs", n.line, what, n.kind, want)
+func (r *reader) wrong(n *node, path string, want kind) {
+	r.faults.add(n.line, path, "want %s, got %s", want, n.kind)
 }
+
+var plainKey = regexp.MustCompile(`^[\pL\pN_-]+$`)
+
+// below returns the path of a key of the object at path.
+func below(path, key string) string {
+	if !plainKey.MatchString(key) {
+		key = strconv.Quote(key)
+	}
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// index returns the path of an entry of the list at path.
+func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }

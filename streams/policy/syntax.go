@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -20,7 +19,7 @@ func readJSON(b []byte) (*node, error) {
 		if errors.As(err, &syntax) {
 			line = lineAt(b, syntax.Offset)
 		}
-		return nil, Faults{fmt.Sprintf("line %d: %v", line, err)}
+		return nil, whole(line, "%v", err)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -28,7 +27,7 @@ func readJSON(b []byte) (*node, error) {
 	return r.value(0)
 }
 
-// forgiveCommas blanks commas that stand right before a closing bracket.
+// forgiveCommas replaces by a blank each comma right before a closing bracket.
 func forgiveCommas(b []byte) []byte {
 	out := bytes.Clone(b)
 	comma, inText := -1, false
@@ -70,7 +69,7 @@ type jsonReader struct {
 func (r jsonReader) value(depth int) (*node, error) {
 	t, err := r.d.Token()
 	if err != nil {
-		return nil, Faults{fmt.Sprintf("line %d: %v", r.line(), err)}
+		return nil, whole(r.line(), "%v", err)
 	}
 	n := &node{line: r.line(), kind: other}
 	if depth > maxDepth {
@@ -92,7 +91,7 @@ func (r jsonReader) value(depth int) (*node, error) {
 			}
 		}
 		if _, err := r.d.Token(); err != nil {
-			return nil, Faults{fmt.Sprintf("line %d: %v", r.line(), err)}
+			return nil, whole(r.line(), "%v", err)
 		}
 	}
 	return n, nil
@@ -103,7 +102,7 @@ func (r jsonReader) member(n *node, depth int) error {
 	if n.kind == object {
 		t, err := r.d.Token()
 		if err != nil {
-			return Faults{fmt.Sprintf("line %d: %v", r.line(), err)}
+			return whole(r.line(), "%v", err)
 		}
 		e.key, _ = t.(string)
 		e.line = r.line()
@@ -123,19 +122,19 @@ func (r jsonReader) member(n *node, depth int) error {
 
 func (r jsonReader) line() int { return lineAt(r.b, r.d.InputOffset()) }
 
-func tooDeep(line int) error { return Faults{fmt.Sprintf("line %d: nested too deep", line)} }
+func tooDeep(line int) error { return whole(line, "is nested too deep") }
 
 func readYAML(b []byte) (*node, error) {
 	file, err := parser.ParseBytes(b, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		var e yaml.Error
 		if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
-			return nil, Faults{fmt.Sprintf("line %d: %s", e.GetToken().Position.Line, e.GetMessage())}
+			return nil, whole(e.GetToken().Position.Line, "%s", e.GetMessage())
 		}
-		return nil, Faults{err.Error()}
+		return nil, whole(0, "%v", err)
 	}
 	if len(file.Docs) != 1 || file.Docs[0].Body == nil {
-		return nil, Faults{fmt.Sprintf("found %d documents where one belongs", len(file.Docs))}
+		return nil, whole(0, "want one YAML document, got %d", len(file.Docs))
 	}
 	return fromYAML(file.Docs[0].Body, 0)
 }
@@ -174,7 +173,7 @@ func fromYAML(in ast.Node, depth int) (*node, error) {
 			}
 		}
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode:
-		return nil, Faults{fmt.Sprintf("line %d: anchors, aliases, merges and tags are not read", n.line)}
+		return nil, whole(n.line, "anchors, aliases, merges and tags are not supported")
 	}
 	return n, nil
 }
@@ -185,7 +184,7 @@ func (n *node) yamlEntry(in *ast.MappingValueNode, depth int) error {
 		return err
 	}
 	if key.kind != text && key.kind != number {
-		return Faults{fmt.Sprintf("line %d: found %s where a key belongs", key.line, key.kind)}
+		return whole(key.line, "want a key, got %s", key.kind)
 	}
 	value, err := fromYAML(in.Value, depth+1)
 	if err != nil {

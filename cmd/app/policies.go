@@ -1,0 +1,252 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// policyAgain is the time between two readings of documents that were refused.
+const policyAgain = 10 * time.Second
+
+// CheckPolicies reads the policies of a folder and returns them, their faults in the form of the configuration's. Without
+// accounts only the form of the documents is checked, and not whether cfg has their accounts and stores.
+func CheckPolicies(cfg *config.Config, accounts bool, folder string) (policy.Folder, config.Faults) {
+	var stores map[string][]policy.Store
+	if accounts {
+		stores = policyStores(cfg)
+	}
+	f := policy.ReadFolder(os.DirFS(folder), stores)
+	var faults config.Faults
+	for _, fault := range f.Faults {
+		faults = append(faults, config.Fault{Key: fault.Key, Reason: fault.Reason, Origin: originOf(folder, fault)})
+	}
+	return f, faults
+}
+
+// originOf returns FILE:LINE of a fault.
+func originOf(folder string, f policy.Fault) string {
+	origin := filepath.Join(folder, f.File)
+	if f.Line > 0 {
+		origin += ":" + strconv.Itoa(f.Line)
+	}
+	return origin
+}
+
+// policyStores returns what policies depend on of the stores of each account.
+func policyStores(cfg *config.Config) map[string][]policy.Store {
+	accounts := map[string][]policy.Store{}
+	for _, a := range cfg.Accounts {
+		stores := []policy.Store{}
+		for _, s := range a.Stores {
+			stores = append(stores, policy.Store{ID: s.ID, ReadOnly: s.Layout == "plain", Space: s.Space})
+		}
+		accounts[a.ID] = stores
+	}
+	return accounts
+}
+
+// A policyFolder publishes the documents of the configured folder. One that is refused is left out until it is mended;
+// the others are published.
+type policyFolder struct {
+	app   *App
+	again time.Duration
+	// published is closed when the documents that are not refused are in force, or there is no folder.
+	published chan struct{}
+
+	mu     sync.Mutex    // guards faults
+	faults policy.Faults // of the documents that are refused
+}
+
+func newPolicyFolder(a *App) *policyFolder {
+	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{})}
+}
+
+// run reads the folder once, then what was refused again and again until nothing is, and then waits for ctx.
+func (p *policyFolder) run(ctx context.Context) error {
+	if err := ready(ctx, p.app.policies); err != nil {
+		return err
+	}
+	f := p.read()
+	for _, name := range f.Unread {
+		p.app.log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, or its name does not end in "+
+			".json or .yaml", "file", filepath.Join(p.app.cfg.Policies.Folder, name))
+	}
+	if err := p.publish(ctx, f.Documents, nil, f.Faults); err != nil {
+		return err
+	}
+	close(p.published)
+	for waiting := accountsOf(f.Faults); len(waiting) > 0; waiting = accountsOf(p.refusals()) {
+		if err := retry.Sleep(ctx, p.again); err != nil {
+			return err
+		}
+		if err := p.readAgain(ctx, waiting); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// readAgain reads the folder for the accounts that wait. The documents of others are read at the start only, unless the
+// folder as a whole was refused then.
+func (p *policyFolder) readAgain(ctx context.Context, waiting map[string]bool) error {
+	f := p.read()
+	all := waiting[""]
+	if !all && accountsOf(f.Faults)[""] { // the folder as a whole cannot be read now: it says nothing of those that wait
+		return nil
+	}
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return !all && !waiting[account] })
+	faults := slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return !all && !waiting[fault.Account] })
+	return p.publish(ctx, f.Documents, waiting, faults)
+}
+
+func (p *policyFolder) read() policy.Folder {
+	return policy.ReadFolder(os.DirFS(p.app.cfg.Policies.Folder), policyStores(p.app.cfg))
+}
+
+// publish publishes documents, and records and logs faults. waiting are the accounts that were refused before.
+func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.Document, waiting map[string]bool, faults policy.Faults) error {
+	folder := p.app.cfg.Policies.Folder
+	before := p.refusals()
+	p.mu.Lock()
+	p.faults = faults
+	p.mu.Unlock()
+	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
+		now := of(faults, account)
+		if slices.Equal(now, of(before, account)) {
+			continue // it has been logged
+		}
+		log := p.app.log
+		if account != "" {
+			log = log.With("account", account)
+		}
+		log.Error("refuse policy: the last good one stays in force, and the file is read again until it is mended",
+			"file", originOf(folder, now[0]), "err", reasons(now))
+	}
+	if err := p.app.publishPolicies(ctx, documents, filepath.Base(folder)); err != nil {
+		return err
+	}
+	for account := range waiting {
+		if len(of(faults, account)) == 0 {
+			p.app.log.Info("policy is no longer refused", "account", account, "folder", folder)
+		}
+	}
+	return nil
+}
+
+// reasons returns faults of one file as one line.
+func reasons(faults policy.Faults) string {
+	all := make([]string, len(faults))
+	for i, f := range faults {
+		f.File = ""
+		all[i] = f.String()
+	}
+	return strings.Join(all, "; ")
+}
+
+func (p *policyFolder) refusals() policy.Faults {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.faults
+}
+
+// accountsOf returns the accounts that faults are of; the empty one is the folder as a whole.
+func accountsOf(faults policy.Faults) map[string]bool {
+	accounts := map[string]bool{}
+	for _, f := range faults {
+		accounts[f.Account] = true
+	}
+	return accounts
+}
+
+// of returns the faults of an account.
+func of(faults policy.Faults, account string) (some policy.Faults) {
+	for _, f := range faults {
+		if f.Account == account {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+// refused names the policies that are not in force because of a fault: documents of the folder, and records of other
+// processes for accounts of this configuration.
+func (p *policyFolder) refused() (all []string) {
+	faults := p.refusals()
+	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
+		first := of(faults, account)[0]
+		all = append(all, fmt.Sprintf("%s: %s", originOf(p.app.cfg.Policies.Folder, first), policy.Fault{Key: first.Key, Reason: first.Reason}))
+	}
+	records := p.app.book.Faults()
+	for _, account := range slices.Sorted(maps.Keys(records)) {
+		if len(p.app.stores.IDs(account)) > 0 {
+			all = append(all, fmt.Sprintf("account %s: %s", account, strings.ReplaceAll(records[account].Error(), "\n", "; ")))
+		}
+	}
+	return all
+}
+
+// metric counts the policies that are refused.
+func (p *policyFolder) metric() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_policy_refused",
+		Help: "Policies that are not in force because of a fault; /readyz and the log name them.",
+	}, func() float64 { return float64(len(p.refused())) })
+}
+
+// SetPolicy publishes a document for an account, if it differs from the one in force,
+// and returns when this process follows it. It needs a Run that is under way.
+func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document, by string) error {
+	if err := ready(ctx, a.policies); err != nil {
+		return err
+	}
+	if err := doc.Validate(a.stores.IDs(account)); err != nil {
+		return fmt.Errorf("policy of account %q: %w", account, err)
+	}
+	return a.publishPolicies(ctx, map[string]policy.Document{account: doc}, by)
+}
+
+// publishPolicies publishes the documents that differ from those in force, and returns when this process follows them.
+func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.Document, by string) error {
+	faults := a.book.Faults()
+	bases := map[string]int64{}
+	var msgs []schemas.Message
+	for account, doc := range documents {
+		if held, ok := a.book.Document(account); ok && faults[account] == nil && reflect.DeepEqual(held, doc) {
+			continue
+		}
+		bases[account] = a.book.Revision(account)
+		rec, err := policy.Record(account, bases[account], doc, by, time.Now().UTC())
+		if err != nil {
+			return fmt.Errorf("encode the policy of %s: %w", account, err)
+		}
+		msgs = append(msgs, schemas.Message{Topic: schemas.Policies, Body: rec})
+	}
+	if err := a.producer.Publish(ctx, msgs...); err != nil {
+		return fmt.Errorf("publish policies: %w", err)
+	}
+	for account, base := range bases {
+		for a.book.Revision(account) == base {
+			if err := retry.Sleep(ctx, 20*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
