@@ -239,6 +239,17 @@ func following(ctx context.Context, cfg kafka.Config, do func(context.Context, *
 	return g.Wait()
 }
 
+// withControls runs do with controls that are in force: those of the process, or if it does not run, others that are
+// followed meanwhile.
+func (a *App) withControls(ctx context.Context, do func(context.Context, *kafka.Controls) error) error {
+	select {
+	case <-a.controls.Ready():
+		return do(ctx, a.controls)
+	default:
+		return following(ctx, a.kafka, do)
+	}
+}
+
 // inForce waits until what the control topic holds is in force.
 func inForce(ctx context.Context, c *kafka.Controls) error {
 	select {

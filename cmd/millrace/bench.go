@@ -60,8 +60,8 @@ Exit codes: 0 all figures were taken, also where a target was missed (see MET), 
 130 interrupted.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := oneOf(f.output, "table", "json"); err != nil {
-				return err
+			if f.output != "table" && f.output != "json" {
+				return fmt.Errorf("%w: --output is table or json, not %q", errUsage, f.output)
 			}
 			if f.cfg.Filled < 0 || f.cfg.Filled%1000 != 0 || 0 < f.cfg.Filled && f.cfg.Filled < 10_000 {
 				return fmt.Errorf("%w: --rows is a multiple of 1,000 from 10,000 on, not %d", errUsage, f.cfg.Filled)
