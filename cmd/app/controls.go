@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -32,8 +31,8 @@ func PieceOf(c *pb.Control) Piece {
 	return Piece{schemas.Role(c.GetRole()), c.GetAccount(), c.GetStore(), c.GetSweep()}
 }
 
-// Words are p as 'millrace pause' takes it.
-func (p Piece) Words() []string {
+// words are p as 'millrace pause' takes it.
+func (p Piece) words() []string {
 	where := strings.TrimSuffix(p.Account+"/"+p.Store, "/")
 	switch {
 	case p == Piece{}:
@@ -50,21 +49,16 @@ func (p Piece) Words() []string {
 	return []string{"store", where}
 }
 
-func (p Piece) String() string { return strings.Join(p.Words(), " ") }
-
-// ErrUnknown is wrapped by the error for a name that nothing has.
-var ErrUnknown = errors.New("unknown")
+func (p Piece) String() string { return strings.Join(p.words(), " ") }
 
 // An UnknownError says which name nothing has, and those that there are.
 type UnknownError struct {
-	Kind, Name string // role, sweep, account or store, as ACCOUNT/STORE
-	Known      []string
+	kind  string // role, sweep, account or store
+	Name  string // of a store ACCOUNT/STORE
+	Known []string
 }
 
-func (e *UnknownError) Error() string { return fmt.Sprintf("there is no %s %q", e.Kind, e.Name) }
-
-// Unwrap has errors.Is find ErrUnknown.
-func (e *UnknownError) Unwrap() error { return ErrUnknown }
+func (e *UnknownError) Error() string { return fmt.Sprintf("there is no %s %q", e.kind, e.Name) }
 
 // Controls pause pieces of the work, let them go on, and say how many workers roles have. They
 // need Kafka only. What they do is in force in running processes within a second of their return.
@@ -237,6 +231,17 @@ func following(ctx context.Context, cfg kafka.Config, do func(context.Context, *
 		return do(gctx, c)
 	})
 	return g.Wait()
+}
+
+// withControls runs do with controls that are in force: those of the process, or if it does not run, others that are
+// followed meanwhile.
+func (a *App) withControls(ctx context.Context, do func(context.Context, *kafka.Controls) error) error {
+	select {
+	case <-a.controls.Ready():
+		return do(ctx, a.controls)
+	default:
+		return following(ctx, a.kafka, do)
+	}
 }
 
 // inForce waits until what the control topic holds is in force.

@@ -121,7 +121,7 @@ func TestControlsRefuse(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				c := testControls(t, b)
 				err := c.Pause(t.Context(), tt.piece, time.Time{}, by("ann"))
-				if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, ErrUnknown) || err.Error() != tt.want) {
+				if tt.want == "" && err != nil || tt.want != "" && (!errors.As(err, new(*UnknownError)) || err.Error() != tt.want) {
 					t.Errorf("Pause = %v, want %q", err, tt.want)
 				}
 				n := 1

@@ -36,8 +36,8 @@ type Import struct {
 	Strict bool
 	// Faults and Show bound how many faults and first rows are kept.
 	Faults, Show int
-	// Temp is where what is listed waits to be compared; empty: the system's place for temporary files.
-	Temp string
+
+	temp string // directory of what is listed until it is compared; empty: that of the system for temporary files
 }
 
 // An ImportCheck is what was found in the listings.
@@ -57,14 +57,14 @@ type ImportCheck struct {
 	contradicted map[string]struct{} // keys of items
 }
 
-// ErrFaulty is wrapped where listings have faults, and nothing is published.
-var ErrFaulty = errors.New("the listings have faults")
+// errFaulty is wrapped where listings have faults, and nothing is published.
+var errFaulty = errors.New("the listings have faults")
 
 // Check reads the listings to their ends. What is wrong with rows is in its answer; an error says that a listing
 // cannot be read, or is not what it says it is.
 func (i *Import) Check(ctx context.Context) (_ *ImportCheck, err error) {
 	c := &ImportCheck{PassedOver: map[string]int64{}, contradicted: map[string]struct{}{}}
-	repeats := inventory.NewRepeats(i.Temp)
+	repeats := inventory.NewRepeats(i.temp)
 	defer func() { err = errors.Join(err, repeats.Close()) }()
 	err = i.read(ctx, func(_ int64, r importRow) error {
 		c.Rows++
@@ -181,17 +181,17 @@ type ImportDone struct {
 	Next int64
 }
 
-// ImportPublisher is where Changes go.
-type ImportPublisher interface {
+// importPublisher is where Changes go.
+type importPublisher interface {
 	Publish(ctx context.Context, msgs ...schemas.Message) error
 }
 
 // Publish publishes what c has found to be sound, in order, and waits for it. Publishing it again changes nothing,
 // since ids are functions of the rows. told is told of every step.
-func (i *Import) Publish(ctx context.Context, to ImportPublisher, c *ImportCheck, told func(ImportDone)) (done ImportDone, err error) {
+func (i *Import) Publish(ctx context.Context, to importPublisher, c *ImportCheck, told func(ImportDone)) (done ImportDone, err error) {
 	done.Next = max(i.From, 1)
 	if c.Faulty > 0 && !i.SkipFaulty {
-		return done, ErrFaulty
+		return done, errFaulty
 	}
 	var (
 		batch   []schemas.Message

@@ -28,7 +28,7 @@ const (
 func importOf(t *testing.T, listings ...string) *Import {
 	t.Helper()
 	dir := t.TempDir()
-	i := &Import{From: 1, Faults: 100, Show: 2, Temp: dir, Target: inventory.Target{Account: "acme", Store: "1", Space: "maps", User: "ann", Now: time.Now()}}
+	i := &Import{From: 1, Faults: 100, Show: 2, temp: dir, Target: inventory.Target{Account: "acme", Store: "1", Space: "maps", User: "ann", Now: time.Now()}}
 	for _, l := range listings {
 		name, text, _ := strings.Cut(l, "\n")
 		path := filepath.Join(dir, name)
@@ -171,7 +171,7 @@ func TestImportFaults(t *testing.T) {
 			}
 			strict := new(publisher)
 			_, err := i.Publish(t.Context(), strict, found, nothing)
-			if wrong := found.Faulty > 0; errors.Is(err, ErrFaulty) != wrong || wrong && strict.calls > 0 {
+			if wrong := found.Faulty > 0; errors.Is(err, errFaulty) != wrong || wrong && strict.calls > 0 {
 				t.Errorf("published %v with %d faults: %v", strict.items, found.Faulty, err)
 			}
 			i.SkipFaulty = true

@@ -19,15 +19,14 @@ import (
 // A StoreState is what a look at a store came to.
 type StoreState string
 
-// The states. Of a store that is not ok nothing is known: whatever it lacks is not absent.
+// The states; empty if nobody has looked. Of a store that is not ok nothing is known: whatever it lacks is not absent.
 const (
-	StoreUnseen      StoreState = ""             // nobody has looked
 	StoreOK          StoreState = "ok"           // it is the one that it should be
-	StoreUnmarked    StoreState = "no-marker"    // not made known, or another disk or bucket
-	StoreOther       StoreState = "other-marker" // another store's
-	StoreUnavailable StoreState = "unavailable"  // nothing in it can be reached
-	StoreUnusable    StoreState = "unusable"     // it refuses for good
-	StoreError       StoreState = "error"        // this look failed; the next may not
+	storeUnmarked    StoreState = "no-marker"    // not made known, or another disk or bucket
+	storeOther       StoreState = "other-marker" // another store's
+	storeUnavailable StoreState = "unavailable"  // nothing in it can be reached
+	storeUnusable    StoreState = "unusable"     // it refuses for good
+	storeError       StoreState = "error"        // this look failed; the next may not
 )
 
 // A StoreView is what a person is shown of a store.
@@ -176,7 +175,7 @@ func (s *Stores) view(ctx context.Context, v *StoreView, look func(storage.Store
 	v.State = stateOf(got.err)
 	if got.err != nil {
 		if !got.open { // its root, or what it needs of the configuration, is not there
-			v.State = StoreUnavailable
+			v.State = storeUnavailable
 		}
 		v.Error, v.Do = strings.Join(strings.Fields(got.err.Error()), " "), s.remedyFor(StoreName{v.Account, v.Store}, got.err)
 		return
@@ -190,17 +189,17 @@ func stateOf(err error) StoreState {
 	case err == nil:
 		return StoreOK
 	case errors.Is(err, storage.ErrNoMarker):
-		return StoreUnmarked
+		return storeUnmarked
 	case errors.Is(err, storage.ErrWrongMarker):
-		return StoreOther
+		return storeOther
 	}
 	switch retry.ClassOf(err) {
 	case retry.ClassUnavailable:
-		return StoreUnavailable
+		return storeUnavailable
 	case retry.ClassPermanent:
-		return StoreUnusable
+		return storeUnusable
 	}
-	return StoreError
+	return storeError
 }
 
 // Where abilities are known from.

@@ -42,22 +42,22 @@ func TestCheckStoresOf(t *testing.T) {
 		state    StoreState
 		says     string
 	}{
-		"wrong key":        {answer(403, "InvalidAccessKeyId"), nil, StoreUnavailable, "the credentials are wrong"},
-		"wrong secret":     {answer(403, "SignatureDoesNotMatch"), nil, StoreUnavailable, "the credentials are wrong"},
-		"unknown user":     {answer(404, "XAdminUserNotFound"), nil, StoreUnavailable, "the credentials are wrong"},
-		"not allowed":      {answer(403, "AccessDenied"), nil, StoreError, "what the bucket's policy allows"},
-		"clock skew":       {answer(403, "RequestTimeTooSkewed"), nil, StoreUnavailable, "the clocks of this machine and of the service"},
-		"other region":     {answer(400, "AuthorizationHeaderMalformed"), nil, StoreUnavailable, "the bucket's region is eu-west-1"},
-		"no bucket":        {fine, nil, StoreUnavailable, `bucket "bucket" does not exist`},
-		"no marker":        {fine, func(c *config.Store) { c.Bucket, c.BucketPrefix = "", "b-" }, StoreUnmarked, "millrace store init acme/s"},
-		"no TLS there":     {func(t *testing.T) string { return strings.Replace(fine(t), "http:", "https:", 1) }, nil, StoreUnavailable, "does not speak TLS"},
-		"nobody's cert":    {secure, nil, StoreUnavailable, "its certificate is not trusted"},
-		"nobody there":     {func(t *testing.T) string { return "http://" + free(t) }, nil, StoreUnavailable, "nobody is there"},
-		"no proxy":         {fine, func(c *config.Store) { c.Proxy = "http://" + free(t) }, StoreUnavailable, "see the endpoint, and the proxy"},
-		"no secret":        {fine, func(c *config.Store) { c.Credentials.SecretKey = config.FileSecret("/nowhere") }, StoreUnavailable, "credentials.secret_key"},
-		"no CA":            {fine, func(c *config.Store) { c.CA = "/nowhere" }, StoreUnavailable, "ca: open /nowhere"},
-		"CA that is none":  {fine, func(c *config.Store) { c.CA = c.Credentials.AccessKey.String() }, StoreUnavailable, "ca: "},
-		"directory absent": {nil, func(c *config.Store) { c.Root = "/nowhere" }, StoreUnavailable, "make or mount its root"},
+		"wrong key":        {answer(403, "InvalidAccessKeyId"), nil, storeUnavailable, "the credentials are wrong"},
+		"wrong secret":     {answer(403, "SignatureDoesNotMatch"), nil, storeUnavailable, "the credentials are wrong"},
+		"unknown user":     {answer(404, "XAdminUserNotFound"), nil, storeUnavailable, "the credentials are wrong"},
+		"not allowed":      {answer(403, "AccessDenied"), nil, storeError, "what the bucket's policy allows"},
+		"clock skew":       {answer(403, "RequestTimeTooSkewed"), nil, storeUnavailable, "the clocks of this machine and of the service"},
+		"other region":     {answer(400, "AuthorizationHeaderMalformed"), nil, storeUnavailable, "the bucket's region is eu-west-1"},
+		"no bucket":        {fine, nil, storeUnavailable, `bucket "bucket" does not exist`},
+		"no marker":        {fine, func(c *config.Store) { c.Bucket, c.BucketPrefix = "", "b-" }, storeUnmarked, "millrace store init acme/s"},
+		"no TLS there":     {func(t *testing.T) string { return strings.Replace(fine(t), "http:", "https:", 1) }, nil, storeUnavailable, "does not speak TLS"},
+		"nobody's cert":    {secure, nil, storeUnavailable, "its certificate is not trusted"},
+		"nobody there":     {func(t *testing.T) string { return "http://" + free(t) }, nil, storeUnavailable, "nobody is there"},
+		"no proxy":         {fine, func(c *config.Store) { c.Proxy = "http://" + free(t) }, storeUnavailable, "see the endpoint, and the proxy"},
+		"no secret":        {fine, func(c *config.Store) { c.Credentials.SecretKey = config.FileSecret("/nowhere") }, storeUnavailable, "credentials.secret_key"},
+		"no CA":            {fine, func(c *config.Store) { c.CA = "/nowhere" }, storeUnavailable, "ca: open /nowhere"},
+		"CA that is none":  {fine, func(c *config.Store) { c.CA = c.Credentials.AccessKey.String() }, storeUnavailable, "ca: "},
+		"directory absent": {nil, func(c *config.Store) { c.Root = "/nowhere" }, storeUnavailable, "make or mount its root"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := config.Store{ID: "s", Driver: "file"}
@@ -77,7 +77,7 @@ func TestCheckStoresOf(t *testing.T) {
 				t.Errorf("state %q, %q; want %q, a line with %q", v.State, said, tt.state, tt.says)
 			}
 			err = InitStore(t.Context(), cfg, slog.New(slog.DiscardHandler), StoreName{"acme", "s"})
-			if mend := tt.state == StoreUnavailable; errors.Is(err, ErrPrecondition) != mend {
+			if mend := tt.state == storeUnavailable; errors.Is(err, ErrPrecondition) != mend {
 				t.Errorf("InitStore: %v, that a person must mend it: want %v", err, mend)
 			}
 		})
@@ -146,8 +146,8 @@ func TestProbeStore(t *testing.T) {
 		t.Errorf("probed and recorded: %+v, %v", v, err)
 	}
 	cfg.Accounts[0].Stores[0].ID = "other"
-	if v, err := ProbeStore(t.Context(), cfg, log, StoreName{"acme", "other"}, true); err != nil || v.State != StoreOther {
-		t.Errorf("another store's: %+v, %v, want state %q", v, err, StoreOther)
+	if v, err := ProbeStore(t.Context(), cfg, log, StoreName{"acme", "other"}, true); err != nil || v.State != storeOther {
+		t.Errorf("another store's: %+v, %v, want state %q", v, err, storeOther)
 	}
 	if _, err := ProbeStore(t.Context(), cfg, log, name, true); !errors.Is(err, ErrPrecondition) {
 		t.Errorf("a store that is not configured: %v, want ErrPrecondition", err)

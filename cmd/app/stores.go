@@ -235,7 +235,7 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 		err = d.WriteMarker(ctx)
 	}
 	switch state := stateOf(err); {
-	case state == StoreOther, state == StoreUnavailable, state == StoreUnusable: // trying again mends nothing
+	case state == storeOther, state == storeUnavailable, state == storeUnusable: // trying again mends nothing
 		return fmt.Errorf("%w: mark store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
 	case err != nil:
 		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)

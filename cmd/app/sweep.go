@@ -131,12 +131,7 @@ func (a *App) round(ctx context.Context, o SweepOrder, runner *sweep.Runner, m s
 		s, err = runner.Run(ctx, m)
 		return err
 	}
-	select {
-	case <-a.controls.Ready():
-		err = run(ctx, a.controls)
-	default: // Run does not run: nobody follows them
-		err = following(ctx, a.kafka, run)
-	}
+	err = a.withControls(ctx, run)
 	return s, err
 }
 

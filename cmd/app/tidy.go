@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -24,17 +23,13 @@ func (a *App) tidier() []part {
 		return nil
 	}
 	m := newTidyMetrics(a.registry, a.stores)
-	return []part{{"tidier", func(ctx context.Context) error {
-		for a.leave(ctx, "tidying paused") {
-			for _, n := range a.stores.names() {
-				if ctx.Err() == nil && !a.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
-					a.tidy(ctx, n, m)
-				}
+	return []part{a.chore("tidier", a.cfg.Tidy.Every, func(ctx context.Context) {
+		for _, n := range a.stores.names() {
+			if ctx.Err() == nil && !a.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
+				a.tidy(ctx, n, m)
 			}
-			_ = retry.Sleep(ctx, a.cfg.Tidy.Every) // only ctx ends it early
 		}
-		return nil
-	}}}
+	})}
 }
 
 // tidy tidies one store, and puts on record what that came to. What failed is left to the next time.
@@ -57,10 +52,7 @@ func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
 	case done != storage.Tidied{}:
 		log.Info("tidied", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "bytes", done.Bytes)
 	}
-	job.Finished = timestamppb.New(time.Now())
-	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}); err != nil && ctx.Err() == nil {
-		a.log.Error("a job is not on record", "job", job.GetName(), "err", err)
-	}
+	a.record(ctx, job)
 }
 
 // tidyStore tidies a store that is known to be there; is says whether it is one that has something to tidy. say is told

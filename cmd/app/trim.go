@@ -19,22 +19,27 @@ func (a *App) trimmer() []part {
 		return nil
 	}
 	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
-	return []part{{"trimmer", func(ctx context.Context) error {
-		for a.leave(ctx, "trimming paused") {
-			a.trim(ctx, t)
-			_ = retry.Sleep(ctx, a.cfg.Trim.Every) // only ctx ends it early
-		}
-		return nil
-	}}}
+	return []part{a.chore("trimmer", a.cfg.Trim.Every, func(ctx context.Context) { a.trim(ctx, t) })}
 }
 
-// leave waits until the sweeper is not paused, and says so. It returns false where ctx ends before.
-func (a *App) leave(ctx context.Context, paused string) bool {
+// chore is a part that runs do at the start and then once in every, except while the sweeper is paused.
+func (a *App) chore(name string, every time.Duration, do func(context.Context)) part {
+	return part{name, func(ctx context.Context) error {
+		for a.leave(ctx, name) {
+			do(ctx)
+			_ = retry.Sleep(ctx, every) // only ctx ends it early
+		}
+		return nil
+	}}
+}
+
+// leave waits until the sweeper is not paused, and logs that a part waits. It returns false if ctx ends before.
+func (a *App) leave(ctx context.Context, name string) bool {
 	changed, cancel := a.controls.Watch()
 	defer cancel()
 	for said := false; a.controls.Role(schemas.RoleSweeper) && ctx.Err() == nil; said = true {
 		if !said {
-			a.log.Info(paused)
+			a.log.Info("wait until the sweeper is resumed", "part", name)
 		}
 		select {
 		case <-ctx.Done():
@@ -60,6 +65,11 @@ func (a *App) trim(ctx context.Context, t *kafka.Trimmer) {
 	} else if len(removed) > 0 {
 		a.log.Info("trimmed", "removed", removed)
 	}
+	a.record(ctx, job)
+}
+
+// record publishes a job that has ended now.
+func (a *App) record(ctx context.Context, job *pb.Job) {
 	job.Finished = timestamppb.New(time.Now())
 	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}); err != nil && ctx.Err() == nil {
 		a.log.Error("a job is not on record", "job", job.GetName(), "err", err)

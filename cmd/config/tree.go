@@ -208,7 +208,7 @@ func (d decoder) scalar(v any, into reflect.Value) error {
 		if !isText {
 			text = fmt.Sprint(v)
 		}
-		got, err := parseDuration(text)
+		got, err := ParseDuration(text)
 		*p = got
 		return err
 	case *Size:

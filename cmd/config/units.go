@@ -80,8 +80,8 @@ func durationUnits() []unit {
 	}
 }
 
-// parseDuration is time.ParseDuration with days and weeks, which have 24 hours and seven days.
-func parseDuration(text string) (time.Duration, error) {
+// ParseDuration is time.ParseDuration with days and weeks, which have 24 hours and seven days.
+func ParseDuration(text string) (time.Duration, error) {
 	if text == "0" {
 		return 0, nil
 	}
@@ -115,7 +115,7 @@ func parseDuration(text string) (time.Duration, error) {
 	return time.Duration(total), nil
 }
 
-// formatDuration writes d as parseDuration reads it: 90d, 1d12h, 500ms.
+// formatDuration writes d as ParseDuration reads it: 90d, 1d12h, 500ms.
 func formatDuration(d time.Duration) string {
 	if d == 0 {
 		return "0s"

@@ -37,14 +37,14 @@ func TestParseDuration(t *testing.T) {
 		"1d12h": 36 * time.Hour, "1.5h": 90 * time.Minute, "10us": 10 * time.Microsecond, "3µs": 3 * time.Microsecond, "-1d": -24 * time.Hour,
 	} {
 		t.Run(text, func(t *testing.T) {
-			if got, err := parseDuration(text); err != nil || got != want {
+			if got, err := ParseDuration(text); err != nil || got != want {
 				t.Errorf("got %v, %v, want %v", got, err, want)
 			}
 		})
 	}
 	for _, text := range []string{"", "5", "d", "1y", "1d 2h", "--1d", "1d-2h", "1e3s", "300000d", ".s", "90 d"} {
 		t.Run("not "+text, func(t *testing.T) {
-			if got, err := parseDuration(text); !errors.Is(err, errDuration) {
+			if got, err := ParseDuration(text); !errors.Is(err, errDuration) {
 				t.Errorf("got %v, %v, want errDuration", got, err)
 			}
 		})
@@ -59,7 +59,7 @@ func TestUnitsAreReadBack(t *testing.T) {
 			t.Errorf("%s: got %d, %v, want %d", size, got, err, size)
 		}
 		d := time.Duration(rapid.Int64Range(-1<<50, 1<<50).Draw(t, "duration"))
-		if got, err := parseDuration(formatDuration(d)); err != nil || got != d {
+		if got, err := ParseDuration(formatDuration(d)); err != nil || got != d {
 			t.Errorf("%s: got %v, %v, want %v", formatDuration(d), got, err, d)
 		}
 	})

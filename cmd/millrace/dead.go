@@ -79,26 +79,17 @@ func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
 
 // sinceTime reads a time, or how long ago it was.
 func sinceTime(text string, now time.Time) (time.Time, error) {
-	for _, form := range []string{time.RFC3339, time.DateOnly} {
-		if at, err := time.Parse(form, text); err == nil {
-			return at, nil
-		}
+	at, ok := moment(text, func(d time.Duration) time.Time { return now.Add(-d) })
+	if !ok {
+		return at, fmt.Errorf("%w: --since is a time such as 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d; not %q", errUsage, text)
 	}
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return now.AddDate(0, 0, -int(n)), nil
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return now.Add(-d), nil
-	}
-	return time.Time{}, fmt.Errorf("%w: --since is a time such as 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d; not %q", errUsage, text)
+	return at, nil
 }
 
-// withDead runs do with the dead letters.
-func (f *engineFlags) withDead(c *cobra.Command, do func(ctx context.Context, d *kafka.DeadLetters) error) (err error) {
+// withDead runs do with the dead letters. With roles, which need all engines, do can run roles.
+func (f *engineFlags) withDead(c *cobra.Command, roles bool, do func(ctx context.Context, e *engines, d *kafka.DeadLetters) error) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: true})
+	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: !roles})
 	if err != nil {
 		return err
 	}
@@ -108,72 +99,57 @@ func (f *engineFlags) withDead(c *cobra.Command, do func(ctx context.Context, d 
 		return err
 	}
 	defer d.Close()
-	return do(ctx, d)
-}
-
-// oneOf refuses a form of output that a command does not have.
-func oneOf(output string, forms ...string) error {
-	if !slices.Contains(forms, output) {
-		last := len(forms) - 1
-		return fmt.Errorf("%w: --output is %s or %s, not %q", errUsage, strings.Join(forms[:last], ", "), forms[last], output)
-	}
-	return nil
+	return do(ctx, e, d)
 }
 
 func newDeadList() *cobra.Command {
 	var (
 		f         deadFlags
 		all, each bool
-		output    string
+		o         *output
 	)
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters by their causes, the most frequent first",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := oneOf(output, "table", "json", "ndjson"); err != nil {
-				return err
-			}
 			q, err := f.query(nil)
 			if err != nil {
 				return err
 			}
 			q.Closed = all
-			return f.withDead(c, func(ctx context.Context, d *kafka.DeadLetters) error {
+			return f.withDead(c, false, func(ctx context.Context, _ *engines, d *kafka.DeadLetters) error {
 				if each {
-					return listLetters(ctx, c.OutOrStdout(), d, q, output)
+					return listLetters(ctx, c.OutOrStdout(), d, q, o)
 				}
 				causes, err := causesOf(ctx, d, q)
 				if err != nil {
 					return err
 				}
-				return printCauses(c.OutOrStdout(), causes, output)
+				return printList(c.OutOrStdout(), o, causes, causeTable())
 			})
 		},
 	}
 	f.register(c)
 	c.Flags().BoolVar(&all, "all", false, "those too that were redriven or discarded")
 	c.Flags().BoolVar(&each, "each", false, "every letter for itself")
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM`: table, json or ndjson (one object a line)")
+	o = listFlag(c)
 	return c
 }
 
 func newDeadShow() *cobra.Command {
 	var (
-		f      engineFlags
-		output string
+		f engineFlags
+		o *output
 	)
 	c := &cobra.Command{
 		Use:   "show ID",
 		Short: "Print all that is known of a dead letter: headers, history and message",
 		Args:  exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := oneOf(output, "text", "json"); err != nil {
-				return err
-			}
-			return f.withDead(c, func(ctx context.Context, d *kafka.DeadLetters) error {
+			return f.withDead(c, false, func(ctx context.Context, _ *engines, d *kafka.DeadLetters) error {
 				return d.Each(ctx, kafka.DeadQuery{IDs: args}, func(l *kafka.DeadLetter) error {
-					if output == "json" {
+					if o.form == formJSON {
 						return writeJSON(c.OutOrStdout(), fullLetter(l))
 					}
 					return showLetter(c.OutOrStdout(), l)
@@ -182,7 +158,7 @@ func newDeadShow() *cobra.Command {
 		},
 	}
 	f.register(c)
-	c.Flags().StringVarP(&output, "output", "o", "text", "`FORM`: text or json")
+	o = outputFlag(c, formText, formJSON)
 	return c
 }
 
@@ -196,6 +172,8 @@ type deadOrder struct {
 	reason, rate string
 	dryRun       bool
 	force        bool
+	wait         bool // of redrive
+	output       *output
 }
 
 func (o *deadOrder) register(c *cobra.Command) {
@@ -203,6 +181,8 @@ func (o *deadOrder) register(c *cobra.Command) {
 	c.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say how many that are, by cause")
 	c.Flags().BoolVar(&o.force, "force", false, "also letters that are named and were decided about before")
+	o.output = listFlag(c)
+	c.Flags().Lookup("output").Usage += "; of the list of --dry-run"
 }
 
 // order checks the flags.
@@ -237,6 +217,9 @@ them and their history kept. What the sinks could not store goes to the topic wh
 does a letter whose value was edited. Nothing is removed: the letters stay, and it is put on record that
 they were redriven, so that the same command goes on with the rest where it was stopped.
 
+With --wait it ends when the roles have handled the letters and what came of that is on record: outputs, or another
+dead letter. With --state all roles run in this command until then.
+
 ` + deadCodes,
 		RunE: func(c *cobra.Command, ids []string) error {
 			q, order, err := o.order(ids)
@@ -258,6 +241,7 @@ they were redriven, so that the same command goes on with the rest where it was 
 		},
 	}
 	o.register(c)
+	c.Flags().BoolVar(&o.wait, "wait", false, "wait until they are handled, or dead once more, and what came of it is on record")
 	c.Flags().StringVar(&o.rate, "rate", "", "at most `N/s` letters a second")
 	c.Flags().StringVar(&file, "value", "", "send the message in this `FILE` (JSON, as show -o json has it, or Protobuf) in place of the letter's")
 	return c
@@ -294,7 +278,7 @@ const longWork = 200
 
 //nolint:revive // the words differ, and nothing else
 func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQuery, order kafka.DeadOrder, decide decider) error {
-	return o.withDead(c, func(ctx context.Context, d *kafka.DeadLetters) error {
+	return o.withDead(c, o.wait, func(ctx context.Context, e *engines, d *kafka.DeadLetters) error {
 		causes, err := causesOf(ctx, d, q)
 		if err != nil {
 			return err
@@ -309,7 +293,7 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 		out, stderr := c.OutOrStdout(), c.ErrOrStderr()
 		if o.dryRun {
 			fmt.Fprintf(stderr, "would %s %d dead letters\n", verb, total)
-			return printCauses(out, causes, "table")
+			return printList(out, o.output, causes, causeTable())
 		}
 		if total >= longWork || order.Rate > 0 {
 			p := progress.New(stderr)
@@ -327,8 +311,14 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			return fmt.Errorf("%d of %d dead letters are %s; the same command goes on with the rest: %w", r.Done, total, done, err)
 		}
 		fmt.Fprintf(out, "%s %d dead letters\n", done, r.Done)
-		if o.state != "" && verb == "redrive" && r.Done > 0 {
-			fmt.Fprintf(out, "they are handled when 'millrace standalone --state %s' runs\n", o.state)
+		switch {
+		case r.Done == 0:
+		case o.wait:
+			if err := e.handled(c, o.engineFlags, rolesOf(causes)...); err != nil {
+				return err
+			}
+		case o.state != "" && verb == "redrive":
+			fmt.Fprintln(out, o.later("they are handled"))
 		}
 		if r.Refused == 0 {
 			return nil

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -78,26 +79,22 @@ func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*
 	return rows, err
 }
 
-func printCauses(out io.Writer, rows []*causeRow, form string) error {
-	switch form {
-	case "json":
-		return writeJSON(out, rows)
-	case "ndjson":
-		enc := json.NewEncoder(out)
-		for _, r := range rows {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
+// rolesOf returns the roles that could not handle the letters of the causes.
+func rolesOf(causes []*causeRow) (roles []schemas.Role) {
+	for _, c := range causes {
+		if !slices.Contains(roles, c.Role) {
+			roles = append(roles, c.Role)
 		}
-		return nil
 	}
-	tw := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "OPEN\tCLOSED\tROLE\tTOPIC\tCLASS\tFIRST\tLAST\tFOR EXAMPLE\tERROR")
-	for _, r := range rows {
-		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Open, r.Redriven+r.Discarded, word(string(r.Role)), word(string(r.Topic)), word(r.Class),
-			r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339), r.Example, short(r.Error))
-	}
-	return tw.Flush()
+	return roles
+}
+
+// causeTable is the table of causes.
+func causeTable() table[*causeRow] {
+	return table[*causeRow]{"OPEN\tCLOSED\tROLE\tTOPIC\tCLASS\tFIRST\tLAST\tFOR EXAMPLE\tERROR", func(r *causeRow) []string {
+		return []string{strconv.Itoa(r.Open), strconv.Itoa(r.Redriven + r.Discarded), string(r.Role), string(r.Topic), r.Class,
+			r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339), r.Example, short(r.Error)}
+	}}
 }
 
 // A letterRow is what a list says of one letter.
@@ -128,27 +125,27 @@ func rowOf(l *kafka.DeadLetter) letterRow {
 	return r
 }
 
-// listLetters prints every letter; but for a table's, none is held in memory for long.
-func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kafka.DeadQuery, form string) error {
-	if form == "ndjson" {
+// listLetters prints every letter. As ndjson they are printed in the order in which they are read, and none is held in
+// memory for long.
+func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kafka.DeadQuery, o *output) error {
+	if o.form == formNDJSON {
 		enc := json.NewEncoder(out)
 		return d.Each(ctx, q, func(l *kafka.DeadLetter) error { return enc.Encode(rowOf(l)) })
 	}
-	rows := []letterRow{}
+	var rows []letterRow
 	if err := d.Each(ctx, q, func(l *kafka.DeadLetter) error { rows = append(rows, rowOf(l)); return nil }); err != nil {
 		return err
 	}
 	slices.SortFunc(rows, func(a, b letterRow) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.ID, b.ID)) })
-	if form == "json" {
-		return writeJSON(out, rows)
-	}
-	tw := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "ID\tSTATE\tTIME\tROLE\tTOPIC\tCLASS\tATTEMPTS\tKEY\tERROR")
-	for _, r := range rows {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, r.State, r.Time.Format(time.RFC3339), word(string(r.Role)),
-			word(string(r.Topic)), word(r.Class), r.Attempts, short(r.Key), short(r.Error))
-	}
-	return tw.Flush()
+	return printList(out, o, rows, letterTable())
+}
+
+// letterTable is the table of letters.
+func letterTable() table[letterRow] {
+	return table[letterRow]{"ID\tSTATE\tTIME\tROLE\tTOPIC\tCLASS\tATTEMPTS\tKEY\tERROR", func(r letterRow) []string {
+		return []string{r.ID, string(r.State), r.Time.Format(time.RFC3339), string(r.Role), string(r.Topic), r.Class, strconv.Itoa(r.Attempts),
+			short(r.Key), short(r.Error)}
+	}}
 }
 
 // A header is one header, its value as text where it is text.
@@ -237,12 +234,6 @@ func showLetter(out io.Writer, l *kafka.DeadLetter) error {
 		fmt.Fprintf(out, "and %d bytes more: show -o json has them all\n", v.Size-mostHex)
 	}
 	return nil
-}
-
-func writeJSON(out io.Writer, v any) error {
-	enc := json.NewEncoder(out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }
 
 // clean keeps what others wrote from steering a terminal.

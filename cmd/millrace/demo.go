@@ -11,8 +11,8 @@ import (
 
 func newDemo() *cobra.Command {
 	var (
-		cfg    demo.Config
-		output string
+		cfg demo.Config
+		o   *output
 	)
 	c := &cobra.Command{
 		Use:   "demo [DIR]",
@@ -21,6 +21,8 @@ func newDemo() *cobra.Command {
 writes the files of DIR into the first store (DIR is only read; default: Go's own sources); waits
 until every file has a verified copy in the other two; does harm behind the system's back;
 and shows that a sweep finds it and repairs come from good copies.
+
+-o is the form of the summary; json prints it as one object on the last line.
 
 With --stores s3 stores 2 and 3 are on a real S3 server (versitygw; 'make servers' builds it), which runs in the
 state directory and ends with the demo. A demo that goes on has the stores that it began with.
@@ -40,13 +42,7 @@ directory is in use or of another version, 130 interrupted (the same command goe
 					return fmt.Errorf("%w: the folder's name is empty", errUsage)
 				}
 			}
-			switch output {
-			case "table":
-			case "json":
-				cfg.JSON = true
-			default:
-				return fmt.Errorf("%w: --output is table or json, not %q", errUsage, output)
-			}
+			cfg.JSON = o.form == formJSON
 			return demo.Run(c.Context(), cfg, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
@@ -56,6 +52,6 @@ directory is in use or of another version, 130 interrupted (the same command goe
 	c.Flags().StringVar(&cfg.Stores, "stores", "", "`KIND` of stores 2 and 3: file (default), or s3: on a real S3 server on loopback")
 	c.Flags().StringVar(&cfg.Server, "s3-server", os.Getenv("MILLRACE_S3_SERVER"),
 		"the versitygw to run for --stores s3 (default: peers/versitygw beside this program; MILLRACE_S3_SERVER)")
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM` of the summary: table or json (one object, the last line)")
+	o = outputFlag(c, formTable, formJSON)
 	return c
 }

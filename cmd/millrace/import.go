@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/inventory"
 )
 
@@ -28,8 +29,8 @@ type importFlags struct {
 
 	format, delimiter, zone, when string
 	columns                       []string
-	dryRun                        bool
-	output                        string
+	dryRun, wait                  bool
+	output                        *output
 }
 
 const importLong = `Reads listings that others made of items, and publishes each row as a Change of origin import, with the listing's
@@ -53,6 +54,9 @@ taken as they are.
 
 Rows without a time get --time, or else the time when their listing was written last. Running the same command again changes
 nothing, as long as that time stays. After a stop, --from goes on where it was.
+
+With --wait it ends when ClickHouse has the rows and the planner has seen them. With --state all roles run in this
+command until then.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 faults and nothing is published, 4 sound rows are published and faulty ones skipped,
 5 precondition, 130 interrupted.`
@@ -94,11 +98,12 @@ func (f *importFlags) register(c *cobra.Command) {
 	s.BoolVar(&f.options.ContentPaths, "content-paths", false, "of OCFL, read the files as they lie in the object")
 	s.BoolVar(&f.options.TagManifests, "tag-manifests", false, "of BagIt, read the tag files too")
 	s.BoolVar(&f.dryRun, "dry-run", false, "only check, and print the first rows; needs no engine")
+	s.BoolVar(&f.wait, "wait", false, "wait until what is published has been planned, and is on record")
 	s.BoolVar(&f.order.SkipFaulty, "skip-faulty", false, "publish what is sound where there are faults")
 	s.BoolVar(&f.order.Strict, "strict", false, "what is only odd is a fault: an item listed twice alike, a row without a digest, a column that is not read")
 	s.Int64Var(&f.order.From, "from", 1, "go on with row `N`, counted over all listings")
 	s.IntVar(&f.order.Faults, "faults", 100, "print at most `N` faults; the others are counted")
-	s.StringVarP(&f.output, "output", "o", "text", "`FORM`: text or json")
+	f.output = outputFlag(c, formText, formJSON)
 }
 
 func formatWords() string {
@@ -120,6 +125,8 @@ func (f *importFlags) check() (err error) {
 		return fmt.Errorf("%w: there is no form %q; there are %s", errUsage, f.format, formatWords())
 	case !slices.Contains([]string{inventory.BackslashRefuse, inventory.BackslashSlash, inventory.BackslashKeep}, f.target.Backslash):
 		return fmt.Errorf("%w: --backslash is slash or keep, not %q", errUsage, f.target.Backslash)
+	case f.dryRun && f.wait:
+		return fmt.Errorf("%w: --dry-run publishes nothing that --wait could wait for", errUsage)
 	case f.order.From < 1 || f.order.Faults < 0:
 		return fmt.Errorf("%w: rows are counted from 1, and faults from 0", errUsage)
 	}
@@ -146,7 +153,7 @@ func (f *importFlags) check() (err error) {
 		}
 		f.options.Columns[meaning] = name
 	}
-	return oneOf(f.output, "text", "json")
+	return nil
 }
 
 func delimiter(word string) (rune, error) {
@@ -174,7 +181,7 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 	var e *engines
 	if f.config != "" || f.state != "" {
 		// Before the listings are read: that may take long.
-		if e, err = f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: true, WithoutBroker: f.dryRun}); err != nil {
+		if e, err = f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: !f.wait, WithoutBroker: f.dryRun}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, e.Close(ctx)) }()
@@ -201,6 +208,11 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 		}
 	}
 	shown()
+	if f.wait && report.done.Published > 0 {
+		if err := e.handled(c, f.engineFlags, schemas.RolePlanner); err != nil {
+			return err
+		}
+	}
 	if err := report.print(c.OutOrStdout(), c.ErrOrStderr()); err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ type faultJSON struct {
 
 // print writes the report to out, and faults, as text, to problems.
 func (r importReport) print(out, problems io.Writer) error {
-	if r.flags.output == "json" {
+	if r.flags.output.form == formJSON {
 		return r.json(out)
 	}
 	for _, f := range r.check.Faults {
@@ -95,8 +95,8 @@ func (r importReport) print(out, problems io.Writer) error {
 	default:
 		fmt.Fprintf(out, "published %d changes of store %s/%s; skipped %d rows\n", r.done.Published, r.flags.target.Account,
 			r.flags.target.Store, r.done.Skipped)
-		if r.flags.state != "" && r.done.Published > 0 {
-			fmt.Fprintf(out, "they are handled when 'millrace standalone --state %s' runs\n", r.flags.state)
+		if r.flags.state != "" && r.done.Published > 0 && !r.flags.wait {
+			fmt.Fprintln(out, r.flags.later("they are handled"))
 		}
 	}
 	return nil

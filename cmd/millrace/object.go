@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,8 +17,8 @@ func newObject() *cobra.Command {
 
 func newObjectShow() *cobra.Command {
 	var (
-		f      engineFlags
-		output string
+		f engineFlags
+		o *output
 	)
 	c := &cobra.Command{
 		Use:   "show ACCOUNT/SPACE/ITEM",
@@ -31,18 +29,15 @@ func newObjectShow() *cobra.Command {
 			if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
 				return fmt.Errorf("%w: %q is not ACCOUNT/SPACE/ITEM", errUsage, args[0])
 			}
-			if output != "table" && output != "json" {
-				return fmt.Errorf("%w: --output is table or json, not %q", errUsage, output)
-			}
-			return showObject(c, f, parts, output == "json")
+			return showObject(c, f, parts, o)
 		},
 	}
 	f.register(c)
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM`: table or json (one object a line)")
+	o = listFlag(c)
 	return c
 }
 
-func showObject(c *cobra.Command, f engineFlags, parts []string, asJSON bool) error {
+func showObject(c *cobra.Command, f engineFlags, parts []string, o *output) error {
 	var events []clickhouse.Event
 	err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
 		events, err = db.Timeline(ctx, parts[0], parts[1], parts[2])
@@ -54,19 +49,12 @@ func showObject(c *cobra.Command, f engineFlags, parts []string, asJSON bool) er
 	if len(events) == 0 {
 		return fmt.Errorf("nothing is on record of item %q in space %q of account %q", parts[2], parts[1], parts[0])
 	}
-	if asJSON {
-		enc := json.NewEncoder(c.OutOrStdout())
-		for _, ev := range events {
-			if err := enc.Encode(ev); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	tw := tabwriter.NewWriter(c.OutOrStdout(), 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "TIME\tSTORE\tWHAT\t")
-	for _, ev := range events {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, strings.TrimSpace(ev.What+" "+ev.Detail))
-	}
-	return tw.Flush()
+	return printList(c.OutOrStdout(), o, events, eventTable())
+}
+
+// eventTable is the table of what happened to an item.
+func eventTable() table[clickhouse.Event] {
+	return table[clickhouse.Event]{"TIME\tSTORE\tKIND\tWHAT", func(ev clickhouse.Event) []string {
+		return []string{ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, strings.TrimSpace(ev.What + " " + ev.Detail)}
+	}}
 }

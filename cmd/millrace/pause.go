@@ -2,18 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -195,56 +194,32 @@ func newWorkers() *cobra.Command {
 
 func newPauseList(use, short string) *cobra.Command {
 	var (
-		f      engineFlags
-		output string
+		f engineFlags
+		o *output
 	)
 	c := &cobra.Command{
 		Use: use, Short: short, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := oneOf(output, "table", "json"); err != nil {
-				return err
-			}
 			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
 				in, err := ctl.InForce(ctx)
 				if err != nil {
 					return err
 				}
-				if output == "json" {
-					return pausesJSON(c.OutOrStdout(), in)
+				rows := make([]pauseRow, 0, len(in))
+				for _, ctl := range in {
+					rows = append(rows, pauseOf(ctl))
 				}
-				return pausesTable(c.OutOrStdout(), in)
+				return printList(c.OutOrStdout(), o, rows, pauseTable())
 			})
 		},
 	}
 	f.register(c)
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORM`: table or json")
+	o = listFlag(c)
 	return c
 }
 
-func pausesTable(w io.Writer, in []*pb.Control) error {
-	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "WHAT\tPAUSED\tUNTIL\tWORKERS\tBY\tSINCE\tREASON")
-	for _, c := range in {
-		paused, until, workers, since := "no", "-", "-", "-"
-		if c.GetPaused() {
-			paused = "yes"
-		}
-		if c.GetUntil() != nil {
-			until = c.GetUntil().AsTime().Format(time.RFC3339)
-		}
-		if c.GetWorkers() > 0 {
-			workers = strconv.Itoa(int(c.GetWorkers()))
-		}
-		if c.GetTime() != nil {
-			since = c.GetTime().AsTime().Format(time.RFC3339)
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", clean(app.PieceOf(c).String()), paused, until, workers, clean(c.GetBy()), since, clean(c.GetReason()))
-	}
-	return tw.Flush()
-}
-
-// A pause is how one entry is printed as JSON.
-type pause struct {
+// A pauseRow is one entry of the list of pauses.
+type pauseRow struct {
 	What    string     `json:"what"`
 	Role    string     `json:"role,omitempty"`
 	Account string     `json:"account,omitempty"`
@@ -258,54 +233,69 @@ type pause struct {
 	Since   *time.Time `json:"since,omitempty"`
 }
 
-func pausesJSON(w io.Writer, in []*pb.Control) error {
-	out := []pause{}
-	for _, c := range in {
-		p := pause{
-			What: app.PieceOf(c).String(), Role: c.GetRole(), Account: c.GetAccount(), Store: c.GetStore(), Sweep: c.GetSweep(),
-			Paused: c.GetPaused(), Workers: c.GetWorkers(), By: c.GetBy(), Reason: c.GetReason(),
-		}
-		if c.GetUntil() != nil {
-			at := c.GetUntil().AsTime()
-			p.Until = &at
-		}
-		if c.GetTime() != nil {
-			at := c.GetTime().AsTime()
-			p.Since = &at
-		}
-		out = append(out, p)
+func pauseOf(c *pb.Control) pauseRow {
+	return pauseRow{
+		What: app.PieceOf(c).String(), Role: c.GetRole(), Account: c.GetAccount(), Store: c.GetStore(), Sweep: c.GetSweep(),
+		Paused: c.GetPaused(), Until: timeOf(c.GetUntil()), Workers: c.GetWorkers(), By: c.GetBy(), Reason: c.GetReason(),
+		Since: timeOf(c.GetTime()),
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(out)
+}
+
+// pauseTable is the table of pauses.
+func pauseTable() table[pauseRow] {
+	return table[pauseRow]{"WHAT\tPAUSED\tUNTIL\tWORKERS\tBY\tSINCE\tREASON", func(p pauseRow) []string {
+		paused, workers := "no", ""
+		if p.Paused {
+			paused = "yes"
+		}
+		if p.Workers > 0 {
+			workers = strconv.Itoa(int(p.Workers))
+		}
+		return []string{p.What, paused, stamp(p.Until), workers, p.By, stamp(p.Since), p.Reason}
+	}}
 }
 
 // untilTime reads a time, or how long from now; empty is the zero time.
 func untilTime(text string, now time.Time) (time.Time, error) {
-	at, err := time.Parse(time.RFC3339, text)
-	switch {
-	case text == "":
+	if text == "" {
 		return time.Time{}, nil
-	case err != nil:
-		length := text
-		if days, ok := strings.CutSuffix(text, "d"); ok {
-			n, err := strconv.ParseUint(days, 10, 12)
-			if err != nil {
-				length = "" // no duration
-			} else {
-				length = fmt.Sprintf("%dh", 24*n)
-			}
-		}
-		d, err := time.ParseDuration(length)
-		if err != nil {
-			return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: 90m, 24h, 7d; not %q", errUsage, text)
-		}
-		at = now.Add(d)
+	}
+	at, ok := moment(text, now.Add)
+	if !ok {
+		return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: 90m, 24h, 7d; not %q", errUsage, text)
 	}
 	if !at.After(now) {
 		return at, fmt.Errorf("%w: --until %s is past", errUsage, text)
 	}
 	return at.UTC(), nil
+}
+
+// moment reads a time or a date, or a duration, of which from makes a time.
+func moment(text string, from func(time.Duration) time.Time) (at time.Time, ok bool) {
+	for _, form := range []string{time.RFC3339, time.DateOnly} {
+		if at, err := time.Parse(form, text); err == nil {
+			return at, true
+		}
+	}
+	d, err := config.ParseDuration(text)
+	return from(d), err == nil && d >= 0
+}
+
+// timeOf returns the time of t, nil if there is none.
+func timeOf(t *timestamppb.Timestamp) *time.Time {
+	if t == nil {
+		return nil
+	}
+	at := t.AsTime()
+	return &at
+}
+
+// stamp prints a time in a table; there is none if t is nil.
+func stamp(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.Format(time.RFC3339)
 }
 
 // withControls runs do with what pauses. A name that nothing has is a wrong command line.

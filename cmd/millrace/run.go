@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
@@ -148,9 +147,5 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 	if _, err := a.Migrate(ctx); err != nil {
 		return err
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	rctx, stop := context.WithCancel(gctx)
-	g.Go(func() error { defer stop(); return a.Run(rctx, app.Roles()) })
-	g.Go(func() error { return state.Watch(rctx) })
-	return g.Wait()
+	return a.RunWhile(ctx, app.Roles(), func(ctx context.Context) error { <-ctx.Done(); return nil }, state.Watch)
 }

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -49,7 +47,10 @@ everything. Run it once, when the store is mounted.`,
 }
 
 func newStoreList() *cobra.Command {
-	var file, output string
+	var (
+		file string
+		o    *output
+	)
 	c := &cobra.Command{
 		Use:   "list --config FILE",
 		Short: "What the configuration says of the stores; none of them is asked",
@@ -59,15 +60,19 @@ func newStoreList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showStores(c.OutOrStdout(), output, app.ListStores(cfg))
+			return showStores(c.OutOrStdout(), o, app.ListStores(cfg))
 		},
 	}
-	storeFlags(c, &file, &output)
+	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
+	o = listFlag(c)
 	return c
 }
 
 func newStoreCheck() *cobra.Command {
-	var file, output string
+	var (
+		file string
+		o    *output
+	)
 	c := &cobra.Command{
 		Use:   "check --config FILE [ACCOUNT/STORE ...]",
 		Short: "Reach stores and read their markers; nothing is written",
@@ -94,20 +99,22 @@ Exit codes: 0 all are ok, 2 usage, 3 one is not, 5 the configuration has no such
 			if err != nil {
 				return err
 			}
-			if err := showStores(c.OutOrStdout(), output, views); err != nil {
+			if err := showStores(c.OutOrStdout(), o, views); err != nil {
 				return err
 			}
 			return notOK(views)
 		},
 	}
-	storeFlags(c, &file, &output)
+	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
+	o = listFlag(c)
 	return c
 }
 
 func newStoreProbe() *cobra.Command {
 	var (
-		file, output string
-		record       bool
+		file   string
+		record bool
+		o      *output
 	)
 	c := &cobra.Command{
 		Use:   "probe --config FILE ACCOUNT/STORE",
@@ -131,13 +138,13 @@ Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no s
 			if err != nil {
 				return err
 			}
-			if err := notOK([]app.StoreView{v}); err != nil && output == "table" {
+			if err := notOK([]app.StoreView{v}); err != nil && o.form == formTable {
 				return fmt.Errorf("%w: %s: %s", err, v.Error, v.Do)
 			}
-			if output == "json" {
-				err = showStores(c.OutOrStdout(), output, []app.StoreView{v})
+			if o.form == formJSON {
+				err = writeJSON(c.OutOrStdout(), v)
 			} else {
-				err = showAbilities(c.OutOrStdout(), v)
+				err = printList(c.OutOrStdout(), o, v.Abilities, abilityTable())
 			}
 			if err != nil {
 				return err
@@ -145,14 +152,10 @@ Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no s
 			return notOK([]app.StoreView{v})
 		},
 	}
-	storeFlags(c, &file, &output)
+	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
+	o = outputFlag(c, formTable, formJSON)
 	c.Flags().BoolVar(&record, "record", false, "have the store's marker say what is found")
 	return c
-}
-
-func storeFlags(c *cobra.Command, file, output *string) {
-	c.Flags().StringVar(file, "config", "", "configuration `FILE`")
-	c.Flags().StringVarP(output, "output", "o", "table", "`FORM`: table, or json (one object a line)")
 }
 
 // storeNames reads names of stores.
@@ -188,34 +191,9 @@ func notOK(views []app.StoreView) error {
 	return fmt.Errorf("%w: not ok: %s", errFindings, strings.Join(names, ", "))
 }
 
-// showStores shows stores, a line each, and below those that are not ok why, and what to do.
-func showStores(w io.Writer, form string, views []app.StoreView) error {
-	switch form {
-	case "json":
-		e := json.NewEncoder(w)
-		for _, v := range views {
-			if err := e.Encode(v); err != nil {
-				return err
-			}
-		}
-		return nil
-	case "table":
-	default:
-		return fmt.Errorf("%w: --output is table or json, not %q", errUsage, form)
-	}
-	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tPLACE")
-	for _, v := range views {
-		primary, state := "-", string(v.State)
-		if v.Primary {
-			primary = "primary"
-		}
-		if state == "" {
-			state = "-"
-		}
-		fmt.Fprintf(tw, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\n", v.Account, v.Store, state, v.Driver, primary, v.Read, v.Repair, v.Place)
-	}
-	if err := tw.Flush(); err != nil {
+// showStores prints stores, and below a table, of those that are not ok, why and what to do.
+func showStores(w io.Writer, o *output, views []app.StoreView) error {
+	if err := printList(w, o, views, storeTable()); err != nil || o.form != formTable {
 		return err
 	}
 	for _, v := range views {
@@ -229,11 +207,18 @@ func showStores(w io.Writer, form string, views []app.StoreView) error {
 	return nil
 }
 
-func showAbilities(w io.Writer, v app.StoreView) error {
-	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "ABILITY\tIS\tKNOWN FROM")
-	for _, a := range v.Abilities {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", a.Name, a.Is, a.Origin)
-	}
-	return tw.Flush()
+// storeTable is the table of stores.
+func storeTable() table[app.StoreView] {
+	return table[app.StoreView]{"STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tPLACE", func(v app.StoreView) []string {
+		primary := ""
+		if v.Primary {
+			primary = "primary"
+		}
+		return []string{v.Account + "/" + v.Store, string(v.State), v.Driver, primary, v.Read, v.Repair, v.Place}
+	}}
+}
+
+// abilityTable is the table of what a store can do.
+func abilityTable() table[app.Ability] {
+	return table[app.Ability]{"ABILITY\tIS\tKNOWN FROM", func(a app.Ability) []string { return []string{a.Name, a.Is, a.Origin} }}
 }

@@ -3,57 +3,182 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 func newSweep() *cobra.Command {
 	return noun("sweep", "Start sweeps", newSweepStart())
 }
 
+// sweepFlags say what is swept.
+type sweepFlags struct {
+	engineFlags
+	account, store string
+	all, wait      bool
+	output         *output
+}
+
 func newSweepStart() *cobra.Command {
-	var (
-		f              engineFlags
-		account, store string
-		all            bool
-	)
+	var f sweepFlags
 	c := &cobra.Command{
 		Use:   "start fixity",
-		Short: "Ask for a check of every copy that is due; running checkers carry it out",
+		Short: "Ask for a check of every copy that is due",
+		Long: `Asks for a check of every copy that is due. The roles checker and sink make the checks and put them on record; with
+--state all roles but the sweeper run in this command. While more than 10,000 tasks wait for checkers, no more are
+asked for.
+
+With --wait it ends when the result of every check is on record.
+
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy has failed its check, 5 precondition, 130 interrupted: a
+round that was interrupted goes on with the next sweep of its store.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "fixity" {
 				return fmt.Errorf("%w: name a sweep; there is one: fixity", errUsage)
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				for _, acc := range e.cfg.Accounts {
-					for _, st := range acc.Stores {
-						if account != "" && acc.ID != account || store != "" && st.ID != store {
-							continue
-						}
-						o := app.SweepOrder{Account: acc.ID, Store: st.ID, Begun: time.Now().UTC().Truncate(time.Millisecond)}
-						if !all {
-							o.Period = e.cfg.Fixity.Period
-						}
-						round, err := a.SweepFixity(ctx, o)
-						if err != nil {
-							return fmt.Errorf("sweep store %s/%s: %w", acc.ID, st.ID, err)
-						}
-						fmt.Fprintf(c.OutOrStdout(), "store %s/%s: round %s: %d checks asked for\n", acc.ID, st.ID, round.ID, round.Emitted)
-					}
-				}
-				return nil
-			})
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	f.register(c)
-	c.Flags().StringVar(&account, "account", "", "only of this `ACCOUNT`")
-	c.Flags().StringVar(&store, "store", "", "only of the store of this `ID`")
-	c.Flags().BoolVar(&all, "all", false, "every copy, not only those whose last pass is older than fixity.period")
+	c.Flags().StringVar(&f.account, "account", "", "only of this `ACCOUNT`")
+	c.Flags().StringVar(&f.store, "store", "", "only of the store of this `ID`")
+	c.Flags().BoolVar(&f.all, "all", false, "every copy, not only those whose last pass is older than fixity.period")
+	c.Flags().BoolVar(&f.wait, "wait", false, "wait until the result of every check is on record")
+	f.output = outputFlag(c, formText, formJSON)
 	return c
+}
+
+// A sweepReport is what a sweep came to.
+type sweepReport struct {
+	Sweep    string           `json:"sweep"`
+	Asked    int64            `json:"asked"`              // checks that were asked for
+	Verdicts map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies, by how their checks ended
+	Rounds   []sweepRound     `json:"rounds"`             // one for each store
+}
+
+// A sweepRound is what the sweep of one store came to.
+type sweepRound struct {
+	Account string `json:"account"`
+	Store   string `json:"store"`
+	Round   string `json:"round"`
+	Asked   int64  `json:"asked"`
+}
+
+// sweepers are all roles but the sweeper, in whose place the command is: its own rounds would be the same rounds.
+func sweepers() []schemas.Role {
+	return slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
+}
+
+func (f *sweepFlags) run(c *cobra.Command) error {
+	report := sweepReport{Sweep: "fixity", Rounds: []sweepRound{}}
+	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+		return e.withRoles(c, a, f.engineFlags, sweepers(), func(ctx context.Context, w *waiter) error {
+			var asked atomic.Int64
+			err := w.while(ctx, "checks", []schemas.Role{schemas.RoleChecker}, asked.Load, func(ctx context.Context) error {
+				return f.ask(ctx, a, e, &report, func(n int64) { asked.Add(n) })
+			})
+			if err != nil || !f.wait {
+				return err
+			}
+			return report.wait(ctx, w, a.DB())
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if err := report.print(c.OutOrStdout(), f); err != nil {
+		return err
+	}
+	if n := report.failed(); n > 0 {
+		return fmt.Errorf("%w: %d copies have failed their check: see 'millrace incident list'", errFindings, n)
+	}
+	return nil
+}
+
+// ask asks for the checks of all stores that are meant.
+func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepReport, asked func(int64)) error {
+	for _, acc := range e.cfg.Accounts {
+		for _, st := range acc.Stores {
+			if f.account != "" && acc.ID != f.account || f.store != "" && st.ID != f.store {
+				continue
+			}
+			o := app.SweepOrder{Account: acc.ID, Store: st.ID, Begun: time.Now().UTC().Truncate(time.Millisecond), Asked: asked}
+			if !f.all {
+				o.Period = e.cfg.Fixity.Period
+			}
+			round, err := a.SweepFixity(ctx, o)
+			if err != nil {
+				return fmt.Errorf("sweep store %s/%s: %w", acc.ID, st.ID, err)
+			}
+			r.Rounds = append(r.Rounds, sweepRound{acc.ID, st.ID, round.ID, round.Emitted})
+			r.Asked += round.Emitted
+		}
+	}
+	return nil
+}
+
+// failed counts the copies that are not as they should be.
+func (r *sweepReport) failed() int64 {
+	return r.Verdicts["fail"] + r.Verdicts["missing"] + r.Verdicts["not_captured"]
+}
+
+// wait waits until every check of the rounds is on record, and notes how they ended.
+func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) error {
+	by := []schemas.Role{schemas.RoleChecker, schemas.RoleDelayer, schemas.RoleSink}
+	err := w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
+		p.Total = r.Asked
+		for _, round := range r.Rounds {
+			n, err := db.RoundFinal(ctx, round.Round)
+			if err != nil {
+				return p, err
+			}
+			p.Done += n
+		}
+		return p, nil
+	})
+	if err != nil {
+		return err
+	}
+	r.Verdicts = map[string]int64{}
+	for _, round := range r.Rounds {
+		results, err := db.RoundResults(ctx, round.Round)
+		if err != nil {
+			return err
+		}
+		for _, v := range results.Counts {
+			if v.Final {
+				r.Verdicts[v.Verdict] += int64(v.Copies)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
+	if f.output.form == formJSON {
+		return writeJSON(out, r)
+	}
+	var b strings.Builder
+	for _, round := range r.Rounds {
+		fmt.Fprintf(&b, "store %s/%s: round %s: %d checks asked for\n", round.Account, round.Store, round.Round, round.Asked)
+	}
+	for _, verdict := range slices.Sorted(maps.Keys(r.Verdicts)) {
+		fmt.Fprintf(&b, "%d copies: %s\n", r.Verdicts[verdict], verdict)
+	}
+	if f.state != "" && !f.wait && r.Asked > 0 {
+		fmt.Fprintf(&b, "%s\n", f.later("the checks that are left are made"))
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
 }

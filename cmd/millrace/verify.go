@@ -25,7 +25,7 @@ type verifyFlags struct {
 	topics   []string
 	manifest bool
 	strict   bool
-	output   string
+	output   *output
 }
 
 func newVerify() *cobra.Command {
@@ -58,15 +58,12 @@ Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 int
 	c.Flags().StringSliceVar(&f.topics, "topic", nil, "only these `TOPICS`, named without their prefix")
 	c.Flags().BoolVar(&f.manifest, "manifest", false, "compare the state of copies with the logs")
 	c.Flags().BoolVar(&f.strict, "strict", false, "what the sink has not committed yet is a finding too")
-	c.Flags().StringVarP(&f.output, "output", "o", "table", "`FORM`: table or json (one object)")
+	f.output = outputFlag(c, formTable, formJSON)
 	return c
 }
 
 // check returns the topics that are meant.
 func (f *verifyFlags) check() ([]schemas.Topic, error) {
-	if err := oneOf(f.output, "table", "json"); err != nil {
-		return nil, err
-	}
 	if f.manifest && len(f.topics) > 0 {
 		return nil, fmt.Errorf("%w: --manifest compares tables, and --topic a topic: name one of them", errUsage)
 	}
@@ -110,7 +107,7 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 	if err != nil {
 		return err
 	}
-	return r.tell(out, f.output == "json")
+	return r.tell(out, f.output.form == formJSON)
 }
 
 // shownSteps begins a step when it is first told of, and ends it when it is complete.

@@ -43,9 +43,9 @@ func (d *demo) damage(ctx context.Context) error {
 // settled waits until all work is committed: what is not is done again after a kill, and would heal
 // harm before anybody finds it.
 func (d *demo) settled(ctx context.Context) error {
-	return d.until(ctx, "all work committed", func(ctx context.Context) (progressed, error) {
+	return d.until(ctx, "all work committed", func(ctx context.Context) (app.Progress, error) {
 		behind, err := d.app.Behind(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleDelayer)
-		return progressed{done: -behind}, err
+		return app.Progress{Done: -behind}, err
 	})
 }
 

@@ -22,8 +22,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/progress"
@@ -203,18 +201,11 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	if err := d.prepare(ctx); err != nil {
 		return nil, err
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	rctx, stop := context.WithCancel(gctx)
-	g.Go(func() error { return d.app.Run(rctx, roles()) })
-	g.Go(func() error { return d.emit.Run(rctx) })
-	g.Go(func() error { return state.Watch(rctx) })
-	g.Go(func() error { return d.server.watch(rctx) })
-	g.Go(func() error {
-		defer stop()
-		res, err = d.steps(rctx)
+	err = d.app.RunWhile(ctx, roles(), func(ctx context.Context) (err error) {
+		res, err = d.steps(ctx)
 		return err
-	})
-	if err := g.Wait(); err != nil {
+	}, d.emit.Run, state.Watch, d.server.watch)
+	if err != nil {
 		return nil, err
 	}
 	return res, nil

@@ -76,17 +76,17 @@ func (d *demo) sweep(ctx context.Context) error {
 		total += r.Emitted
 	}
 	step := d.show.Step("check what was swept", total)
-	err = d.until(ctx, "every copy of the sweep checked to the end", func(ctx context.Context) (progressed, error) {
+	err = d.until(ctx, "every copy of the sweep checked to the end", func(ctx context.Context) (app.Progress, error) {
 		var final int64
 		for _, r := range rounds {
 			n, err := d.app.DB().RoundFinal(ctx, r.ID)
 			if err != nil {
-				return progressed{}, err
+				return app.Progress{}, err
 			}
 			final += n
 		}
 		step.Set(final)
-		return progressed{final, total}, nil
+		return app.Progress{Done: final, Total: total}, nil
 	})
 	step.End(err == nil)
 	if err != nil {
@@ -107,10 +107,10 @@ func (d *demo) sweep(ctx context.Context) error {
 // deleted waits until the proper delete is carried out in all stores.
 func (d *demo) deleted(ctx context.Context) error {
 	step := d.show.Step("carry out the delete", int64(len(stores)))
-	err := d.until(ctx, "the delete carried out everywhere", func(ctx context.Context) (progressed, error) {
+	err := d.until(ctx, "the delete carried out everywhere", func(ctx context.Context) (app.Progress, error) {
 		n, err := d.goneFrom(ctx)
 		step.Set(n)
-		return progressed{n, int64(len(stores))}, err
+		return app.Progress{Done: n, Total: int64(len(stores))}, err
 	})
 	step.End(err == nil)
 	return err
@@ -143,16 +143,16 @@ func (d *demo) repair(ctx context.Context) error {
 	harmed := d.memo.Picks.expected()[:4]
 	step := d.show.Step("repair from good copies", int64(len(harmed)))
 	approved := map[string]bool{}
-	err := d.until(ctx, "every harmed copy repaired and checked", func(ctx context.Context) (progressed, error) {
+	err := d.until(ctx, "every harmed copy repaired and checked", func(ctx context.Context) (app.Progress, error) {
 		open, err := d.app.DB().OpenIncidents(ctx, account)
 		if err != nil {
-			return progressed{}, err
+			return app.Progress{}, err
 		}
 		for _, i := range open {
 			key := schemas.IncidentKey(i)
 			if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !approved[key] {
 				if err := d.app.ApproveRepair(ctx, key, app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}); err != nil {
-					return progressed{}, err
+					return app.Progress{}, err
 				}
 				approved[key] = true
 			}
@@ -161,14 +161,14 @@ func (d *demo) repair(ctx context.Context) error {
 		for _, f := range harmed {
 			ok, err := d.whole(ctx, f, open)
 			if err != nil {
-				return progressed{}, err
+				return app.Progress{}, err
 			}
 			if ok {
 				n++
 			}
 		}
 		step.Set(n)
-		return progressed{n, int64(len(harmed))}, nil
+		return app.Progress{Done: n, Total: int64(len(harmed))}, nil
 	})
 	step.End(err == nil)
 	return err

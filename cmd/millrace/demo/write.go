@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -80,8 +81,8 @@ func (d *demo) write(ctx context.Context) error {
 
 // told waits until the outbox holds nothing: all that was done is in Kafka.
 func (d *demo) told(ctx context.Context) error {
-	return d.until(ctx, "everything written told of", func(context.Context) (progressed, error) {
-		return progressed{done: -int64(d.app.Untold())}, nil
+	return d.until(ctx, "everything written told of", func(context.Context) (app.Progress, error) {
+		return app.Progress{Done: -int64(d.app.Untold())}, nil
 	})
 }
 
@@ -196,10 +197,10 @@ func (d *demo) expect() {
 }
 
 // follow shows how many copies there are and how many of them are checked.
-func (d *demo) follow(ctx context.Context) (progressed, error) {
+func (d *demo) follow(ctx context.Context) (app.Progress, error) {
 	counts, err := d.app.DB().CopyCounts(ctx, account)
 	if err != nil {
-		return progressed{}, err
+		return app.Progress{}, err
 	}
 	var live, checked int64
 	for _, c := range counts {
@@ -210,7 +211,7 @@ func (d *demo) follow(ctx context.Context) (progressed, error) {
 	}
 	d.copies.Set(live)
 	d.checks.Set(checked)
-	return progressed{done: live + checked, total: 5 * int64(len(d.memo.Files))}, nil
+	return app.Progress{Done: live + checked, Total: 5 * int64(len(d.memo.Files))}, nil
 }
 
 // following shows the same while something else goes on, until it is stopped.

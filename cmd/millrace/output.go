@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Forms of output, as -o names them.
+const (
+	formTable  = "table"  // aligned columns, for people
+	formText   = "text"   // lines, for people
+	formJSON   = "json"   // one document; a list is an array
+	formNDJSON = "ndjson" // of a list, one object a line
+)
+
+// An output is the flag -o. It takes the forms that its command has, and refuses others.
+type output struct {
+	form  string
+	forms []string
+}
+
+var _ pflag.Value = (*output)(nil)
+
+// outputFlag gives c the flag -o with forms, of which the first is the default.
+func outputFlag(c *cobra.Command, forms ...string) *output {
+	o := &output{forms[0], forms}
+	c.Flags().VarP(o, "output", "o", "`FORM` of the output: "+o.choices())
+	return o
+}
+
+// listFlag is outputFlag for a command that prints a list.
+func listFlag(c *cobra.Command) *output { return outputFlag(c, formTable, formJSON, formNDJSON) }
+
+func (o *output) choices() string {
+	last := len(o.forms) - 1
+	return strings.Join(o.forms[:last], ", ") + " or " + o.forms[last]
+}
+
+// String implements pflag.Value.
+func (o *output) String() string { return o.form }
+
+// Set implements pflag.Value.
+func (o *output) Set(form string) error {
+	if !slices.Contains(o.forms, form) {
+		return fmt.Errorf("it is %s, not %q", o.choices(), form)
+	}
+	o.form = form
+	return nil
+}
+
+// Type implements pflag.Value.
+func (o *output) Type() string { return "form" }
+
+// A table is how a list is printed for people: the names of its columns, and the cells of a row.
+type table[T any] struct {
+	columns string // with tabs between them
+	cells   func(T) []string
+}
+
+// printList prints rows in the form that o has.
+func printList[T any](w io.Writer, o *output, rows []T, t table[T]) error {
+	switch o.form {
+	case formJSON:
+		return writeJSON(w, append([]T{}, rows...)) // no rows are [], not null
+	case formNDJSON:
+		enc := json.NewEncoder(w)
+		for _, r := range rows {
+			if err := enc.Encode(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, t.columns)
+	for _, r := range rows {
+		cells := t.cells(r)
+		for i, cell := range cells {
+			cells[i] = strings.ReplaceAll(word(cell), "\n", " ")
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	return tw.Flush()
+}
+
+// writeJSON prints one document.
+func writeJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
