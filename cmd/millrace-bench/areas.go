@@ -20,6 +20,7 @@ type area struct {
 
 func areas() []area {
 	return []area{
+		{"parts", "Take the figures of the codec and of digests", `One call after the other, in this process. It takes half a minute.`, bench.Parts},
 		{"runtime", "Take the figures of the stream runtime", `The broker is in memory, in a process of its own on loopback. It takes about four minutes.`, bench.Runtime},
 		{"sink", "Take the figures of the sink", `The broker in memory, the role sink and an embedded ClickHouse are processes that share the machine. It takes about ten
 minutes. The rows of the tables that are read are made by ClickHouse itself (--rows).`, bench.Sink},

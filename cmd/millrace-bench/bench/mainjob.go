@@ -39,7 +39,7 @@ func (r *runner) files() (string, error) {
 }
 
 func (r *runner) mainFigures(files string, n int) []figure {
-	w := r.amounts.window
+	w := r.amounts.window.Seconds()
 	const peer = "rclone copy x3, check --download x2: no fsync, no records"
 	return []figure{
 		{fmt.Sprintf("main job: %s files stored, copied twice, all checked: fsync, all on record", count(n)), "items/s", peer, target{},
@@ -47,9 +47,9 @@ func (r *runner) mainFigures(files string, n int) []figure {
 		{"main job: time for it", "s", peer, target{op: "<=", bound: 60}, r.mainJob(files, n, func(u usage) float64 { return u.seconds })},
 		{"main job: processor time for it, with start and end of roles, broker and ClickHouse", "s", peer, target{},
 			r.mainJob(files, n, func(u usage) float64 { return u.cpu })},
-		{fmt.Sprintf("deletes: of one destination, on record within %v", w), "deletes/s", "", target{op: ">=", bound: 100},
+		{fmt.Sprintf("deletes: of one destination, on record within %.0f s", w), "deletes/s", "", target{op: ">=", bound: 100},
 			r.counted("delete", r.amounts.deleted)},
-		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %v", w), "copies/s", "",
+		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %.0f s", w), "copies/s", "",
 			target{op: ">=", bound: 50}, r.counted("import", r.amounts.imported)},
 	}
 }
