@@ -85,13 +85,13 @@ func besides(peer string, values []float64) string {
 
 // A runner takes figures.
 type runner struct {
-	cfg     Config
-	amounts amounts
-	filled  *store // made when the first figure wants it
-	duels   map[string]duel
-	real    *server     // a real S3 server, made when the first figure wants it
-	listing *sideResult // of very many keys, once it was done
-	most    int64       // bytes that the process of role sink ever had; 0: it has not run
+	cfg      Config
+	amounts  amounts
+	filled   *store // made when the first figure wants it
+	compared map[string]comparison
+	real     *server     // a real S3 server, made when the first figure wants it
+	listing  *sideResult // of very many keys, once it was done
+	most     int64       // bytes that the process of role sink ever had; 0: it has not run
 }
 
 // amounts is how much of everything a figure is taken over.
@@ -115,11 +115,11 @@ type amounts struct {
 	real     int // the same over a real server, which takes long to write them
 	larges   int // large ones, and the bytes of each
 	large    int64
-	emitted  int // mutations through an outbox
-	listed   int // keys
-	local    int // small files that are read
-	deleted  int // items of the destination that are deleted
-	imported int // items that an import names
+	emitted  int           // mutations through an outbox
+	listed   int           // keys
+	local    int           // small files that are read
+	deleted  int           // items of the destination that are deleted
+	imported int           // items that an import names
 	window   time.Duration // in which deletes and copies are counted
 	called   time.Duration // for which a call is repeated
 }

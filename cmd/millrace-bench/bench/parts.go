@@ -88,7 +88,8 @@ func (r *runner) hashed(size int) func(context.Context) (measurement, error) {
 			return m, err
 		}
 		data := make([]byte, size)
-		stream := func() io.Reader { return struct{ io.Reader }{bytes.NewReader(data)} } // only a Reader, as a network stream is
+		// It is only a Reader, as a network stream is.
+		stream := func() io.Reader { return struct{ io.Reader }{bytes.NewReader(data)} }
 		m, err = r.calls(ctx, func() error {
 			h, err := pool.Get()
 			if err != nil {
