@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
@@ -344,9 +345,22 @@ func spend(ctx context.Context, env []string, program string, args ...string) (u
 	var said, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &complaint
 	start := time.Now()
-	if err := cmd.Run(); err != nil {
+	if err := finish(cmd); err != nil {
 		return u, nil, fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(complaint.String()))
 	}
 	took := time.Since(start)
 	return usage{took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}, said.Bytes(), nil
+}
+
+// finish runs a side to its end. A terminal's Ctrl-C does not reach it: the end of its context interrupts it, once.
+func finish(cmd *exec.Cmd) error {
+	exited, err := child.Start(cmd)
+	if err != nil {
+		return err
+	}
+	<-exited
+	if !cmd.ProcessState.Success() {
+		return &exec.ExitError{ProcessState: cmd.ProcessState}
+	}
+	return nil
 }
