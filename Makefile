@@ -10,7 +10,7 @@ LDFLAGS := -s -w -X github.com/millrace/millrace/cmd/app.Version=$(VERSION)
 TOOLS   := $(CURDIR)/bin/tools
 SOURCES := git ls-files --cached --others --exclude-standard '*.go'
 DIR     ?=
-BENCH   ?= .
+AREA    ?= all
 # What is built, vetted, linted and tested with real servers is compiled once for all of them; other tests are, for the race
 # detector, another time. Tests are vetted by vet alone.
 STATIC  := CGO_ENABLED=0 GOFLAGS=-trimpath
@@ -24,8 +24,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## bin/millrace (static) and bin/millrace-clickhouse (loads libchdb)
-	$(STATIC) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace ./cmd/millrace-clickhouse
+build: ## bin/millrace, bin/millrace-bench (both static) and bin/millrace-clickhouse (loads libchdb)
+	$(STATIC) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace ./cmd/millrace-bench ./cmd/millrace-clickhouse
 
 .PHONY: demo
 demo: build ## the main job once, on real files; DIR=... takes your own (only read)
@@ -65,19 +65,25 @@ fuzz: ## ten seconds of every fuzz test
 	done
 
 .PHONY: bench
-bench: build ## the figures, as a table; BENCH=REGEXP picks
-	@./tools/bench.sh '$(BENCH)'
-	@[ '$(BENCH)' != . ] || { echo; ./bin/millrace bench runtime; }
+bench: build ## the figures, as a table; AREA=storage takes those of one area
+	@./bin/millrace bench $(AREA)
 
-# What others wrote, to compare with. It has a module of its own, never ours.
+# Programs of others to compare with. Those in Go have modules of their own, never ours.
 .PHONY: peers
-peers: bin/peers/rclone ## bin/peers: the programs that "millrace bench" runs beside ours
+peers: bin/peers/rclone hashdeep ## bin/peers: the programs that "millrace bench" runs beside ours; hashdeep from Debian
 	cd integration/peers && $(STATIC) go build -ldflags '-s -w' -o ../../bin/peers/ ./...
 
-# rclone with the commands and the backend that are compared; a module of its own, so that nobody else has its hundreds.
+# rclone with the commands and the backends that are compared; a module of its own, because of its hundreds of others.
 bin/peers/rclone: integration/peers/rclone/main.go integration/peers/rclone/go.mod integration/peers/rclone/go.sum
 	cd integration/peers/rclone && $(STATIC) go build -ldflags '-s -w' -o $(CURDIR)/bin/peers/ .
 	@touch $@
+
+# Without it its figures are taken all the same, and say that it is absent.
+.PHONY: hashdeep
+hashdeep:
+	@command -v hashdeep >/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q && apt-get install -q -y --no-install-recommends hashdeep; } || \
+		echo "hashdeep is absent: apt-get install hashdeep"
 
 # Real S3 servers, pinned like the tools: tests of stores run over them, and the demo can.
 .PHONY: servers

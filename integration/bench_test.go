@@ -22,13 +22,15 @@ type benchRow struct {
 func figures(t *testing.T, area string, flags ...string) []benchRow {
 	t.Helper()
 	millrace := binaries(t)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(filepath.Dir(millrace), "millrace-bench"), "../cmd/millrace-bench")
+	program := filepath.Join(filepath.Dir(millrace), "millrace-bench")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/millrace-bench")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build millrace-bench: %v\n%s", err, out)
 	}
 	var said strings.Builder
-	bench := exec.CommandContext(t.Context(), millrace, append([]string{"bench", area, "--quick", "-o", "json"}, flags...)...)
+	words := append([]string{"bench", area, "--quick", "-o", "json"}, flags...)
+	bench := exec.CommandContext(t.Context(), millrace, words...)
 	bench.Stderr = &said
 	out, err := bench.Output()
 	if err != nil {

@@ -17,6 +17,24 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
+// change is a Change as the decorator makes them.
+func change() *pb.Change {
+	c := &pb.Change{
+		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "2020/summer/img_0001.jpg",
+		Version: "1712345678123456789-12345", Size: 12345,
+		Digests: map[string]string{
+			"md5":    "d41d8cd98f00b204e9800998ecf8427e",
+			"sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+		},
+		Provenance: pb.Provenance_PROVENANCE_VERIFIED, MediaType: "image/jpeg",
+		Properties: map[string]string{"creator": "someone"},
+		Time:       timestamppb.New(time.Date(2026, 5, 4, 3, 2, 1, 987e6, time.UTC)),
+		User:       "ann", Agent: "emit", Origin: pb.Origin_ORIGIN_CLIENT,
+	}
+	c.Id = schemas.ChangeID(c)
+	return c
+}
+
 func headersOf(r schemas.Record) map[string]string {
 	m := map[string]string{}
 	for _, h := range r.Headers {

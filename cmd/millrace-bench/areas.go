@@ -20,29 +20,36 @@ type area struct {
 
 func areas() []area {
 	return []area{
-		{"runtime", "Take the figures of the stream runtime", `The broker is in memory, in a process of its own on loopback. It takes about four minutes.`, bench.Runtime},
-		{"sink", "Take the figures of the sink", `The broker in memory, the role sink and an embedded ClickHouse are processes that share the machine. It takes about ten
-minutes. The rows of the tables that are read are made by ClickHouse itself (--rows).`, bench.Sink},
-		{"storage", "Take the figures of stores and of the outbox", `An S3 server in memory, then a real one, then local files; server and client are processes that share the machine, ours and
-the peer's in turns. It takes about seven minutes.`, bench.Storage},
-		{"main", "Take the figures of the main job", `All roles run over an embedded broker and an embedded ClickHouse, as 'millrace demo' has them: files are stored, copied twice,
-checked, and all of it is on record; then copies are deleted; then an import is copied. It takes about six minutes.`, bench.Main},
+		{"parts", "Take the figures of the codec and of digests",
+			`One call after the other, in this process. It takes half a minute.`, bench.Parts},
+		{"runtime", "Take the figures of the stream runtime", `The broker is in memory, in a process of its own on loopback.
+It takes about four minutes.`, bench.Runtime},
+		{"sink", "Take the figures of the sink", `The broker in memory, the role sink and an embedded ClickHouse are
+processes that share the machine. It takes about ten minutes. The rows of the tables that are read are made by
+ClickHouse itself (--rows).`, bench.Sink},
+		{"storage", "Take the figures of stores and of the outbox", `An S3 server in memory, then a real one, then local files;
+server and client are processes that share the machine, ours and the peer's in turns. It takes about seven minutes.`, bench.Storage},
+		{"main", "Take the figures of the main job", `All roles run over an embedded broker and an embedded ClickHouse,
+as 'millrace demo' has them: files are stored, copied twice, checked, and all of it is on record; then copies are
+deleted; then an import is copied. It takes about six minutes.`, bench.Main},
 	}
 }
 
 const about = `
 
-Figures mean little on a machine that does anything else meanwhile. The results of the rounds go to standard error. A peer that is not
-there is reported as absent; 'make peers servers' builds them.
+Figures mean little on a machine that does anything else meanwhile. The results of the
+rounds go to standard error. A peer that is not there is reported as absent; 'make peers
+servers' builds them.
 
-Exit codes: 0 all figures were taken, also if a target was missed (see MET), 1 error, 2 usage, 130 interrupted.`
+` + exitCodes
 
 func newArea(a area) *cobra.Command {
 	return new(flags).command(a.name, a.short+", in one table", a.long, a)
 }
 
 func newAll() *cobra.Command {
-	return new(flags).command("all", "Take all figures, one area after the other", "With -o markdown each area has a heading and a table of its own.", areas()...)
+	return new(flags).command("all", "Take all figures, one area after the other",
+		"With -o markdown each area has a heading and a table of its own.", areas()...)
 }
 
 // flags are those of every area.
@@ -79,13 +86,16 @@ func (f *flags) command(name, short, long string, of ...area) *cobra.Command {
 	s.BoolVar(&f.cfg.Quick, "quick", false, "see that it works: with amounts so small that the figures say nothing")
 	s.StringVar(&f.rows, "row", "", "only rows whose names match `REGEXP`")
 	s.StringVarP(&f.output, "output", "o", "table", "`FORM`: table, json (one object) or markdown")
-	s.StringVar(&f.cfg.Peers, "peers", "", "`DIR` of the peers' and the S3 server's programs (default: peers, beside this program)")
+	s.StringVar(&f.cfg.Peers, "peers", "",
+		"`DIR` of the peers' and the S3 server's programs (default: peers, beside this program)")
 	for _, a := range of {
 		switch a.name {
 		case "sink":
-			s.IntVar(&f.cfg.Filled, "rows", 0, "`N` rows of the tables that are read, a multiple of 1,000 from 10,000 on (default: 10 million)")
+			s.IntVar(&f.cfg.Filled, "rows", 0,
+				"`N` rows of the tables that are read, a multiple of 1,000 from 10,000 on (default: 10 million)")
 		case "main":
-			s.StringVar(&f.cfg.Files, "files", "", "store the files of `DIR`, which is only read (default: Go's own sources)")
+			s.StringVar(&f.cfg.Files, "files", "",
+				"store the files of `DIR`, which is only read (default: Go's own sources)")
 		}
 	}
 	return c

@@ -51,14 +51,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitError
 }
 
+const exitCodes = `Exit codes: 0 all figures were taken, also if a target was missed (see MET), 1 error, 2 usage,
+130 interrupted.`
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "millrace-bench AREA",
 		Short: "Take figures, and compare them with their targets",
-		Long: `Takes figures on this machine, now, and compares them with their targets and with those of other programs, which run
-in turns with ours. Every figure is of a part as the roles configure it.
+		Long: `Takes figures on this machine, now, and compares them with their targets and with those of
+other programs, which run in turns with ours. Every figure is of a part as the roles
+configure it.
 
-Exit codes: 0 all figures were taken, also if a target was missed (see MET), 1 error, 2 usage, 130 interrupted.`,
+` + exitCodes,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,

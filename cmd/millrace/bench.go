@@ -46,7 +46,8 @@ func findBench() (string, error) {
 	}
 	program, err := exec.LookPath(benchProgram)
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("%w: %s is neither beside millrace nor on PATH: build it with 'make build'", app.ErrPrecondition, benchProgram)
+		return "", fmt.Errorf("%w: %s is neither beside millrace nor on PATH: build it with 'make build'",
+			app.ErrPrecondition, benchProgram)
 	}
 	return program, err
 }

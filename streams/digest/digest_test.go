@@ -177,35 +177,3 @@ func TestPool(t *testing.T) {
 		t.Errorf("got %v, want ErrAlgorithm", err)
 	}
 }
-
-// onlyReader hides every other method, as a network stream does.
-type onlyReader struct{ io.Reader }
-
-// BenchmarkHasher compares with the two hashes of the standard library fed from one
-// read (peer); ours must not be slower.
-func BenchmarkHasher(b *testing.B) {
-	for name, n := range map[string]int{"2KiB": 2 << 10, "64KiB": 64 << 10, "8MiB": 8 << 20} {
-		stream := bytes.Repeat([]byte("millrace"), n/8)
-		b.Run(name+"/hasher", func(b *testing.B) {
-			p, _ := NewPool(MD5, SHA256)
-			b.SetBytes(int64(n))
-			b.ReportAllocs()
-			for b.Loop() {
-				h, _ := p.Get()
-				h.ReadFrom(onlyReader{bytes.NewReader(stream)})
-				h.Sum()
-				p.Put(h)
-			}
-		})
-		b.Run(name+"/peer", func(b *testing.B) {
-			b.SetBytes(int64(n))
-			b.ReportAllocs()
-			for b.Loop() {
-				m, s := md5.New(), sha256.New()
-				io.Copy(io.MultiWriter(m, s), onlyReader{bytes.NewReader(stream)})
-				hex.EncodeToString(m.Sum(nil))
-				hex.EncodeToString(s.Sum(nil))
-			}
-		})
-	}
-}

@@ -85,13 +85,13 @@ func besides(peer string, values []float64) string {
 
 // A runner takes figures.
 type runner struct {
-	cfg     Config
-	amounts amounts
-	filled  *store // made when the first figure wants it
-	duels   map[string]duel
-	real    *server     // a real S3 server, made when the first figure wants it
-	listing *sideResult // of very many keys, once it was done
-	most    int64       // bytes that the process of role sink ever had; 0: it has not run
+	cfg      Config
+	amounts  amounts
+	filled   *store // made when the first figure wants it
+	compared map[string]comparison
+	real     *server     // a real S3 server, made when the first figure wants it
+	listing  *sideResult // of very many keys, once it was done
+	most     int64       // bytes that the process of role sink ever had; 0: it has not run
 }
 
 // amounts is how much of everything a figure is taken over.
@@ -113,12 +113,13 @@ type amounts struct {
 	real     int // the same over a real server, which takes long to write them
 	larges   int // large ones, and the bytes of each
 	large    int64
-	emitted  int // mutations through an outbox
-	listed   int // keys
-	local    int // small files that are read
-	deleted  int // items of the destination that are deleted
-	imported int // items that an import names
-	window   time.Duration
+	emitted  int           // mutations through an outbox
+	listed   int           // keys
+	local    int           // small files that are read
+	deleted  int           // items of the destination that are deleted
+	imported int           // items that an import names
+	window   time.Duration // in which deletes and copies are counted
+	called   time.Duration // for which a call is repeated
 }
 
 func full() amounts {
@@ -127,7 +128,7 @@ func full() amounts {
 		flood: 1_000_000, probes: 10_000, urgent: 2_000, standing: 30_000,
 		stored: 500_000, steady: 1_000, filled: 10_000_000,
 		objects: 20_000, real: 3_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
-		local: 10_000, deleted: 3_000, imported: 6_000, window: time.Minute,
+		local: 10_000, deleted: 3_000, imported: 6_000, window: time.Minute, called: 500 * time.Millisecond,
 	}
 }
 
@@ -139,6 +140,6 @@ func quick() amounts {
 		rounds: 1, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
 		flood: 20_000, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
 		objects: 100, real: 50, larges: 2, large: 17 << 20, emitted: 1_000, listed: 3_500,
-		local: 100, deleted: 50, imported: 50, window: 3 * time.Second,
+		local: 100, deleted: 50, imported: 50, window: 3 * time.Second, called: time.Millisecond,
 	}
 }

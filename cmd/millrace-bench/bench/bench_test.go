@@ -164,6 +164,23 @@ c       1200000  records/s
 	}
 }
 
+// The figures that need no other process are taken, over next to nothing.
+func TestParts(t *testing.T) {
+	var progress bytes.Buffer
+	rows, err := Parts(t.Context(), quickConfig(t, &progress))
+	if err != nil {
+		t.Fatalf("%v; said so far:\n%s", err, &progress)
+	}
+	if len(rows) != 5 {
+		t.Errorf("%d rows, want 5", len(rows))
+	}
+	for _, r := range rows {
+		if r.Value <= 0 || r.PeerValue == nil || *r.PeerValue <= 0 || r.Met == nil {
+			t.Errorf("%s: %v, peer %v, met %v", r.Name, r.Value, r.PeerValue, r.Met)
+		}
+	}
+}
+
 func TestCount(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 12_345_678: "12,345,678"} {
 		if got := count(n); got != want {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/demo"
 )
 
-// Main takes the figures of the main job, in the order of their table: all roles and their engines are processes that share
-// the machine.
+// Main takes the figures of the main job, in the order of their table: all roles and their engines are processes that
+// share the machine.
 func Main(ctx context.Context, cfg Config) ([]Row, error) {
 	r := newRunner(cfg)
 	files, err := r.files()
@@ -39,24 +39,25 @@ func (r *runner) files() (string, error) {
 }
 
 func (r *runner) mainFigures(files string, n int) []figure {
-	w := r.amounts.window
+	w := r.amounts.window.Seconds()
 	const peer = "rclone copy x3, check --download x2: no fsync, no records"
 	return []figure{
-		{fmt.Sprintf("main job: %s files stored, copied twice, all checked: fsync, all on record", count(n)), "items/s", peer, target{},
-			r.mainJob(files, n, func(u usage) float64 { return float64(n) / u.seconds })},
-		{"main job: time for it", "s", peer, target{op: "<=", bound: 60}, r.mainJob(files, n, func(u usage) float64 { return u.seconds })},
+		{fmt.Sprintf("main job: %s files stored, copied twice, all checked: fsync, all on record", count(n)), "items/s", peer,
+			target{}, r.mainJob(files, n, func(u usage) float64 { return float64(n) / u.seconds })},
+		{"main job: time for it", "s", peer, target{op: "<=", bound: 60},
+			r.mainJob(files, n, func(u usage) float64 { return u.seconds })},
 		{"main job: processor time for it, with start and end of roles, broker and ClickHouse", "s", peer, target{},
 			r.mainJob(files, n, func(u usage) float64 { return u.cpu })},
-		{fmt.Sprintf("deletes: of one destination, on record within %v", w), "deletes/s", "", target{op: ">=", bound: 100},
-			r.counted("delete", r.amounts.deleted)},
-		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %v", w), "copies/s", "",
-			target{op: ">=", bound: 50}, r.counted("import", r.amounts.imported)},
+		{fmt.Sprintf("deletes: of one destination, on record within %.0f s", w), "deletes/s", "",
+			target{op: ">=", bound: 100}, r.counted("delete", r.amounts.deleted)},
+		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %.0f s", w), "copies/s",
+			"", target{op: ">=", bound: 50}, r.counted("import", r.amounts.imported)},
 	}
 }
 
 // mainJob has the sides take turns when the first of its figures is asked for.
 func (r *runner) mainJob(files string, n int, of func(usage) float64) func(context.Context) (measurement, error) {
-	return r.once("main", func(ctx context.Context) (d duel, err error) {
+	return r.once("main", func(ctx context.Context) (d comparison, err error) {
 		peer, err := r.peer()
 		if err != nil {
 			return d, err
@@ -112,9 +113,11 @@ func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u 
 	err = inTemp(func(dir string) error {
 		one, two, three := filepath.Join(dir, "1"), filepath.Join(dir, "2"), filepath.Join(dir, "3")
 		for _, words := range [][]string{
-			{"copy", files, one}, {"copy", one, two}, {"copy", one, three}, {"check", "--download", one, two}, {"check", "--download", one, three},
+			{"copy", files, one}, {"copy", one, two}, {"copy", one, three},
+			{"check", "--download", one, two}, {"check", "--download", one, three},
 		} {
-			took, _, err := spend(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program, append(peerSettings(sideWork), words...)...)
+			took, _, err := spend(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program,
+				append(peerSettings(sideWork), words...)...)
 			if err != nil {
 				return err
 			}

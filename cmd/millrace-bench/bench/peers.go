@@ -94,7 +94,7 @@ func run(ctx context.Context, program string, args ...string) (res sideResult, e
 	cmd.WaitDelay = sideStop
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
-	if err := cmd.Run(); err != nil {
+	if err := finish(cmd); err != nil {
 		return res, fmt.Errorf("run %s: %w: %s", name, err, strings.TrimSpace(complaint.String()))
 	}
 	if err := json.Unmarshal(out.Bytes(), &res); err != nil {

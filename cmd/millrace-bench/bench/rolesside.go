@@ -26,7 +26,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// A RolesSide is what a process of its own does for a figure of the main job: it runs all roles over an embedded broker
+// A RolesSide is what a process of its own does for a figure of the main job: it runs the roles over an embedded broker
 // and an embedded ClickHouse, as millrace demo does, and reports how long they took for one job.
 type RolesSide struct {
 	Do     string        // store, delete or import
@@ -36,7 +36,8 @@ type RolesSide struct {
 	Window time.Duration // of delete and import: for how long deletes or copies are counted
 }
 
-var errRolesSide = errors.New("wants --dir, and --do store with --files, or --do delete or import with --items and --window")
+var errRolesSide = errors.New(
+	"wants --dir, and --do store with --files, or --do delete or import with --items and --window")
 
 func (s RolesSide) check() error {
 	counted := (s.Do == "delete" || s.Do == "import") && s.Items > 0 && s.Window > 0
@@ -94,7 +95,9 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 			return nil, err
 		}
 	}
-	all := []part{runs(a, slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })...), partOf(state.Watch)}
+	// All but the sweeper: the job begins its round itself, as the demo does.
+	roles := slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
+	all := []part{runs(a, roles...), partOf(state.Watch)}
 	if s.Do != "import" {
 		if j.client, err = a.Emitting(us, primary, "bench"); err != nil {
 			return nil, err
@@ -222,20 +225,22 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	if err := j.app.CatchUp(ctx); err != nil {
 		return res, err
 	}
-	if _, err := j.app.SweepFixity(ctx, app.SweepOrder{Account: us, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}); err != nil {
+	order := app.SweepOrder{Account: us, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
+	if _, err := j.app.SweepFixity(ctx, order); err != nil {
 		return res, err
 	}
-	if _, err := j.until(ctx, 3*len(files), 0, func(id string, n counts) int { return int(n.Verified) }); err != nil {
+	if _, err := j.until(ctx, 3*len(files), 0, func(_ string, n counts) int { return int(n.Verified) }); err != nil {
 		return res, err
 	}
 	return sideResult{Records: int64(len(files)), Seconds: time.Since(start).Seconds()}, nil
 }
 
-// delete stores the items, waits for their copies, deletes them in the first store, and counts the deletes of the second
-// that are on record within the window.
+// delete stores the items, waits for their copies, deletes them in the first store, and counts the deletes of the
+// second that are on record within the window.
 func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 	err = j.each(ctx, j.Items, func(ctx context.Context, i int) error {
-		_, err := j.client.Put(ctx, space, item(i), strings.NewReader(content(i)), storage.PutOptions{Size: storage.UnknownSize})
+		_, err := j.client.Put(ctx, space, item(i), strings.NewReader(content(i)),
+			storage.PutOptions{Size: storage.UnknownSize})
 		return err
 	})
 	if err != nil {
@@ -290,7 +295,9 @@ func second(id string, n uint64) int {
 
 // count begins something and returns how much of it the second store shows within the window, from its begin on, or
 // until all of it is done.
-func (j *job) count(ctx context.Context, begin func(context.Context) error, of func(counts) uint64) (res sideResult, err error) {
+func (j *job) count(
+	ctx context.Context, begin func(context.Context) error, of func(counts) uint64,
+) (res sideResult, err error) {
 	start := time.Now()
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return begin(gctx) })
@@ -330,9 +337,11 @@ const lookEvery = 250 * time.Millisecond
 // duplication.wait.
 const still = 90 * time.Second
 
-// until looks at what is on record until the sum of all stores is n, or for the window, if there is one and at least one is
-// done. It returns the sum.
-func (j *job) until(ctx context.Context, n int, window time.Duration, of func(id string, n counts) int) (done int, err error) {
+// until looks at what is on record until the sum of all stores is n, or for the window, if there is one and at least
+// one is done. It returns the sum.
+func (j *job) until(
+	ctx context.Context, n int, window time.Duration, of func(id string, n counts) int,
+) (done int, err error) {
 	start, moved := time.Now(), time.Now()
 	for {
 		stores, err := j.app.DB().CopyCounts(ctx, us)

@@ -98,8 +98,8 @@ func CheckForm(form string) error {
 	return nil
 }
 
-// Write writes tables: as one table for people, as one object {"rows": [...]}, or as Markdown, each area with a heading if
-// there are several.
+// Write writes tables: as one table for people, as one object {"rows": [...]}, or as Markdown, each area with a
+// heading if there are several.
 func Write(w io.Writer, form string, tables []Table) error {
 	var rows []Row
 	for _, t := range tables {
@@ -141,7 +141,8 @@ func writeMarkdown(w io.Writer, tables []Table) error {
 		if len(tables) > 1 {
 			fmt.Fprintf(&b, "## %s\n\n", t.Area)
 		}
-		b.WriteString("| figure | value | unit | peer | its value | ratio | target | met |\n|---|--:|---|---|--:|--:|---|---|\n")
+		b.WriteString("| figure | value | unit | peer | its value | ratio | target | met |\n")
+		b.WriteString("|---|--:|---|---|--:|--:|---|---|\n")
 		for _, r := range t.Rows {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(r.cells(), " | "))
 		}

@@ -30,12 +30,16 @@ func Sink(ctx context.Context, cfg Config) (rows []Row, err error) {
 func (r *runner) sinkFigures() []figure {
 	a := r.amounts
 	return []figure{
-		{fmt.Sprintf("sink: %s full audit rows with the state of their copies, from record to committed row", count(a.stored)), "rows/s",
-			"clickhouse-go's row interface, insert of the rows alone", target{">=", 0.6, true}, r.recordsToRows},
-		{fmt.Sprintf("sink: most memory of its process over %s rows", count(a.stored)), "MiB", "", target{op: "<=", bound: 256}, r.memory},
-		{"sink: from before a change is published until its row is read, p99 at 100/s", "s", "", target{op: "<=", bound: 2}, r.readable},
-		{fmt.Sprintf("sink: over 64 partitions, %s rows", count(a.stored)), "rows/s", "over 3", target{">=", 0.8, true}, r.spreadOut},
-		{fmt.Sprintf("sink: into tables of %s rows", count(a.filled)), "rows/s", "into empty ones", target{">=", 0.8, true}, r.intoFull},
+		{fmt.Sprintf("sink: %s full audit rows with the state of their copies, from record to committed row", count(a.stored)),
+			"rows/s", "clickhouse-go's row interface, insert of the rows alone", target{">=", 0.6, true}, r.recordsToRows},
+		{fmt.Sprintf("sink: most memory of its process over %s rows", count(a.stored)), "MiB", "",
+			target{op: "<=", bound: 256}, r.memory},
+		{"sink: from before a change is published until its row is read, p99 at 100/s", "s", "",
+			target{op: "<=", bound: 2}, r.readable},
+		{fmt.Sprintf("sink: over 64 partitions, %s rows", count(a.stored)), "rows/s", "over 3",
+			target{">=", 0.8, true}, r.spreadOut},
+		{fmt.Sprintf("sink: into tables of %s rows", count(a.filled)), "rows/s", "into empty ones",
+			target{">=", 0.8, true}, r.intoFull},
 		{"disk: a merged audit row", "B", "", target{op: "<=", bound: 125}, r.auditBytes},
 		{"disk: a merged bit log row", "B", "", target{op: "<=", bound: 120}, r.checkBytes},
 		{fmt.Sprintf("reads: fresh, 1,000 copies of %s in the order of a sweep", count(a.filled)), "ms", "", target{op: "<=", bound: 100}, r.freshInOrder},
@@ -121,8 +125,10 @@ func (r *runner) sink(ctx context.Context, s *store, database string, partitions
 		"--partitions", fmt.Sprint(partitions), "--records", fmt.Sprint(n))
 }
 
-// stored has the role store all rows in empty tables, as often as a figure takes rounds that take long, and calls done after each.
-func (r *runner) stored(ctx context.Context, rounds int, done func(s *store, round int, res sideResult) error) (err error) {
+// stored has the role store all rows in empty tables, once a round, and calls done after each.
+func (r *runner) stored(
+	ctx context.Context, rounds int, done func(s *store, round int, res sideResult) error,
+) (err error) {
 	s, err := r.newStore(ctx)
 	if err != nil {
 		return err
@@ -157,7 +163,8 @@ func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
 		}
 		start := time.Now()
 		for first := 0; first < n; first += batchRows {
-			if err := peer.InsertByRows(ctx, changes[first:min(n, first+batchRows)], uint64(first)); err != nil { //nolint:gosec // it counts up
+			batch := changes[first:min(n, first+batchRows)]
+			if err := peer.InsertByRows(ctx, batch, uint64(first)); err != nil { //nolint:gosec // it counts up
 				return err
 			}
 		}

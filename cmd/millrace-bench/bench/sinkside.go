@@ -19,8 +19,8 @@ import (
 )
 
 // A SinkSide is what a process of its own does for a figure of the sink: it runs the role sink, the state of copies
-// beside the logs, until the changes of a broker are stored in a database that is there, and reports how long that took and
-// how much memory.
+// beside the logs, until the changes of a broker are stored in a database that is there, and reports how long that took
+// and how much memory.
 type SinkSide struct {
 	Broker, ClickHouse, Database string
 	Partitions                   int // of each topic
@@ -30,7 +30,8 @@ type SinkSide struct {
 // open opens the parts of the role. The caller closes them.
 func (s SinkSide) open(ctx context.Context) (*app.App, error) {
 	return openApp(ctx, func(cfg *settings.Config) {
-		cfg.Kafka.Brokers, cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = []string{s.Broker}, s.Partitions, 1, 1
+		cfg.Kafka.Brokers, cfg.Kafka.Partitions = []string{s.Broker}, s.Partitions
+		cfg.Kafka.Replication, cfg.Kafka.MinInSync = 1, 1 // as the rig's topics are
 		cfg.ClickHouse.Addresses, cfg.ClickHouse.Database = []string{s.ClickHouse}, s.Database
 	})
 }
@@ -95,7 +96,7 @@ func lookUntil(ctx context.Context, look func() (done bool, err error)) error {
 }
 
 // mostMemory is the most that this process ever had. Linux counts for a child what its parent had when it
-// began, so it is asked for its own where it tells that.
+// began, so it is asked for its own, if it shows that.
 func mostMemory() (bytes int64, err error) {
 	if status, err := os.ReadFile("/proc/self/status"); err == nil {
 		for line := range strings.Lines(string(status)) {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
@@ -53,13 +54,13 @@ func (r *runner) storageFigures() []figure {
 	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.real))
 	const hashing, copying = "rclone hashsum md5 --download", "rclone copy"
 	return []figure{
-		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.duelRate(inMemory, "hash")},
-		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3), r.duelRate(inMemory, "copy")},
+		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.compareRate(inMemory, "hash")},
+		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3), r.compareRate(inMemory, "copy")},
 		{"s3 in memory: the same, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(inMemory)},
-		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1), r.duelRate(onDisk, "hash")},
-		{realServer + ": processor time of the client for it", "s", hashing, atMost(1), r.duelCPU(onDisk, "hash")},
-		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1), r.duelRate(onDisk, "copy")},
-		{realServer + ": processor time of the client for it", "s", copying, atMost(1), r.duelCPU(onDisk, "copy")},
+		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1), r.compareRate(onDisk, "hash")},
+		{realServer + ": processor time of the client for it", "s", hashing, atMost(1), r.compareCPU(onDisk, "hash")},
+		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1), r.compareRate(onDisk, "copy")},
+		{realServer + ": processor time of the client for it", "s", copying, atMost(1), r.compareCPU(onDisk, "copy")},
 		{realServer + ": the same copies, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(onDisk)},
 		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", "rclone hashsum md5, then sha256",
 			atLeast(1.2), r.largeItems},
@@ -78,7 +79,7 @@ func (r *runner) storageFigures() []figure {
 // A usage is what a side took, its start and end included.
 type usage struct{ seconds, cpu float64 }
 
-// A server is one that a duel is about.
+// A server is one that the sides are compared over.
 type server struct {
 	url, access, secret string
 	items               int  // in its source
@@ -87,22 +88,22 @@ type server struct {
 	close               func() error
 }
 
-// A duel is what its rounds took.
-type duel struct {
+// A comparison is what its rounds took.
+type comparison struct {
 	ours, peers []usage
 	absent      string // what would make what is missing
 }
 
 type place int
 
-// Where a duel takes place.
+// Where the sides are compared.
 const (
 	inMemory place = iota
 	onDisk
 )
 
-func (r *runner) duelRate(where place, do string) func(context.Context) (measurement, error) {
-	return r.duelOf(where, do, func(u usage) float64 { return float64(r.items(where)) / u.seconds })
+func (r *runner) compareRate(where place, do string) func(context.Context) (measurement, error) {
+	return r.compareOf(where, do, func(u usage) float64 { return float64(r.items(where)) / u.seconds })
 }
 
 // items is how many each side is given.
@@ -113,27 +114,29 @@ func (r *runner) items(where place) int {
 	return r.amounts.objects
 }
 
-func (r *runner) duelCPU(where place, do string) func(context.Context) (measurement, error) {
-	return r.duelOf(where, do, func(u usage) float64 { return u.cpu })
+func (r *runner) compareCPU(where place, do string) func(context.Context) (measurement, error) {
+	return r.compareOf(where, do, func(u usage) float64 { return u.cpu })
 }
 
-// duelOf fights a duel when the first of its figures is asked for.
-func (r *runner) duelOf(where place, do string, of func(usage) float64) func(context.Context) (measurement, error) {
-	return r.once(fmt.Sprint(where, do), func(ctx context.Context) (duel, error) { return r.fight(ctx, where, do) }, of)
+// compareOf takes a comparison when the first of its figures is asked for.
+func (r *runner) compareOf(where place, do string, of func(usage) float64) func(context.Context) (measurement, error) {
+	return r.once(fmt.Sprint(where, do), func(ctx context.Context) (comparison, error) { return r.compare(ctx, where, do) }, of)
 }
 
-// once has a duel of that name fought when the first of its figures is asked for.
-func (r *runner) once(name string, fight func(context.Context) (duel, error), of func(usage) float64) func(context.Context) (measurement, error) {
+// once takes the comparison of that name when the first of its figures is asked for.
+func (r *runner) once(
+	name string, take func(context.Context) (comparison, error), of func(usage) float64,
+) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
-		d, ok := r.duels[name]
+		d, ok := r.compared[name]
 		if !ok {
-			if d, err = fight(ctx); err != nil {
+			if d, err = take(ctx); err != nil {
 				return m, err
 			}
-			if r.duels == nil {
-				r.duels = map[string]duel{}
+			if r.compared == nil {
+				r.compared = map[string]comparison{}
 			}
-			r.duels[name] = d
+			r.compared[name] = d
 		}
 		m.absent = d.absent
 		for _, u := range d.ours {
@@ -150,7 +153,7 @@ func (r *runner) once(name string, fight func(context.Context) (duel, error), of
 // of the figure before.
 func (r *runner) lookedAt(where place) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
-		if m, err = r.duelRate(where, "copy")(ctx); err != nil || m.absent != "" {
+		if m, err = r.compareRate(where, "copy")(ctx); err != nil || m.absent != "" {
 			return m, err
 		}
 		m.peers = nil
@@ -176,11 +179,11 @@ func (r *runner) lookedAt(where place) func(context.Context) (measurement, error
 	}
 }
 
-// fight has the sides take turns.
-func (r *runner) fight(ctx context.Context, where place, do string) (d duel, err error) {
+// compare has the sides take turns.
+func (r *runner) compare(ctx context.Context, where place, do string) (d comparison, err error) {
 	s, done, err := r.serve(ctx, where)
 	if errors.Is(err, s3proc.ErrAbsent) {
-		return duel{absent: "make servers"}, nil
+		return comparison{absent: "make servers"}, nil
 	}
 	if err != nil {
 		return d, err
@@ -315,7 +318,8 @@ func fill(ctx context.Context, store storage.Store, n int, size int64) error {
 
 // side runs our side, in the end of a copy to a store of that name, which is not kept.
 func (r *runner) side(ctx context.Context, s *server, do, to string) (u usage, err error) {
-	args := []string{"storageside", "--endpoint", s.url, "--do", do, "--source", fromStore, "--space", space, "--workers", fmt.Sprint(sideWork)}
+	args := []string{"storageside", "--endpoint", s.url, "--do", do, "--source", fromStore, "--space", space,
+		"--workers", fmt.Sprint(sideWork)}
 	if do == "copy" {
 		if _, err := s.make(ctx, to); err != nil {
 			return u, err
@@ -341,9 +345,22 @@ func spend(ctx context.Context, env []string, program string, args ...string) (u
 	var said, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &complaint
 	start := time.Now()
-	if err := cmd.Run(); err != nil {
+	if err := finish(cmd); err != nil {
 		return u, nil, fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(complaint.String()))
 	}
 	took := time.Since(start)
 	return usage{took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}, said.Bytes(), nil
+}
+
+// finish runs a side to its end. A terminal's Ctrl-C does not reach it: the end of its context interrupts it, once.
+func finish(cmd *exec.Cmd) error {
+	exited, err := child.Start(cmd)
+	if err != nil {
+		return err
+	}
+	<-exited
+	if !cmd.ProcessState.Success() {
+		return &exec.ExitError{ProcessState: cmd.ProcessState}
+	}
+	return nil
 }

@@ -104,7 +104,7 @@ func TestStorageQuick(t *testing.T) {
 func TestStoragePeerThatDoesLess(t *testing.T) {
 	need.Integration(t)
 	for name, tt := range map[string]struct{ row, want string }{
-		"digests":          {"in memory: .* read, md5 and sha256$", "rclone told digests of 1 of "},
+		"digests":          {"in memory: .* read, md5 and sha256$", "rclone printed digests of 1 of "},
 		"copies":           {"in memory: .* copied", "rclone copied 0 of 100 items"},
 		"digests of files": {"files: 100 x", "hashdeep printed digests of 0 of 100 files"},
 	} {
@@ -129,13 +129,13 @@ func TestStoragePeerThatDoesLess(t *testing.T) {
 func TestStorageSideRefuses(t *testing.T) {
 	whole := StorageSide{Do: "copy", Endpoint: "http://127.0.0.1:1", Source: "a", Target: "b", Space: space, Workers: 1}
 	for name, edit := range map[string]func(*StorageSide){
-		"an unknown deed":       func(s *StorageSide) { s.Do = "move" },
-		"a copy to nowhere":     func(s *StorageSide) { s.Target = "" },
-		"no server":             func(s *StorageSide) { s.Endpoint = "" },
-		"a server and files":    func(s *StorageSide) { s.Root = "here" },
-		"no source":             func(s *StorageSide) { s.Source = "" },
-		"no space":              func(s *StorageSide) { s.Space = "" },
-		"nobody who would work": func(s *StorageSide) { s.Workers = 0 },
+		"an unknown deed":    func(s *StorageSide) { s.Do = "move" },
+		"a copy to nowhere":  func(s *StorageSide) { s.Target = "" },
+		"no server":          func(s *StorageSide) { s.Endpoint = "" },
+		"a server and files": func(s *StorageSide) { s.Root = "here" },
+		"no source":          func(s *StorageSide) { s.Source = "" },
+		"no space":           func(s *StorageSide) { s.Space = "" },
+		"no workers":         func(s *StorageSide) { s.Workers = 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			side := whole

@@ -52,7 +52,7 @@ func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to
 func (r *runner) peerHash(ctx context.Context, program string, s *server, alg string, transfers int) (u usage, err error) {
 	u, out, err := spend(ctx, s.remotes(), program, append(peerSettings(transfers), "hashsum", alg, "--download", "SOURCE:"+fromBucket)...)
 	if n := bytes.Count(out, []byte("\n")); err == nil && n != s.items {
-		err = fmt.Errorf("%s told digests of %d of %d items", rclone, n, s.items)
+		err = fmt.Errorf("%s printed digests of %d of %d items", rclone, n, s.items)
 	}
 	return u, err
 }
@@ -120,8 +120,8 @@ func (r *runner) largeItems(ctx context.Context) (m measurement, err error) {
 // hashdeep is the peer's program, which Debian and others have as a package.
 const hashdeep = "hashdeep"
 
-// localItems has our side and the peer read all items of a store of files, whose bytes are in the page cache, for md5 and
-// sha256. amount is what a figure counts of them.
+// localItems has our side and the peer read all items of a store of files, whose bytes are in the page cache, for md5
+// and sha256. amount is what a figure counts of them.
 func (r *runner) localItems(n int, size int64, workers int, amount float64) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		peer, err := exec.LookPath(hashdeep)
@@ -133,12 +133,18 @@ func (r *runner) localItems(n int, size int64, workers int, amount float64) func
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(store.WriteMarker(ctx), store.CreateSpace(ctx, storage.Space{Name: space}), fill(ctx, store, n, size)); err != nil {
+			if err := store.WriteMarker(ctx); err != nil {
+				return err
+			}
+			if err := store.CreateSpace(ctx, storage.Space{Name: space}); err != nil {
+				return err
+			}
+			if err := fill(ctx, store, n, size); err != nil {
 				return err
 			}
 			for range r.amounts.long() {
-				u, _, err := spend(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "hash", "--source", fromStore, "--space", space,
-					"--workers", fmt.Sprint(workers))
+				u, _, err := spend(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "hash", "--source", fromStore,
+					"--space", space, "--workers", fmt.Sprint(workers))
 				if err != nil {
 					return err
 				}
@@ -150,8 +156,8 @@ func (r *runner) localItems(n int, size int64, workers int, amount float64) func
 				if err != nil {
 					return err
 				}
-				if told := bytes.Count(out, []byte("\n"+fmt.Sprint(size)+",")); told != n {
-					return fmt.Errorf("%s printed digests of %d of %d files", hashdeep, told, n)
+				if printed := bytes.Count(out, []byte("\n"+fmt.Sprint(size)+",")); printed != n {
+					return fmt.Errorf("%s printed digests of %d of %d files", hashdeep, printed, n)
 				}
 				m.peers = append(m.peers, amount/u.seconds)
 			}

@@ -42,8 +42,8 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 		return m, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	_, out, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "list", "--source", fromStore, "--space", space,
-		"--workers", "1")
+	_, out, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "list",
+		"--source", fromStore, "--space", space, "--workers", "1")
 	var res sideResult
 	if err == nil {
 		err = json.Unmarshal(out, &res)
@@ -89,8 +89,9 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 	var topic acks
 	topic.after = after
 	// The driver stands behind limits and a breaker, as the roles have it.
-	limited := limit.NewThrottled(&taker{}, limit.NewBreaker(limit.Config{Account: us, Store: "1", Log: slog.New(slog.DiscardHandler)}),
-		limit.NewThrottle(limit.Rates{}, slog.New(slog.DiscardHandler)))
+	log := slog.New(slog.DiscardHandler)
+	limited := limit.NewThrottled(&taker{}, limit.NewBreaker(limit.Config{Account: us, Store: "1", Log: log}),
+		limit.NewThrottle(limit.Rates{}, log))
 	store, err := emit.New(limited, emit.Config{Account: us, Store: "1", Outbox: outbox}, &topic)
 	if err != nil {
 		return 0, err
@@ -116,16 +117,16 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 		}
 		return group.Wait()
 	})
-	if err == nil && topic.told.Load() != int64(n) {
-		err = fmt.Errorf("%d changes were published of %d mutations", topic.told.Load(), n)
+	if err == nil && topic.published.Load() != int64(n) {
+		err = fmt.Errorf("%d changes were published of %d mutations", topic.published.Load(), n)
 	}
 	return float64(n) / took.Seconds(), err
 }
 
 // acks are a topic that acknowledges everything after a while.
 type acks struct {
-	after time.Duration
-	told  atomic.Int64
+	after     time.Duration
+	published atomic.Int64
 }
 
 // Publish implements emit.Publisher.
@@ -133,7 +134,7 @@ func (a *acks) Publish(ctx context.Context, _ *pb.Change) error {
 	if a.after > 0 {
 		pause(ctx, a.after)
 	}
-	a.told.Add(1)
+	a.published.Add(1)
 	return ctx.Err()
 }
 

@@ -35,7 +35,8 @@ const (
 	secretVariable = "MILLRACE_BENCH_SECRET"
 )
 
-var errStorageSide = errors.New("wants --do hash, copy or list, --endpoint or --root, --source, --space, --workers and, to copy, --target")
+var errStorageSide = errors.New(
+	"wants --do hash, copy or list, --endpoint or --root, --source, --space, --workers and, to copy, --target")
 
 func (s StorageSide) check() error {
 	known := s.Do == "hash" || s.Do == "list" || s.Do == "copy" && s.Target != ""
@@ -107,8 +108,12 @@ func (s StorageSide) stores() (all []settings.Store) {
 		case s.Root != "":
 			all = append(all, settings.Store{ID: id, Driver: "file", Root: s.Root})
 		default:
-			all = append(all, settings.Store{ID: id, Driver: "s3", Endpoint: s.Endpoint, BucketPrefix: id + "-", PathStyle: true,
-				Credentials: settings.Credentials{AccessKey: settings.EnvSecret(accessVariable), SecretKey: settings.EnvSecret(secretVariable)}})
+			keys := settings.Credentials{
+				AccessKey: settings.EnvSecret(accessVariable), SecretKey: settings.EnvSecret(secretVariable),
+			}
+			all = append(all, settings.Store{
+				ID: id, Driver: "s3", Endpoint: s.Endpoint, BucketPrefix: id + "-", PathStyle: true, Credentials: keys,
+			})
 		}
 	}
 	return all

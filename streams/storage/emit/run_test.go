@@ -21,8 +21,6 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-func benchProcs() int { return runtime.GOMAXPROCS(0) }
-
 // running has s.Run run until stop is called, or the test ends.
 func running(t testing.TB, s *Store) (ran <-chan error, stop func()) {
 	t.Helper()

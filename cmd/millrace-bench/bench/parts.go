@@ -1,0 +1,116 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5" //nolint:gosec // a checksum, not a signature
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+)
+
+// Parts takes the figures of what every message and every byte passes, in the order of their table, in this process.
+func Parts(ctx context.Context, cfg Config) ([]Row, error) {
+	r := newRunner(cfg)
+	return r.take(ctx, r.partFigures())
+}
+
+func (r *runner) partFigures() []figure {
+	const library = "protobuf's value alone"
+	figures := []figure{
+		{"codec: a Change to a record, with key and headers", "ns", library, target{op: "<=", bound: 1000}, r.encode},
+		{"codec: a record to a Change", "ns", library, target{op: "<=", bound: 1000}, r.decode},
+	}
+	for _, size := range []int{2 << 10, 64 << 10, 8 << 20} {
+		figures = append(figures, figure{fmt.Sprintf("digests: md5 and sha256 of %d KiB", size>>10), "MiB/s",
+			"the standard library's two", target{op: ">=", bound: 1, ratio: true}, r.hashed(size)})
+	}
+	return figures
+}
+
+// calls takes the nanoseconds of a call of ours and of the peer's, in turns.
+func (r *runner) calls(ctx context.Context, ours, peer func() error) (m measurement, err error) {
+	for range r.amounts.rounds {
+		for _, side := range []struct {
+			call func() error
+			into *[]float64
+		}{{ours, &m.ours}, {peer, &m.peers}} {
+			if ctx.Err() != nil {
+				return m, ctx.Err()
+			}
+			n, start := 0, time.Now()
+			for time.Since(start) < r.amounts.called {
+				for range 16 {
+					if err := side.call(); err != nil {
+						return m, err
+					}
+				}
+				n += 16
+			}
+			*side.into = append(*side.into, float64(time.Since(start).Nanoseconds())/float64(n))
+		}
+	}
+	return m, nil
+}
+
+func (r *runner) encode(ctx context.Context) (measurement, error) {
+	c := archive(1).changes[0]
+	return r.calls(ctx, func() error {
+		_, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c})
+		return err
+	}, func() error {
+		_, err := proto.Marshal(c)
+		return err
+	})
+}
+
+func (r *runner) decode(ctx context.Context) (measurement, error) {
+	rec := archive(1).record(0)
+	return r.calls(ctx, func() error {
+		_, err := schemas.Decode(rec.Topic, rec.Headers, rec.Value)
+		return err
+	}, func() error { return proto.Unmarshal(rec.Value, new(pb.Change)) })
+}
+
+// hashed reads streams of a size.
+func (r *runner) hashed(size int) func(context.Context) (measurement, error) {
+	return func(ctx context.Context) (m measurement, err error) {
+		pool, err := digest.NewPool(digest.MD5, digest.SHA256)
+		if err != nil {
+			return m, err
+		}
+		data := make([]byte, size)
+		// It is only a Reader, as a network stream is.
+		stream := func() io.Reader { return struct{ io.Reader }{bytes.NewReader(data)} }
+		m, err = r.calls(ctx, func() error {
+			h, err := pool.Get()
+			if err != nil {
+				return err
+			}
+			defer pool.Put(h)
+			_, err = h.ReadFrom(stream())
+			h.Sum()
+			return err
+		}, func() error {
+			a, b := md5.New(), sha256.New() //nolint:gosec // a checksum, not a signature
+			_, err := io.Copy(io.MultiWriter(a, b), stream())
+			hex.EncodeToString(a.Sum(nil))
+			hex.EncodeToString(b.Sum(nil))
+			return err
+		})
+		for _, side := range [][]float64{m.ours, m.peers} {
+			for i, ns := range side {
+				side[i] = float64(size) / (1 << 20) / (ns / 1e9)
+			}
+		}
+		return m, err
+	}
+}
