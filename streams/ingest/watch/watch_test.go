@@ -161,6 +161,7 @@ func (w *tree) do(err error) {
 func (w *tree) path(p string) string { return filepath.Join(w.root, p) }
 
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	w := newTree(t)
 	w.write("photos/old", "12345")
 	w.run()
@@ -201,6 +202,7 @@ func TestWatch(t *testing.T) {
 
 // A root that goes tells of nothing, is waited for, and is watched again.
 func TestWatchLosesItsRoot(t *testing.T) {
+	t.Parallel()
 	w := newTree(t)
 	w.write("photos/a", "1")
 	w.run()
@@ -226,6 +228,7 @@ func TestWatchFaults(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTree(t)
 			w.write("photos/a", "1")
 			w.watch.queue.note("photos/a", time.Now(), true) // present or not is what the store says

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/mem"
@@ -196,7 +197,7 @@ func TestFileOwners(t *testing.T) {
 	out, err := flock.StdoutPipe()
 	must(t, err)
 	if err := flock.Start(); err != nil {
-		t.Skip("no flock(1)")
+		need.Missing(t, need.Program("flock"), err)
 	}
 	_, err = out.Read(make([]byte, 1))
 	must(t, err)

@@ -140,10 +140,11 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
 	}()
 	size := partSize(1<<30, from.o.Size)
 	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
-		_, err = partTries.Do(ctx, func() (err error) {
+		same := func(err error) bool { return !errors.Is(err, storage.ErrChanged) }
+		err = again(ctx, partTries, same, func() (err error) {
 			u.parts[n], err = u.copyPart(ctx, from, n, at, min(size, from.o.Size-at))
 			return err
-		}, nil)
+		})
 		if err != nil {
 			return err
 		}
