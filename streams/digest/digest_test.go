@@ -98,7 +98,7 @@ func TestHasherAnyCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range rapid.IntRange(1, 3).Draw(t, "streams") {
-			h.Reset()
+			h.reset()
 			var stream []byte
 			for _, n := range rapid.SliceOfN(rapid.OneOf(rapid.IntRange(0, 100),
 				rapid.IntRange(cacheBlock-1, cacheBlock+1), rapid.IntRange(forkBytes-1, forkBytes+1)), 0, 4).Draw(t, "cuts") {
@@ -143,8 +143,8 @@ type stuck struct{}
 func (stuck) Read([]byte) (int, error) { return 0, nil }
 
 func TestNew(t *testing.T) {
-	if _, err := New(MD5, "crc32"); !errors.Is(err, ErrAlgorithm) {
-		t.Errorf("got %v, want ErrAlgorithm", err)
+	if _, err := New(MD5, "crc32"); !errors.Is(err, errAlgorithm) {
+		t.Errorf("got %v, want errAlgorithm", err)
 	}
 	h, err := New(MD5, MD5)
 	if err != nil || !slices.Equal(h.Sum().Algorithms(), []string{MD5}) {
@@ -172,11 +172,11 @@ func TestPool(t *testing.T) {
 		}
 		p.Put(h)
 	}
-	if _, err := p.Get("crc32"); !errors.Is(err, ErrAlgorithm) {
-		t.Errorf("got %v, want ErrAlgorithm", err)
+	if _, err := p.Get("crc32"); !errors.Is(err, errAlgorithm) {
+		t.Errorf("got %v, want errAlgorithm", err)
 	}
-	if _, err := NewPool("crc32"); !errors.Is(err, ErrAlgorithm) {
-		t.Errorf("got %v, want ErrAlgorithm", err)
+	if _, err := NewPool("crc32"); !errors.Is(err, errAlgorithm) {
+		t.Errorf("got %v, want errAlgorithm", err)
 	}
 }
 

@@ -51,7 +51,7 @@ func newTree(t *testing.T) *tree {
 		t.Fatal(err)
 	}
 	w.store = storagetest.NewFaulty(inner)
-	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, Quiet: 30 * time.Millisecond, Again: 50 * time.Millisecond}
+	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond, again: 50 * time.Millisecond}
 	if w.watch, err = New(cfg, w, w, nil, slog.New(slog.NewTextHandler(w, nil))); err != nil {
 		t.Fatal(err)
 	}

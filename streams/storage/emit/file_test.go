@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/internal/need"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/mem"

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/internal/need"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/storagetest"

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/internal/need"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
 )

@@ -168,7 +168,7 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 		return err
 	}
 	bucket, prefix := s.layout.control()
-	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format(keptTime), o.ETag)
+	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.now().UTC().Format(keptTime), o.ETag)
 	what := "keep what was there of " + named(space, item)
 	seen, to := source{spot{from, key}, o}, spot{bucket, name}
 	if o.Size > maxSingle {
@@ -221,7 +221,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, d storage.Delete
 	}
 	at := answer.answered()
 	if at.IsZero() {
-		at = s.cfg.Now()
+		at = s.cfg.now()
 	}
 	return storage.Deleted{Object: o, Time: at.UTC().Truncate(time.Second)}, nil
 }
