@@ -16,6 +16,8 @@ import (
 	"testing/iotest"
 
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 func TestCompare(t *testing.T) {
@@ -89,14 +91,14 @@ func sums(b []byte) Set {
 // The digests are those of the standard library, however the stream is cut.
 func TestHasherAnyCut(t *testing.T) {
 	all := []string{MD5, SHA1, SHA256}
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		algs := rapid.SliceOfDistinct(rapid.SampledFrom(all), func(s string) string { return s }).Draw(t, "algs")
 		h, err := New(algs...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range rapid.IntRange(1, 3).Draw(t, "streams") {
-			h.Reset()
+			h.reset()
 			var stream []byte
 			for _, n := range rapid.SliceOfN(rapid.OneOf(rapid.IntRange(0, 100),
 				rapid.IntRange(cacheBlock-1, cacheBlock+1), rapid.IntRange(forkBytes-1, forkBytes+1)), 0, 4).Draw(t, "cuts") {
@@ -141,8 +143,8 @@ type stuck struct{}
 func (stuck) Read([]byte) (int, error) { return 0, nil }
 
 func TestNew(t *testing.T) {
-	if _, err := New(MD5, "crc32"); !errors.Is(err, ErrAlgorithm) {
-		t.Errorf("got %v, want ErrAlgorithm", err)
+	if _, err := New(MD5, "crc32"); !errors.Is(err, errAlgorithm) {
+		t.Errorf("got %v, want errAlgorithm", err)
 	}
 	h, err := New(MD5, MD5)
 	if err != nil || !slices.Equal(h.Sum().Algorithms(), []string{MD5}) {
@@ -170,10 +172,10 @@ func TestPool(t *testing.T) {
 		}
 		p.Put(h)
 	}
-	if _, err := p.Get("crc32"); !errors.Is(err, ErrAlgorithm) {
-		t.Errorf("got %v, want ErrAlgorithm", err)
+	if _, err := p.Get("crc32"); !errors.Is(err, errAlgorithm) {
+		t.Errorf("got %v, want errAlgorithm", err)
 	}
-	if _, err := NewPool("crc32"); !errors.Is(err, ErrAlgorithm) {
-		t.Errorf("got %v, want ErrAlgorithm", err)
+	if _, err := NewPool("crc32"); !errors.Is(err, errAlgorithm) {
+		t.Errorf("got %v, want errAlgorithm", err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/minio/crc64nvme"
 )
 
-// ErrAlgorithm is what an error about an algorithm that millrace does not compute wraps.
-var ErrAlgorithm = errors.New("unknown digest algorithm")
+// errAlgorithm: millrace does not compute an algorithm.
+var errAlgorithm = errors.New("unknown digest algorithm")
 
 const (
 	// cacheBlock is what all algorithms see before the next bytes are touched: it stays
@@ -44,8 +44,8 @@ var (
 	_ io.ReaderFrom = (*Hasher)(nil)
 )
 
-// New returns a Hasher for the named algorithms; repeated names count once. Its error
-// wraps ErrAlgorithm.
+// New returns a Hasher for the named algorithms; repeated names count once. It returns an
+// error for one that is not Known.
 func New(algs ...string) (*Hasher, error) {
 	h := &Hasher{}
 	for _, alg := range algs {
@@ -65,7 +65,7 @@ func New(algs ...string) (*Hasher, error) {
 		case CRC64NVME:
 			f = crc64nvme.New()
 		default:
-			return nil, fmt.Errorf("%w %q", ErrAlgorithm, alg)
+			return nil, fmt.Errorf("%w %q", errAlgorithm, alg)
 		}
 		h.algs, h.hashes = append(h.algs, alg), append(h.hashes, f)
 	}
@@ -161,8 +161,8 @@ func (h *Hasher) Sum() Set {
 // Size returns how many bytes the stream had so far.
 func (h *Hasher) Size() int64 { return h.size }
 
-// Reset makes the Hasher ready for another stream.
-func (h *Hasher) Reset() {
+// reset makes the Hasher ready for another stream.
+func (h *Hasher) reset() {
 	h.size = 0
 	for _, f := range h.hashes {
 		f.Reset()
@@ -187,7 +187,7 @@ func NewPool(algs ...string) (*Pool, error) {
 }
 
 // Get returns a Hasher of the pool's algorithms and those in more, at the start of a
-// stream. Its error wraps ErrAlgorithm.
+// stream. It returns an error for one that is not Known.
 func (p *Pool) Get(more ...string) (*Hasher, error) {
 	for _, alg := range more {
 		if !slices.Contains(p.algs, alg) {
@@ -203,7 +203,7 @@ func (p *Pool) Get(more ...string) (*Hasher, error) {
 // Put takes back a Hasher that Get returned and that nobody uses any more.
 func (p *Pool) Put(h *Hasher) {
 	if len(h.algs) == len(p.algs) {
-		h.Reset()
+		h.reset()
 		p.free.Put(h)
 	}
 }

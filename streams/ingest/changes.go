@@ -14,14 +14,14 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// An Accepted says what became of the events of a request that was answered with 202.
-type Accepted struct {
+// An accepted answer says what became of the events of a request that was answered with 202.
+type accepted struct {
 	Accepted int        `json:"accepted"` // events that Kafka has acknowledged
-	Events   []Received `json:"events"`
+	Events   []received `json:"events"`
 }
 
-// A Received is what became of one event.
-type Received struct {
+// A received event is what became of one event.
+type received struct {
 	Index int    `json:"index"`
 	Given string `json:"given,omitempty"` // what the sender calls it
 	// ID is that of the Change: a function of what it says, whatever the sender calls it.
@@ -41,7 +41,7 @@ func (h *Handler) changes(r request) (any, *problem) {
 		faults []Fault
 		status = http.StatusUnprocessableEntity
 		msgs   []schemas.Message
-		out    = Accepted{Events: []Received{}}
+		out    = accepted{Events: []received{}}
 		seen   = map[string]bool{}
 	)
 	for i := range events {
@@ -54,7 +54,7 @@ func (h *Handler) changes(r request) (any, *problem) {
 		if faults = append(faults, e.faults...); len(faults) > 0 {
 			continue
 		}
-		rec := Received{Index: e.index, Given: e.id, ID: e.change.GetId(), Status: outcomeWritten}
+		rec := received{Index: e.index, Given: e.id, ID: e.change.GetId(), Status: outcomeWritten}
 		if seen[rec.ID] {
 			rec.Status = "repeated"
 		} else {
@@ -112,7 +112,7 @@ func (h *Handler) complete(e *event, s sender) (foreign bool) {
 		missing(e)
 		outOfRange(e)
 	}
-	if t := c.GetTime(); t != nil && t.IsValid() && t.AsTime().Sub(h.cfg.Now()) > maxFuture {
+	if t := c.GetTime(); t != nil && t.IsValid() && t.AsTime().Sub(h.cfg.now()) > maxFuture {
 		e.fault("time", "is %s, more than %v in the future", t.AsTime().Format(time.RFC3339Nano), maxFuture)
 	}
 	if !foreign && c.GetAccount() != "" && c.GetStore() != "" && !h.stores.HasStore(c.GetAccount(), c.GetStore()) {

@@ -62,11 +62,11 @@ func TestChangesForms(t *testing.T) {
 				t.Fatalf("got %d %s", w.Code, w.Body)
 			}
 			id := want(c.GetItem()).GetId()
-			told := Accepted{1, []Received{{0, tt.given, id, "written"}}}
+			told := accepted{1, []received{{0, tt.given, id, "written"}}}
 			if strings.Contains(name, "batch") {
-				told.Events = append(told.Events, Received{1, tt.given, id, "repeated"})
+				told.Events = append(told.Events, received{1, tt.given, id, "repeated"})
 			}
-			var got Accepted
+			var got accepted
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || !reflect.DeepEqual(got, told) {
 				t.Errorf("got %+v, %v, want %+v", got, err, told)
 			}

@@ -44,10 +44,10 @@ type Config struct {
 	MaxEvents int
 	// Concurrency bounds the requests that are read and not answered [64]; others are told to come again.
 	Concurrency int
-	// ReadTimeout is how long a body may take to come [30 s], PublishTimeout how long Kafka may take [10 s].
-	ReadTimeout, PublishTimeout time.Duration
-	// Now is the clock; nil: the machine's.
-	Now func() time.Time
+	// readTimeout is how long a body may take to come [30 s], publishTimeout how long Kafka may take [10 s].
+	readTimeout, publishTimeout time.Duration
+	// now is the clock; nil: the machine's.
+	now func() time.Time
 }
 
 // A Handler answers the requests. It is safe for concurrent use.
@@ -71,10 +71,10 @@ func New(cfg Config, out Publisher, stores Stores, metrics *Metrics, log *slog.L
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 4<<20)
 	cfg.MaxEvents = cmp.Or(cfg.MaxEvents, 1000)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 64)
-	cfg.ReadTimeout = cmp.Or(cfg.ReadTimeout, 30*time.Second)
-	cfg.PublishTimeout = cmp.Or(cfg.PublishTimeout, 10*time.Second)
-	if cfg.Now == nil {
-		cfg.Now = time.Now
+	cfg.readTimeout = cmp.Or(cfg.readTimeout, 30*time.Second)
+	cfg.publishTimeout = cmp.Or(cfg.publishTimeout, 10*time.Second)
+	if cfg.now == nil {
+		cfg.now = time.Now
 	}
 	tokens, err := hashTokens(cfg.Tokens)
 	if err != nil {
@@ -158,7 +158,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *problem
 	}
 	// Not every ResponseWriter has deadlines; the server's own hold then.
 	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(h.cfg.ReadTimeout))
+	_ = conn.SetReadDeadline(time.Now().Add(h.cfg.readTimeout))
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }() // or it would end the request while Kafka is waited for
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.cfg.MaxBody))
 	tooLarge := (*http.MaxBytesError)(nil)
@@ -166,7 +166,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *problem
 	case errors.As(err, &tooLarge):
 		return nil, large()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, refusal(http.StatusRequestTimeout, "slow", "the body did not come within %v", h.cfg.ReadTimeout)
+		return nil, refusal(http.StatusRequestTimeout, "slow", "the body did not come within %v", h.cfg.readTimeout)
 	case err != nil:
 		return nil, refusal(http.StatusBadRequest, "broken", "the body did not come: %v", err)
 	}
@@ -178,7 +178,7 @@ func (h *Handler) publish(r request, way string, msgs []schemas.Message) *proble
 	if len(msgs) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.PublishTimeout, errKafkaSlow)
+	ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.publishTimeout, errKafkaSlow)
 	defer cancel()
 	err := h.out.Publish(ctx, msgs...)
 	if err == nil {

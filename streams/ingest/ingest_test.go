@@ -75,7 +75,7 @@ var now = time.Date(2026, 5, 4, 10, 0, 0, 0, time.UTC)
 
 func handler(t testing.TB, p *topic, more func(*Config)) *Handler {
 	t.Helper()
-	cfg := Config{Tokens: []Token{{"loader", "acme", secret}, {"theirs", "other", other}}, Now: func() time.Time { return now }}
+	cfg := Config{Tokens: []Token{{"loader", "acme", secret}, {"theirs", "other", other}}, now: func() time.Time { return now }}
 	if more != nil {
 		more(&cfg)
 	}
@@ -212,7 +212,7 @@ func TestPublishFaults(t *testing.T) {
 		"notification: written and reported": {&topic{fail: errors.New("timed out"), done: true}, 503, "5"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := handler(t, tt.out, func(c *Config) { c.PublishTimeout = 20 * time.Millisecond })
+			h := handler(t, tt.out, func(c *Config) { c.publishTimeout = 20 * time.Millisecond })
 			path, sent := pathChanges, body
 			if strings.HasPrefix(name, "notification") {
 				path, sent = pathNotifications, []byte(notification("photos", "a"))
@@ -294,7 +294,7 @@ func TestLimits(t *testing.T) {
 
 // A body that does not come is not waited for, on a real connection.
 func TestSlowBody(t *testing.T) {
-	s := httptest.NewServer(handler(t, &topic{}, func(c *Config) { c.ReadTimeout = 50 * time.Millisecond }))
+	s := httptest.NewServer(handler(t, &topic{}, func(c *Config) { c.readTimeout = 50 * time.Millisecond }))
 	defer s.Close()
 	body, feed := io.Pipe()
 	defer feed.Close()

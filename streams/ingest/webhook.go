@@ -27,8 +27,8 @@ func Webhook(t schemas.Topic) (account, store string, ok bool) {
 	return account, store, ok
 }
 
-// A Noted says what became of a notification that was answered with 202: its hints will be looked into.
-type Noted struct {
+// A noted answer says what became of a notification that was answered with 202: its hints will be looked into.
+type noted struct {
 	Accepted int `json:"accepted"` // hints that Kafka has acknowledged
 	Ignored  int `json:"ignored"`  // those of which no Change tells
 }
@@ -59,7 +59,7 @@ func (h *Handler) notifications(r request) (any, *problem) {
 	if p := h.publish(r, wayWebhook, msgs); p != nil {
 		return nil, p
 	}
-	return Noted{len(msgs), len(hints) - len(msgs)}, nil
+	return noted{len(msgs), len(hints) - len(msgs)}, nil
 }
 
 // subscription tells of SNS, which wants to be told that its notifications are wanted. Whoever set it up does that: a

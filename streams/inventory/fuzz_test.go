@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 // sane checks what holds of everything that a parser yields, whatever it reads.
@@ -118,7 +120,7 @@ func TestCoreutils(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath(args[0]); err != nil {
-				t.Skip(err)
+				need.Missing(t, need.Program(args[0]), err)
 			}
 			given := names
 			if args[0] == "openssl" {
@@ -130,7 +132,7 @@ func TestCoreutils(t *testing.T) {
 			cmd.Dir = dir
 			out, err := cmd.Output()
 			if err != nil {
-				t.Skipf("%v: %v", args, err)
+				t.Fatalf("%v: %v", args, err)
 			}
 			in, err := newInput("x", bytes.NewReader(out), "")
 			if err != nil {

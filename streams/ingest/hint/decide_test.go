@@ -55,18 +55,18 @@ func TestDecide(t *testing.T) {
 		row  Row
 		want *pb.Change
 	}{
-		"aside":                                     {hint(Aside, "e1"), Sight{}, RowAside, nil},
-		"created, present, that content":            {hint(Created, "e1"), present, RowTold, add("17", "ann")},
-		"created, present, not comparable":          {hint(Created, ""), present, RowTold, add("17", "ann")},
-		"created, present, another content":         {hint(Created, "e2"), present, RowMovedOn, add("", "")},
-		"created, absent":                           {hint(Created, "e1"), absent, RowNever, nil},
-		"other, present":                            {hint(Other, "e1"), present, RowOther, add("", "")},
-		"other, absent":                             {hint(Other, "e1"), absent, RowNever, nil},
-		"removed, present":                          {hint(Removed, "e1"), present, RowReturned, add("", "")},
-		"removed, absent, times of seconds":         {hint(Removed, "e1"), absent, RowGone, gone(told.Truncate(time.Second))},
-		"removed, absent, fine times":               {hint(Removed, "e1"), fine, RowGone, gone(told)},
-		"removed, absent, told in seconds of finer": {whole, fine, RowGone, wholeGone},
-		"removed, absent, no time told":             {untimed, absent, RowGone, untimedGone},
+		"aside":                                     {hint(Aside, "e1"), Sight{}, rowAside, nil},
+		"created, present, that content":            {hint(Created, "e1"), present, rowTold, add("17", "ann")},
+		"created, present, not comparable":          {hint(Created, ""), present, rowTold, add("17", "ann")},
+		"created, present, another content":         {hint(Created, "e2"), present, rowMovedOn, add("", "")},
+		"created, absent":                           {hint(Created, "e1"), absent, rowNever, nil},
+		"other, present":                            {hint(Other, "e1"), present, rowOther, add("", "")},
+		"other, absent":                             {hint(Other, "e1"), absent, rowNever, nil},
+		"removed, present":                          {hint(Removed, "e1"), present, rowReturned, add("", "")},
+		"removed, absent, times of seconds":         {hint(Removed, "e1"), absent, rowGone, gone(told.Truncate(time.Second))},
+		"removed, absent, fine times":               {hint(Removed, "e1"), fine, rowGone, gone(told)},
+		"removed, absent, told in seconds of finer": {whole, fine, rowGone, wholeGone},
+		"removed, absent, no time told":             {untimed, absent, rowGone, untimedGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tt.want != nil {

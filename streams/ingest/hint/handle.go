@@ -43,7 +43,7 @@ func (h *Handler) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if len(hints) > 1 {
 		out := Split(d.Topic, hints)
 		for range len(hints) - len(out) {
-			h.count(RowAside)
+			h.count(rowAside)
 		}
 		return out, nil
 	}
@@ -60,7 +60,7 @@ func (h *Handler) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 
 func (h *Handler) one(ctx context.Context, d *schemas.Delivery, one Hint) ([]schemas.Message, error) {
 	if one.Kind == Aside {
-		h.count(RowAside)
+		h.count(rowAside)
 		return nil, nil
 	}
 	c, item, err := h.place(d.Topic, one)
@@ -68,7 +68,7 @@ func (h *Handler) one(ctx context.Context, d *schemas.Delivery, one Hint) ([]sch
 		return nil, err
 	}
 	if !item {
-		h.count(RowNoItem)
+		h.count(rowNoItem)
 		return nil, nil
 	}
 	s, err := h.look.Look(ctx, c)

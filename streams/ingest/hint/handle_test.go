@@ -90,12 +90,12 @@ func TestHandle(t *testing.T) {
 		ops    []pb.Op
 		row    Row
 	}{
-		"present":                 {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, RowTold},
-		"told of as removed":      {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, RowReturned},
-		"gone":                    {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE}, RowGone},
-		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, RowNever},
-		"aside":                   {[]string{event("ObjectTagging:Put", "nobody's", "x")}, nil, RowAside},
-		"no item's key":           {[]string{event("ObjectRemoved:Delete", "own", ".millrace/marker.json")}, nil, RowNoItem},
+		"present":                 {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowTold},
+		"told of as removed":      {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowReturned},
+		"gone":                    {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE}, rowGone},
+		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, rowNever},
+		"aside":                   {[]string{event("ObjectTagging:Put", "nobody's", "x")}, nil, rowAside},
+		"no item's key":           {[]string{event("ObjectRemoved:Delete", "own", ".millrace/marker.json")}, nil, rowNoItem},
 		"nothing":                 {nil, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestHandleSplits(t *testing.T) {
 	w := newWorld(t)
 	w.put("a", "hello")
 	out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a"), event("ObjectAcl:Put", "photos", "a"), event("ObjectRemoved:Delete", "unknown", "b"))
-	if err != nil || len(out) != 2 || !slices.Equal(w.rows, []Row{RowAside}) {
+	if err != nil || len(out) != 2 || !slices.Equal(w.rows, []Row{rowAside}) {
 		t.Fatalf("got %v, %v, rows %v", out, err, w.rows)
 	}
 	if w.store.Count("Stat") != 0 {

@@ -73,19 +73,19 @@ type Row string
 //	created or other, absent            nothing: its removal will be told, or the sweep finds it
 //	a key that is no item's             nothing, and nobody looks
 const (
-	RowAside    Row = "aside"
-	RowTold     Row = "told"
-	RowMovedOn  Row = "moved on"
-	RowOther    Row = "other"
-	RowReturned Row = "returned"
-	RowGone     Row = "gone"
-	RowNever    Row = "never seen"
-	RowNoItem   Row = "no item"
+	rowAside    Row = "aside"
+	rowTold     Row = "told"
+	rowMovedOn  Row = "moved on"
+	rowOther    Row = "other"
+	rowReturned Row = "returned"
+	rowGone     Row = "gone"
+	rowNever    Row = "never seen"
+	rowNoItem   Row = "no item"
 )
 
 // Rows are all rows.
 func Rows() []Row {
-	return []Row{RowAside, RowTold, RowMovedOn, RowOther, RowReturned, RowGone, RowNever, RowNoItem}
+	return []Row{rowAside, rowTold, rowMovedOn, rowOther, rowReturned, rowGone, rowNever, rowNoItem}
 }
 
 // A Decision is what is told of a hint: the Change is nil where that is nothing.
@@ -101,9 +101,9 @@ const maxFuture = 5 * time.Minute
 func Decide(c schemas.Copy, h Hint, s Sight) (Decision, error) {
 	d := Decision{Row: rowOf(h, s)}
 	switch d.Row {
-	case RowAside, RowNever:
+	case rowAside, rowNever:
 		return d, nil
-	case RowGone:
+	case rowGone:
 		d.Change = record.Delete(c, storage.Deleted{Time: removal(h, s)})
 	default:
 		d.Change = record.Content(c, s.Object)
@@ -113,7 +113,7 @@ func Decide(c schemas.Copy, h Hint, s Sight) (Decision, error) {
 		return d, retry.Permanent(fmt.Errorf("hint %s of %s: time is %s, more than %v in the future", h.Event, c, at.Format(time.RFC3339Nano), maxFuture))
 	}
 	ch.Origin, ch.Agent = pb.Origin_ORIGIN_NOTIFICATION, "notification/"+h.Vendor
-	if d.Row == RowTold || d.Row == RowGone {
+	if d.Row == rowTold || d.Row == rowGone {
 		ch.Sequence, ch.User = h.Sequence, h.User
 	}
 	ch.Evidence = evidence(h)
@@ -124,19 +124,19 @@ func Decide(c schemas.Copy, h Hint, s Sight) (Decision, error) {
 func rowOf(h Hint, s Sight) Row {
 	switch {
 	case h.Kind == Aside:
-		return RowAside
+		return rowAside
 	case !s.Present && h.Kind == Removed:
-		return RowGone
+		return rowGone
 	case !s.Present:
-		return RowNever
+		return rowNever
 	case h.Kind == Removed:
-		return RowReturned
+		return rowReturned
 	case h.Kind == Other:
-		return RowOther
+		return rowOther
 	case !h.of(s.Object):
-		return RowMovedOn
+		return rowMovedOn
 	}
-	return RowTold
+	return rowTold
 }
 
 // of says whether a hint is about the content of o, as far as the two can be compared.

@@ -17,11 +17,11 @@ const (
 	maxHints = 1000 // in one notification
 )
 
-// ErrForm is wrapped by the errors of Parse: the bytes are no notification that this version knows.
-var ErrForm = errors.New("not a notification of an object store")
+// errForm is wrapped by the errors of Parse: the bytes are no notification that this version knows.
+var errForm = errors.New("not a notification of an object store")
 
 func malformed(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrForm, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", errForm, fmt.Sprintf(format, args...))
 }
 
 // Parse reads a notification: what object stores write to a topic or send to a webhook, and the envelopes of the

@@ -149,7 +149,7 @@ func TestParseRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Parse([]byte(tt.value))
-			if !errors.Is(err, ErrForm) || !strings.Contains(err.Error(), tt.want) {
+			if !errors.Is(err, errForm) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, %v, want %q", got, err, tt.want)
 			}
 		})
@@ -195,7 +195,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value []byte) {
 		hints, err := Parse(value)
 		if err != nil {
-			if !errors.Is(err, ErrForm) {
+			if !errors.Is(err, errForm) {
 				t.Errorf("%v", err)
 			}
 			return

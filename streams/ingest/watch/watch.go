@@ -40,13 +40,13 @@ type Config struct {
 	Root           string // of the tree; spaces are the directories in it
 	// ItemAt says which item a slash-separated path below the root is; false: none.
 	ItemAt func(path string) (space, item string, ok bool)
-	// Quiet is how long nothing must happen to a path before it is looked at [1 s]: a file that is being written
+	// quiet is how long nothing must happen to a path before it is looked at [1 s]: a file that is being written
 	// is looked at when that has ended.
-	Quiet time.Duration
+	quiet time.Duration
 	// Limit bounds the paths that wait to be looked at [100,000].
 	Limit int
-	// Again is the time between two looks whether the root is there, while it is watched and while it is not [30 s].
-	Again time.Duration
+	// again is the time between two looks whether the root is there, while it is watched and while it is not [30 s].
+	again time.Duration
 }
 
 // A Watch watches one tree.
@@ -65,14 +65,14 @@ func New(cfg Config, stores hint.Stores, out Publisher, count func(hint.Row), lo
 	if cfg.Root == "" || cfg.ItemAt == nil || stores == nil || out == nil || log == nil {
 		return nil, errors.New("watch: root, names, stores, publisher or log are missing")
 	}
-	cfg.Quiet = cmp.Or(cfg.Quiet, time.Second)
+	cfg.quiet = cmp.Or(cfg.quiet, time.Second)
 	cfg.Limit = cmp.Or(cfg.Limit, 100_000)
-	cfg.Again = cmp.Or(cfg.Again, 30*time.Second)
+	cfg.again = cmp.Or(cfg.again, 30*time.Second)
 	if count == nil {
 		count = func(hint.Row) {}
 	}
 	return &Watch{cfg: cfg, look: hint.NewLooker(stores), store: stores, out: out, count: count,
-		log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.Quiet, cfg.Limit)}, nil
+		log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.quiet, cfg.Limit)}, nil
 }
 
 // Run watches until ctx is done, and then returns nil. A root that is not there, or goes, is waited for.
@@ -81,9 +81,9 @@ func (w *Watch) Run(ctx context.Context) error {
 	g.Go(func() error {
 		for gctx.Err() == nil {
 			if err := w.session(gctx); err != nil && gctx.Err() == nil {
-				w.log.Warn("not watched: what happens meanwhile is left to the sweep", "root", w.cfg.Root, "err", err, "again", w.cfg.Again)
+				w.log.Warn("not watched: what happens meanwhile is left to the sweep", "root", w.cfg.Root, "err", err, "again", w.cfg.again)
 			}
-			_ = retry.Sleep(gctx, w.cfg.Again) // only ctx ends it early
+			_ = retry.Sleep(gctx, w.cfg.again) // only ctx ends it early
 		}
 		return nil
 	})
@@ -118,7 +118,7 @@ func (w *Watch) session(ctx context.Context) error {
 		return err
 	}
 	w.log.Info("watched", "root", w.cfg.Root, "directories", len(s.dirs))
-	tick := time.NewTicker(w.cfg.Again)
+	tick := time.NewTicker(w.cfg.again)
 	defer tick.Stop()
 	for {
 		select {
@@ -279,7 +279,7 @@ const (
 
 // tell looks at what is due, and publishes what that comes to, until ctx is done.
 func (w *Watch) tell(ctx context.Context) error {
-	tick := time.NewTicker(max(w.cfg.Quiet/4, time.Millisecond))
+	tick := time.NewTicker(max(w.cfg.quiet/4, time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {

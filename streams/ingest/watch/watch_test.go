@@ -51,7 +51,7 @@ func newTree(t *testing.T) *tree {
 		t.Fatal(err)
 	}
 	w.store = storagetest.NewFaulty(inner)
-	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, Quiet: 30 * time.Millisecond, Again: 50 * time.Millisecond}
+	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond, again: 50 * time.Millisecond}
 	if w.watch, err = New(cfg, w, w, nil, slog.New(slog.NewTextHandler(w, nil))); err != nil {
 		t.Fatal(err)
 	}
@@ -161,6 +161,7 @@ func (w *tree) do(err error) {
 func (w *tree) path(p string) string { return filepath.Join(w.root, p) }
 
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	w := newTree(t)
 	w.write("photos/old", "12345")
 	w.run()
@@ -201,6 +202,7 @@ func TestWatch(t *testing.T) {
 
 // A root that goes tells of nothing, is waited for, and is watched again.
 func TestWatchLosesItsRoot(t *testing.T) {
+	t.Parallel()
 	w := newTree(t)
 	w.write("photos/a", "1")
 	w.run()
@@ -226,6 +228,7 @@ func TestWatchFaults(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTree(t)
 			w.write("photos/a", "1")
 			w.watch.queue.note("photos/a", time.Now(), true) // present or not is what the store says

@@ -66,9 +66,6 @@ type Config struct {
 	// Retry is how long to wait after a failure, of publishing or of looking at the store, at
 	// first [500 ms]; at most 30 s.
 	Retry time.Duration
-	// Undecided, where it is set, is told of mutations of which nobody can say any more
-	// whether they were done: the state that is seen is published instead.
-	Undecided func(in Intent)
 	// Now dates changes that no store dates; nil: the machine's clock.
 	Now func() time.Time
 	// Metrics and Log may be nil.

@@ -68,6 +68,17 @@ type world struct {
 	lost   []Intent // undecided
 }
 
+// A reported outbox records the intents of what is reported.
+type reported struct {
+	*Memory
+	intents *[]Intent
+}
+
+func (o reported) Report(r Report) error {
+	*o.intents = append(*o.intents, r.Pending.Intent)
+	return o.Memory.Report(r)
+}
+
 const sp = "photos"
 
 func newWorld(t *testing.T) *world {
@@ -82,8 +93,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: NewMemory(1000)}
 	w.s, err = New(w.faulty, Config{
-		Account: "acme", Store: "1", Agent: "test", Outbox: w.outbox,
-		Undecided: func(in Intent) { w.lost = append(w.lost, in) },
+		Account: "acme", Store: "1", Agent: "test", Outbox: reported{w.outbox, &w.lost},
 	}, w.topic)
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/internal/need"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
@@ -196,7 +197,7 @@ func TestFileOwners(t *testing.T) {
 	out, err := flock.StdoutPipe()
 	must(t, err)
 	if err := flock.Start(); err != nil {
-		t.Skip("no flock(1)")
+		need.Missing(t, need.Program("flock"), err)
 	}
 	_, err = out.Read(make([]byte, 1))
 	must(t, err)

@@ -10,12 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
@@ -28,9 +28,6 @@ const childEnv = "MILLRACE_TEST_EMIT_DIR"
 
 // drainEnv has the program tell of what is left, and end.
 const drainEnv = "MILLRACE_TEST_EMIT_DRAIN"
-
-// killsEnv is how often the program is killed [12].
-const killsEnv = "MILLRACE_TEST_EMIT_KILLS"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
@@ -177,13 +174,8 @@ func mutateOn(ctx context.Context, s *Store, worker int) error {
 // A program that is killed at any moments, while what it publishes to comes and goes: after restarts each
 // mutation that the store shows, or showed, has one Change, in the order of its item, and none has one that was not made.
 func TestKilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("kills take seconds")
-	}
-	kills := 12
-	if n, err := strconv.Atoi(os.Getenv(killsEnv)); err == nil {
-		kills = n
-	}
+	need.Integration(t)
+	kills := need.Amount(12, 50, 300)
 	dir := t.TempDir()
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	for n := range kills {

@@ -125,9 +125,6 @@ func (s *Store) report(t Ticket, p Pending, c *pb.Change) error {
 	d := p.Intent.Draft
 	s.log.Error("nobody can say whether a mutation was made; what is seen is told", "ticket", uint64(t), "op", d.GetOp().String(),
 		"space", d.GetSpace(), "item", d.GetItem(), "user", d.GetUser(), "began", p.Intent.Began)
-	if s.cfg.Undecided != nil {
-		s.cfg.Undecided(p.Intent)
-	}
 	return nil
 }
 

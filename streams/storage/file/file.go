@@ -46,10 +46,10 @@ type Config struct {
 	Create bool
 	// ReadOnly refuses all writes, and writes nothing of its own.
 	ReadOnly bool
-	// Digests are the algorithms kept as evidence S; nil: md5 and sha256.
-	Digests []string
-	// Now is the clock that files are dated by; nil: the machine's.
-	Now func() time.Time
+	// digests are the algorithms kept as evidence S; nil: md5 and sha256.
+	digests []string
+	// now is the clock that files are dated by; nil: the machine's.
+	now func() time.Time
 	// Skipped, where it is set, is told by listings of what is in the tree and is no
 	// item or space: its path below Root, which may be any bytes, and why. It may be
 	// called by many at once.
@@ -87,13 +87,13 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	cfg.Root = dir
-	if cfg.Digests == nil {
-		cfg.Digests = []string{digest.MD5, digest.SHA256}
+	if cfg.digests == nil {
+		cfg.digests = []string{digest.MD5, digest.SHA256}
 	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
+	if cfg.now == nil {
+		cfg.now = time.Now
 	}
-	pool, err := digest.NewPool(cfg.Digests...)
+	pool, err := digest.NewPool(cfg.digests...)
 	if err != nil {
 		return nil, fmt.Errorf("file store %q: %w", cfg.ID, err)
 	}
@@ -121,7 +121,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	w := !s.cfg.ReadOnly
 	return storage.Capabilities{
 		Kind: "file", TimeResolution: time.Nanosecond, ConditionalPut: w, ConditionalDelete: w, UniqueVersions: true,
-		KeepsReplaced: w, Digests: slices.Clone(s.cfg.Digests), SetProperties: w, Ranges: true, ReadOnly: !w,
+		KeepsReplaced: w, Digests: slices.Clone(s.cfg.digests), SetProperties: w, Ranges: true, ReadOnly: !w,
 	}
 }
 
@@ -143,7 +143,7 @@ func (s *Store) enterWrite() (*session, error) {
 
 // now returns the clock's time, later than all that it returned before.
 func (s *Store) now() time.Time {
-	t := s.cfg.Now().UnixNano()
+	t := s.cfg.now().UnixNano()
 	s.clock.Lock()
 	defer s.clock.Unlock()
 	s.last = max(t, s.last+1)

@@ -103,7 +103,7 @@ func TestOpenRefuses(t *testing.T) {
 		"no root":        {ID: "1"},
 		"missing root":   {ID: "1", Root: filepath.Join(root, "missing")},
 		"root is a file": {ID: "1", Root: filepath.Join(root, "file")},
-		"unknown digest": {ID: "1", Root: root, Digests: []string{"crc"}},
+		"unknown digest": {ID: "1", Root: root, digests: []string{"crc"}},
 	}
 	for name, cfg := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -235,7 +235,7 @@ func TestChangedInPlace(t *testing.T) {
 // With a clock that stands still, or goes back, versions grow all the same.
 func TestVersionsGrow(t *testing.T) {
 	now := time.Now()
-	s := store(t, Config{Now: func() time.Time { now = now.Add(-time.Hour); return now }})
+	s := store(t, Config{now: func() time.Time { now = now.Add(-time.Hour); return now }})
 	var last storage.Object
 	for range 5 {
 		o := put(t, s, "a", "same")
@@ -247,7 +247,7 @@ func TestVersionsGrow(t *testing.T) {
 		}
 		last = o
 	}
-	other := open(t, Config{Root: s.cfg.Root, Now: func() time.Time { return now.Add(-time.Hour * 1000) }})
+	other := open(t, Config{Root: s.cfg.Root, now: func() time.Time { return now.Add(-time.Hour * 1000) }})
 	if o := put(t, other, "a", "same"); !o.Modified.After(last.Modified) {
 		t.Errorf("another process: got %v after %v", o.Modified, last.Modified)
 	}

@@ -64,7 +64,7 @@ func check(sess *session, p place, c storage.Condition) error {
 
 // stream writes r to t, hashing it on the way, and judges what came.
 func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutOptions) (digest.Set, error) {
-	algs, err := o.Algorithms(s.cfg.Digests)
+	algs, err := o.Algorithms(s.cfg.digests)
 	if err != nil {
 		return nil, err
 	}

@@ -129,8 +129,8 @@ func TestChanged(t *testing.T) {
 func TestVersionsGrowInMilliseconds(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 300, time.UTC)
 	clock := func() time.Time { return now }
-	s := store(t, Config{Now: clock})
-	other := open(t, Config{Root: s.cfg.Root, Now: clock})
+	s := store(t, Config{now: clock})
+	other := open(t, Config{Root: s.cfg.Root, now: clock})
 	tests := map[string]struct {
 		item   string
 		second *Store

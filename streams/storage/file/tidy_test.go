@@ -15,7 +15,7 @@ import (
 // What was kept for long enough goes, and nothing else: neither what is younger, nor what others have put there.
 func TestTidy(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	s := open(t, Config{Now: func() time.Time { return now }})
+	s := open(t, Config{now: func() time.Time { return now }})
 	ctx := t.Context()
 	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now}); err != nil || done != (storage.Tidied{}) {
 		t.Fatalf("where nothing was ever kept: %+v, %v", done, err)

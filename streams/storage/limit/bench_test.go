@@ -16,7 +16,7 @@ func (instant) Marker(context.Context) error { return nil }
 func BenchmarkOperation(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	for name, s := range map[string]storage.Store{"plain": instant{}, "limited": New(instant{}, NewBreaker(Config{}))} {
+	for name, s := range map[string]storage.Store{"plain": instant{}, "limited": NewThrottled(instant{}, NewBreaker(Config{}), nil)} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -27,7 +27,7 @@ func BenchmarkOperation(b *testing.B) {
 		})
 	}
 	b.Run("limited, all CPUs", func(b *testing.B) {
-		s := New(instant{}, NewBreaker(Config{}))
+		s := NewThrottled(instant{}, NewBreaker(Config{}), nil)
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
@@ -50,7 +50,7 @@ func BenchmarkAdmit(b *testing.B) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	ctx, s := t.Context(), New(instant{}, NewBreaker(Config{}))
+	ctx, s := t.Context(), NewThrottled(instant{}, NewBreaker(Config{}), nil)
 	if n := testing.AllocsPerRun(100, func() {
 		_ = s.Marker(ctx)
 		_ = s.breaker.Admit()

@@ -39,11 +39,11 @@ type Config struct {
 	// it at once.
 	Threshold int
 	// Open is how long the store is left alone at first [5s]; it doubles with each probe
-	// that fails, up to MaxOpen [5m], and is shortened by up to a half at random.
-	Open, MaxOpen time.Duration
-	// Lease is how long a probe keeps others waiting [10s]; one who was admitted to make
+	// that fails, up to maxOpen [5m], and is shortened by up to a half at random.
+	Open, maxOpen time.Duration
+	// lease is how long a probe keeps others waiting [10s]; one who was admitted to make
 	// one, and does not begin, a tenth of that.
-	Lease time.Duration
+	lease time.Duration
 	Log   *slog.Logger // [none]
 	// Changed is told of each change, one after the other; it must not call the Breaker.
 	Changed func(from, to State)
@@ -86,9 +86,9 @@ type probe struct {
 func NewBreaker(cfg Config) *Breaker {
 	orElse(&cfg.Threshold, 5)
 	orElse(&cfg.Open, 5*time.Second)
-	orElse(&cfg.MaxOpen, 5*time.Minute)
-	orElse(&cfg.Lease, 10*time.Second)
-	cfg.MaxOpen = max(cfg.MaxOpen, cfg.Open)
+	orElse(&cfg.maxOpen, 5*time.Minute)
+	orElse(&cfg.lease, 10*time.Second)
+	cfg.maxOpen = max(cfg.maxOpen, cfg.Open)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -166,12 +166,12 @@ func (b *Breaker) try(u errand) (pass, error) {
 		if !mine && now.Before(b.lease.until) {
 			return 0, b.refusal(b.lease.until)
 		}
-		held := b.cfg.Lease
+		held := b.cfg.lease
 		switch {
 		case u == admission:
 			held /= 10
 		case u == stream && b.m.streams: // it may hang, and says something only at its end
-			held = max(held, b.cfg.MaxOpen)
+			held = max(held, b.cfg.maxOpen)
 		}
 		b.lease = probe{now.Add(held), u == admission}
 	}
@@ -234,7 +234,7 @@ func (b *Breaker) become(next machine, now time.Time, err error) {
 		b.log.Debug("store is asked again", "since", b.since)
 		b.lease = probe{}
 	case Open:
-		wait := retry.Policy{Wait: b.cfg.Open, MaxWait: b.cfg.MaxOpen}.Backoff(next.rounds)
+		wait := retry.Policy{Wait: b.cfg.Open, MaxWait: b.cfg.maxOpen}.Backoff(next.rounds)
 		if b.until = now.Add(wait); from == Closed {
 			b.since = now
 		}

@@ -165,7 +165,7 @@ func TestLife(t *testing.T) {
 // Each failed probe doubles the time, up to its bound; an answer starts it anew.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBreaker(Config{Open: time.Second, MaxOpen: 6 * time.Second})
+		b := NewBreaker(Config{Open: time.Second, maxOpen: 6 * time.Second})
 		bounds := []int{1, 2, 4, 6, 6, 6}
 		for range 2 {
 			at := down(t, b)
@@ -310,7 +310,7 @@ func TestProbes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := NewBreaker(Config{Lease: lease})
+				b := NewBreaker(Config{lease: lease})
 				time.Sleep(time.Until(down(t, b)))
 				f(t, b)
 			})

@@ -29,11 +29,8 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// New returns a Store around inner, which it does not close. All that use one store
-// share its Breaker, and no two stores do.
-func New(inner storage.Store, b *Breaker) *Store { return NewThrottled(inner, b, nil) }
-
-// NewThrottled is New with a Throttle, which all that use one store share too.
+// NewThrottled returns a Store around inner, which it does not close. All that use one store share its Breaker and its
+// Throttle, which may be nil, and no two stores do.
 func NewThrottled(inner storage.Store, b *Breaker, t *Throttle) *Store { return &Store{inner, b, t} }
 
 // enter lets an operation through when it is its turn. One that is let through leaves.

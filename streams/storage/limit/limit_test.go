@@ -42,7 +42,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 		}
 	}
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), breaker: NewBreaker(cfg)}
-	w.Store = New(w.faulty, w.breaker)
+	w.Store = NewThrottled(w.faulty, w.breaker, nil)
 	if _, err := m.Put(t.Context(), sp, "a", strings.NewReader("old"), unsized()); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestContract(t *testing.T) {
 				t.Errorf("breaker is %v: %v", s, cause)
 			}
 		})
-		s := New(m, b)
+		s := NewThrottled(m, b, nil)
 		inner[s] = m
 		return s
 	}, storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {

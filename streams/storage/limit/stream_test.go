@@ -73,17 +73,17 @@ func TestStreams(t *testing.T) {
 		}, errSlow, 1},
 		"open: the store hangs midway": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = New(hanging{w.faulty, func() { cancel(errSlow) }}, w.breaker)
+			w.Store = NewThrottled(hanging{w.faulty, func() { cancel(errSlow) }}, w.breaker, nil)
 			return read(w, ctx, func() {})
 		}, errSlow, 1},
 		"open: the store hangs midway, and the caller gives up": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = New(hanging{w.faulty, func() { cancel(errDown) }}, w.breaker)
+			w.Store = NewThrottled(hanging{w.faulty, func() { cancel(errDown) }}, w.breaker, nil)
 			return read(w, ctx, func() {})
 		}, errDown, 0},
 		"open: the caller's time is up between two reads": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = New(hanging{w.faulty, func() {}}, w.breaker)
+			w.Store = NewThrottled(hanging{w.faulty, func() {}}, w.breaker, nil)
 			return read(w, ctx, func() { cancel(errSlow) })
 		}, errSlow, 0},
 		"stat: the caller's time is up": {func(w *world) error {
@@ -199,7 +199,7 @@ func TestStoreWhoseStreamsHang(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, Config{Threshold: 3})
 				hangs := true
-				w.Store = New(stuck{w.faulty, &hangs}, w.breaker)
+				w.Store = NewThrottled(stuck{w.faulty, &hangs}, w.breaker, nil)
 				stat := func() error { _, err := w.Stat(t.Context(), sp, "a"); return err }
 				task := func() error { // as the watchdog does it
 					if err := stat(); err != nil {

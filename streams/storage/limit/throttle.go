@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -33,7 +35,7 @@ type Throttle struct {
 	log   *slog.Logger
 	slots [classes]chan struct{} // nil: no limit
 
-	requests, bytes bucket
+	requests, bytes *rate.Limiter
 	count           atomic.Int64 // requests since the second began
 	turns           atomic.Int64 // when the second ends, ns since 1970
 	slowed          atomic.Int64 // how often the store asked for fewer
@@ -59,14 +61,15 @@ func NewThrottle(r Rates, log *slog.Logger) *Throttle {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	t := &Throttle{rates: r, log: log, pace: pace{rate: max(r.RequestsPerSecond, 0)}, began: time.Now()}
+	t := &Throttle{rates: r, log: log, requests: rate.NewLimiter(rate.Inf, 1), bytes: rate.NewLimiter(rate.Inf, 1),
+		pace: pace{rate: max(r.RequestsPerSecond, 0)}, began: time.Now()}
 	for i := range t.slots {
 		if r.Concurrency > 0 {
 			t.slots[i] = make(chan struct{}, r.Concurrency)
 		}
 	}
-	t.requests.set(t.pace.rate)
-	t.bytes.set(r.BytesPerSecond)
+	setRate(t.requests, t.pace.rate)
+	setRate(t.bytes, r.BytesPerSecond)
 	return t
 }
 
@@ -87,7 +90,7 @@ func (t *Throttle) take(ctx context.Context, c class) error {
 	if t == nil {
 		return nil
 	}
-	if err := t.requests.wait(ctx, 1); err != nil {
+	if err := wait(ctx, t.requests, 1); err != nil {
 		return fmt.Errorf("wait for a turn at the store: %w", err)
 	}
 	t.count.Add(1)
@@ -120,7 +123,7 @@ func (t *Throttle) move(ctx context.Context, n int) error {
 	if t == nil || n <= 0 {
 		return nil
 	}
-	return t.bytes.wait(ctx, float64(n))
+	return wait(ctx, t.bytes, n)
 }
 
 // learn takes in what the store answered.
@@ -153,7 +156,7 @@ func (t *Throttle) learn(err error) {
 	if t.pace.rate == was.rate {
 		return
 	}
-	t.requests.set(t.pace.rate)
+	setRate(t.requests, t.pace.rate)
 	switch {
 	case slow:
 		t.log.Warn("store asks for fewer requests: it gets half of them, and more again by and by", "perSecond", t.pace.rate, "err", err)
@@ -208,51 +211,35 @@ func (p pace) went(now time.Time, limit float64) pace {
 	return p
 }
 
-// burst is how much may come at once after a pause.
+// burst is how much may come at once after a pause: the share of a second.
 const burst = 100 * time.Millisecond
 
-// A bucket lets so many things through in a second: each is due when those before it have had their time.
-type bucket struct {
-	mu   sync.Mutex
-	rate float64   // a second; 0: no limit
-	next time.Time // when the next one is due
+// setRate has so many a second pass; 0: no limit.
+func setRate(l *rate.Limiter, perSecond float64) {
+	if perSecond <= 0 {
+		l.SetLimit(rate.Inf)
+		return
+	}
+	l.SetBurst(max(1, int(perSecond*burst.Seconds())))
+	l.SetLimit(rate.Limit(perSecond))
 }
 
-func (b *bucket) set(rate float64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.rate = max(rate, 0)
-}
-
-// wait returns when n things are due; where ctx ends before they do not count.
-func (b *bucket) wait(ctx context.Context, n float64) error {
-	d, cost := b.take(n)
-	if d <= 0 {
-		return nil
+// wait returns when n are due. If ctx ends before, those that are left do not count.
+func wait(ctx context.Context, l *rate.Limiter, n int) error {
+	for n > 0 && l.Limit() != rate.Inf {
+		some := min(n, l.Burst())
+		due := l.ReserveN(time.Now(), some)
+		if !due.OK() { // the burst has become smaller
+			continue
+		}
+		if d := due.Delay(); d > 0 {
+			if err := retry.Sleep(ctx, d); err != nil {
+				due.Cancel()
+				return err
+			}
+			retry.Alive(ctx)
+		}
+		n -= some
 	}
-	if err := retry.Sleep(ctx, d); err != nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.next = b.next.Add(-cost)
-		return err
-	}
-	retry.Alive(ctx)
 	return nil
-}
-
-// take returns how long n things have to wait, and how long those behind them have to because of them.
-func (b *bucket) take(n float64) (wait, cost time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.rate <= 0 {
-		return 0, 0
-	}
-	now := time.Now()
-	if earliest := now.Add(-burst); b.next.Before(earliest) {
-		b.next = earliest
-	}
-	wait = b.next.Sub(now)
-	cost = time.Duration(n / b.rate * float64(time.Second))
-	b.next = b.next.Add(cost)
-	return wait, cost
 }

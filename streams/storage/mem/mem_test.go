@@ -3,10 +3,12 @@ package mem_test
 import (
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
 	"github.com/millrace/millrace/streams/storage/storagetest"
@@ -32,19 +34,31 @@ func kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
 
 func TestContract(t *testing.T) {
 	still := func() time.Time { return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) }
-	for name, cfg := range map[string]mem.Config{
-		"machine's clock":              {},
-		"a clock that stands still":    {Now: still},
-		"versions of bytes":            {Weak: mem.Weak{Versions: true}},
-		"whole seconds":                {Weak: mem.Weak{Times: time.Second}},
-		"properties rewrite":           {Weak: mem.Weak{Properties: true}},
-		"properties are bounded":       {Weak: mem.Weak{MaxPropertyBytes: 2048}},
-		"conditions are looked at":     {Weak: mem.Weak{Conditions: true}},
-		"as weak as an object store's": {Weak: mem.Weak{Versions: true, Times: time.Second, Properties: true, Conditions: true, MaxPropertyBytes: 2048}},
+	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "RaceReplace", "RaceDelete"}
+	times := []string{"PutVersions", "Delete", "Keep", "Properties"}
+	properties := []string{"Put", "Properties", "PropertyValues", "PropertyBytes"}
+	for name, tt := range map[string]struct {
+		cfg  mem.Config
+		only []string // the parts that the setting touches; make integration runs all
+	}{
+		"machine's clock":           {},
+		"a clock that stands still": {mem.Config{Now: still}, times},
+		"versions of bytes":         {mem.Config{Weak: mem.Weak{Versions: true}}, versions},
+		"whole seconds":             {mem.Config{Weak: mem.Weak{Times: time.Second}}, times},
+		"properties rewrite":        {mem.Config{Weak: mem.Weak{Properties: true}}, properties},
+		"properties are bounded":    {mem.Config{Weak: mem.Weak{MaxPropertyBytes: 2048}}, properties},
+		"conditions are looked at":  {mem.Config{Weak: mem.Weak{Conditions: true}}, []string{"PutCondition", "RacePut", "RaceReplace", "RaceDelete"}},
+		"as weak as an object store's": {mem.Config{
+			Weak: mem.Weak{Versions: true, Times: time.Second, Properties: true, Conditions: true, MaxPropertyBytes: 2048},
+		}, slices.Concat(versions, times, properties)},
 	} {
-		cfg.ID = "1"
+		tt.cfg.ID = "1"
 		t.Run(name, func(t *testing.T) {
-			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, cfg) }, storagetest.WithKept(kept))
+			t.Parallel()
+			if need.Amount(0, 1, 1) > 0 {
+				tt.only = nil
+			}
+			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, tt.cfg) }, storagetest.WithKept(kept), storagetest.Only(tt.only...))
 		})
 	}
 }

@@ -38,5 +38,5 @@ func (s *Store) bringBack(ctx context.Context, what string, at spot, version str
 	if err != nil && minio.ToErrorResponse(err).Code != "RestoreAlreadyInProgress" {
 		return s.translate(ctx, anItem, what+": ask for its return from the archive", err)
 	}
-	return retry.Wait(fmt.Errorf("%s: %w, and its return was asked for", what, errArchived), s.cfg.Now().Add(restoring))
+	return retry.Wait(fmt.Errorf("%s: %w, and its return was asked for", what, errArchived), s.cfg.now().Add(restoring))
 }

@@ -140,10 +140,11 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
 	}()
 	size := partSize(1<<30, from.o.Size)
 	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
-		_, err = partTries.Do(ctx, func() (err error) {
+		same := func(err error) bool { return !errors.Is(err, storage.ErrChanged) }
+		err = again(ctx, partTries, same, func() (err error) {
 			u.parts[n], err = u.copyPart(ctx, from, n, at, min(size, from.o.Size-at))
 			return err
-		}, nil)
+		})
 		if err != nil {
 			return err
 		}
@@ -167,7 +168,7 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 		return err
 	}
 	bucket, prefix := s.layout.control()
-	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.Now().UTC().Format(keptTime), o.ETag)
+	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.now().UTC().Format(keptTime), o.ETag)
 	what := "keep what was there of " + named(space, item)
 	seen, to := source{spot{from, key}, o}, spot{bucket, name}
 	if o.Size > maxSingle {
@@ -220,7 +221,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, d storage.Delete
 	}
 	at := answer.answered()
 	if at.IsZero() {
-		at = s.cfg.Now()
+		at = s.cfg.now()
 	}
 	return storage.Deleted{Object: o, Time: at.UTC().Truncate(time.Second)}, nil
 }

@@ -20,8 +20,8 @@ type Credentials struct {
 	// FromEnvironment takes the role that the machine or the pod has: instance metadata, a container's role or
 	// a web identity token, as AWS's own tools do; before them keys in the environment or in their file.
 	FromEnvironment bool
-	// RoleEndpoint is where a role is asked for, where that is not AWS's own: http://host[:port].
-	RoleEndpoint string
+	// roleEndpoint is where a role is asked for, where that is not AWS's own: http://host[:port].
+	roleEndpoint string
 }
 
 func (c Credentials) provider() (*credentials.Credentials, error) {
@@ -31,7 +31,7 @@ func (c Credentials) provider() (*credentials.Credentials, error) {
 	case c.FromEnvironment:
 		return credentials.NewChainCredentials([]credentials.Provider{
 			new(credentials.EnvAWS), new(credentials.FileAWSCredentials),
-			&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}, Endpoint: c.RoleEndpoint},
+			&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}, Endpoint: c.roleEndpoint},
 		}), nil
 	case (c.AccessKey == "") != (c.SecretKey == ""):
 		return nil, errors.New("credentials: wants both keys, or none")

@@ -15,13 +15,17 @@ func direct(t *testing.T, o s3test.Options, edit ...func(*Config)) (*Store, *s3t
 	o.MinPart = testPart
 	srv := s3test.New(o)
 	srv.Close() // nobody comes by the network
-	through := func(c *Config) { c.Transport = srv.Transport() }
 	known := factsOf(o)
-	s := openKnown(t, srv, &known, append([]func(*Config){through}, edit...)...)
+	s := openKnown(t, srv, &known, append([]func(*Config){through(srv)}, edit...)...)
 	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
 		t.Fatal(err)
 	}
 	return s, srv
+}
+
+// through makes the requests to the server without a network.
+func through(srv *s3test.Server) func(*Config) {
+	return func(c *Config) { c.Transport = srv.Transport() }
 }
 
 // A script answers requests in the place of the server, once it is on.

@@ -68,7 +68,7 @@ func TestHeaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := new(seen)
 			s, _ := direct(t, s3test.Options{Before: got.hook}, tt.edit, func(c *Config) {
-				c.PartBytes, c.Endpoint, c.Digests = testPart, "https://127.0.0.1", []string{digest.SHA256}
+				c.PartBytes, c.Endpoint, c.digests = testPart, "https://127.0.0.1", []string{digest.SHA256}
 			})
 			for item, do := range map[string]string{"a": "Put, kept", "b": "Put, in parts", "c": "Locate", "d": "List", "e": "Spaces", "f": "Sweep", "g": "Delete"} {
 				if err := put(t.Context(), s, "a", 5, storage.PutOptions{}); err != nil {
@@ -242,7 +242,7 @@ func TestRoles(t *testing.T) {
 			asked = nil
 			var signed []string
 			s, err := New(Config{ID: "1", Endpoint: "https://s3.example.org", Bucket: testBucket, PathStyle: true,
-				Credentials: Credentials{FromEnvironment: true, RoleEndpoint: tt.endpoint}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
+				Credentials: Credentials{FromEnvironment: true, roleEndpoint: tt.endpoint}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
 					signed = append(signed, r.Header.Get("Authorization")+" "+r.Header.Get("X-Amz-Security-Token"))
 					return nil, errReset
 				})})

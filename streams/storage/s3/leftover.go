@@ -173,14 +173,14 @@ func (u *upload) unrecord(ctx context.Context) {
 	}
 }
 
-// Sweep ends uploads in parts that processes which died have left, and returns how many: those that are old, and of which no part
+// sweep ends uploads in parts that processes which died have left, and returns how many: those that are old, and of which no part
 // is young, by the service's clock.
-func (s *Store) Sweep(ctx context.Context, space string) (ended int, err error) {
+func (s *Store) sweep(ctx context.Context, space string) (ended int, err error) {
 	bucket, prefix, err := s.layout.space(space)
 	if err != nil {
 		return 0, err
 	}
-	before := s.cfg.Now().Add(-s.cfg.Leftover)
+	before := s.cfg.now().Add(-s.cfg.leftover)
 	for key, id := "", ""; ; {
 		asked, answer := noted(ctx)
 		page, err := s.core.ListMultipartUploads(asked, bucket, prefix, key, id, "", 1000)
@@ -188,7 +188,7 @@ func (s *Store) Sweep(ctx context.Context, space string) (ended int, err error) 
 			return ended, s.translate(ctx, aBucket, fmt.Sprintf("list uploads of space %q", space), err)
 		}
 		if at := answer.answered(); !at.IsZero() {
-			before = at.Add(-s.cfg.Leftover)
+			before = at.Add(-s.cfg.leftover)
 		}
 		for _, u := range page.Uploads {
 			if !strings.HasPrefix(u.Key, prefix) || s.atWork(u.UploadID) || !u.Initiated.Before(before) {

@@ -55,7 +55,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	if err := s.nested(ctx, space, item); err != nil {
 		return storage.Object{}, err
 	}
-	algs, err := o.Algorithms(s.cfg.Digests)
+	algs, err := o.Algorithms(s.cfg.digests)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -148,7 +148,7 @@ func (w *write) found(ctx context.Context) (minio.UploadInfo, bool) {
 
 // kept are the algorithms whose digests go into the metadata.
 func (w *write) kept() []string {
-	algs := append([]string{}, w.s.cfg.Digests...)
+	algs := append([]string{}, w.s.cfg.digests...)
 	for alg := range w.o.Digests {
 		algs = append(algs, alg)
 	}
@@ -287,7 +287,7 @@ func (w *write) stored(info minio.ObjectInfo) (storage.Object, error) {
 func (w *write) replaced(put minio.UploadInfo, sum digest.Set) storage.Object {
 	at := w.answer.answered()
 	if at.IsZero() {
-		at = w.s.cfg.Now()
+		at = w.s.cfg.now()
 	}
 	return storage.Object{
 		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag, Digests: sum, Properties: w.o.Properties,

@@ -194,7 +194,7 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 	if left <= first {
 		return head, o, nil
 	}
-	rest := cut{r.Offset + first, left - first, s.cfg.PartBytes, s.cfg.Parallel}
+	rest := cut{r.Offset + first, left - first, s.cfg.PartBytes, s.cfg.parallel}
 	return newPieces(ctx, head, rest, s.reads, func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
 		return &steady{ctx: ctx, at: from, left: n, open: again, what: what}, nil
 	}), o, nil

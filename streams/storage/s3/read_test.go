@@ -189,7 +189,7 @@ func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
 func TestFiveGiBAndOne(t *testing.T) {
 	need.Integration(t)
 	s, srv := direct(t, s3test.Options{Virtual: true}, func(c *Config) {
-		c.Digests, c.Endpoint, c.PartBytes = []string{digest.CRC64NVME}, "https://127.0.0.1", 64<<20
+		c.digests, c.Endpoint, c.PartBytes = []string{digest.CRC64NVME}, "https://127.0.0.1", 64<<20
 	})
 	const size = maxSingle + 1
 	if err := s.Probe(t.Context()); err != nil {

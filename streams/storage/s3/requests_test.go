@@ -89,7 +89,7 @@ var operations = map[string]func(ctx context.Context, s *Store) error{
 	"DeleteSpace": func(ctx context.Context, s *Store) error { return s.DeleteSpace(ctx, "empty") },
 	"Marker":      func(ctx context.Context, s *Store) error { return s.Marker(ctx) },
 	"WriteMarker": func(ctx context.Context, s *Store) error { return s.WriteMarker(ctx) },
-	"Sweep":       func(ctx context.Context, s *Store) error { _, err := s.Sweep(ctx, "s"); return err },
+	"Sweep":       func(ctx context.Context, s *Store) error { _, err := s.sweep(ctx, "s"); return err },
 }
 
 // expect makes an error that should be there none.
@@ -203,7 +203,7 @@ func TestFaultsOfEveryRequest(t *testing.T) {
 func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *Store) error) (hit bool) {
 	sc := &script{}
 	s, _ := direct(t, s3test.Options{Before: sc.hook}, func(c *Config) {
-		c.PartBytes, c.Parallel, c.Digests, c.Endpoint = testPart, 1, []string{digest.CRC64NVME}, "https://127.0.0.1"
+		c.PartBytes, c.parallel, c.digests, c.Endpoint = testPart, 1, []string{digest.CRC64NVME}, "https://127.0.0.1"
 	})
 	items := map[string]int{"a": 5}
 	if strings.Contains(what, "large") {

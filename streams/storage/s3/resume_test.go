@@ -59,7 +59,7 @@ func TestPutResumed(t *testing.T) {
 		}},
 		"the upload is old": {size: longParts * testPart, sends: 12, between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
 			srv.Age(8 * 24 * time.Hour)
-			_, _ = s.Sweep(noTest, "s")
+			_, _ = s.sweep(noTest, "s")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestPutResumed(t *testing.T) {
 				n := &network{}
 				tt.o.Before = n.hook
 				s, srv := direct(t, tt.o, func(c *Config) {
-					c.PartBytes, c.Parallel, c.Endpoint, c.Digests = testPart, 1, "https://127.0.0.1", []string{digest.MD5}
+					c.PartBytes, c.parallel, c.Endpoint, c.digests = testPart, 1, "https://127.0.0.1", []string{digest.MD5}
 				})
 				content, o := long(), storage.PutOptions{Size: tt.size}
 				n.down = true
@@ -143,7 +143,7 @@ func TestSweepOfUploads(t *testing.T) {
 	}
 	sweep := func(want int) {
 		t.Helper()
-		if n, err := s.Sweep(t.Context(), "s"); n != want || err != nil {
+		if n, err := s.sweep(t.Context(), "s"); n != want || err != nil {
 			t.Errorf("ended %d, want %d: %v", n, want, err)
 		}
 	}
@@ -183,7 +183,7 @@ func TestSweepStuck(t *testing.T) {
 		return true
 	}}
 	s, _ := direct(t, s3test.Options{Before: sc.hook})
-	if _, err := s.Sweep(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
+	if _, err := s.sweep(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
 		t.Errorf("%v", err)
 	}
 }

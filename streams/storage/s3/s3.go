@@ -57,19 +57,19 @@ type Config struct {
 	RestoreDays int
 	RestoreTier string
 	ReadOnly    bool
-	// Digests that are computed of what is put [md5 and sha256].
-	Digests []string
-	// PartBytes is the size of a part [16 MiB]; what is larger than one goes in parts, Parallel [4] at a time, and
+	// digests that are computed of what is put [md5 and sha256].
+	digests []string
+	// PartBytes is the size of a part [16 MiB]; what is larger than one goes in parts, parallel [4] at a time, and
 	// is read in pieces, as many at a time.
 	PartBytes int64
-	Parallel  int
-	// Leftover is the age after which an upload that was not completed is taken for that of a process that died [7 days].
-	Leftover time.Duration
+	parallel  int
+	// leftover is the age after which an upload that was not completed is taken for that of a process that died [7 days].
+	leftover time.Duration
 	// Skipped, where it is set, is told by listings of keys that are no items, and why. It may be called by many at once.
 	Skipped func(key, reason string)
 	// Transport, where it is set, makes the requests; CA and Proxy do not count then.
 	Transport http.RoundTripper
-	Now       func() time.Time // the machine's clock
+	now       func() time.Time // the machine's clock
 
 	minPart int64 // bytes that all parts but the last have; tests use less than S3 takes [5 MiB]
 }
@@ -78,15 +78,15 @@ func (c *Config) defaults() {
 	c.Region = cmp.Or(c.Region, "us-east-1")
 	c.minPart = cmp.Or(c.minPart, minPart)
 	c.PartBytes = max(cmp.Or(c.PartBytes, 16<<20), c.minPart)
-	c.Parallel = max(cmp.Or(c.Parallel, 4), 1)
-	c.Leftover = cmp.Or(c.Leftover, 7*24*time.Hour)
+	c.parallel = max(cmp.Or(c.parallel, 4), 1)
+	c.leftover = cmp.Or(c.leftover, 7*24*time.Hour)
 	c.RestoreDays = cmp.Or(c.RestoreDays, 7)
 	c.RestoreTier = cmp.Or(c.RestoreTier, string(minio.TierStandard))
-	if c.Digests == nil {
-		c.Digests = []string{digest.MD5, digest.SHA256}
+	if c.digests == nil {
+		c.digests = []string{digest.MD5, digest.SHA256}
 	}
-	if c.Now == nil {
-		c.Now = time.Now
+	if c.now == nil {
+		c.now = time.Now
 	}
 	if c.Skipped == nil {
 		c.Skipped = func(string, string) {}
@@ -167,9 +167,9 @@ func New(cfg Config) (*Store, error) {
 	cfg.defaults()
 	s := &Store{
 		cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, working: map[string]bool{},
-		room: newRoom(cfg.PartBytes, 2*cfg.Parallel), reads: newRoom(cfg.PartBytes, 2*cfg.Parallel),
+		room: newRoom(cfg.PartBytes, 2*cfg.parallel), reads: newRoom(cfg.PartBytes, 2*cfg.parallel),
 	}
-	if s.pool, err = digest.NewPool(cfg.Digests...); err != nil {
+	if s.pool, err = digest.NewPool(cfg.digests...); err != nil {
 		return nil, err
 	}
 	if s.core, err = s.client(u); err != nil {
@@ -200,7 +200,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{
 		Kind: "s3", TimeResolution: time.Second,
 		ConditionalPut: f.IfNoneMatch && f.IfMatch && f.Atomic, ConditionalDelete: f.DeleteMatch && f.DeletesOnce, UniqueVersions: f.Versions,
-		KeepsReplaced: true, Digests: slices.Clone(s.cfg.Digests), Ranges: true, ReadOnly: s.cfg.ReadOnly,
+		KeepsReplaced: true, Digests: slices.Clone(s.cfg.digests), Ranges: true, ReadOnly: s.cfg.ReadOnly,
 		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata, SourceFrom: sourceFrom,
 	}
 }

@@ -34,7 +34,7 @@ func TestPutFromSource(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				sc := &script{}
 				tt.o.Before = sc.hook
-				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Parallel = testPart, 1 })
+				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 })
 				facts := s.Facts()
 				facts.CopiesParts = true // it did when it was tried
 				s.facts.Store(&facts)

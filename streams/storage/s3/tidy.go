@@ -47,7 +47,7 @@ func (s *Store) tidyUploads(ctx context.Context, o storage.TidyOptions, done *st
 		if _, _, err := s.layout.space(name); err != nil {
 			continue // a bucket that is no space of ours
 		}
-		ended, serr := s.Sweep(ctx, name)
+		ended, serr := s.sweep(ctx, name)
 		if ended > 0 {
 			done.Add(o, storage.Tidied{Uploads: int64(ended)})
 		}

@@ -22,7 +22,7 @@ func TestTidy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 			srv := server(t, s3test.Options{})
-			s := open(t, srv, edit, func(c *Config) { c.Now = func() time.Time { return now } })
+			s := open(t, srv, edit, func(c *Config) { c.now = func() time.Time { return now } })
 			ctx := t.Context()
 			put := func(space, text string) {
 				t.Helper()
@@ -52,13 +52,13 @@ func TestTidy(t *testing.T) {
 			now = now.Add(40 * 24 * time.Hour)
 			put("one", "third") // keeps "second"
 
-			s.cfg.Leftover = 24 * time.Hour
+			s.cfg.leftover = 24 * time.Hour
 			begun := time.Now()
-			s.cfg.Now = func() time.Time { return begun } // by which uploads are young
+			s.cfg.now = func() time.Time { return begun } // by which uploads are young
 			if done, err := s.Tidy(ctx, storage.TidyOptions{}); err != nil || done != (storage.Tidied{}) || srv.Uploads() != 2 {
 				t.Errorf("nothing is of no use: %+v, %v, %d uploads", done, err, srv.Uploads())
 			}
-			s.cfg.Leftover = -time.Hour // by which all are old
+			s.cfg.leftover = -time.Hour // by which all are old
 			want, told := storage.Tidied{Uploads: 2, Kept: 2, Bytes: 10}, storage.Tidied{}
 			done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Tidied) { told.Add(storage.TidyOptions{}, more) }})
 			if err != nil || done != want || told != want || srv.Uploads() != 0 {

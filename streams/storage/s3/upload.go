@@ -249,7 +249,7 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 	defer cancel(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
-	turns := make(chan struct{}, w.s.cfg.Parallel)
+	turns := make(chan struct{}, w.s.cfg.parallel)
 	for n, end, sent := 1, false, int64(0); ; n++ {
 		if sent += int64(len(p.bytes)); n > maxParts || sent > maxObject {
 			p.free()

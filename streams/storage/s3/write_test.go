@@ -49,7 +49,7 @@ func TestWriteTwins(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					sc, o := &script{}, s3test.Options{}
 					how(&o, sc.hook)
-					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.Parallel = testPart, 1 }) // the script is asked by one at a time
+					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 }) // the script is asked by one at a time
 					once := false
 					sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
 						if once || r.Method != c.method || !strings.Contains(r.URL.RequestURI(), c.has) {
@@ -167,7 +167,7 @@ func TestPartStoredWrongly(t *testing.T) {
 				} else {
 					tt.o.After = sc.hook
 				}
-				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.Parallel, c.Endpoint = testPart, 1, "https://127.0.0.1" })
+				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.parallel, c.Endpoint = testPart, 1, "https://127.0.0.1" })
 				n := 0
 				sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
 					if r.URL.Query().Get("partNumber") != "1" || n == tt.times {
@@ -287,7 +287,7 @@ func TestSuccessHeadedAsHTML(t *testing.T) {
 			w.Header().Set("Content-Type", "text/html; charset=UTF-8")
 		}
 		return false
-	}}, func(c *Config) { c.PartBytes, c.Parallel = testPart, 1 })
+	}}, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 })
 	for item, n := range map[string]int{"small": 5, "large": testPart + 7} {
 		if err := put(t.Context(), s, item, n, storage.PutOptions{}); err != nil {
 			t.Errorf("%s: %v", item, err)

@@ -48,9 +48,10 @@ type Server struct {
 	Access, Secret string
 	Port           int
 
-	cmd    *exec.Cmd
-	log    string
-	exited <-chan struct{}
+	cmd      *exec.Cmd
+	log      string
+	exited   <-chan struct{}
+	stopWait time.Duration // for which Close waits after SIGTERM
 }
 
 // Start starts the server and returns when it answers.
@@ -68,7 +69,7 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		Access: cmp.Or(cfg.Access, rand.Text()), Secret: cmp.Or(cfg.Secret, rand.Text()), Port: cfg.Port,
-		log: filepath.Join(cfg.Dir, "server.log"),
+		log: filepath.Join(cfg.Dir, "server.log"), stopWait: stopWait,
 	}
 	data := filepath.Join(cfg.Dir, "data")
 	if err := os.MkdirAll(data, 0o700); err != nil {
@@ -159,7 +160,7 @@ func (s *Server) Said() string {
 // Close ends the server in order: by SIGTERM, and by SIGKILL when it takes too long.
 func (s *Server) Close() error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-	t := time.NewTimer(stopWait)
+	t := time.NewTimer(s.stopWait)
 	defer t.Stop()
 	select {
 	case <-s.exited:

@@ -92,6 +92,7 @@ func begin(t *testing.T, cfg Config) *Server {
 func TestStart(t *testing.T) {
 	for _, name := range []string{"versitygw", "minio"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cfg := config(t, name, healthy)
 			cfg.Versions, cfg.Args = true, []string{"--more"}
 			s := begin(t, cfg)
@@ -129,6 +130,7 @@ func TestStart(t *testing.T) {
 }
 
 func TestKill(t *testing.T) {
+	t.Parallel()
 	s := begin(t, config(t, "minio", stubborn))
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
@@ -144,7 +146,9 @@ func TestKill(t *testing.T) {
 
 // One that takes no SIGTERM is killed, in bounded time.
 func TestCloseOfStubborn(t *testing.T) {
+	t.Parallel()
 	s := begin(t, config(t, "versitygw", stubborn))
+	s.stopWait = 200 * time.Millisecond
 	if err := s.Close(); err != nil || s.State().Success() {
 		t.Errorf("Close: %v, %v", err, s.State())
 	}
@@ -174,6 +178,7 @@ func TestStartFaults(t *testing.T) {
 		}, syscall.ENOTDIR, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, enough)
 			defer cancel()
 			s, err := Start(ctx, tt.cfg(t))
