@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -88,6 +89,11 @@ func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standsti
 	defer cancel()
 	if s.Unserved, err = a.admin.Unserved(ctx, roles...); err != nil {
 		return s, err
+	}
+	if i := slices.Index(s.Unserved, schemas.RoleState); i >= 0 {
+		s.Unserved[i] = schemas.RoleSink // which a process runs by this name
+		slices.Sort(s.Unserved)
+		s.Unserved = slices.Compact(s.Unserved)
 	}
 	err = a.withControls(ctx, func(_ context.Context, k *kafka.Controls) error {
 		for _, c := range k.InForce() {

@@ -295,14 +295,15 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			fmt.Fprintf(stderr, "would %s %d dead letters\n", verb, total)
 			return printList(out, o.output, causes, causeTable())
 		}
+		var step *progress.Step
 		if total >= longWork || order.Rate > 0 {
-			p := progress.New(stderr)
-			defer p.Close()
-			step := p.Step(verb, int64(total))
+			step = e.display.Step(verb, int64(total))
 			order.Told = func(n int) { step.Set(int64(n)) }
-			defer func() { step.End(err == nil) }()
 		}
 		r, err := decide(d, ctx, q, order)
+		if step != nil {
+			step.End(err == nil)
+		}
 		if ctx.Err() != nil {
 			fmt.Fprintf(stderr, "stopped: %d of %d dead letters are %s; the same command goes on with the rest\n", r.Done, total, done)
 			return err
@@ -310,14 +311,14 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 		if err != nil {
 			return fmt.Errorf("%d of %d dead letters are %s; the same command goes on with the rest: %w", r.Done, total, done, err)
 		}
+		if o.wait && r.Done > 0 {
+			err = e.handled(c, o.engineFlags, rolesOf(causes)...)
+		}
 		fmt.Fprintf(out, "%s %d dead letters\n", done, r.Done)
-		switch {
-		case r.Done == 0:
-		case o.wait:
-			if err := e.handled(c, o.engineFlags, rolesOf(causes)...); err != nil {
-				return err
-			}
-		case o.state != "" && verb == "redrive":
+		if err != nil {
+			return err
+		}
+		if o.state != "" && verb == "redrive" && r.Done > 0 && !o.wait {
 			fmt.Fprintln(out, o.later("they are handled"))
 		}
 		if r.Refused == 0 {

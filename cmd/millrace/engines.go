@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/millrace/progress"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
@@ -25,11 +26,12 @@ func (f *engineFlags) register(c *cobra.Command) {
 	c.Flags().StringVar(&f.state, "state", "", "state `DIR` of a demo or standalone; its engines are started for this command")
 }
 
-// engines are the opened configuration, and the state that must be closed after use.
+// engines are the opened configuration, and what must be closed after use.
 type engines struct {
-	cfg   *config.Config
-	log   *slog.Logger
-	state *app.State // nil where --config was given
+	cfg     *config.Config
+	log     *slog.Logger      // writes to display, so that lines and bars do not mix
+	display *progress.Display // of the command's progress
+	state   *app.State        // nil if --config was given
 }
 
 // open reads the configuration, from the state directory where one is named. without says
@@ -43,15 +45,17 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.St
 		if err != nil {
 			return nil, err
 		}
-		return &engines{cfg: cfg, log: newLog(cfg, stderr)}, nil
+		display := progress.New(stderr)
+		return &engines{cfg: cfg, log: newLog(cfg, display), display: display}, nil
 	case f.config != "":
 		return nil, fmt.Errorf("%w: --config and --state exclude each other here", errUsage)
 	}
 	if !app.IsState(f.state) {
 		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", app.ErrPrecondition, f.state)
 	}
-	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	without.Dir, without.Log, without.Progress = f.state, log, stderr
+	display := progress.New(stderr)
+	log := slog.New(slog.NewTextHandler(display, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	without.Dir, without.Log, without.Progress = f.state, log, display
 	state, err := app.OpenState(ctx, without)
 	if err != nil {
 		return nil, err
@@ -61,11 +65,12 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.St
 		return nil, errors.Join(err, state.Close(ctx))
 	}
 	state.Configure(cfg)
-	return &engines{cfg: cfg, log: log, state: state}, nil
+	return &engines{cfg: cfg, log: log, display: display, state: state}, nil
 }
 
 // Close stops the engines that open started.
 func (e *engines) Close(ctx context.Context) error {
+	e.display.Close()
 	if e.state == nil {
 		return nil
 	}

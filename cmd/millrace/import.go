@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -189,12 +188,16 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 			return err
 		}
 	}
-	display := progress.New(c.ErrOrStderr())
-	shown := sync.OnceFunc(display.Close) // before what is printed below the bars
-	defer shown()
+	var display *progress.Display
+	if e != nil {
+		display = e.display
+	} else {
+		display = progress.New(c.ErrOrStderr())
+	}
+	defer display.Close() // also before anything is printed below the bars
 	checked, err := f.examine(ctx, display, paths)
 	if err != nil {
-		shown()
+		display.Close()
 		if ctx.Err() != nil {
 			fmt.Fprintln(c.ErrOrStderr(), "stopped before anything was published")
 		}
@@ -203,16 +206,16 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 	report := importReport{flags: f, check: checked}
 	if !f.dryRun && (checked.Faulty == 0 || f.order.SkipFaulty) {
 		if report.done, err = f.publish(ctx, display, e, checked); err != nil {
-			shown()
+			display.Close()
 			return f.stopped(ctx, c.ErrOrStderr(), report, err)
 		}
 	}
-	shown()
 	if f.wait && report.done.Published > 0 {
 		if err := e.handled(c, f.engineFlags, schemas.RolePlanner); err != nil {
 			return err
 		}
 	}
+	display.Close()
 	if err := report.print(c.OutOrStdout(), c.ErrOrStderr()); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ func newMigrate() *cobra.Command {
 		f             engineFlags
 		cluster       string
 		dryRun, again bool
+		o             *output
 	)
 	c := &cobra.Command{
 		Use:   "migrate --config FILE",
@@ -51,24 +52,33 @@ to do, and with 3 where there is. See docs/clickhouse.md.`,
 			}
 			defer a.Close()
 			if dryRun {
-				return planMigration(ctx, c.OutOrStdout(), a, again)
+				return planMigration(ctx, c.OutOrStdout(), o, a, again)
 			}
-			return migrate(ctx, c.OutOrStdout(), a, again)
+			return migrate(ctx, c.OutOrStdout(), o, a, again)
 		},
 	}
 	f.register(c)
 	c.Flags().StringVar(&cluster, "cluster", "", "spread the tables over the cluster `NAME`; clickhouse.cluster must then say so too")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, and do nothing")
 	c.Flags().BoolVar(&again, "again", false, "apply every migration again: for a server that has joined the cluster, or a table that was dropped")
+	o = outputFlag(c, formText, formJSON)
 	return c
 }
 
-func migrate(ctx context.Context, out io.Writer, a *app.App, again bool) error {
+// migrated is the document of a migration.
+type migrated struct {
+	Applied []string `json:"applied"`
+}
+
+func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bool) error {
 	run := a.Migrate
 	if again {
 		run = a.MigrateAgain
 	}
 	applied, err := run(ctx)
+	if o.form == formJSON {
+		return errors.Join(err, writeJSON(out, migrated{append([]string{}, applied...)}))
+	}
 	for _, name := range applied {
 		fmt.Fprintln(out, "applied", name)
 	}
@@ -78,11 +88,34 @@ func migrate(ctx context.Context, out io.Writer, a *app.App, again bool) error {
 	return err
 }
 
-// planMigration prints statements that can be given to clickhouse-client as they are.
-func planMigration(ctx context.Context, out io.Writer, a *app.App, again bool) error {
+// A migrationPlan is the document of what a migration would do.
+type migrationPlan struct {
+	Prepare    []string         `json:"prepare"` // statements before the first migration
+	Migrations []migrationSteps `json:"migrations"`
+	Topics     []string         `json:"topics"` // that are missing
+}
+
+type migrationSteps struct {
+	Name       string   `json:"name"`
+	Statements []string `json:"statements"`
+}
+
+// planMigration prints what a migration would do; as text, statements that clickhouse-client takes as they are.
+func planMigration(ctx context.Context, out io.Writer, o *output, a *app.App, again bool) error {
 	m, err := a.PlanMigration(ctx, again)
 	if err != nil {
 		return err
+	}
+	pending := fmt.Errorf("%w: %d migrations, %d topics", errPending, len(m.Steps), len(m.Topics))
+	if o.form == formJSON {
+		plan := migrationPlan{append([]string{}, m.Prepare...), []migrationSteps{}, append([]string{}, m.Topics...)}
+		for _, s := range m.Steps {
+			plan.Migrations = append(plan.Migrations, migrationSteps{s.Name, s.Statements})
+		}
+		if err := writeJSON(out, plan); err != nil || m.Empty() {
+			return err
+		}
+		return pending
 	}
 	if m.Empty() {
 		_, err := fmt.Fprintln(out, "nothing to apply")
@@ -101,5 +134,5 @@ func planMigration(ctx context.Context, out io.Writer, a *app.App, again bool) e
 	for _, name := range m.Topics {
 		fmt.Fprintf(out, "-- topic %s\n", name)
 	}
-	return fmt.Errorf("%w: %d migrations, %d topics", errPending, len(m.Steps), len(m.Topics))
+	return pending
 }

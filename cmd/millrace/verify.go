@@ -91,7 +91,7 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	show := &shownSteps{display: progress.New(c.ErrOrStderr()), steps: map[string]*progress.Step{}}
+	show := &shownSteps{display: e.display, steps: map[string]*progress.Step{}}
 	v, err := app.OpenVerifier(ctx, e.cfg, e.log, show.told)
 	if err != nil {
 		return err

@@ -34,8 +34,8 @@ type waiter struct {
 // withRoles runs do, and with --state roles beside it, which stop when do returns. If the command is interrupted, it
 // reports what do waited for.
 func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles []schemas.Role, do func(ctx context.Context, w *waiter) error) error {
-	ctx, stderr := c.Context(), c.ErrOrStderr()
-	w := &waiter{flags: f, standstill: a.Standstill, display: progress.New(stderr)}
+	ctx := c.Context()
+	w := &waiter{flags: f, standstill: a.Standstill, display: e.display}
 	var err error
 	if e.state == nil {
 		err = do(ctx, w)
@@ -44,7 +44,7 @@ func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles [
 	}
 	w.display.Close()
 	if ctx.Err() != nil {
-		w.interrupted(stderr)
+		w.interrupted(c.ErrOrStderr())
 	}
 	return err
 }

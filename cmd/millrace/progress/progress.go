@@ -18,12 +18,14 @@ import (
 // interval is the time between two lines of one step.
 const interval = 2 * time.Second
 
-// A Display shows the steps of one piece of work, to one writer.
+// A Display shows the steps of one piece of work, to one writer. Its Write is safe for concurrent use.
 type Display struct {
-	out  io.Writer
-	bars *mpb.Progress // nil where lines are written
+	bars  *mpb.Progress // nil where lines are written
+	steps []*Step       // all that were begun; Step and Close are called one after the other
 
-	steps []*Step // all that were begun; Step and Close are called one after the other
+	mu     sync.Mutex // guards what follows
+	out    io.Writer
+	closed bool
 }
 
 // New returns a display on out: bars where out is a terminal, lines elsewhere.
@@ -35,17 +37,23 @@ func New(out io.Writer) *Display {
 	return d
 }
 
-// Write shows lines of text, above the bars where there are any.
+// Write shows lines of text: above the bars until Close, if there are any.
 func (d *Display) Write(p []byte) (int, error) {
-	if d.bars != nil {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.bars != nil && !d.closed {
 		return d.bars.Write(p)
 	}
 	return d.out.Write(p)
 }
 
-// Close leaves the bars as they are, and waits until they are drawn.
+// Close leaves the bars as they are, and waits until they are drawn. A second Close does nothing.
 func (d *Display) Close() {
-	if d.bars == nil {
+	d.mu.Lock()
+	closed := d.closed
+	d.closed = true
+	d.mu.Unlock()
+	if d.bars == nil || closed {
 		return
 	}
 	for _, s := range d.steps {
@@ -145,7 +153,7 @@ func (s *Step) write() {
 	if err != nil {
 		return // numbers and a name always encode
 	}
-	_, _ = s.display.out.Write(append(data, '\n')) // a display that cannot be written to stops no work
+	_, _ = s.display.Write(append(data, '\n')) // a display that cannot be written to stops no work
 }
 
 func round(f float64) float64 { return float64(int64(f*10+0.5)) / 10 }

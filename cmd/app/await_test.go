@@ -1,0 +1,127 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+var errAway = errors.New("away")
+
+// A wait ends when a look finds all done. Looks that fail are made again. Stalled is called when nothing has changed
+// for as long as Patience, also if looks fail, and can end the wait.
+func TestWait(t *testing.T) {
+	const patience = 10 * time.Second
+	at := func(done int64) Progress { return Progress{Done: done, Total: 3} }
+	for name, tt := range map[string]struct {
+		look    func(since time.Duration) (Progress, error)
+		end     int // the call of Stalled that returns an error; 0: none
+		want    error
+		after   time.Duration // at least, and at most a second more
+		stalled []string
+	}{
+		"all is done": {look: func(time.Duration) (Progress, error) { return at(3), nil }},
+		"it moves, slowly": {
+			look:  func(s time.Duration) (Progress, error) { return at(int64(s / (9 * time.Second))), nil },
+			after: 27 * time.Second,
+		},
+		"it stands, and goes on": {
+			look: func(s time.Duration) (Progress, error) {
+				if s < 25*time.Second {
+					return at(1), nil
+				}
+				return at(3), nil
+			},
+			after: 25 * time.Second, stalled: []string{"1 of 3, <nil>", "1 of 3, <nil>"},
+		},
+		"looks fail for a while": {
+			look: func(s time.Duration) (Progress, error) {
+				if s < 12*time.Second {
+					return at(3), errAway // that is no fact
+				}
+				return at(3), nil
+			},
+			after: 12 * time.Second, stalled: []string{"-1 of 0, away"},
+		},
+		"Stalled ends it": {
+			look: func(time.Duration) (Progress, error) { return at(2), nil }, end: 2, want: errAway,
+			after: 20 * time.Second, stalled: []string{"2 of 3, <nil>", "2 of 3, <nil>"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begun := time.Now()
+				var stalled []string
+				err := Wait{
+					Look:     func(context.Context) (Progress, error) { return tt.look(time.Since(begun)) },
+					Patience: patience,
+					Stalled: func(_ context.Context, p Progress, err error) error {
+						if stalled = append(stalled, fmt.Sprintf("%d of %d, %v", p.Done, p.Total, err)); len(stalled) == tt.end {
+							return errAway
+						}
+						return nil
+					},
+				}.Until(t.Context())
+				if took := time.Since(begun); !errors.Is(err, tt.want) || took < tt.after || took > tt.after+time.Second {
+					t.Errorf("returned %v after %v, want %v after %v", err, took, tt.want, tt.after)
+				}
+				if !slices.Equal(stalled, tt.stalled) {
+					t.Errorf("stalled %q, want %q", stalled, tt.stalled)
+				}
+			})
+		})
+	}
+}
+
+// A wait ends with its context, in the middle of a look too, and then no look counts.
+func TestWaitIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := Wait{
+			Look:     func(ctx context.Context) (Progress, error) { <-ctx.Done(); return Progress{1, 1}, nil },
+			Patience: time.Hour,
+		}.Until(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the end of its context", err)
+		}
+	})
+}
+
+// A standstill names the roles that no process runs, and the pauses that concern them.
+func TestStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		a := &App{kafka: b.Config()}
+		var err error
+		if a.admin, err = kafka.NewAdmin(a.kafka); err != nil {
+			t.Fatal(err)
+		}
+		defer a.admin.Close()
+		if a.controls, err = kafka.NewControls(a.kafka); err != nil {
+			t.Fatal(err)
+		}
+		c := testControls(t, b)
+		for _, p := range []Piece{{Role: "checker"}, {Role: "copier"}, {Account: "acme", Store: "tape"}, {Sweep: "fixity"}} {
+			if err := c.Pause(t.Context(), p, time.Time{}, by("ann")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := a.Standstill(t.Context(), schemas.RoleState, schemas.RoleChecker, schemas.RoleSink)
+		want := Standstill{
+			Unserved: []schemas.Role{schemas.RoleChecker, schemas.RoleSink},
+			Paused:   []Piece{{Account: "acme", Store: "tape"}, {Role: "checker"}},
+		}
+		if err != nil || !slices.Equal(got.Unserved, want.Unserved) || !slices.Equal(got.Paused, want.Paused) {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	})
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/schemas"
+)
+
+// notices are the lines for people among what a waiter prints.
+func notices(out *bytes.Buffer) (lines []string) {
+	for line := range strings.Lines(out.String()) {
+		if !strings.HasPrefix(line, "{") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// When nothing has changed for 10 s, and no sooner, a command reports why, once for each reason, and goes on waiting.
+func TestWaiterReportsAStandstill(t *testing.T) {
+	asked := []schemas.Role{schemas.RoleChecker, schemas.RoleSink}
+	const waits = "waiting for checks: 1 of 2 are on record, and nothing has changed for 10s; "
+	for name, tt := range map[string]struct {
+		flags engineFlags
+		why   app.Standstill
+		err   error // of the question why
+		look  error
+		want  string
+	}{
+		"no role runs": {
+			flags: engineFlags{config: "m.yaml"}, why: app.Standstill{Unserved: asked},
+			want: waits + "no process runs checker,sink: start 'millrace run --config m.yaml --roles checker,sink'\n",
+		},
+		"no role runs in this process": {
+			flags: engineFlags{state: "s"}, why: app.Standstill{Unserved: asked[:1]},
+			want: waits + "no process runs checker\n",
+		},
+		"one is paused": {
+			flags: engineFlags{config: "m.yaml"}, why: app.Standstill{Paused: []app.Piece{{Role: schemas.RoleChecker}}},
+			want: waits + "paused: role checker ('millrace resume role checker' ends it)\n",
+		},
+		"all run": {
+			flags: engineFlags{config: "m.yaml"},
+			want:  waits + "checker,sink run: see 'millrace dead list' for what they could not handle\n",
+		},
+		"ClickHouse is away": {
+			flags: engineFlags{config: "m.yaml"}, look: errors.New("no answer"),
+			want: waits + "the last look failed: no answer\n",
+		},
+		"Kafka is away": {
+			flags: engineFlags{config: "m.yaml"}, err: errors.New("no broker"),
+			want: waits + "Kafka does not say which roles run: no broker\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				begun, first := time.Now(), time.Duration(0)
+				w := &waiter{flags: tt.flags, display: progress.New(&out), standstill: func(_ context.Context, roles ...schemas.Role) (app.Standstill, error) {
+					if first == 0 {
+						first = time.Since(begun)
+					}
+					return tt.why, tt.err
+				}}
+				err := w.until(t.Context(), "checks", asked, func(context.Context) (app.Progress, error) {
+					switch since := time.Since(begun); {
+					case since > time.Minute:
+						return app.Progress{Done: 2, Total: 2}, nil
+					case since > 0 && tt.look != nil:
+						return app.Progress{}, tt.look
+					}
+					return app.Progress{Done: 1, Total: 2}, nil
+				})
+				if err != nil || first < patience || first > patience+time.Second {
+					t.Errorf("returned %v; the first report came after %v, want %v", err, first, patience)
+				}
+				if got := notices(&out); len(got) != 1 || got[0] != tt.want {
+					t.Errorf("printed %q, want %q", got, tt.want)
+				}
+				if !strings.Contains(out.String(), `"step":"checks","done":2,"total":2`) {
+					t.Errorf("the progress is not shown to the end: %s", out.String())
+				}
+			})
+		})
+	}
+}
+
+// A change of the reason is reported too.
+func TestWaiterReportsAnotherReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		begun := time.Now()
+		w := &waiter{flags: engineFlags{config: "m.yaml"}, display: progress.New(&out),
+			standstill: func(context.Context, ...schemas.Role) (s app.Standstill, err error) {
+				if time.Since(begun) < 25*time.Second {
+					s.Unserved = []schemas.Role{schemas.RoleSteward}
+				}
+				return s, nil
+			}}
+		err := w.until(t.Context(), "repairs", []schemas.Role{schemas.RoleSteward}, func(context.Context) (app.Progress, error) {
+			return app.Progress{Done: int64(time.Since(begun) / time.Minute), Total: 1}, nil
+		})
+		got := notices(&out)
+		if err != nil || len(got) != 2 || !strings.Contains(got[0], "no process runs steward") || !strings.Contains(got[1], "steward run:") {
+			t.Errorf("%v, printed %q, want that steward does not run, and then that it does", err, got)
+		}
+	})
+}
+
+// A sweep that waits for room reports a standstill too, and ends when it is done or fails.
+func TestWaiterWhilePublishing(t *testing.T) {
+	for name, want := range map[string]error{"done": nil, "failed": errors.New("broken")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				w := &waiter{flags: engineFlags{config: "m.yaml"}, display: progress.New(&out),
+					standstill: func(context.Context, ...schemas.Role) (app.Standstill, error) {
+						return app.Standstill{Unserved: []schemas.Role{schemas.RoleChecker}}, nil
+					}}
+				err := w.while(t.Context(), "checks", []schemas.Role{schemas.RoleChecker}, func() int64 { return 10_000 }, func(context.Context) error {
+					time.Sleep(35 * time.Second)
+					return want
+				})
+				got := notices(&out)
+				if !errors.Is(err, want) || len(got) != 1 || !strings.HasPrefix(got[0], "asking for checks: 10000 so far, and nothing has changed for 10s; no process runs checker:") {
+					t.Errorf("returned %v, printed %q", err, got)
+				}
+			})
+		})
+	}
+}
+
+// A command that is interrupted reports what is left, and when it is done.
+func TestWaiterIsInterrupted(t *testing.T) {
+	for name, tt := range map[string]struct {
+		w    waiter
+		want string
+	}{
+		"running roles": {
+			waiter{flags: engineFlags{config: "m.yaml"}, what: "checks", last: app.Progress{Done: 3, Total: 7}},
+			"stopped: 3 of 7 checks are on record; running roles go on with the rest\n",
+		},
+		"roles here": {
+			waiter{flags: engineFlags{state: "s"}, what: "checks", last: app.Progress{Done: 3, Total: 7}},
+			"stopped: 3 of 7 checks are on record; the rest is done when 'millrace standalone --state s' runs\n",
+		},
+		"nothing was waited for": {waiter{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if tt.w.interrupted(&out); out.String() != tt.want {
+				t.Errorf("got %q, want %q", out.String(), tt.want)
+			}
+		})
+	}
+}

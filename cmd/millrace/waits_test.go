@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// A kept is a state directory of two stores, of which the first has items that no role has seen.
+type kept struct {
+	t   *testing.T
+	dir string
+}
+
+const keptItems = 5
+
+func newKept(t *testing.T) *kept {
+	t.Helper()
+	ctx := t.Context()
+	if _, err := clickhouse.Fetch(ctx, t.Output()); err != nil && os.Getenv("MILLRACE_LIBCHDB") == "" {
+		need.Missing(t, need.ClickHouse(), err)
+	}
+	bin := t.TempDir()
+	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "../millrace-clickhouse")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the engine's command: %v\n%s", err, out)
+	}
+	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	k := &kept{t, t.TempDir()}
+	if err := k.make(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func (k *kept) make(ctx context.Context) (err error) {
+	log := slog.New(slog.DiscardHandler)
+	state, err := app.OpenState(ctx, app.StateConfig{Dir: k.dir, Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := state.Close(ctx); err == nil {
+			err = e
+		}
+	}()
+	cfg := config.Default()
+	acc := config.Account{ID: "acme"}
+	for _, id := range []string{"1", "2"} {
+		if err := os.MkdirAll(k.path(id), 0o755); err != nil {
+			return err
+		}
+		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: k.path(id), Primary: id == "1"})
+	}
+	cfg.Accounts = []config.Account{acc}
+	cfg.Policies.Folder = state.Path("policies")
+	policies := map[string]string{
+		"duplication-accounts.json":    `["acme"]`,
+		"acme-duplication-policy.json": `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`,
+	}
+	if err := os.Mkdir(cfg.Policies.Folder, 0o755); err != nil {
+		return err
+	}
+	for name, doc := range policies {
+		if err := os.WriteFile(filepath.Join(cfg.Policies.Folder, name), []byte(doc), 0o644); err != nil {
+			return err
+		}
+	}
+	cfg.Sink.Age = 50 * time.Millisecond
+	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}}
+	cfg.Fixity.Settle, cfg.Fixity.MinInterval = time.Millisecond, time.Millisecond
+	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
+	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond}
+	cfg.Log.Level = "error"
+	if err := app.SaveConfig(state, &cfg); err != nil {
+		return err
+	}
+	state.Configure(&cfg)
+	a, err := app.Open(ctx, &cfg, app.Options{Log: log, Drain: app.QuickDrain})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if _, err := a.Migrate(ctx); err != nil {
+		return err
+	}
+	for _, id := range []string{"1", "2"} {
+		if err := a.InitStore(ctx, "acme", id); err != nil {
+			return err
+		}
+	}
+	store, err := a.Emitting("acme", "1", "test")
+	if err != nil {
+		return err
+	}
+	if err := store.CreateSpace(ctx, storage.Space{Name: "maps"}); err != nil {
+		return err
+	}
+	for i := range keptItems {
+		content := strings.NewReader(fmt.Sprintf("content %d", i))
+		if _, err := store.Put(ctx, "maps", fmt.Sprintf("item-%d", i), content, storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+			return err
+		}
+	}
+	return a.RunWhile(ctx, []schemas.Role{schemas.RoleSink}, a.CatchUp, state.Watch)
+}
+
+func (k *kept) path(id string) string { return filepath.Join(k.dir, "store-"+id) }
+
+// run runs a command with the state, and wants its exit code.
+func (k *kept) run(ctx context.Context, want int, stderr interface {
+	Write([]byte) (int, error)
+	String() string
+}, args ...string) string {
+	k.t.Helper()
+	var out bytes.Buffer
+	if code := run(ctx, append(args, "--state", k.dir), &out, stderr); code != want {
+		k.t.Fatalf("millrace %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), code, want, out.String(), stderr.String())
+	}
+	return out.String()
+}
+
+// sweep runs a sweep of both stores that is waited for.
+func (k *kept) sweep(want int) (r sweepReport) {
+	k.t.Helper()
+	out := k.run(k.t.Context(), want, new(bytes.Buffer), "sweep", "start", "fixity", "--all", "--wait", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		k.t.Fatalf("%v: %s", err, out)
+	}
+	return r
+}
+
+// A sweep with --state runs the roles itself, and ends when its checks are on record: the verdicts are read from there.
+func TestSweepWaits(t *testing.T) {
+	k := newKept(t)
+	r := k.sweep(exitFine)
+	if len(r.Rounds) != 2 || r.Rounds[0].Asked != keptItems || r.Verdicts["pass"] != r.Asked || r.failed() != 0 {
+		t.Fatalf("got %+v, want %d checks of store 1 on record, and all passed", r, keptItems)
+	}
+}
+
+// A sweep that is interrupted while no check can be made reports what is left, and the next one ends.
+func TestInterruptedSweep(t *testing.T) {
+	need.Integration(t)
+	k := newKept(t)
+	quiet := new(bytes.Buffer)
+	k.run(t.Context(), exitFine, quiet, "pause", "role", "checker", "--reason", "test")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stderr := &cutter{mark: `"step":"checks"`, cut: stop}
+	k.run(ctx, exitInterrupted, stderr, "sweep", "start", "fixity", "--store", "1", "--all", "--wait")
+	if want := fmt.Sprintf("stopped: 0 of %d checks are on record; the rest is done when", keptItems); !strings.Contains(stderr.String(), want) {
+		t.Errorf("it does not say %q:\n%s", want, stderr.String())
+	}
+	k.run(t.Context(), exitFine, quiet, "resume", "role", "checker")
+	if r := k.sweep(exitFine); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
+		t.Errorf("after the interruption: %+v, want all checks on record", r)
+	}
+}
+
+// An import is on record when its command ends. What a sweep finds is its exit code; an approved repair is waited for
+// until its incident is closed.
+func TestCommandsWait(t *testing.T) {
+	need.Full(t)
+	k := newKept(t)
+	quiet := new(bytes.Buffer)
+	k.sweep(exitFine) // the copies of store 2 are made meanwhile
+
+	sums := filepath.Join(t.TempDir(), "sums.txt")
+	if err := os.WriteFile(sums, []byte("5d41402abc4b2a76b9719d911017c592  imported\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	k.run(t.Context(), exitFine, quiet, "import", sums, "--account", "acme", "--store", "1", "--space", "maps", "--wait")
+	if out := k.run(t.Context(), exitFine, quiet, "object", "show", "acme/maps/imported", "-o", "ndjson"); !strings.Contains(out, "import") {
+		t.Errorf("the import is not on record: %s", out)
+	}
+
+	// A copy is replaced: the sweep finds it, and the repair is approved.
+	if err := os.WriteFile(filepath.Join(k.path("2"), "maps", "item-1"), []byte("something else"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := k.sweep(exitFindings); r.failed() == 0 {
+		t.Errorf("got %+v, want a failed check", r)
+	}
+	var open []incidentRow
+	incidents := func() []incidentRow {
+		t.Helper()
+		open = nil
+		out := k.run(t.Context(), exitFine, quiet, "incident", "list", "-o", "json")
+		if err := json.Unmarshal([]byte(out), &open); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return slices.DeleteFunc(open, func(r incidentRow) bool { return r.Item != "item-1" })
+	}
+	found := incidents()
+	if len(found) != 1 || found[0].State != "awaiting-approval" {
+		t.Fatalf("open incidents: %+v, want one that waits for approval", found)
+	}
+	k.run(t.Context(), exitFine, quiet, "incident", "approve", found[0].Key, "--reason", "test", "--wait")
+	if left := incidents(); len(left) != 0 {
+		t.Errorf("still open after the repair: %+v", left)
+	}
+	content, err := os.ReadFile(filepath.Join(k.path("2"), "maps", "item-1"))
+	if err != nil || string(content) != "content 1" {
+		t.Errorf("the copy is %q, %v", content, err)
+	}
+}
+
+// A cutter cuts what is under way when a mark has been written.
+type cutter struct {
+	bytes.Buffer
+	mark string
+	cut  context.CancelFunc
+}
+
+func (c *cutter) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(c.mark)) {
+		c.cut()
+	}
+	return c.Buffer.Write(p)
+}
