@@ -306,17 +306,15 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	const n = 2000
 	b.Send(numbered(n, n)...)
 	tb := &table{fail: slices.Repeat([]fault{{err: errors.New("down")}}, 40)}
-	bc := kafka.BatchConfig{
-		MaxRows: 100, MaxAge: 50 * time.Millisecond, Memory: 100_000,
-		Retry: retry.Policy{Wait: 50 * time.Millisecond, MaxWait: 200 * time.Millisecond},
-	}
+	bc := kafka.BatchConfig{MaxRows: 100, MaxAge: 50 * time.Millisecond, Memory: 100_000}
+	again := retry.Policy{Wait: 50 * time.Millisecond, MaxWait: 200 * time.Millisecond}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var members sync.WaitGroup
 	for i := range 2 {
 		members.Go(func() {
 			<-time.After(time.Duration(i) * 500 * time.Millisecond)
-			if err := sink(t, b, bc, tb).Run(ctx); err != nil {
+			if err := sink(t, b, bc, tb).SetRetry(again).Run(ctx); err != nil {
 				t.Error(err)
 			}
 		})

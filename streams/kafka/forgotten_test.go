@@ -25,8 +25,12 @@ func TestForgottenMember(t *testing.T) {
 				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
 		}},
 		"Group": {schemas.RolePlanner, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
-			return kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxPoll: 20},
+			g, err := kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
+			if err != nil {
+				return nil, err
+			}
+			return g.SetPoll(20), nil
 		}},
 		"BatchGroup": {schemas.RoleSink, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
 			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxRows: 20},

@@ -266,12 +266,12 @@ func TestTrimWhileReading(t *testing.T) {
 		}
 		defer p.Close()
 		seen := 0
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}, MaxPoll: 3},
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen++; return nil, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g)
+		background(t, g.SetPoll(3))
 		tr := trimmer(t, cfg, 0)
 		n := need.Amount(60, 200, 200)
 		for i := range n {
