@@ -319,12 +319,9 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(30 * time.Second); tb.moved() < 2 || sum(b.Committed(schemas.RoleSink, schemas.Changes)) < n; {
-		if time.Now().After(deadline) {
-			t.Fatal("not all rows are stored, or no partition moved")
-		}
-		<-time.After(20 * time.Millisecond)
-	}
+	await(t, "partitions move, and all rows are stored", func() bool {
+		return tb.moved() >= 2 && sum(b.Committed(schemas.RoleSink, schemas.Changes)) == n
+	})
 	stop()
 	members.Wait()
 	tb.check(t, n, false)

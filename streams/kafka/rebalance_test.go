@@ -71,23 +71,27 @@ func TestRebalance(t *testing.T) {
 				}
 				return plan(ctx, d)
 			}
-			start := func(d time.Duration) {
+			start := func(ctx context.Context) {
 				p, err := part(b.Config(), h)
-				if err != nil {
-					t.Error(err)
-					return
+				if err == nil {
+					err = p.Run(ctx)
 				}
-				if err := run(t, d, p); err != nil {
+				if err != nil {
 					t.Error(err)
 				}
 			}
 			const keys, each = 50, 8
-			var wg sync.WaitGroup
-			wg.Go(func() { start(7 * time.Second) })
+			ctx, stop := context.WithCancel(t.Context())
+			var stays, others sync.WaitGroup
+			defer stays.Wait()
+			defer stop()
+			stays.Go(func() { start(ctx) })
 			for i := range 3 {
-				wg.Go(func() {
+				others.Go(func() {
 					<-time.After(time.Duration(i) * time.Second)
-					start(1500 * time.Millisecond)
+					ctx, leave := context.WithTimeout(ctx, 1500*time.Millisecond)
+					defer leave()
+					start(ctx)
 				})
 			}
 			for range each {
@@ -98,11 +102,11 @@ func TestRebalance(t *testing.T) {
 				b.Send(msgs...)
 				<-time.After(500 * time.Millisecond)
 			}
-			wg.Wait()
+			others.Wait()
+			await(t, "all is committed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each })
+			stop()
+			stays.Wait()
 			l.check(t, keys, each)
-			if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != keys*each {
-				t.Errorf("committed %d, want %d", got, keys*each)
-			}
 			if got := len(b.Read(schemas.DuplicationHigh)); got != keys*each {
 				t.Errorf("%d outputs, want %d", got, keys*each)
 			}
