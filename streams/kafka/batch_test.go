@@ -88,6 +88,13 @@ func (tb *table) Forget(schemas.Topic, int32) {
 	tb.forgot++
 }
 
+// count returns how many rows are stored.
+func (tb *table) count() int {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	return len(tb.rows)
+}
+
 // moved returns how many partitions were let go of.
 func (tb *table) moved() int {
 	tb.mu.Lock()

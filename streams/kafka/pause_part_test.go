@@ -52,6 +52,7 @@ func TestPausePartOfGroup(t *testing.T) {
 				lift := &pb.Control{Role: tt.entry.GetRole(), Account: tt.entry.GetAccount(), Store: tt.entry.GetStore()}
 				apply(t, c, lift)
 				time.Sleep(6 * time.Minute)
+				synctest.Wait()
 				want := map[string]string{
 					"a":     "attempt 1, waits 0, history false after 0s",
 					"other": "attempt 1, waits 0, history false after 0s",

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -265,9 +266,9 @@ func TestTrimWhileReading(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		seen := 0
+		var seen atomic.Int64
 		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
-			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen++; return nil, nil })
+			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen.Add(1); return nil, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,8 +284,8 @@ func TestTrimWhileReading(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Second)
-		if removed, err := tr.Trim(t.Context()); err != nil || seen != n {
-			t.Errorf("seen %d, want %d; %v, %v", seen, n, removed, err)
+		if removed, err := tr.Trim(t.Context()); err != nil || seen.Load() != int64(n) {
+			t.Errorf("seen %d, want %d; %v, %v", seen.Load(), n, removed, err)
 		}
 	})
 }
