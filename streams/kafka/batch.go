@@ -35,15 +35,8 @@ type BatchConfig struct {
 	MaxRows  int           // records of a batch [50,000]
 	MaxBytes int           // bytes of its keys and values, give or take a record [32 MiB]
 	MaxAge   time.Duration // since its first record was read [1 s]
-	// Commit is the least time between two commits while there is more to store [1 s].
-	Commit time.Duration
-	// Parallel bounds the batches that are being stored [one for each processor, 2 to 4].
-	Parallel int
 	// Memory bounds what is read and not stored, give or take one poll [20 MiB].
 	Memory int64
-	// Retry is the wait between two calls while errors pass [from 250 ms to 15 s]; only
-	// its Wait and MaxWait count: there is no end to it.
-	Retry retry.Policy
 	// Drain is how long a Store may go on when its partition moves or Run ends [10 s].
 	Drain time.Duration
 }
@@ -60,7 +53,8 @@ type BatchGroup struct {
 	tap    tap
 
 	metrics *roleMetrics
-	weight  *scale        // bytes read and not stored
+	weight  *scale // bytes read and not stored
+	retry   retry.Policy
 	slots   chan struct{} // one for each Store
 	stored  chan struct{} // something wants to be committed
 	commits *commits
@@ -82,7 +76,14 @@ const (
 	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
 	batchFetch = 512 << 10
 	batchPoll  = 10_000 // records, by which Memory may be exceeded
+	// batchCommit is the least time between two commits while there is more to store.
+	batchCommit = time.Second
 )
+
+// batchRetry is the wait between two calls of Store while errors pass: there is no end to it.
+func batchRetry() retry.Policy {
+	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 15 * time.Second}
+}
 
 // NewBatchGroup returns a BatchGroup that feeds sink.
 func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
@@ -91,9 +92,10 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	if err != nil {
 		return nil, err
 	}
+	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one for each processor, but few
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
-		slots: make(chan struct{}, bc.Parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
+		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
 		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
@@ -112,18 +114,12 @@ func (c *BatchConfig) defaults() {
 		}
 	}
 	set(&c.MaxAge, time.Second)
-	set(&c.Commit, time.Second)
 	set(&c.Drain, 10*time.Second)
-	set(&c.Retry.Wait, 250*time.Millisecond)
-	set(&c.Retry.MaxWait, 15*time.Second)
 	if c.MaxRows <= 0 {
 		c.MaxRows = 50_000
 	}
 	if c.MaxBytes <= 0 {
 		c.MaxBytes = 32 << 20
-	}
-	if c.Parallel <= 0 {
-		c.Parallel = min(max(runtime.GOMAXPROCS(0), 2), 4)
 	}
 	if c.Memory <= 0 {
 		c.Memory = BatchMemory
@@ -204,10 +200,10 @@ func (g *BatchGroup) makeRoom(ctx context.Context) {
 	}
 }
 
-// hurry has those streams that have most waiting stored, until Parallel are at it: few large batches take the same
+// hurry has those streams that have most waiting stored, until every slot is taken: few large batches take the same
 // memory as many small ones, and the store less work.
 func (g *BatchGroup) hurry() {
-	free, size := g.cfg.Parallel, map[*stream]int64{}
+	free, size := cap(g.slots), map[*stream]int64{}
 	for _, s := range g.owned(nil) {
 		if waiting, busy := s.waiting(); busy {
 			free--
@@ -221,7 +217,7 @@ func (g *BatchGroup) hurry() {
 	}
 }
 
-// commitLoop commits what was stored: every cfg.Commit, and if nothing else is to be
+// commitLoop commits what was stored: every batchCommit, and if nothing else is to be
 // stored, so that whoever waits for the commit does not wait long, ten times as often.
 func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 	var last time.Time
@@ -232,10 +228,10 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 		case <-g.stored:
 		}
 		for ctx.Err() == nil {
-			if since := time.Since(last); since >= g.cfg.Commit || since >= g.cfg.Commit/10 && g.weight.n.Load() == 0 {
+			if since := time.Since(last); since >= batchCommit || since >= batchCommit/10 && g.weight.n.Load() == 0 {
 				break
 			}
-			_ = retry.Sleep(ctx, min(20*time.Millisecond, g.cfg.Commit/10))
+			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommit/10))
 		}
 		last = time.Now()
 		if !g.commit(ctx, cl) {

@@ -32,7 +32,7 @@ type Config struct {
 	SASL     *SASL
 	// Dialer, where set, makes the connections; it then does TLS itself.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-	Lanes  []Lane // none means DefaultLanes
+	Lanes  []Lane // none means 30s, 5m, 1h and 1d
 	// Foreign are topics of others that the ingester reads, by their whole names. None of ours is among them.
 	Foreign []string
 	// Heartbeat is the time between two heartbeats of a group's member; how fast
@@ -69,8 +69,8 @@ type Lane struct {
 	Delay time.Duration
 }
 
-// DefaultLanes are 30s, 5m, 1h and 1d.
-func DefaultLanes() []Lane {
+// defaultLanes are 30s, 5m, 1h and 1d.
+func defaultLanes() []Lane {
 	return []Lane{{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}}
 }
 
@@ -165,7 +165,7 @@ func classOf(e schemas.Entry, role schemas.Role) schemas.Class {
 // lanes returns the lanes, shortest first.
 func (c Config) lanes() []Lane {
 	if len(c.Lanes) == 0 {
-		return DefaultLanes()
+		return defaultLanes()
 	}
 	return slices.SortedFunc(slices.Values(c.Lanes), func(a, b Lane) int { return cmp.Compare(a.Delay, b.Delay) })
 }

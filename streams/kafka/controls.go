@@ -216,8 +216,8 @@ func (c *Controls) rest() {
 	}
 }
 
-// Any says whether anything at all is paused.
-func (c *Controls) Any() bool {
+// active says whether anything at all is paused.
+func (c *Controls) active() bool {
 	f := c.force()
 	return f != nil && (len(f.paused) > 0 || len(f.sweeps) > 0)
 }
@@ -238,8 +238,8 @@ func (c *Controls) Sweep(name string) bool {
 	return f != nil && (f.sweeps[name] || f.match(scope{role: schemas.RoleSweeper}))
 }
 
-// Workers returns how many workers each process gives role, where that is set.
-func (c *Controls) Workers(role schemas.Role) (n int, set bool) {
+// workers returns how many workers each process gives role, where that is set.
+func (c *Controls) workers(role schemas.Role) (n int, set bool) {
 	f := c.force()
 	if f == nil {
 		return 0, false
@@ -316,10 +316,10 @@ func (c *Controls) wait(role schemas.Role, stop <-chan struct{}) bool {
 	return true
 }
 
-// PausedFor says whether role is paused for a message: for its account, or for a store that
+// pausedFor says whether role is paused for a message: for its account, or for a store that
 // handling it would touch.
-func (c *Controls) PausedFor(role schemas.Role, b schemas.Body) bool {
-	if !c.Any() {
+func (c *Controls) pausedFor(role schemas.Role, b schemas.Body) bool {
+	if !c.active() {
 		return false
 	}
 	account, stores := about(b)

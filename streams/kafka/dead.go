@@ -35,10 +35,10 @@ const (
 
 // Sentinels of dead letters.
 var (
-	// ErrNoDeadLetter: no dead letter has the id.
-	ErrNoDeadLetter = errors.New("no such dead letter")
-	// ErrDeadClosed: it was redriven or discarded before.
-	ErrDeadClosed = errors.New("was decided before")
+	// errNoDeadLetter: no dead letter has the id.
+	errNoDeadLetter = errors.New("no such dead letter")
+	// errDeadClosed: it was redriven or discarded before.
+	errDeadClosed = errors.New("was decided before")
 )
 
 // A Failure is one entry of a record's history of failures; equal ones that follow each other are one.
@@ -92,7 +92,7 @@ func parseDeadID(id string) (partition int32, offset int64, err error) {
 	p, errP := strconv.ParseUint(a, 10, 31)
 	o, errO := strconv.ParseUint(b, 10, 63)
 	if errP != nil || errO != nil {
-		return 0, 0, fmt.Errorf("%w: %q is not PARTITION-OFFSET, as in 3-1042", ErrNoDeadLetter, id)
+		return 0, 0, fmt.Errorf("%w: %q is not PARTITION-OFFSET, as in 3-1042", errNoDeadLetter, id)
 	}
 	return int32(p), int64(o), nil
 }
@@ -155,8 +155,8 @@ func NewDeadLetters(cfg Config) (*DeadLetters, error) {
 func (d *DeadLetters) Close() { d.cl.Close() }
 
 // Each calls f for the letters that q chooses, those of a partition in their order. Those
-// that come while it runs are left out. Its error wraps ErrNoDeadLetter, and f was called
-// for none, if q names an id that no letter has.
+// that come while it runs are left out. It returns an error, and calls f for none, if q names
+// an id that no letter has.
 func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter) error) error {
 	name := d.cfg.topic(schemas.Dead)
 	parts, err := spans(ctx, d.adm, name)
@@ -198,7 +198,7 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 			return nil, err
 		}
 		if has, ok := parts[p]; !ok || at < has.from || at >= has.to {
-			return nil, fmt.Errorf("%w: %s", ErrNoDeadLetter, id)
+			return nil, fmt.Errorf("%w: %s", errNoDeadLetter, id)
 		}
 		wanted[deadID(p, at)] = true
 		s, ok := narrow[p]
@@ -216,7 +216,7 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 		return nil, err
 	}
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("%w: %s", ErrNoDeadLetter, strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
+		return nil, fmt.Errorf("%w: %s", errNoDeadLetter, strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
 	}
 	clear(parts)
 	maps.Copy(parts, narrow)

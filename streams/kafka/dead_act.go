@@ -157,7 +157,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 
 func (d *DeadLetters) judged(l *DeadLetter, o DeadOrder, judge verdict) (*kgo.Record, *pb.AdminAction, error) {
 	if l.State != DeadOpen && !o.Force {
-		return nil, nil, fmt.Errorf("%w: %s by %s on %s", ErrDeadClosed, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
+		return nil, nil, fmt.Errorf("%w: %s by %s on %s", errDeadClosed, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
 	}
 	return judge(l)
 }

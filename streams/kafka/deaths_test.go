@@ -184,17 +184,19 @@ func sized(n int64) func(schemas.Body) kafka.Work {
 func TestPoolWatchdog(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		cfg     kafka.PoolConfig
-		ignores bool
-		took    time.Duration
+		cfg      kafka.PoolConfig
+		deadline time.Duration
+		slow     int64
+		ignores  bool
+		took     time.Duration
 	}{
-		"stalled": {kafka.PoolConfig{Stall: 2 * time.Minute}, false, 2 * time.Minute},
-		"overdue": {kafka.PoolConfig{Deadline: 2 * time.Minute, SlowBytes: 1 << 10, Describe: sized(60 << 10)}, false, 3 * time.Minute},
+		"stalled": {kafka.PoolConfig{Stall: 2 * time.Minute}, 0, 0, false, 2 * time.Minute},
+		"overdue": {kafka.PoolConfig{Describe: sized(60 << 10)}, 2 * time.Minute, 1 << 10, false, 3 * time.Minute},
 		"overdue, of more than there is": {
-			kafka.PoolConfig{Deadline: 3 * time.Minute, Stall: 4 * time.Minute, Describe: sized(math.MaxInt64)}, false, 4 * time.Minute,
+			kafka.PoolConfig{Stall: 4 * time.Minute, Describe: sized(math.MaxInt64)}, 3 * time.Minute, 0, false, 4 * time.Minute,
 		},
-		"of unknown size": {kafka.PoolConfig{Deadline: time.Minute, Stall: 4 * time.Minute}, false, 4 * time.Minute},
-		"ignores":         {kafka.PoolConfig{Stall: 2 * time.Minute}, true, 3 * time.Minute},
+		"of unknown size": {kafka.PoolConfig{Stall: 4 * time.Minute}, time.Minute, 0, false, 4 * time.Minute},
+		"ignores":         {kafka.PoolConfig{Stall: 2 * time.Minute}, 0, 0, true, 3 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -216,7 +218,7 @@ func TestPoolWatchdog(t *testing.T) {
 				})
 				background(t, delayer(t, b))
 				start := time.Now()
-				err := run(t, 10*time.Minute, p)
+				err := run(t, 10*time.Minute, p.SetDeadline(tt.deadline, tt.slow))
 				if tt.ignores {
 					if took = time.Since(start); err == nil {
 						t.Error("Run returned no error")

@@ -25,8 +25,12 @@ func TestForgottenMember(t *testing.T) {
 				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
 		}},
 		"Group": {schemas.RolePlanner, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
-			return kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxPoll: 20},
+			g, err := kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
+			if err != nil {
+				return nil, err
+			}
+			return g.SetPoll(20), nil
 		}},
 		"BatchGroup": {schemas.RoleSink, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
 			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxRows: 20},
@@ -63,7 +67,7 @@ func TestForgottenMember(t *testing.T) {
 				return len(seen)
 			}
 			// The client looks once whether it is a member, half a second after it became one.
-			for begun := time.Now(); (handled() < 20 || time.Since(begun) < time.Second) && time.Since(begun) < 30*time.Second; {
+			for begun := time.Now(); (handled() < 20 || time.Since(begun) < time.Second) && time.Since(begun) < time.Minute; {
 				<-time.After(10 * time.Millisecond)
 			}
 			committed := func() int64 { return b.Committed(part.role, schemas.Changes)[0] }
@@ -77,7 +81,7 @@ func TestForgottenMember(t *testing.T) {
 					if last = now; now >= offset {
 						return
 					}
-					if time.Since(begun) > 30*time.Second {
+					if time.Since(begun) > time.Minute {
 						t.Fatalf("committed %d, want %d", now, offset)
 					}
 				}

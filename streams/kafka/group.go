@@ -24,14 +24,12 @@ type GroupConfig struct {
 	Retry retry.Policy
 	// MaxAttempts is how often a message is delivered before it is a dead letter [5].
 	MaxAttempts int
-	// MaxPoll bounds the records of one poll [500].
-	MaxPoll int
-	// Hold bounds how long a poll is held; what is not cured by then goes to a lane [10 s].
-	Hold time.Duration
-	// CoPartitioned has one member own the same partitions of all topics, which must
-	// have equally many.
-	CoPartitioned bool
 }
+
+const (
+	groupPoll = 500              // records of one poll
+	groupHold = 10 * time.Second // how long a poll is held; what is not cured by then goes to a lane
+)
 
 // A Group runs a fast handler. It polls, handles partitions side by side and each in
 // order, publishes all outputs, waits for their acknowledgement, and commits, all
@@ -43,6 +41,7 @@ type Group struct {
 	router *router
 	tap    tap
 
+	maxPoll int
 	metrics *roleMetrics
 	began   atomic.Int64 // when the batch at hand was begun, in Unix nanoseconds; 0: none is
 	commits *commits
@@ -57,18 +56,15 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 	if gc.Retry == (retry.Policy{}) {
 		gc.Retry = retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second, Elapsed: 10 * time.Second}
 	}
-	if gc.MaxPoll <= 0 {
-		gc.MaxPoll = 500
-	}
-	if gc.Hold <= 0 {
-		gc.Hold = 10 * time.Second
-	}
 	topics, err := cfg.topics(gc.Role, gc.Topics)
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{cfg: gc, handle: h, router: newRouter(cfg, gc.Role, gc.MaxAttempts), queued: map[partition][]letter{}, commits: newCommits(),
-		tap: tap{controls: cfg.Controls, role: gc.Role, topics: topics}}
+	g := &Group{
+		cfg: gc, handle: h, maxPoll: groupPoll, router: newRouter(cfg, gc.Role, gc.MaxAttempts),
+		queued: map[partition][]letter{}, commits: newCommits(),
+		tap: tap{controls: cfg.Controls, role: gc.Role, topics: topics},
+	}
 	g.metrics = cfg.Metrics.role(gc.Role, schemas.High)
 	g.commits.metrics = g.metrics
 	g.metrics.look(g.oldest)
@@ -81,7 +77,7 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 		}
 	}
 	g.opts, err = cfg.options(string(gc.Role), append(
-		append(cfg.consume(member{role: gc.Role, topics: topics, together: gc.CoPartitioned}), cfg.produce(runtimeLimit, runtimeLinger)...),
+		append(cfg.consume(member{role: gc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.OnPartitionsAssigned(moved(moveAssigned)), kgo.OnPartitionsRevoked(moved(moveRevoked)), kgo.OnPartitionsLost(moved(moveLost)))...)
 	return g, err
 }
@@ -141,7 +137,7 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 	} else if g.commits.pending() {
 		time.AfterFunc(time.Second, cancel)
 	}
-	fetches := g.tap.poll(pctx, cl, g.cfg.MaxPoll)
+	fetches := g.tap.poll(pctx, cl, g.maxPoll)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, f := range fetches {
@@ -162,12 +158,12 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 // batch handles what is queued for as long as a poll may be held, publishes the outputs
 // and notes what is done.
 func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
-	hctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Hold, errHeld)
+	hctx, cancel := context.WithTimeoutCause(ctx, groupHold, errHeld)
 	defer cancel()
 	g.began.Store(time.Now().UnixNano())
 	defer g.began.Store(0)
-	h := g.begin(hctx, time.Now().Add(g.cfg.Hold/2)) // so that every record has half of it at least
-	if err := h.wait(ctx, g.cfg.Hold); err != nil {
+	h := g.begin(hctx, time.Now().Add(groupHold/2)) // so that every record has half of it at least
+	if err := h.wait(ctx, groupHold); err != nil {
 		return err
 	}
 	pctx, pcancel := outlive(ctx)

@@ -81,7 +81,7 @@ func TestLags(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxPoll: 1},
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(time.Second)
 				return plan(ctx, d)
@@ -89,7 +89,7 @@ func TestLags(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() { done <- g.Run(ctx) }()
+		go func() { done <- g.SetPoll(1).Run(ctx) }()
 		time.Sleep(5500 * time.Millisecond) // time to join
 		first, err := a.Lags(t.Context(), schemas.RolePlanner)
 		if err != nil {

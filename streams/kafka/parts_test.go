@@ -64,6 +64,16 @@ func background(t *testing.T, part interface{ Run(context.Context) error }) {
 	})
 }
 
+// await waits until done, for a minute at most: in real time others may have the processor.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
 func planner(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Group {
 	t.Helper()
 	g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)

@@ -64,7 +64,7 @@ func (r *router) paused(b schemas.Body) error {
 	if c.Role(r.role) {
 		return retry.Wait(errRolePaused, time.Time{})
 	}
-	if _, waits := schemas.Lookup(schemas.Again(r.role)); waits && c.PausedFor(r.role, b) {
+	if _, waits := schemas.Lookup(schemas.Again(r.role)); waits && c.pausedFor(r.role, b) {
 		return retry.Wait(errPartPaused, time.Time{})
 	}
 	return nil

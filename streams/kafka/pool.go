@@ -57,10 +57,8 @@ type PoolConfig struct {
 	// Drain is how long tasks at work may go on when their partition moves or the Pool
 	// stops; then they are cancelled [60 s].
 	Drain time.Duration
-	// Stall is how long a task may go on without retry.Alive before it is cancelled [10 min]. Deadline is
-	// how long it may go on in any case [1 h], beside a second for each SlowBytes of its work [1 MiB].
-	Stall, Deadline time.Duration
-	SlowBytes       int64
+	// Stall is how long a task may go on without retry.Alive before it is cancelled [10 min].
+	Stall time.Duration
 	// Retry is how a transient error is tried again in place, with its key parked
 	// [5 calls within 60 s, from 500 ms].
 	Retry retry.Policy
@@ -95,18 +93,18 @@ func (pc *PoolConfig) defaults() {
 	if pc.Bytes <= 0 {
 		pc.Bytes = 64 << 20
 	}
-	if pc.SlowBytes <= 0 {
-		pc.SlowBytes = 1 << 20
-	}
 	long(&pc.Drain, time.Minute)
 	long(&pc.Stall, 10*time.Minute)
-	long(&pc.Deadline, time.Hour)
 }
 
 const (
 	poolCommit = time.Second     // between two commits
 	poolGrace  = 5 * time.Second // for cancelled tasks to end
 	poolClock  = time.Second     // a step of the Pool's time
+
+	// A task may be at work for taskDeadline, and for a second for each slowBytes of its work.
+	taskDeadline = time.Hour
+	slowBytes    = 1 << 20
 )
 
 var errRevoked = errors.New("the partition is no longer ours")
@@ -124,6 +122,8 @@ type Pool struct {
 	intakes []*intake // the first one publishes
 	window  int
 	seed    maphash.Seed
+	longest time.Duration // a task may be at work, beside a second for each slowest bytes of it
+	slowest int64
 
 	out     *kgo.Client
 	ctx     context.Context         // outlives Run's: of commits, and of tasks
@@ -144,7 +144,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	}
 	p := &Pool{
 		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
-		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
+		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), longest: taskDeadline, slowest: slowBytes,
 	}
 	p.sched = newScheduler(pc.Slots, p.forget)
 	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved

@@ -156,7 +156,7 @@ func (p *Pool) balance() {
 		in.meter.holding(held[in] - in.held)
 		in.held = held[in]
 	}
-	if _, waits := schemas.Lookup(schemas.Again(p.cfg.Role)); !waits || !p.kafka.Controls.Any() {
+	if _, waits := schemas.Lookup(schemas.Again(p.cfg.Role)); !waits || !p.kafka.Controls.active() {
 		return
 	}
 	if slices.ContainsFunc(p.intakes, (*intake).pressed) {
@@ -166,14 +166,13 @@ func (p *Pool) balance() {
 	}
 }
 
-// deadline is how long a task may be at work. Of one whose size nobody knows it is only asked that it
-// gets on.
+// deadline is how long a task may be at work. One of unknown size is cancelled only when it makes no progress.
 func (p *Pool) deadline(t *task) time.Duration {
 	if t.cost <= turnBytes {
 		return math.MaxInt64 / 2
 	}
 	const ages = 1 << 32 // seconds
-	return p.cfg.Deadline + time.Duration(min((t.cost-turnBytes)/p.cfg.SlowBytes, ages))*time.Second
+	return p.longest + time.Duration(min((t.cost-turnBytes)/p.slowest, ages))*time.Second
 }
 
 // grace is how long a task that was cancelled may take to end before Run does.
@@ -186,7 +185,7 @@ func (p *Pool) obey(ctx context.Context) {
 	for {
 		paused := p.kafka.Controls.Role(p.cfg.Role)
 		allowed := p.cfg.Workers
-		if n, ok := p.kafka.Controls.Workers(p.cfg.Role); ok {
+		if n, ok := p.kafka.Controls.workers(p.cfg.Role); ok {
 			allowed = n
 		}
 		p.sched.mu.Lock()
@@ -208,7 +207,7 @@ func (p *Pool) obey(ctx context.Context) {
 // paused says whether work is paused, though its role is not.
 func (p *Pool) paused(w Work) bool {
 	c := p.kafka.Controls
-	if !c.Any() {
+	if !c.active() {
 		return false
 	}
 	for _, store := range w.Stores {
@@ -222,7 +221,7 @@ func (p *Pool) paused(w Work) bool {
 // gate returns why t must not be handled now.
 func (p *Pool) gate(t *task) error {
 	w := &t.flow.work
-	if p.kafka.Controls.Any() && p.paused(*w) {
+	if p.kafka.Controls.active() && p.paused(*w) {
 		return errPartPaused
 	}
 	if p.cfg.Admit == nil {

@@ -49,7 +49,11 @@ func (l *ledger) check(t *testing.T, keys, each int) {
 func TestRebalance(t *testing.T) {
 	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
 		"Group": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
-			return kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxPoll: 20}, h)
+			g, err := kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+			if err != nil {
+				return nil, err
+			}
+			return g.SetPoll(20), nil
 		},
 		"Pool": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: 64, Workers: 8}, h)
@@ -67,23 +71,27 @@ func TestRebalance(t *testing.T) {
 				}
 				return plan(ctx, d)
 			}
-			start := func(d time.Duration) {
+			start := func(ctx context.Context) {
 				p, err := part(b.Config(), h)
-				if err != nil {
-					t.Error(err)
-					return
+				if err == nil {
+					err = p.Run(ctx)
 				}
-				if err := run(t, d, p); err != nil {
+				if err != nil {
 					t.Error(err)
 				}
 			}
 			const keys, each = 50, 8
-			var wg sync.WaitGroup
-			wg.Go(func() { start(7 * time.Second) })
+			ctx, stop := context.WithCancel(t.Context())
+			var stays, others sync.WaitGroup
+			defer stays.Wait()
+			defer stop()
+			stays.Go(func() { start(ctx) })
 			for i := range 3 {
-				wg.Go(func() {
+				others.Go(func() {
 					<-time.After(time.Duration(i) * time.Second)
-					start(1500 * time.Millisecond)
+					ctx, leave := context.WithTimeout(ctx, 1500*time.Millisecond)
+					defer leave()
+					start(ctx)
 				})
 			}
 			for range each {
@@ -94,11 +102,11 @@ func TestRebalance(t *testing.T) {
 				b.Send(msgs...)
 				<-time.After(500 * time.Millisecond)
 			}
-			wg.Wait()
+			others.Wait()
+			await(t, "all is committed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each })
+			stop()
+			stays.Wait()
 			l.check(t, keys, each)
-			if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != keys*each {
-				t.Errorf("committed %d, want %d", got, keys*each)
-			}
 			if got := len(b.Read(schemas.DuplicationHigh)); got != keys*each {
 				t.Errorf("%d outputs, want %d", got, keys*each)
 			}

@@ -18,7 +18,7 @@ func (s *stream) retreat(batch []letter, tries int, err error) bool {
 		return false
 	}
 	s.fails()
-	wait := s.g.cfg.Retry.Backoff(tries)
+	wait := s.g.retry.Backoff(tries)
 	s.g.metrics.handled(fateRetried, len(batch), -1)
 	s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", batch[0].rec.Offset,
 		"rows", len(batch), "attempt", tries, "wait", wait, "err", err)

@@ -31,7 +31,7 @@ func TestPick(t *testing.T) {
 		"exactly the longest": {24 * time.Hour, "1d"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := pick(DefaultLanes(), tt.left).Name; got != tt.want {
+			if got := pick(defaultLanes(), tt.left).Name; got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
@@ -44,8 +44,8 @@ func TestNth(t *testing.T) {
 		limit time.Duration
 		want  string
 	}{
-		"no limit":       {DefaultLanes(), 0, "30s 5m 1h 1d 1d"},
-		"unavailable":    {DefaultLanes(), maxUnavailable, "30s 5m 5m 5m 5m"},
+		"no limit":       {defaultLanes(), 0, "30s 5m 1h 1d 1d"},
+		"unavailable":    {defaultLanes(), maxUnavailable, "30s 5m 5m 5m 5m"},
 		"all are longer": {[]Lane{{"1h", time.Hour}, {"2h", 2 * time.Hour}}, maxUnavailable, "1h 1h 1h 1h 1h"},
 	} {
 		t.Run(name, func(t *testing.T) {

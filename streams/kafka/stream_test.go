@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Those streams that have most are stored, until Parallel are at it.
+// Those streams that have most are stored, until every slot is taken.
 func TestHurry(t *testing.T) {
 	busy, failing := func(s *stream) { s.taken = true }, func(s *stream) { s.taken, s.failing = true, true }
 	due := func(s *stream) { s.due = true }
@@ -28,7 +28,7 @@ func TestHurry(t *testing.T) {
 		"more are at it than should, so": {[]int64{3, 9, 5, 7}, map[int]is{1: busy, 2: busy, 3: busy}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &BatchGroup{cfg: BatchConfig{Parallel: 2}, streams: map[partition]*stream{}}
+			g := &BatchGroup{slots: make(chan struct{}, 2), streams: map[partition]*stream{}}
 			all := make([]*stream, len(tt.bytes))
 			for i, n := range tt.bytes {
 				s := &stream{partition: partition{"changes", int32(i)}, bytes: n, wake: make(chan struct{}, 1)}

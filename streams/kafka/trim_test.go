@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -265,13 +266,13 @@ func TestTrimWhileReading(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		seen := 0
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}, MaxPoll: 3},
-			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen++; return nil, nil })
+		var seen atomic.Int64
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen.Add(1); return nil, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g)
+		background(t, g.SetPoll(3))
 		tr := trimmer(t, cfg, 0)
 		n := need.Amount(60, 200, 200)
 		for i := range n {
@@ -283,8 +284,8 @@ func TestTrimWhileReading(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Second)
-		if removed, err := tr.Trim(t.Context()); err != nil || seen != n {
-			t.Errorf("seen %d, want %d; %v, %v", seen, n, removed, err)
+		if removed, err := tr.Trim(t.Context()); err != nil || seen.Load() != int64(n) {
+			t.Errorf("seen %d, want %d; %v, %v", seen.Load(), n, removed, err)
 		}
 	})
 }

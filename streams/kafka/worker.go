@@ -141,7 +141,7 @@ func (p *Pool) run(w *worker, it item) bool {
 		p.finish(t)
 		return true
 	}
-	if p.kafka.Controls.Any() && p.kafka.Controls.Role(p.cfg.Role) { // since it was given out
+	if p.kafka.Controls.active() && p.kafka.Controls.Role(p.cfg.Role) { // since it was given out
 		p.sched.park(it.q, poolClock)
 		return false
 	}

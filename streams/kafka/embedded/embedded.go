@@ -10,7 +10,6 @@ package embedded
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
 	"os"
@@ -23,11 +22,8 @@ import (
 // BrokerConfig says where a Broker keeps its data and where it listens.
 type BrokerConfig struct {
 	Dir string // made if it is not there; nobody else may use it meanwhile
-	// Port on 127.0.0.1; 0 is a free one. Nothing in Dir depends on it.
-	Port int
 	// SyncWrites has every batch and commit on disk before it is acknowledged.
 	SyncWrites bool
-	Log        *slog.Logger
 }
 
 // A Broker is running from StartBroker until Close.
@@ -45,13 +41,12 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("embedded broker: %w", err)
 	}
-	port := c.Port
 	opts := []kfake.Opt{
 		kfake.NumBrokers(1),
 		kfake.ClusterID("millrace"),
 		kfake.DataDir(c.Dir),
 		kfake.ListenFn(func(network, _ string) (net.Listener, error) {
-			return net.Listen(network, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+			return net.Listen(network, "127.0.0.1:0") // nothing in Dir depends on the port
 		}),
 		kfake.BrokerConfigs(map[string]string{
 			"offsets.retention.minutes": strconv.Itoa(math.MaxInt32), // committed offsets are never forgotten
@@ -61,9 +56,6 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 	}
 	if c.SyncWrites {
 		opts = append(opts, kfake.SyncWrites())
-	}
-	if c.Log != nil {
-		opts = append(opts, kfake.WithLogger(logger{c.Log}))
 	}
 	cluster, err := kfake.NewCluster(opts...)
 	if err != nil {
@@ -77,15 +69,3 @@ func (b *Broker) Addr() string { return b.addr }
 
 // Close writes out what is in memory and stops listening. It may be called again.
 func (b *Broker) Close() { b.close.Do(b.cluster.Close) }
-
-// logger passes on what kfake says when something is wrong.
-type logger struct{ log *slog.Logger }
-
-func (l logger) Logf(level kfake.LogLevel, format string, args ...any) {
-	switch level {
-	case kfake.LogLevelError:
-		l.log.Error("embedded broker", "msg", fmt.Sprintf(format, args...))
-	case kfake.LogLevelWarn:
-		l.log.Warn("embedded broker", "msg", fmt.Sprintf(format, args...))
-	}
-}

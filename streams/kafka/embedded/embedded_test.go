@@ -94,7 +94,7 @@ func TestKill(t *testing.T) {
 		p.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		n := 0
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSweeper, Topics: []schemas.Topic{schemas.Jobs}, MaxPoll: 10},
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSweeper, Topics: []schemas.Topic{schemas.Jobs}},
 			func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -157,15 +157,9 @@ func TestStartBrokerFails(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
 	for name, c := range map[string]embedded.BrokerConfig{
 		"no directory":    {},
 		"a file":          {Dir: file},
-		"a port in use":   {Dir: t.TempDir(), Port: l.Addr().(*net.TCPAddr).Port},
 		"below that file": {Dir: file + "/dir"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,7 +8,6 @@ package kafkatest
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"sync"
 	"testing"
@@ -24,11 +23,10 @@ import (
 )
 
 // Options says what kind of broker New starts. The zero value is one with 2 partitions
-// a topic, the default lanes, and no log.
+// a topic, and the default lanes.
 type Options struct {
 	Partitions int32
 	Lanes      []kafka.Lane
-	Log        *slog.Logger
 	// RealTime is for tests outside of synctest: members of groups learn of each other
 	// within 100 ms, not 3 s.
 	RealTime bool
@@ -75,7 +73,7 @@ func New(t testing.TB, o Options) *Broker {
 	}
 	b.cfg = kafka.Config{
 		Brokers: cluster.ListenAddrs(), ClientID: "test", Prefix: "millrace.",
-		Dialer: b.wire.DialContext, Lanes: o.Lanes, Log: o.Log, Foreign: o.Foreign,
+		Dialer: b.wire.DialContext, Lanes: o.Lanes, Foreign: o.Foreign,
 	}
 	if o.RealTime {
 		b.cfg.Heartbeat = 100 * time.Millisecond

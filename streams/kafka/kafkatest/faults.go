@@ -1,9 +1,6 @@
 package kafkatest
 
 import (
-	"context"
-	"time"
-
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -123,36 +120,6 @@ func (b *Broker) Cut() (mend func()) {
 		b.wire.mu.Lock()
 		defer b.wire.mu.Unlock()
 		b.wire.cut = false
-	}
-}
-
-// Rebalance has another member join the group of role, for the topics given, and leave
-// again after stay. What it was given it does not touch.
-func (b *Broker) Rebalance(role schemas.Role, stay time.Duration, topics ...schemas.Topic) {
-	b.t.Helper()
-	joined := make(chan struct{}, 1)
-	var names []string
-	for _, t := range topics {
-		names = append(names, b.cfg.Prefix+string(t))
-	}
-	cl := b.client(
-		kgo.ConsumerGroup(b.cfg.Prefix+string(role)), kgo.ConsumeTopics(names...), kgo.DisableAutoCommit(),
-		kgo.Balancers(kgo.CooperativeStickyBalancer()),
-		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) {
-			select {
-			case joined <- struct{}{}:
-			default:
-			}
-		}))
-	defer cl.Close()
-	select {
-	case <-joined:
-	case <-b.t.Context().Done():
-		return
-	}
-	select {
-	case <-time.After(stay):
-	case <-b.t.Context().Done():
 	}
 }
 

@@ -1,0 +1,39 @@
+package kafka
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// Names that only the tests in package kafka_test need.
+var (
+	ErrNoDeadLetter = errNoDeadLetter
+	ErrDeadClosed   = errDeadClosed
+)
+
+// SetPoll sets how many records one poll returns at most.
+func (g *Group) SetPoll(n int) *Group {
+	g.maxPoll = n
+	return g
+}
+
+// SetDeadline sets how long a task may be at work, beside a second for each slow bytes of it. Zero is the default.
+func (p *Pool) SetDeadline(d time.Duration, slow int64) *Pool {
+	p.longest, p.slowest = cmp.Or(d, p.longest), cmp.Or(slow, p.slowest)
+	return p
+}
+
+// SetRetry sets the wait between two calls of Store.
+func (g *BatchGroup) SetRetry(p retry.Policy) *BatchGroup {
+	g.retry = p
+	return g
+}
+
+// Any reports whether anything is paused.
+func (c *Controls) Any() bool { return c.active() }
+
+// Workers returns the number of workers that is set for a role.
+func (c *Controls) Workers(role schemas.Role) (n int, set bool) { return c.workers(role) }
