@@ -113,7 +113,7 @@ func TestFetchRefuses(t *testing.T) {
 		"no library":         {archive(t, "package/readme"), nil, "no libchdb.so in the archive", true},
 		"no npm":             {good, func(f *fetcher) { f.npm = "/nonexistent/npm" }, "npm, the package manager", false},
 		"npm fails":          {good, func(f *fetcher) { f.spec = "other@1" }, "exit status 9", false},
-		"cut archive":        {good[:len(good)/2], nil, "reading the archive", false},
+		"cut archive":        {good[:len(good)/2], nil, "read the archive", false},
 		"cache is no folder": {good, func(f *fetcher) { f.dir = f.npm }, "not a directory", false},
 	} {
 		t.Run(name, func(t *testing.T) {
