@@ -238,10 +238,10 @@ func TestStartErrors(t *testing.T) {
 	}{
 		"no directory":       {Config{}, []string{"no directory"}},
 		"directory is file":  {Config{Dir: file}, []string{"not a directory"}},
-		"no command":         {Config{Dir: empty, Library: library}, []string{"millrace-clickhouse is neither", "PATH"}},
-		"command is missing": {Config{Dir: empty, Library: library, Binary: empty + "/none"}, []string{"none: no such file"}},
-		"library is missing": {Config{Dir: empty, Library: empty + "/none.so", Binary: script("exit 1")}, []string{"libchdb", "none.so"}},
-		"engine gives up":    {Config{Dir: empty, Library: library, Binary: script("echo it is too cold >&2; exit 3")}, []string{"exit status 3", "it is too cold", "engine.log"}},
+		"no command":         {Config{Dir: empty, library: library}, []string{"millrace-clickhouse is neither", "PATH"}},
+		"command is missing": {Config{Dir: empty, library: library, Binary: empty + "/none"}, []string{"none: no such file"}},
+		"library is missing": {Config{Dir: empty, library: empty + "/none.so", Binary: script("exit 1")}, []string{"libchdb", "none.so"}},
+		"engine gives up":    {Config{Dir: empty, library: library, Binary: script("echo it is too cold >&2; exit 3")}, []string{"exit status 3", "it is too cold", "engine.log"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", "/bin:/usr/bin")
@@ -258,7 +258,7 @@ func TestStartErrors(t *testing.T) {
 		})
 	}
 	t.Run("wrong library", func(t *testing.T) {
-		_, err := Start(t.Context(), Config{Dir: empty, Library: library, Binary: binary(t)})
+		_, err := Start(t.Context(), Config{Dir: empty, library: library, Binary: binary(t)})
 		if err == nil || !strings.Contains(err.Error(), "loading the library "+library) {
 			t.Errorf("Start = %v, want it to name the library", err)
 		}
