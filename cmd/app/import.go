@@ -92,7 +92,7 @@ func (i *Import) Check(ctx context.Context) (_ *ImportCheck, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, repeats.Find(func(r inventory.Repeat) error { return i.repeat(c, r) })
+	return c, repeats.Find(ctx, func(r inventory.Repeat) error { return i.repeat(c, r) })
 }
 
 func (i *Import) fault(c *ImportCheck, f *inventory.Fault) {

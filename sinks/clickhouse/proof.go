@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/tally"
+	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
 // A Proof compares what a topic holds with the rows that the views of its tables show: every
@@ -24,14 +24,14 @@ type Proof struct {
 	db     *DB
 	topic  schemas.Topic
 	tables []*tableProof
-	held   tally.Places // the records of a compacted topic
+	held   match.Places // the records of a compacted topic
 	dead   func(*schemas.Delivery) bool
 }
 
 // tableProof is the comparison with one table.
 type tableProof struct {
 	claim
-	book    *tally.Book
+	book    *match.Book
 	records int64
 }
 
@@ -40,7 +40,7 @@ type tableProof struct {
 func (db *DB) NewProof(topic schemas.Topic, dead func(*schemas.Delivery) bool) (*Proof, error) {
 	p := &Proof{db: db, topic: topic, dead: dead}
 	for _, c := range claims()[topic] {
-		p.tables = append(p.tables, &tableProof{claim: c, book: tally.New()})
+		p.tables = append(p.tables, &tableProof{claim: c, book: match.New()})
 	}
 	if len(p.tables) == 0 {
 		return nil, fmt.Errorf("no table is fed by topic %s", topic)
@@ -70,7 +70,7 @@ func monthMark(year, month int) uint16 { return uint16((year*12+month)&0xfff) * 
 
 // Add takes one record of the topic; unreadable says why it has no Body.
 func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
-	e := tally.Entry{At: tally.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}}
+	e := match.Entry{At: match.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}}
 	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
 		return fmt.Errorf("prove %s/%d@%d: the place is out of range", p.topic, d.Partition, d.Offset)
 	}
@@ -93,7 +93,7 @@ func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
 			continue
 		}
 		t.records++
-		if err := t.book.Add(tally.Topic, e); err != nil {
+		if err := t.book.Add(match.Topic, e); err != nil {
 			return fmt.Errorf("note what %s holds: %w", p.topic, err)
 		}
 	}
@@ -101,7 +101,7 @@ func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
 }
 
 // placeKey stands for the id of a record that has none.
-func placeKey(d *schemas.Delivery) (k tally.Key) {
+func placeKey(d *schemas.Delivery) (k match.Key) {
 	binary.BigEndian.PutUint32(k[:], d.Incarnation)
 	binary.BigEndian.PutUint32(k[4:], uint32(d.Partition))
 	binary.BigEndian.PutUint64(k[8:], uint64(d.Offset))
@@ -110,7 +110,7 @@ func placeKey(d *schemas.Delivery) (k tally.Key) {
 
 // known is by what the one row of a message is known.
 type known struct {
-	key   tally.Key
+	key   match.Key
 	month uint16 // see monthMark
 }
 
@@ -203,7 +203,7 @@ func claimOfIncidents() claim {
 }
 
 // alsoKey is the key of a row that is known by more than its id.
-func alsoKey(id tally.Key, also string) (tally.Key, error) {
+func alsoKey(id match.Key, also string) (match.Key, error) {
 	return parseID(schemas.ID(hex.EncodeToString(id[:]), also))
 }
 
@@ -231,7 +231,7 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 			ours     uint8
 			year     uint16
 			month    uint8
-			e        tally.Entry
+			e        match.Entry
 		)
 		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours, &year, &month); err != nil {
 			return n, err
@@ -245,7 +245,7 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 		if e.Mark = monthMark(int(year), int(month)); ours == 0 {
 			e.Mark |= markForeign
 		}
-		if err := t.book.Add(tally.Table, e); err != nil {
+		if err := t.book.Add(match.Table, e); err != nil {
 			return n, err
 		}
 		if n++; n%10_000 == 0 {

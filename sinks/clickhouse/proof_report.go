@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse/tally"
+	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
 // An Extent is what a topic holds at one moment: offsets from Starts up to Ends, which are not in it.
@@ -65,11 +65,11 @@ type Discrepancy struct {
 	Messages int64 `json:"messages"` // rows, where there is no message
 	// Ranges are the runs of offsets; those of missing messages tell the first place of each,
 	// those of doubled and extra ones where their rows say that they stood.
-	Ranges     []tally.Range `json:"ranges,omitempty"`
+	Ranges     []match.Range `json:"ranges,omitempty"`
 	MoreRanges int           `json:"more_ranges,omitempty"`
 	Examples   []Example     `json:"examples,omitempty"`
 
-	places tally.Places
+	places match.Places
 }
 
 // An Example is one message of a finding.
@@ -103,7 +103,7 @@ const (
 	mostExamples = 10
 )
 
-func (f *Discrepancy) add(e tally.Entry, hasID bool) {
+func (f *Discrepancy) add(e match.Entry, hasID bool) {
 	f.places.Add(e.At)
 	if len(f.Examples) < mostExamples {
 		x := Example{Incarnation: e.At.Incarnation, Partition: e.At.Partition, Offset: e.At.Offset}
@@ -160,7 +160,7 @@ type judge struct {
 }
 
 // message judges what there is of one key.
-func (j *judge) message(topic, table []tally.Entry) error {
+func (j *judge) message(topic, table []match.Entry) error {
 	hasID := j.t.also == ""
 	if len(table) > 1 {
 		j.of.Doubled.Messages++
@@ -201,7 +201,7 @@ func (j *judge) message(topic, table []tally.Entry) error {
 }
 
 // sharesMonth says whether a row stands in the month of a record.
-func sharesMonth(topic, table []tally.Entry) bool {
+func sharesMonth(topic, table []match.Entry) bool {
 	for _, a := range topic {
 		for _, b := range table {
 			if a.Mark/monthAt == b.Mark/monthAt {
@@ -213,7 +213,7 @@ func sharesMonth(topic, table []tally.Entry) bool {
 }
 
 // extra says whether Kafka should have the message of a row, and counts the row where not.
-func (j *judge) extra(e tally.Entry) bool {
+func (j *judge) extra(e match.Entry) bool {
 	part := int32(e.At.Partition)
 	end, known := j.r.Noted.Ends[part]
 	switch {
@@ -257,6 +257,6 @@ func (j *judge) result() *TableProof {
 	return j.of
 }
 
-func exampleAt(e Example) tally.At {
-	return tally.At{Incarnation: e.Incarnation, Partition: e.Partition, Offset: e.Offset}
+func exampleAt(e Example) match.At {
+	return match.At{Incarnation: e.Incarnation, Partition: e.Partition, Offset: e.Offset}
 }

@@ -2,33 +2,24 @@ package inventory
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
+
+	"github.com/millrace/millrace/internal/tally"
 )
 
-const (
-	repeatBuckets = 256
-	repeatMemory  = 8 << 20 // of all buckets, until they go to disk
-)
-
-// Repeats finds the items that are listed more than once. It holds some megabytes in memory and the rest in files
-// of a temporary folder, about 60 bytes and the item's name for each row.
+// Repeats finds the items that are listed more than once. Its rows wait in a tally.Book, each with about 60 bytes and
+// the item's name.
 type Repeats struct {
-	tmp     string // where the folder is made; empty: the system's place
-	dir     string // empty until there is one
-	seed    maphash.Seed
-	buckets [repeatBuckets][]byte
-	held    int // bytes of all buckets
-	memory  int // how many there may be
-	files   []string
-	tags    map[string]byte // what is compared: an algorithm, or one of the names below
+	rows  *tally.Book
+	seed  maphash.Seed
+	files []string
+	tags  map[string]byte // of the compared values: an algorithm, or one of the names below
 }
 
 // What is compared besides digests.
@@ -37,10 +28,10 @@ const (
 	tagVersion = "version"
 )
 
-// NewRepeats returns an empty one, whose temporary folder will lie in tmp (empty: where the system has them).
-// The caller closes it.
-func NewRepeats(tmp string) *Repeats {
-	return &Repeats{tmp: tmp, memory: repeatMemory, seed: maphash.MakeSeed(), tags: map[string]byte{}}
+// NewRepeats returns an empty one, whose temporary file is made in dir, or in os.TempDir if dir is empty. The caller
+// closes it.
+func NewRepeats(dir string) *Repeats {
+	return &Repeats{rows: tally.New(dir), seed: maphash.MakeSeed(), tags: map[string]byte{}}
 }
 
 // A Repeat is an item that is listed more than once.
@@ -72,10 +63,8 @@ func (r *Repeats) Add(item string, e Entry) error {
 	for _, tag := range slices.Sorted(maps.Keys(facts)) {
 		b = binary.BigEndian.AppendUint64(append(b, tag), facts[tag])
 	}
-	i := maphash.String(r.seed, item) % repeatBuckets
-	r.buckets[i] = append(r.buckets[i], b...)
-	if r.held += len(b); r.held > r.memory {
-		return r.spill()
+	if err := r.rows.Add([]byte(item), b); err != nil {
+		return fmt.Errorf("put a listed row aside: %w", err)
 	}
 	return nil
 }
@@ -100,51 +89,12 @@ func (r *Repeats) tag(name string) byte {
 	return t
 }
 
-func (r *Repeats) path(bucket int) string {
-	return filepath.Join(r.dir, fmt.Sprintf("bucket-%03d", bucket))
+// Find calls each with every item that is listed more than once, in no particular order.
+func (r *Repeats) Find(ctx context.Context, each func(Repeat) error) error {
+	return r.rows.Each(ctx, func(part []byte) error { return r.findIn(part, each) }, nil)
 }
 
-// spill moves what is in memory to disk.
-func (r *Repeats) spill() (err error) {
-	if r.dir == "" {
-		if r.dir, err = os.MkdirTemp(r.tmp, "millrace-import-"); err != nil {
-			return fmt.Errorf("make a folder for what is listed: %w", err)
-		}
-	}
-	for i, b := range r.buckets {
-		f, err := os.OpenFile(r.path(i), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			return fmt.Errorf("put aside what is listed: %w", err)
-		}
-		_, err = f.Write(b)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return fmt.Errorf("put aside what is listed: %w", err)
-		}
-		r.buckets[i] = b[:0]
-	}
-	r.held = 0
-	return nil
-}
-
-// Find calls each with every item that is listed more than once, in no order that means anything.
-func (r *Repeats) Find(each func(Repeat) error) error {
-	for i := range r.buckets {
-		all := r.buckets[i]
-		if r.dir != "" {
-			disk, err := os.ReadFile(r.path(i))
-			if err != nil {
-				return fmt.Errorf("read what is listed: %w", err)
-			}
-			all = append(disk, all...)
-		}
-		if err := r.findIn(all, each); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// A listed is one row of a bucket.
+// A listed is one row of a part.
 type listed struct {
 	item  []byte
 	at    Place
@@ -152,18 +102,18 @@ type listed struct {
 	facts []byte
 }
 
-func (r *Repeats) findIn(bucket []byte, each func(Repeat) error) error {
+func (r *Repeats) findIn(part []byte, each func(Repeat) error) error {
 	var rows []listed
-	for len(bucket) > 0 {
-		n, size := binary.Uvarint(bucket)
-		row := listed{item: bucket[size : size+int(n)], order: len(rows)}
-		bucket = bucket[size+int(n):]
-		file, size := binary.Uvarint(bucket)
-		bucket = bucket[size:]
-		line, size := binary.Uvarint(bucket)
+	for len(part) > 0 {
+		n, size := binary.Uvarint(part)
+		row := listed{item: part[size : size+int(n)], order: len(rows)}
+		part = part[size+int(n):]
+		file, size := binary.Uvarint(part)
+		part = part[size:]
+		line, size := binary.Uvarint(part)
 		row.at = Place{r.files[file], int64(line)}
-		end := size + 1 + 9*int(bucket[size])
-		row.facts, bucket = bucket[size+1:end], bucket[end:]
+		end := size + 1 + 9*int(part[size])
+		row.facts, part = part[size+1:end], part[end:]
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, func(a, b listed) int {
@@ -215,12 +165,7 @@ func (r *Repeats) name(tag byte) string {
 	return ""
 }
 
-// Close removes what was put aside.
-func (r *Repeats) Close() error {
-	if r.dir == "" {
-		return nil
-	}
-	return os.RemoveAll(r.dir)
-}
+// Close removes the temporary file.
+func (r *Repeats) Close() error { return r.rows.Close() }
 
 var _ io.Closer = (*Repeats)(nil)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/streams/digest"
@@ -13,7 +14,7 @@ import (
 func found(t testing.TB, r *Repeats) []Repeat {
 	t.Helper()
 	var all []Repeat
-	if err := r.Find(func(x Repeat) error { all = append(all, x); return nil }); err != nil {
+	if err := r.Find(t.Context(), func(x Repeat) error { all = append(all, x); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	slices.SortFunc(all, func(a, b Repeat) int { return cmp.Compare(a.Item, b.Item) })
@@ -52,15 +53,16 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// What does not fit into memory is found as well, and nothing stays behind.
+// More rows than memory holds are compared as well, and no file has a name meanwhile.
 func TestRepeatsOnDisk(t *testing.T) {
 	tmp := t.TempDir()
 	r := NewRepeats(tmp)
-	r.memory = 1 << 20
+	defer r.Close()
 	const n = 40_000
+	path := strings.Repeat("a path of some length, as archives have them/", 16)
 	for i := range int64(n) {
 		e := Entry{At: Place{"list", i + 1}, Size: i % 7, Digests: digest.Set{"md5": emptyMD5, "sha256": emptySHA256}}
-		item := fmt.Sprintf("a path of some length, as archives have them/%d", i)
+		item := fmt.Sprint(path, i)
 		if i%10_000 == 9_999 {
 			item = "again"
 		}
@@ -68,17 +70,11 @@ func TestRepeatsOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r.dir == "" {
-		t.Fatalf("%d rows are all in memory", n)
-	}
 	want := []Repeat{{"again", 4, Place{"list", 10_000}, Place{"list", 20_000}, "size"}}
 	if got := found(t, r); !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-		t.Errorf("%v is left, %v", left, err)
+		t.Errorf("the temporary folder holds %v, %v", left, err)
 	}
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/millrace/millrace/streams/child"
 )
 
-// ErrInUse means that another engine holds the directory.
-var ErrInUse = errors.New("in use by another engine")
+// errInUse means that another engine holds the directory.
+var errInUse = errors.New("in use by another engine")
 
 // Config says which engine to start, and where.
 type Config struct {
@@ -35,9 +35,9 @@ type Config struct {
 	Dir string
 	// Binary is the path of millrace-clickhouse. Empty: beside this executable, else on PATH.
 	Binary string
-	// Library is the path of libchdb.so, which is then used although a clickhouse
+	// library is the path of libchdb.so, which is then used although a clickhouse
 	// binary is on PATH. Empty: MILLRACE_LIBCHDB, else the one that Fetch returns.
-	Library string
+	library string
 	// Settings are more elements of the server's settings (XML): clusters, macros. May be empty.
 	Settings string
 	// Users is the document of users, profiles and quotas (XML). Empty: the user default, without
@@ -68,7 +68,7 @@ type Server struct {
 }
 
 // Start starts the engine on cfg.Dir and returns when it answers. It waits up to ten
-// seconds for an engine before it to leave the directory; ErrInUse after that.
+// seconds for an engine before it to leave the directory, and returns an error after that.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("start ClickHouse: no directory given")
@@ -257,7 +257,7 @@ func lockDir(ctx context.Context, path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, ErrInUse)
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, errInUse)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

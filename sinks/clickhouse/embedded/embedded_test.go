@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 // holdEnv makes the test binary an owner of an engine that does nothing but hold it.
@@ -29,30 +32,48 @@ func TestMain(m *testing.M) {
 		fmt.Println(s.Pid(), s.Addr())
 		select {}
 	}
-	os.Exit(m.Run())
+	dir, err := os.MkdirTemp("", "millrace-embedded-")
+	if err != nil {
+		panic(err)
+	}
+	built = dir
+	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		panic(err)
+	}
+	os.Exit(code)
 }
 
-// binary builds the engine's command and sees to its library.
+// built is where the engine's command is built.
+var built string
+
+// binary returns the engine's command, and makes sure that its library is there.
 func binary(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("MILLRACE_LIBCHDB") == "" {
 		if _, err := exec.LookPath("clickhouse"); err != nil {
 			if _, err := Fetch(t.Context(), os.Stderr); err != nil {
-				if os.Getenv("CI") != "" {
-					t.Fatal(err)
-				}
-				t.Skip(err)
+				need.Missing(t, need.ClickHouse(), err)
 			}
 		}
 	}
-	path := filepath.Join(t.TempDir(), "millrace-clickhouse")
-	cmd := exec.Command("go", "build", "-o", path, "github.com/millrace/millrace/cmd/millrace-clickhouse")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building the engine's command: %v\n%s", err, out)
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
+
+// build builds the engine's command once, in the directory that TestMain makes.
+var build = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(built, "millrace-clickhouse")
+	cmd := exec.Command("go", "build", "-o", path, "github.com/millrace/millrace/cmd/millrace-clickhouse")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the engine's command: %w\n%s", err, out)
+	}
+	return path, nil
+})
 
 func ask(t *testing.T, addr, statement string) string {
 	t.Helper()
@@ -217,10 +238,10 @@ func TestStartErrors(t *testing.T) {
 	}{
 		"no directory":       {Config{}, []string{"no directory"}},
 		"directory is file":  {Config{Dir: file}, []string{"not a directory"}},
-		"no command":         {Config{Dir: empty, Library: library}, []string{"millrace-clickhouse is neither", "PATH"}},
-		"command is missing": {Config{Dir: empty, Library: library, Binary: empty + "/none"}, []string{"none: no such file"}},
-		"library is missing": {Config{Dir: empty, Library: empty + "/none.so", Binary: script("exit 1")}, []string{"libchdb", "none.so"}},
-		"engine gives up":    {Config{Dir: empty, Library: library, Binary: script("echo it is too cold >&2; exit 3")}, []string{"exit status 3", "it is too cold", "engine.log"}},
+		"no command":         {Config{Dir: empty, library: library}, []string{"millrace-clickhouse is neither", "PATH"}},
+		"command is missing": {Config{Dir: empty, library: library, Binary: empty + "/none"}, []string{"none: no such file"}},
+		"library is missing": {Config{Dir: empty, library: empty + "/none.so", Binary: script("exit 1")}, []string{"libchdb", "none.so"}},
+		"engine gives up":    {Config{Dir: empty, library: library, Binary: script("echo it is too cold >&2; exit 3")}, []string{"exit status 3", "it is too cold", "engine.log"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", "/bin:/usr/bin")
@@ -237,7 +258,7 @@ func TestStartErrors(t *testing.T) {
 		})
 	}
 	t.Run("wrong library", func(t *testing.T) {
-		_, err := Start(t.Context(), Config{Dir: empty, Library: library, Binary: binary(t)})
+		_, err := Start(t.Context(), Config{Dir: empty, library: library, Binary: binary(t)})
 		if err == nil || !strings.Contains(err.Error(), "loading the library "+library) {
 			t.Errorf("Start = %v, want it to name the library", err)
 		}

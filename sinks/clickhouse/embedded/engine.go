@@ -21,7 +21,7 @@ type engine struct {
 
 // find chooses the engine: a library that was asked for, a clickhouse binary, the pinned library.
 func find(ctx context.Context, cfg Config) (engine, error) {
-	library := cfg.Library
+	library := cfg.library
 	if library == "" {
 		library = os.Getenv("MILLRACE_LIBCHDB")
 	}

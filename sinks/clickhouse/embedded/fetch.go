@@ -35,8 +35,8 @@ const (
 const wayOut = "put a clickhouse binary on PATH, or run `npm pack " + libraryPackage + "@" + libraryVersion +
 	"` where the registry can be reached, unpack " + libraryName + " and set MILLRACE_LIBCHDB to its path"
 
-// ErrWrongLibrary means that what was fetched or found is not the pinned library.
-var ErrWrongLibrary = errors.New("not the pinned library")
+// errWrongLibrary means that what was fetched or found is not the pinned library.
+var errWrongLibrary = errors.New("not the pinned library")
 
 // Fetch returns the path of libchdb in the user's cache directory, where it puts it
 // first if need be: through npm, checked against the pinned hashes, moved into place
@@ -71,7 +71,7 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (string, error) 
 		return path, nil
 	case err == nil:
 		return "", fmt.Errorf("%s: %w: it has %d bytes, not %d; remove it to have it fetched again, or %s",
-			path, ErrWrongLibrary, st.Size(), f.size, wayOut)
+			path, errWrongLibrary, st.Size(), f.size, wayOut)
 	case !errors.Is(err, os.ErrNotExist):
 		return "", fmt.Errorf("look for %s: %w; %s", libraryName, err, wayOut)
 	}
@@ -134,7 +134,7 @@ func (f fetcher) unpack(ctx context.Context, archive, library string) error {
 		return fmt.Errorf("read the archive: %w", err)
 	}
 	if got := "sha512-" + base64.StdEncoding.EncodeToString(whole.Sum(nil)); got != f.integrity {
-		return fmt.Errorf("%w: the archive's integrity is %s, not %s", ErrWrongLibrary, got, f.integrity)
+		return fmt.Errorf("%w: the archive's integrity is %s, not %s", errWrongLibrary, got, f.integrity)
 	}
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (f fetcher) unpack(ctx context.Context, archive, library string) error {
 	for files := tar.NewReader(unzipped); ; {
 		header, err := files.Next()
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%w: no %s in the archive", ErrWrongLibrary, libraryName)
+			return fmt.Errorf("%w: no %s in the archive", errWrongLibrary, libraryName)
 		}
 		if err != nil {
 			return fmt.Errorf("read the archive: %w", err)
@@ -169,7 +169,7 @@ func (f fetcher) write(r io.Reader, library string) error {
 		return fmt.Errorf("unpack the library: %w", err)
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != f.sum || n != f.size {
-		return fmt.Errorf("%w: sha256 %s of %d bytes, not %s of %d", ErrWrongLibrary, got, n, f.sum, f.size)
+		return fmt.Errorf("%w: sha256 %s of %d bytes, not %s of %d", errWrongLibrary, got, n, f.sum, f.size)
 	}
 	if err := out.Sync(); err != nil {
 		return fmt.Errorf("write the library: %w", err)

@@ -113,7 +113,7 @@ func TestFetchRefuses(t *testing.T) {
 		"no library":         {archive(t, "package/readme"), nil, "no libchdb.so in the archive", true},
 		"no npm":             {good, func(f *fetcher) { f.npm = "/nonexistent/npm" }, "npm, the package manager", false},
 		"npm fails":          {good, func(f *fetcher) { f.spec = "other@1" }, "exit status 9", false},
-		"cut archive":        {good[:len(good)/2], nil, "reading the archive", false},
+		"cut archive":        {good[:len(good)/2], nil, "read the archive", false},
 		"cache is no folder": {good, func(f *fetcher) { f.dir = f.npm }, "not a directory", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestFetchRefuses(t *testing.T) {
 				tc.break_(&f)
 			}
 			path, err := f.fetch(t.Context(), nil)
-			if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, ErrWrongLibrary) != tc.isWrong {
+			if err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, errWrongLibrary) != tc.isWrong {
 				t.Errorf("fetch = %q, %v, want an error with %q", path, err, tc.want)
 			}
 			if err != nil && !strings.Contains(err.Error(), "MILLRACE_LIBCHDB") {
@@ -143,7 +143,7 @@ func TestFetchFindsWrongLibrary(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(f.dir, libraryName), []byte("short"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.fetch(t.Context(), nil); !errors.Is(err, ErrWrongLibrary) || !strings.Contains(err.Error(), "remove it") {
+	if _, err := f.fetch(t.Context(), nil); !errors.Is(err, errWrongLibrary) || !strings.Contains(err.Error(), "remove it") {
 		t.Errorf("fetch over a wrong file = %v, want it refused and said what to do", err)
 	}
 }

@@ -1,25 +1,22 @@
-package tally
+package match
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"reflect"
-	"runtime"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
-// Every entry comes back once, with the others of its key, in the order of their places, also
-// where most of them went to the file.
+// Every entry comes back once, with the others of its key, in the order of their places.
 func TestEach(t *testing.T) {
-	for name, n := range map[string]int{"in memory": 500, "in the file": 80_000} {
+	for name, n := range map[string]int{"few": 500, "many": 80_000} {
 		t.Run(name, func(t *testing.T) {
 			b := New()
 			defer b.Close()
@@ -35,10 +32,7 @@ func TestEach(t *testing.T) {
 				both[side] = append(both[side], e)
 				want[e.Key] = both
 			}
-			if (b.file != nil) != (n > 500) {
-				t.Errorf("%d entries: file is %v", n, b.file)
-			}
-			got, last := 0, 0
+			got, parts := 0, 0
 			err := b.Each(t.Context(), func(topic, table []Entry) error {
 				key := slices.Concat(topic, table)[0].Key
 				both := want[key]
@@ -51,43 +45,11 @@ func TestEach(t *testing.T) {
 				delete(want, key)
 				got += len(topic) + len(table)
 				return nil
-			}, func(part, parts int) { last = part*1000 + parts })
-			if err != nil || got != n || len(want) != 0 || last != buckets*1000+buckets {
-				t.Errorf("%d of %d entries, %d keys left, last part %d, %v", got, n, len(want), last, err)
+			}, func(part, of int) { parts = of - part })
+			if err != nil || got != n || len(want) != 0 || parts != 0 {
+				t.Errorf("%d of %d entries, %d keys and %d parts left, %v", got, n, len(want), parts, err)
 			}
 		})
-	}
-}
-
-// What is held in memory does not grow with what is added.
-func TestMemory(t *testing.T) {
-	b := New()
-	defer b.Close()
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	var e Entry
-	for i := range 1_500_000 { // 48 MB
-		binary.BigEndian.PutUint64(e.Key[:], uint64(i))
-		e.At.Offset = uint64(i)
-		if err := b.Add(Side(i%2), e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 32<<20 {
-		t.Errorf("%d bytes are held", grown)
-	}
-	largest, n := 0, 0
-	if err := b.Each(t.Context(), func(topic, table []Entry) error { n += len(topic) + len(table); return nil }, func(int, int) {}); err != nil || n != 1_500_000 {
-		t.Errorf("%d entries, %v", n, err)
-	}
-	for i := range b.buckets {
-		largest = max(largest, len(b.buckets[i].chunks))
-	}
-	if largest > 6 { // 1.5 million entries in 1,024 buckets are 3 chunks each
-		t.Errorf("a bucket has %d chunks: keys that count up are not spread", largest)
 	}
 }
 
@@ -97,38 +59,16 @@ func TestEachStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := errors.New("full")
-	quiet := func(int, int) {}
-	if err := b.Each(t.Context(), func([]Entry, []Entry) error { return full }, quiet); !errors.Is(err, full) {
+	if err := b.Each(t.Context(), func([]Entry, []Entry) error { return full }, nil); !errors.Is(err, full) {
 		t.Errorf("got %v, want the callback's error", err)
-	}
-	ctx, stop := context.WithCancelCause(t.Context())
-	stop(full)
-	if err := b.Each(ctx, func([]Entry, []Entry) error { return nil }, quiet); !errors.Is(err, full) {
-		t.Errorf("got %v, want why the context ended", err)
 	}
 	if err := b.Add(Topic, Entry{Mark: sideBit}); err == nil {
 		t.Error("a mark that would be taken for a side was taken")
 	}
 }
 
-// A write that failed is told by whatever is called next: what was lost is not compared as if it never was.
-func TestSpillFails(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir()+"/nowhere")
-	b := New()
-	var err error
-	for i := 0; i < chunkSize && err == nil; i++ {
-		err = b.Add(Table, Entry{})
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v, want that there is no such directory", err)
-	}
-	if again := b.Each(t.Context(), nil, nil); !errors.Is(again, os.ErrNotExist) {
-		t.Errorf("Each: got %v, want the same error", again)
-	}
-}
-
 func TestPlaces(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		var p Places
 		want := map[At]bool{}
 		for range rapid.IntRange(0, 12).Draw(t, "runs") {
