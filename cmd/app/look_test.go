@@ -42,9 +42,9 @@ func TestCheckStoresOf(t *testing.T) {
 		state    StoreState
 		says     string
 	}{
-		"wrong key":        {answer(403, "InvalidAccessKeyId"), nil, StoreUnavailable, "the credentials are wrong"},
-		"wrong secret":     {answer(403, "SignatureDoesNotMatch"), nil, StoreUnavailable, "the credentials are wrong"},
-		"unknown user":     {answer(404, "XAdminUserNotFound"), nil, StoreUnavailable, "the credentials are wrong"},
+		"wrong key":        {answer(403, "InvalidAccessKeyId"), nil, StoreUnavailable, "refuses the credentials"},
+		"wrong secret":     {answer(403, "SignatureDoesNotMatch"), nil, StoreUnavailable, "refuses the credentials"},
+		"unknown user":     {answer(404, "XAdminUserNotFound"), nil, StoreUnavailable, "refuses the credentials"},
 		"not allowed":      {answer(403, "AccessDenied"), nil, StoreError, "what the bucket's policy allows"},
 		"clock skew":       {answer(403, "RequestTimeTooSkewed"), nil, StoreUnavailable, "the clocks of this machine and of the service"},
 		"other region":     {answer(400, "AuthorizationHeaderMalformed"), nil, StoreUnavailable, "the bucket's region is eu-west-1"},

@@ -168,7 +168,7 @@ func (db *DB) Close() error {
 // Ping asks the server for a sign of life.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.conn.Ping(ctx); err != nil {
-		return translate(fmt.Errorf("asking ClickHouse for a sign of life: %w", err))
+		return db.explain(db.cfg.writer(), fmt.Errorf("asking ClickHouse for a sign of life: %w", err))
 	}
 	return nil
 }
