@@ -137,11 +137,8 @@ func (a *App) ensureTopics(ctx context.Context) error {
 	k := a.cfg.Kafka
 	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{
 		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync})
-	if errors.Is(err, kafka.ErrLogin) {
-		return fmt.Errorf("%w: make the topics: %w: see kafka.sasl in the configuration", ErrPrecondition, err)
-	}
 	if err != nil {
-		return fmt.Errorf("make the topics: %w", err)
+		return refused(fmt.Errorf("make the topics: %w", err))
 	}
 	return nil
 }

@@ -68,13 +68,22 @@ func migrate(ctx context.Context, out io.Writer, a *app.App, again bool) error {
 	if again {
 		run = a.MigrateAgain
 	}
-	applied, err := run(ctx)
-	for _, name := range applied {
+	done, err := run(ctx)
+	for _, name := range done.Applied {
 		fmt.Fprintln(out, "applied", name)
 	}
-	if err == nil && len(applied) == 0 {
-		fmt.Fprintln(out, "nothing to apply")
+	for _, name := range done.Topics {
+		fmt.Fprintln(out, "made topic", name)
 	}
+	if err != nil {
+		return err
+	}
+	if len(done.Applied)+len(done.Topics) == 0 {
+		_, err = fmt.Fprintf(out, "nothing to apply: the tables are up to date, and all %d topics are there\n", done.Present)
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%d migrations applied, %d topics made, %d topics were there already\n",
+		len(done.Applied), len(done.Topics), done.Present)
 	return err
 }
 

@@ -9,8 +9,8 @@ import (
 
 // What brokers that answer may say in place of an answer.
 var (
-	// ErrLogin: they refuse the login. Its user, password or mechanism is wrong.
-	ErrLogin = errors.New("the brokers refuse the login")
+	// ErrLogin: they refuse the login.
+	ErrLogin = errors.New("the brokers refuse the login: its mechanism, user or password is wrong")
 	// ErrStarting: they cannot say what groups have committed. They make or load the topic of offsets, which takes
 	// seconds after the first start of a cluster.
 	ErrStarting = errors.New("the brokers prepare their topic of offsets")
