@@ -138,7 +138,7 @@ func (a *App) ensureTopics(ctx context.Context) error {
 	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{
 		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync})
 	if err != nil {
-		return fmt.Errorf("make the topics: %w", err)
+		return refused(fmt.Errorf("make the topics: %w", err))
 	}
 	return nil
 }

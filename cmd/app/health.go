@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/limit"
@@ -18,6 +20,7 @@ import (
 
 const (
 	lookEvery = 15 * time.Second // or four times in the time after which a stall is one
+	lookSoon  = time.Second
 	lookLimit = 10 * time.Second // of one look
 
 	maxReasons = 20 // policies that a verdict names
@@ -90,7 +93,7 @@ func judge(s sight) verdict {
 	}
 	for _, engine := range []string{engineKafka, engineClickHouse} {
 		if err := s.faults[engine]; known && err != nil {
-			no(&v.Ready, "%s is away: %v", engine, err)
+			no(&v.Ready, "%s %s: %v", engine, trouble(err), err)
 		}
 	}
 	if names := away(s.stores); len(names) > 0 && len(names) == len(s.stores) {
@@ -125,6 +128,17 @@ func judge(s sight) verdict {
 	}
 	v.Ready, v.Started = v.Ready && v.Live, known && joined
 	return v
+}
+
+// trouble says in words what keeps an engine from being used.
+func trouble(err error) string {
+	switch {
+	case errors.Is(err, kafka.ErrStarting):
+		return "is starting"
+	case errors.Is(err, kafka.ErrLogin), errors.Is(err, clickhouse.ErrAccess):
+		return "refuses access"
+	}
+	return "is away"
 }
 
 // away are the names of the stores that are.
@@ -198,12 +212,22 @@ func (h *health) stop() {
 func (h *health) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		h.look(ctx)
-		_ = retry.Sleep(ctx, h.every()) // only ctx ends it early
+		_ = retry.Sleep(ctx, h.next()) // only ctx ends it early
 	}
 	return nil
 }
 
 func (h *health) every() time.Duration { return min(lookEvery, h.stall/4) }
+
+// next is the time to the next look. While Kafka is starting it is short: that takes seconds.
+func (h *health) next() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if errors.Is(h.faults[engineKafka], kafka.ErrStarting) {
+		return min(lookSoon, h.every())
+	}
+	return h.every()
+}
 
 // look asks the engines, and notes what they say. What they do not say is not known: it is
 // neither lag nor none.
@@ -231,13 +255,16 @@ func (h *health) look(run context.Context) {
 	if run.Err() != nil {
 		return
 	}
-	if lagErr != nil {
-		h.log.Warn("the lag is not known", "err", lagErr)
-	} else {
+	switch {
+	case errors.Is(lagErr, kafka.ErrStarting):
+		h.log.Info("Kafka is starting", "err", lagErr)
+	case lagErr != nil:
+		h.log.Warn("the lag is not known", "kafka", trouble(lagErr), "err", lagErr)
+	default:
 		h.publish(lags)
 	}
 	if engineErr != nil {
-		h.log.Warn("ClickHouse does not answer", "err", engineErr)
+		h.log.Warn("ClickHouse cannot be used", "clickhouse", trouble(engineErr), "err", engineErr)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
@@ -54,6 +55,9 @@ func TestJudge(t *testing.T) {
 		"not a member":                        {duties: with(func(d *duty) { d.Member = false }), want: verdict{Live: true, Reasons: []string{"role copier is not in its group"}}},
 		"one of two is stalled":               {duties: append(with(stalled), duty{Role: schemas.RoleChecker, Member: true}), want: stall},
 		"Kafka is away":                       {duties: []duty{busy}, faults: map[string]error{engineKafka: away}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka is away: connection refused"}}},
+		"Kafka is starting":                   {duties: []duty{busy}, faults: map[string]error{engineKafka: kafka.ErrStarting}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
+		"Kafka refuses the login":             {duties: []duty{busy}, faults: map[string]error{engineKafka: kafka.ErrLogin}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
+		"ClickHouse refuses the password":     {duties: []duty{busy}, faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: verdict{Live: true, Started: true, Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
 		"ClickHouse is away":                  {duties: []duty{busy}, faults: map[string]error{engineClickHouse: away}, want: verdict{Live: true, Started: true, Reasons: []string{"clickhouse is away: connection refused"}}},
 		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: verdict{Started: true, Reasons: []string{"clickhouse is away: connection refused", stall.Reasons[0]}}},
 		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: verdict{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
@@ -241,6 +245,31 @@ func TestHealthStops(t *testing.T) {
 		}
 		if got, want := h.every(), 2500*time.Millisecond; got != want {
 			t.Errorf("looks every %v, want %v", got, want)
+		}
+	})
+}
+
+// While Kafka is starting the next look comes soon, and the process is ready after it.
+func TestHealthWhileKafkaStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}, lagErr: kafka.ErrStarting}
+		h := s.health(stallAfter)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.run(ctx) }()
+		synctest.Wait()
+		if v := h.report().verdict; v.Ready || !v.Live {
+			t.Errorf("while it starts: got %+v", v)
+		}
+		s.lagErr = nil
+		time.Sleep(lookSoon)
+		synctest.Wait()
+		if v := h.report().verdict; !v.Ready {
+			t.Errorf("a second later: got %+v", v)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	})
 }

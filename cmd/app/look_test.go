@@ -42,9 +42,9 @@ func TestCheckStoresOf(t *testing.T) {
 		state    StoreState
 		says     string
 	}{
-		"wrong key":        {answer(403, "InvalidAccessKeyId"), nil, storeUnavailable, "the credentials are wrong"},
-		"wrong secret":     {answer(403, "SignatureDoesNotMatch"), nil, storeUnavailable, "the credentials are wrong"},
-		"unknown user":     {answer(404, "XAdminUserNotFound"), nil, storeUnavailable, "the credentials are wrong"},
+		"wrong key":        {answer(403, "InvalidAccessKeyId"), nil, storeUnavailable, "refuses the credentials"},
+		"wrong secret":     {answer(403, "SignatureDoesNotMatch"), nil, storeUnavailable, "refuses the credentials"},
+		"unknown user":     {answer(404, "XAdminUserNotFound"), nil, storeUnavailable, "refuses the credentials"},
 		"not allowed":      {answer(403, "AccessDenied"), nil, storeError, "what the bucket's policy allows"},
 		"clock skew":       {answer(403, "RequestTimeTooSkewed"), nil, storeUnavailable, "the clocks of this machine and of the service"},
 		"other region":     {answer(400, "AuthorizationHeaderMalformed"), nil, storeUnavailable, "the bucket's region is eu-west-1"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
 )
@@ -25,35 +26,55 @@ func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err e
 		return m, refused(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
 	if m.Topics, err = kafka.MissingTopics(ctx, a.kafka); err != nil {
-		return m, fmt.Errorf("look for the topics: %w", err)
+		return m, refused(fmt.Errorf("look for the topics: %w", err))
 	}
 	return m, nil
 }
 
+// Migrated is what Migrate did.
+type Migrated struct {
+	Applied []string // names of migrations of ClickHouse
+	Topics  []string // that it made
+	// Present counts the topics that were there before.
+	Present int
+}
+
 // Migrate brings the tables of ClickHouse up to date and makes the topics that are
-// missing. It returns the names of the migrations that it applied.
-func (a *App) Migrate(ctx context.Context) ([]string, error) { return a.migrate(ctx, false) }
+// missing. It returns what it did, with an error too.
+func (a *App) Migrate(ctx context.Context) (Migrated, error) { return a.migrate(ctx, false) }
 
 // MigrateAgain is Migrate that applies every migration of ClickHouse, those that were applied
 // too: for a server that has joined the cluster, or a table that was dropped.
-func (a *App) MigrateAgain(ctx context.Context) ([]string, error) { return a.migrate(ctx, true) }
+func (a *App) MigrateAgain(ctx context.Context) (Migrated, error) { return a.migrate(ctx, true) }
 
-func (a *App) migrate(ctx context.Context, again bool) ([]string, error) {
+func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error) {
 	plan, err := a.db.Plan(ctx, again)
-	var applied []string
 	if err == nil {
-		applied, err = a.db.Apply(ctx, plan)
+		done.Applied, err = a.db.Apply(ctx, plan)
 	}
 	if err != nil {
-		return applied, refused(fmt.Errorf("migrate ClickHouse: %w", err))
+		return done, refused(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
-	return applied, a.ensureTopics(ctx)
+	missing, err := kafka.MissingTopics(ctx, a.kafka)
+	if err != nil {
+		return done, refused(fmt.Errorf("look for the topics: %w", err))
+	}
+	if err := a.ensureTopics(ctx); err != nil {
+		return done, err
+	}
+	var lanes []string
+	for _, l := range a.cfg.Delay.Lanes {
+		lanes = append(lanes, l.Name)
+	}
+	done.Topics, done.Present = missing, len(schemas.Catalogue(lanes...))-len(missing)
+	return done, nil
 }
 
 // refused marks what a person must mend before trying again.
 func refused(err error) error {
 	for _, kind := range []error{
 		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster, clickhouse.ErrAltered, clickhouse.ErrAccess,
+		kafka.ErrLogin,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", ErrPrecondition, err)

@@ -205,7 +205,8 @@ func TestObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &health{log: log, stall: 2 * time.Second, prefix: cfg.Prefix, states: cfg.Metrics.State, lags: admin.Lags,
-		ping: func(context.Context) error { return nil }, breakers: func() []BreakerState { return nil }, publish: cfg.Metrics.SetLags}
+		ping: func(context.Context) error { return nil }, breakers: func() []BreakerState { return nil }, policies: func() []string { return nil },
+		publish: cfg.Metrics.SetLags}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -24,8 +24,8 @@ import (
 // policyAgain is the time between two readings of documents that were refused.
 const policyAgain = 10 * time.Second
 
-// CheckPolicies reads the policies of a folder and returns them, their faults in the form of the configuration's. Without
-// accounts only the form of the documents is checked, and not whether cfg has their accounts and stores.
+// CheckPolicies reads the policies of a folder and returns them, with their faults in the form of the configuration's.
+// Without accounts only the form of the documents is checked, and not whether cfg has their accounts and stores.
 func CheckPolicies(cfg *config.Config, accounts bool, folder string) (policy.Folder, config.Faults) {
 	var stores map[string][]policy.Store
 	if accounts {
@@ -84,8 +84,8 @@ func (p *policyFolder) run(ctx context.Context) error {
 	}
 	f := p.read()
 	for _, name := range f.Unread {
-		p.app.log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, or its name does not end in "+
-			".json or .yaml", "file", filepath.Join(p.app.cfg.Policies.Folder, name))
+		p.app.log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, or its name does not "+
+			"end in .json or .yaml", "file", filepath.Join(p.app.cfg.Policies.Folder, name))
 	}
 	if err := p.publish(ctx, f.Documents, nil, f.Faults); err != nil {
 		return err
@@ -121,7 +121,9 @@ func (p *policyFolder) read() policy.Folder {
 }
 
 // publish publishes documents, and records and logs faults. waiting are the accounts that were refused before.
-func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.Document, waiting map[string]bool, faults policy.Faults) error {
+func (p *policyFolder) publish(
+	ctx context.Context, documents map[string]policy.Document, waiting map[string]bool, faults policy.Faults,
+) error {
 	folder := p.app.cfg.Policies.Folder
 	before := p.refusals()
 	p.mu.Lock()
@@ -191,7 +193,8 @@ func (p *policyFolder) refused() (all []string) {
 	faults := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
 		first := of(faults, account)[0]
-		all = append(all, fmt.Sprintf("%s: %s", originOf(p.app.cfg.Policies.Folder, first), policy.Fault{Key: first.Key, Reason: first.Reason}))
+		origin := originOf(p.app.cfg.Policies.Folder, first)
+		all = append(all, fmt.Sprintf("%s: %s", origin, policy.Fault{Key: first.Key, Reason: first.Reason}))
 	}
 	records := p.app.book.Faults()
 	for _, account := range slices.Sorted(maps.Keys(records)) {

@@ -215,6 +215,8 @@ const seeThatItIsUp = "see that it is up, mounted and reachable"
 // remedyFor is remedy for a store of the configuration: what a service refuses says by itself what to see to.
 func (s *Stores) remedyFor(n StoreName, err error) string {
 	switch {
+	case errors.Is(err, storage.ErrCredentials):
+		return "see its credentials in the configuration"
 	case s.of(n).cfg.Driver == "file", errors.Is(err, storage.ErrWrongMarker), errors.Is(err, storage.ErrNoMarker):
 		return remedy(n, err)
 	}

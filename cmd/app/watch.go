@@ -51,8 +51,11 @@ func (s *Stores) look(run context.Context) error {
 			case errors.Is(err, storage.ErrWrongMarker):
 				errs[i] = fmt.Errorf("store %s/%s: %w: %s", n.Account, n.Store, err, remedy(n, err))
 			default:
-				s.log.Warn("store is not there: it is looked for again, and what needs it waits",
-					"account", n.Account, "store", n.Store, "err", err, "do", s.remedyFor(n, err))
+				message := "store is not there: it is looked for again, and what needs it waits"
+				if errors.Is(err, storage.ErrCredentials) {
+					message = "store refuses the credentials: it is asked again, and what needs it waits"
+				}
+				s.log.Warn(message, "account", n.Account, "store", n.Store, "err", err, "do", s.remedyFor(n, err))
 			}
 		})
 	}

@@ -5,6 +5,9 @@
 //
 //	millrace-clickhouse -lib libchdb.so -path DIR -tcp 9000 -http 8123
 //
+// The demo and standalone start it by themselves. They fetch libchdb once, into
+// millrace/libchdb/VERSION of the user's cache directory ($XDG_CACHE_HOME, or ~/.cache).
+//
 // Every insert that was answered is on disk (the tables ask for fsync), so the process
 // may end at any moment: a signal ends it at once.
 package main
@@ -24,6 +27,15 @@ import (
 	"github.com/ebitengine/purego"
 )
 
+// kept returns where millrace keeps libchdb, which it fetches when it needs one.
+func kept() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = "$HOME/.cache"
+	}
+	return filepath.Join(cache, "millrace", "libchdb", "VERSION", "libchdb.so")
+}
+
 type options struct {
 	lib, path, host, config string
 	tcp, http               int
@@ -32,7 +44,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.lib, "lib", os.Getenv("MILLRACE_LIBCHDB"), "the shared library libchdb.so")
+	flag.StringVar(&o.lib, "lib", os.Getenv("MILLRACE_LIBCHDB"), "the shared library libchdb.so; millrace keeps its own in\n"+kept())
 	flag.StringVar(&o.path, "path", "", "folder of the tables")
 	flag.StringVar(&o.host, "host", "127.0.0.1", "address to listen on")
 	flag.IntVar(&o.tcp, "tcp", 9000, "port of the native protocol")
@@ -59,7 +71,7 @@ func main() {
 func run(o options) error {
 	switch {
 	case o.lib == "":
-		return fmt.Errorf("no library: give -lib or set MILLRACE_LIBCHDB to the path of libchdb.so")
+		return fmt.Errorf("no library: give -lib or set MILLRACE_LIBCHDB to the path of libchdb.so; millrace keeps its own in %s", kept())
 	case o.path == "":
 		return fmt.Errorf("no -path: give the folder of the tables")
 	}

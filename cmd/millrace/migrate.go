@@ -68,6 +68,8 @@ to do, and with 3 where there is. See docs/clickhouse.md.`,
 // migrated is the document of a migration.
 type migrated struct {
 	Applied []string `json:"applied"`
+	Topics  []string `json:"topics"`  // that were made
+	Present int      `json:"present"` // topics that were there before
 }
 
 func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bool) error {
@@ -75,16 +77,26 @@ func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bo
 	if again {
 		run = a.MigrateAgain
 	}
-	applied, err := run(ctx)
+	done, err := run(ctx)
 	if o.form == formJSON {
-		return errors.Join(err, writeJSON(out, migrated{append([]string{}, applied...)}))
+		m := migrated{append([]string{}, done.Applied...), append([]string{}, done.Topics...), done.Present}
+		return errors.Join(err, writeJSON(out, m))
 	}
-	for _, name := range applied {
+	for _, name := range done.Applied {
 		fmt.Fprintln(out, "applied", name)
 	}
-	if err == nil && len(applied) == 0 {
-		fmt.Fprintln(out, "nothing to apply")
+	for _, name := range done.Topics {
+		fmt.Fprintln(out, "made topic", name)
 	}
+	if err != nil {
+		return err
+	}
+	if len(done.Applied)+len(done.Topics) == 0 {
+		_, err = fmt.Fprintf(out, "nothing to apply: the tables are up to date, and all %d topics are there\n", done.Present)
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%d migrations applied, %d topics made, %d topics were there already\n",
+		len(done.Applied), len(done.Topics), done.Present)
 	return err
 }
 

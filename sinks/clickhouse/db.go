@@ -164,7 +164,7 @@ func (db *DB) Close() error {
 // Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.conn.Ping(ctx); err != nil {
-		return translate(fmt.Errorf("ping ClickHouse: %w", err))
+		return db.explain(db.cfg.writer(), fmt.Errorf("ping ClickHouse: %w", err))
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 		// First what was committed: what is committed meanwhile must not hide what was not.
 		var err error
 		if done[role], err = a.committed(ctx, role, read...); err != nil {
-			return nil, err
+			return nil, explain(err)
 		}
 		topics = append(topics, read...)
 	}
@@ -70,7 +70,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	topics = slices.Compact(topics)
 	starts, ends, err := bounds(ctx, a.adm, topics...)
 	if err != nil {
-		return nil, err
+		return nil, explain(err)
 	}
 	due := maps.Clone(ends)
 	if err := a.ripe(ctx, due); err != nil {

@@ -63,7 +63,7 @@ func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 	defer cl.Close()
 	e := ensurer{cfg: cfg, o: o, cl: cl, adm: kadm.NewClient(cl), entries: schemas.Catalogue(cfg.laneNames()...)}
 	if err := e.create(ctx); err != nil {
-		return fmt.Errorf("create topics: %w", err)
+		return fmt.Errorf("create topics: %w", explain(err))
 	}
 	if err := e.check(ctx); err != nil {
 		return fmt.Errorf("check topics: %w", err)
@@ -85,7 +85,7 @@ func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
 	e := ensurer{cfg: cfg, cl: cl, entries: schemas.Catalogue(cfg.laneNames()...)}
 	there, err := e.list(ctx)
 	if err != nil {
-		return nil, err
+		return nil, explain(err)
 	}
 	var missing []string
 	for _, name := range e.names() {

@@ -18,7 +18,9 @@ var (
 	ErrListing     = errors.New("listing repeats itself or is not sorted")
 	// ErrSlowDown: the store works, and asks for fewer requests (S3's SlowDown, HTTP 429). It
 	// is transient, did nothing, and is no sign that the store is away.
-	ErrSlowDown    = errors.New("store asks for fewer requests")
+	ErrSlowDown = errors.New("store asks for fewer requests")
+	// ErrCredentials: the store answers, and refuses whoever asks. It is of class unavailable: nothing of it can be read.
+	ErrCredentials = errors.New("store refuses the credentials")
 	ErrNoMarker    = errors.New("store's marker is missing")
 	ErrWrongMarker = errors.New("store's marker is of another store")
 )

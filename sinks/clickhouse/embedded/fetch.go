@@ -76,7 +76,7 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (string, error) 
 		return "", fmt.Errorf("look for %s: %w; %s", libraryName, err, wayOut)
 	}
 	if progress != nil {
-		fmt.Fprintf(progress, "fetching the ClickHouse engine once (%s, 170 MB) into %s\n", f.spec, f.dir)
+		fmt.Fprintf(progress, "fetching the ClickHouse engine once (%s, 170 MB; 570 MB unpacked): it is kept in %s\n", f.spec, path)
 	}
 	if err := f.download(ctx, path); err != nil {
 		return "", fmt.Errorf("fetching %s: %w; %s", f.spec, err, wayOut)

@@ -70,7 +70,7 @@ type Row string
 //	other, present                      ADD, the same
 //	removed, present                    ADD, the same: it came back, or an older version went
 //	removed, absent                     DELETE, at the time of the hint, with sequencer and user
-//	created or other, absent            nothing: its removal will be told, or the sweep finds it
+//	created or other, absent            nothing: its removal is another hint
 //	a key that is no item's             nothing, and nobody looks
 const (
 	rowAside    Row = "aside"

@@ -1,8 +1,9 @@
 // Package watch tells of what others do in a directory tree: what the kernel says of it is a hint, and what is told
 // is what the store shows when nothing has happened to a path for a while.
 //
-// It promises nothing that the sweep does not: what happened while nobody watched, what the kernel dropped, and the
-// items of a directory that went as a whole are left to the sweep, and that is logged. A root that is gone tells of
+// What was there before the watch began, what happened while nothing was watched, what the kernel dropped, and the
+// items of a directory that went as a whole are not reported, and nothing finds them later; each but the first is
+// logged. A root that is gone tells of
 // nothing; it is waited for. A file that came and went within the quiet time is told of as deleted, for it may have
 // replaced one that was known; of an item that nobody knew that changes nothing.
 package watch
@@ -81,7 +82,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	g.Go(func() error {
 		for gctx.Err() == nil {
 			if err := w.session(gctx); err != nil && gctx.Err() == nil {
-				w.log.Warn("not watched: what happens meanwhile is left to the sweep", "root", w.cfg.Root, "err", err, "again", w.cfg.again)
+				w.log.Warn("not watched: what happens meanwhile is not picked up; import it afterwards",
+					"root", w.cfg.Root, "err", err, "again", w.cfg.again)
 			}
 			_ = retry.Sleep(gctx, w.cfg.again) // only ctx ends it early
 		}
@@ -117,7 +119,7 @@ func (w *Watch) session(ctx context.Context) error {
 	if err := s.add(ctx, ".", false); err != nil {
 		return err
 	}
-	w.log.Info("watched", "root", w.cfg.Root, "directories", len(s.dirs))
+	w.log.Info("watched", "root", w.cfg.Root, "directories", len(s.dirs), "existing", "not picked up: import them")
 	tick := time.NewTicker(w.cfg.again)
 	defer tick.Stop()
 	for {
@@ -173,7 +175,7 @@ func (s *session) add(ctx context.Context, dir string, isNew bool) error {
 		case errors.Is(err, fs.ErrNotExist) && rel != ".":
 			return nil // it went again
 		case err != nil && rel != ".":
-			s.log.Warn("a directory is not watched: it is left to the sweep", "path", rel, "err", err)
+			s.log.Warn("a directory is not watched: what happens in it is not picked up; import it", "path", rel, "err", err)
 			return nil
 		case err != nil:
 			return err
@@ -199,14 +201,14 @@ func (s *session) addOne(rel, name string) error {
 	case errors.Is(err, unix.ENOSPC):
 		if !s.full {
 			s.full = true
-			s.log.Error("the kernel has no watches left: raise fs.inotify.max_user_watches, and start again; the rest is left to the sweep", "path", rel,
-				"directories", len(s.dirs))
+			s.log.Error("the kernel has no watches left: raise fs.inotify.max_user_watches, and start again; the rest is not watched",
+				"path", rel, "directories", len(s.dirs))
 		}
 	case errors.Is(err, fs.ErrNotExist) && rel != ".":
 	case rel == ".":
 		return fmt.Errorf("watch %s: %w", name, err)
 	default:
-		s.log.Warn("a directory is not watched: it is left to the sweep", "path", rel, "err", err)
+		s.log.Warn("a directory is not watched: what happens in it is not picked up; import it", "path", rel, "err", err)
 	}
 	return nil
 }
@@ -249,13 +251,13 @@ func (s *session) forget(rel string) {
 			delete(s.dirs, dir)
 		}
 	}
-	s.log.Info("a directory went: what was in it, and did not go file by file, is left to the sweep", "path", rel)
+	s.log.Info("a directory went: the removal of what was in it, and did not go file by file, is not picked up", "path", rel)
 }
 
 // failed takes an error of the kernel's.
 func (s *session) failed(err error) {
 	if errors.Is(err, fsnotify.ErrEventOverflow) {
-		s.log.Warn("the kernel dropped events, since they came too fast: what they told is left to the sweep (fs.inotify.max_queued_events)")
+		s.log.Warn("the kernel dropped events, since they came too fast: import what changed, and raise fs.inotify.max_queued_events")
 		return
 	}
 	s.log.Warn("watch", "err", err)
@@ -267,7 +269,7 @@ func (s *session) noted(rel string, gone bool) {
 		return
 	}
 	if fits, first := s.queue.note(filepath.ToSlash(rel), time.Now(), gone); !fits && first {
-		s.log.Warn("too many paths wait to be looked at: others are left to the sweep", "limit", s.cfg.Limit)
+		s.log.Warn("too many paths wait to be looked at: others are not picked up; import them", "limit", s.cfg.Limit)
 	}
 }
 
@@ -306,7 +308,7 @@ func (w *Watch) failedOne(ctx context.Context, p pending, err error) {
 	switch {
 	case ctx.Err() != nil:
 	case retry.IsPermanent(err):
-		w.log.Error("a path cannot be told of: it is left to the sweep", "path", p.path, "err", err)
+		w.log.Error("a path cannot be reported: it is not picked up", "path", p.path, "err", err)
 	default:
 		if p.failures == 0 {
 			w.log.Warn("a path cannot be told of now: it is looked at again", "path", p.path, "err", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // ErrOpen is what an error wraps of an operation that was not begun, as its store is away.
@@ -238,8 +239,11 @@ func (b *Breaker) become(next machine, now time.Time, err error) {
 		if b.until = now.Add(wait); from == Closed {
 			b.since = now
 		}
-		b.log.Warn("store is away: what needs it waits until it answers; see that it is up, mounted and reachable",
-			"err", err, "since", b.since, "again", b.until)
+		message := "store is away: what needs it waits until it answers; see that it is up, mounted and reachable"
+		if errors.Is(err, storage.ErrCredentials) {
+			message = "store refuses the credentials: what needs it waits until it accepts them; see its credentials in the configuration"
+		}
+		b.log.Warn(message, "err", err, "since", b.since, "again", b.until)
 	}
 	if b.cfg.Changed != nil {
 		b.cfg.Changed(from, next.state)

@@ -63,7 +63,7 @@ func judge(about subject, status int, code string) verdict {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return verdict{is: storage.ErrSlowDown}
 	case http.StatusUnauthorized, http.StatusProxyAuthRequired:
-		return away("it does not know who asks: see the credentials, and those of the proxy")
+		return verdict{storage.ErrCredentials, retry.ClassUnavailable, "see the credentials, and those of the proxy"}
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return away("the bucket is in another region, or at another endpoint")
 	case http.StatusInsufficientStorage:
@@ -142,7 +142,7 @@ func byStore(code string) (v verdict, known bool) {
 	switch code {
 	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "InvalidSecurity", "AuthFailure", "UnauthorizedAccess",
 		"XMinioInvalidIAMCredentials", "XAdminUserNotFound", "TokenRefreshRequired", "InvalidClientTokenId":
-		return away("the credentials are wrong, or no longer valid"), true
+		return verdict{storage.ErrCredentials, retry.ClassUnavailable, "they are wrong, or no longer valid"}, true
 	case "RequestTimeTooSkewed":
 		return away("the clocks of this machine and of the service differ too much"), true
 	case "AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException", "InvalidRegion":

@@ -1,0 +1,57 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/streams/policy"
+)
+
+// The example policies fit the example configuration, and there is one in each form.
+func TestExamplePolicies(t *testing.T) {
+	examples := filepath.Join("..", "..", "examples")
+	cfg, _, err := config.Load(config.Sources{File: filepath.Join(examples, "millrace.yaml"), Env: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(examples, "policies")
+	f, faults := CheckPolicies(cfg, true, folder)
+	if len(faults) > 0 || len(f.Unread) > 0 {
+		t.Errorf("got %v, unread %q", faults, f.Unread)
+	}
+	if len(f.Documents) != len(cfg.Accounts) {
+		t.Errorf("got %d policies for %d accounts", len(f.Documents), len(cfg.Accounts))
+	}
+	for _, form := range []string{"*.yaml", "*-duplication-policy.json"} {
+		if found, err := filepath.Glob(filepath.Join(folder, form)); err != nil || len(found) != 1 {
+			t.Errorf("%s: got %q, %v", form, found, err)
+		}
+	}
+}
+
+var fence = regexp.MustCompile("(?ms)^```(yaml|json)\n(.*?)^```$")
+
+// Each document in the documentation of policies is one that an account with three stores can have.
+func TestDocumentedPolicies(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "policies.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := fence.FindAllStringSubmatch(string(text), -1)
+	if want := strings.Count(string(text), "```") / 2; len(blocks) != want || want < 4 {
+		t.Fatalf("got %d documents in %d blocks", len(blocks), want)
+	}
+	for _, b := range blocks {
+		doc, err := policy.Parse([]byte(b[2]))
+		if err == nil {
+			err = doc.Validate([]string{"1", "2", "3"})
+		}
+		if err != nil {
+			t.Errorf("%v in:\n%s", err, b[2])
+		}
+	}
+}
