@@ -35,7 +35,7 @@ func layers() []layer {
 		record  = "streams/record" // between what is on record and what a store shows
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest, child, need}, nil},
+		{[]string{"schemas/millrace/v1", retry, digest, child, need, "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
