@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 )
@@ -106,11 +107,8 @@ func TestRefused(t *testing.T) {
 		}
 		return nil
 	})
-	away := 5 * time.Second
-	if soak() {
-		away = 80 * time.Second
-	}
-	wait(t, away)
+	away := need.Amount(5, 5, 80)
+	wait(t, time.Duration(away)*time.Second)
 	harness.Eventually(t, time.Minute, "audit", func(ctx context.Context) error {
 		committed, err := l.audit(ctx)
 		for id, at := range committed {
@@ -123,7 +121,7 @@ func TestRefused(t *testing.T) {
 	if all, _ := l.handled(""); all > 0 {
 		t.Errorf("%d outputs were taken: nothing was tested", all)
 	}
-	if soak() {
+	if away > 60 {
 		if err := stop(); err == nil {
 			t.Error("Run got past what it cannot")
 		}

@@ -363,7 +363,7 @@ func TestKafkaForms(t *testing.T) {
 			if form == harness.Named && os.Getenv(harness.EnvKafka) == "" {
 				t.Setenv(harness.EnvKafka, strings.Join(harness.Kafka(t, harness.Options{Brokers: 1}).Config("").Brokers, ","))
 			}
-			c := harness.Kafka(t, harness.Options{Brokers: 1, Form: form, Optional: form == harness.Containers})
+			c := harness.Kafka(t, harness.Options{Brokers: 1, Form: form})
 			if c.Form != form {
 				t.Errorf("got %s", c.Form)
 			}

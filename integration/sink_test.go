@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
@@ -136,7 +137,7 @@ func (p *process) resident(t *testing.T) (bytes int64) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
-		t.Skipf("no way to see how much memory a process has: %v", err)
+		need.Missing(t, need.Kernel("/proc"), err)
 	}
 	for line := range strings.Lines(string(status)) {
 		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &bytes); err == nil {
@@ -209,16 +210,8 @@ func (m *mill) proven(t *testing.T, rows int) {
 // letters says how many dead letters there are.
 func (m *mill) letters(t *testing.T) int { return len(m.c.Read(t, m.kafka, schemas.Dead)) }
 
-// amount is n, or most in make soak-sink.
-func amount(n, most int) int {
-	if os.Getenv("MILLRACE_SOAK_SINK") != "" {
-		return most
-	}
-	return n
-}
-
 func killedAnywhere(t *testing.T, m *mill) {
-	records, kills := amount(60_000, 300_000), amount(12, 60)
+	records, kills := need.Amount(20_000, 60_000, 300_000), need.Amount(4, 12, 60)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
@@ -268,7 +261,7 @@ func engineAway(t *testing.T, m *mill) {
 	m.send(t, 1000)
 	m.settled(t, time.Minute)
 	m.fell(t)
-	m.send(t, amount(100_000, 500_000))
+	m.send(t, need.Amount(100_000, 100_000, 500_000))
 	m.sink(t, "two") // rebalances go on meanwhile
 	wait(t, 10*time.Second)
 	if mib := s.resident(t) >> 20; mib > 512 {
@@ -296,7 +289,7 @@ func readAgain(t *testing.T, m *mill) {
 }
 
 func badRow(t *testing.T, m *mill) {
-	good := amount(5000, 500_000)
+	good := need.Amount(5000, 5000, 500_000)
 	m.sink(t, "one")
 	m.send(t, good)
 	bad := harness.Encode(t, change("bad", 1)) // what can be read fits into its row: the schemas see to that
