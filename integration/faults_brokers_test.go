@@ -57,8 +57,12 @@ func TestBrokerFaults(t *testing.T) {
 			}
 		}},
 		{"one is killed", func(t *testing.T) { away(t, c.Kill, c.Start) }},
-		{"one is frozen", func(t *testing.T) { away(t, c.Freeze, c.Thaw) }},
+		{"one is frozen", func(t *testing.T) {
+			need.Full(t)
+			away(t, c.Freeze, c.Thaw)
+		}},
 		{"all are restarted, one after the other", func(t *testing.T) {
+			need.Full(t)
 			for i := range c.Brokers() {
 				c.Stop(t, i)
 				l.progress(t, time.Minute, 100)

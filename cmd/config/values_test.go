@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 func TestParseSize(t *testing.T) {
@@ -51,7 +53,7 @@ func TestParseDuration(t *testing.T) {
 
 // What is written is read back as it was.
 func TestUnitsAreReadBack(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		size := Size(rapid.Int64Range(0, 1<<52).Draw(t, "size"))
 		if got, err := parseSize(size.String()); err != nil || got != size {
 			t.Errorf("%s: got %d, %v, want %d", size, got, err, size)
