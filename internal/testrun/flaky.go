@@ -91,7 +91,7 @@ func (h *hunt) loaded(ctx context.Context, limit time.Duration, names []string) 
 	var loops errgroup.Group
 	for range busyLoops {
 		loops.Go(func() error {
-			for busy.Err() == nil { //nolint:revive // it takes a processor, which is all that it is for
+			for busy.Err() == nil { // takes a processor, which is all that it is for
 			}
 			return nil
 		})
@@ -238,7 +238,7 @@ func (h *hunt) report(r *record, seed string, out []byte) error {
 	}
 	file := fmt.Sprintf("%s-%.8s-%d.log", strings.TrimSuffix(h.binary(r.Package), ".test"), r.Build, r.Failures)
 	fmt.Fprintf(h.w, "FAIL %s, run %d, output in %s\n%s", r.Package, r.Runs, file, out)
-	fmt.Fprintln(h.w, "repeat:", repeat(r.Package, tests, seed, random))
+	fmt.Fprintln(h.w, "repeat:", repeat(true, r.Package, tests, seed, random))
 	return os.WriteFile(file, out, 0o644)
 }
 

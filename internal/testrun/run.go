@@ -49,7 +49,7 @@ func run(ctx context.Context, log string, args []string, stdout, stderr io.Write
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	p := newPrinter(stdout)
+	p := newPrinter(stdout, slices.Contains(args, "-race"))
 	read := readEvents(io.TeeReader(out, kept), p.print)
 	err = cmd.Wait()
 	p.end()
@@ -80,6 +80,7 @@ func readEvents(r io.Reader, each func(event)) error {
 // A printer prints what a person wants to read of a run: one line for each package, and of the tests that fail, all.
 type printer struct {
 	w      io.Writer
+	detect bool                     // data races
 	said   map[key]*strings.Builder // output of the tests that run, and of the packages
 	race   map[string]*strings.Builder
 	seed   map[string]string // by package
@@ -89,8 +90,8 @@ type printer struct {
 // A key names a test, or without Test a package.
 type key struct{ Package, Test string }
 
-func newPrinter(w io.Writer) *printer {
-	return &printer{w: w, said: map[key]*strings.Builder{}, race: map[string]*strings.Builder{}, seed: map[string]string{}}
+func newPrinter(w io.Writer, detect bool) *printer {
+	return &printer{w: w, detect: detect, said: map[key]*strings.Builder{}, race: map[string]*strings.Builder{}, seed: map[string]string{}}
 }
 
 const (
@@ -197,13 +198,22 @@ func (p *printer) end() {
 	}
 	io.WriteString(p.w, "FAIL\n")
 	for pkg, names := range tests {
-		fmt.Fprintln(p.w, "repeat:", repeat(pkg, names, p.seed[pkg], ""))
+		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.seed[pkg], ""))
 	}
 }
 
-// repeat is the command that runs tests of a package once more, in the same order and with the same random values.
-func repeat(pkg string, tests []string, shuffle, rapid string) string {
-	cmd := "go test -race -count=1"
+// repeat is the command that runs tests of a package once more, at the same level, in the same order and with the same
+// random values.
+func repeat(race bool, pkg string, tests []string, shuffle, rapid string) string {
+	cmd := "go test -count=1"
+	if race {
+		cmd = "go test -race -count=1"
+	}
+	for _, level := range []string{"MILLRACE_SOAK", "MILLRACE_INTEGRATION"} {
+		if value := os.Getenv(level); value != "" {
+			cmd = level + "=" + value + " " + cmd
+		}
+	}
 	if shuffle != "" {
 		cmd += " -shuffle=" + shuffle
 	}

@@ -57,8 +57,10 @@ func TestPrinter(t *testing.T) {
 		"no tests":                        {[]string{"output - ?   \tp\t[no test files]", "skip -"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Setenv("MILLRACE_SOAK", "")
+			t.Setenv("MILLRACE_INTEGRATION", "")
 			var out bytes.Buffer
-			p := newPrinter(&out)
+			p := newPrinter(&out, true)
 			if err := readEvents(lines(t, c.events...), p.print); err != nil {
 				t.Fatal(err)
 			}
@@ -73,7 +75,7 @@ func TestPrinter(t *testing.T) {
 // A line that is no event is printed: it may be the reason why there are none.
 func TestPrinterNoEvent(t *testing.T) {
 	var out bytes.Buffer
-	if err := readEvents(strings.NewReader("fatal: no memory"), newPrinter(&out).print); err != nil || out.String() != "fatal: no memory" {
+	if err := readEvents(strings.NewReader("fatal: no memory"), newPrinter(&out, false).print); err != nil || out.String() != "fatal: no memory" {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
 }
@@ -172,7 +174,7 @@ func TestRun(t *testing.T) {
 		says []string
 	}{
 		{"good", 0, []string{"./good", "./none"}, []string{"ok  \texample.org/m/good"}},
-		{"bad", 1, []string{"-count=2", "./good", "./bad"}, []string{"a_test.go:11: it is there", "--- FAIL: TestBad", "FAIL\texample.org/m/bad", "repeat: go test -race"}},
+		{"bad", 1, []string{"-count=2", "./good", "./bad"}, []string{"a_test.go:11: it is there", "--- FAIL: TestBad", "FAIL\texample.org/m/bad", "MILLRACE_INTEGRATION=", " go test -count=1"}},
 		{"broken", 1, []string{"./good", "./broken"}, []string{"a_test.go:3:18: expected", "[setup failed]", "ok  \texample.org/m/good"}},
 		{"no such package", 1, []string{"./nosuch"}, []string{"nosuch"}},
 	} {
@@ -217,6 +219,7 @@ func (s *stopper) Write(p []byte) (int, error) {
 func TestFlaky(t *testing.T) {
 	need.Integration(t)
 	t.Setenv("GORACE", "atexit_sleep_ms=0")
+	t.Setenv("CGO_ENABLED", "1") // which the race detector needs
 	module(t)
 	begin := func(want int, limit string, says ...string) record {
 		t.Helper()
@@ -241,7 +244,7 @@ func TestFlaky(t *testing.T) {
 		t.Errorf("without time: %+v", got)
 	}
 	for n := 1; n <= 2; n++ {
-		got := begin(1, "1h", "FAIL example.org/m/bad", "it is there", "repeat: go test -race -count=1 -shuffle=", " -run '^(TestBad)$' example.org/m/bad\n")
+		got := begin(1, "1h", "FAIL example.org/m/bad", "it is there", "go test -race -count=1 -shuffle=", " -run '^(TestBad)$' example.org/m/bad\n")
 		if got.Runs != 2*n || got.Failures != n {
 			t.Errorf("call %d: %+v, want %d runs, of which %d failed", n, got, 2*n, n)
 		}
