@@ -31,30 +31,46 @@ build: ## bin/millrace, bin/millrace-bench (both static) and bin/millrace-clickh
 demo: build ## the main job once, on real files; DIR=... takes your own (only read)
 	./bin/millrace demo $(if $(DIR),"$(DIR)")
 
+# The race detector sleeps for a second at the end of each process: tests start hundreds.
+export GORACE ?= atexit_sleep_ms=0
+TESTRUN := bin/testrun
+
+bin/testrun: $(wildcard internal/testrun/*.go)
+	$(STATIC) go build -o $@ ./internal/testrun
+
 .PHONY: test
-test: ## every test; needs a C compiler for the race detector, and no daemon
-	go test -race -vet=off -shuffle=on ./...
+test: $(TESTRUN) ## every package, at most five minutes; needs a C compiler for the race detector, and no daemon
+	$(TESTRUN) run bin/test.json -race -vet=off -shuffle=on ./...
 
-TESTS = Kafka|Refused|BrokerFaults|ConsumerFaults|SinkFaults|S3
-# Without -v what a test that fails said comes with its name, not before it, and nothing of the others.
-VERBOSE = -v
-# Tests of real servers, in their folder: elsewhere go test says nothing before the end. What it says of tests that begin
-# and pause is left out.
-REAL = cd integration && MILLRACE_INTEGRATION=1 $(STATIC) go test -vet=off $(VERBOSE) -count=1 -parallel 4 -run '^Test($(TESTS))' \
-	-timeout $(1) -rapid.checks=10 -rapid.nofailfile 2>&1 | grep --line-buffered -v '^=== '
+LOG ?= bin/test.json
+.PHONY: slow
+slow: $(TESTRUN) ## the slowest tests and packages of the last "make test"; LOG=bin/integration.json of the last "make integration"
+	@$(TESTRUN) slow $(LOG)
 
+FLAKY    ?= 30m
+PACKAGES ?= ./...
+.PHONY: flaky
+flaky: $(TESTRUN) ## packages again and again beside busy loops, for FLAKY=30m; goes on where it stopped; PACKAGES=./... picks
+	$(TESTRUN) flaky bin/flaky $(FLAKY) $(PACKAGES)
+
+# The tests of real servers, and whole every package that has tests of this level, without the race detector.
+# INTEGRATION=short is what CI runs, at most eight minutes; package need says what belongs to it.
+INTEGRATION ?= full
 .PHONY: integration
-integration: servers ## real Kafka, one and three brokers, and faults; wants a JDK and Maven, or Docker
-	$(call REAL,20m)
+integration: servers $(TESTRUN) ## real Kafka, ClickHouse, S3, kills, many rows; INTEGRATION=short; wants a JDK and Maven, or Docker
+	$(call REAL,$(INTEGRATION),40m)
 
 .PHONY: soak
-soak: servers ## the same for longer
-	MILLRACE_SOAK=1 $(call REAL,60m)
+soak: servers $(TESTRUN) ## the same for longer
+	MILLRACE_SOAK=1 $(call REAL,full,180m)
+
+REAL = packages=$$($(TESTRUN) levels $(1)); MILLRACE_INTEGRATION=$(if $(filter short,$(1)),short,1) $(STATIC) \
+	$(TESTRUN) run bin/integration.json -vet=off -count=1 -parallel 4 -timeout $(2) $$packages -rapid.nofailfile
 
 .PHONY: soak-sink
-soak-sink: TESTS = SinkFaults
-soak-sink: ## 60 SIGKILLs of sink and ClickHouse over 300,000 records, and verify; the other faults of sinks with more
-	MILLRACE_SOAK_SINK=1 $(call REAL,60m)
+soak-sink: $(TESTRUN) ## 60 SIGKILLs of sink and ClickHouse over 300,000 records, and verify; the other faults of sinks with more
+	MILLRACE_SOAK=1 MILLRACE_INTEGRATION=1 $(STATIC) $(TESTRUN) run bin/integration.json -vet=off -count=1 -timeout 60m \
+		-run '^TestSinkFaults' ./integration
 
 .PHONY: fuzz
 fuzz: ## ten seconds of every fuzz test

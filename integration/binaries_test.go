@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,41 +10,42 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
-// binaries builds the commands once per test run and returns the path of millrace, which
-// finds millrace-clickhouse beside it. Where the embedded ClickHouse cannot be had, the
-// test is skipped on a person's machine and fails in CI.
-func binaries(t *testing.T) string {
-	t.Helper()
-	b, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := embedded.Fetch(t.Context(), t.Output()); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("the embedded ClickHouse must be there in CI: %v", err)
-		}
-		t.Skipf("no embedded ClickHouse: %v", err)
-	}
-	return b
+// commands is where millrace and millrace-clickhouse are, once a test has asked for them.
+var commands struct {
+	once sync.Once
+	dir  string
+	err  error
 }
 
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "millrace-bin-")
-	if err != nil {
-		return "", err
+// binaries builds the commands once per test run and returns the path of millrace, which
+// finds millrace-clickhouse beside it.
+func binaries(t *testing.T) string {
+	t.Helper()
+	commands.once.Do(build)
+	if commands.err != nil {
+		t.Fatal(commands.err)
 	}
-	for _, name := range []string{"millrace", "millrace-clickhouse"} {
-		build := exec.CommandContext(context.Background(), "go", "build", "-o", filepath.Join(dir, name), "../cmd/"+name)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
-		if out, err := build.CombinedOutput(); err != nil {
-			return dir, fmt.Errorf("build %s: %w\n%s", name, err, out)
-		}
+	if _, err := embedded.Fetch(t.Context(), t.Output()); err != nil {
+		need.Missing(t, need.ClickHouse(), err)
 	}
-	return filepath.Join(dir, "millrace"), nil
-})
+	return filepath.Join(commands.dir, "millrace")
+}
+
+func build() {
+	if commands.dir, commands.err = os.MkdirTemp("", "millrace-bin-"); commands.err != nil {
+		return
+	}
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags", "-s -w", "-o", commands.dir,
+		"../cmd/millrace", "../cmd/millrace-clickhouse")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
+	if out, err := cmd.CombinedOutput(); err != nil {
+		commands.err = fmt.Errorf("build the commands: %w\n%s", err, out)
+	}
+}
 
 func TestMain(m *testing.M) {
 	if spec := os.Getenv(memberEnv); spec != "" {
@@ -52,9 +54,13 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(emitterEnv); spec != "" {
 		os.Exit(emitter(spec))
 	}
+	// Each case of a property takes seconds over a real server.
+	if err := flag.Set("rapid.checks", "10"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
-	if b, err := built(); err == nil {
-		os.RemoveAll(filepath.Dir(b))
+	if commands.dir != "" {
+		os.RemoveAll(commands.dir)
 	}
 	os.Exit(code)
 }

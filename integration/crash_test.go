@@ -15,25 +15,23 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// kills is how often the demo is killed before it may come to its end.
-const kills = 10
-
 // A demo that is killed at any moments ends like one that never was: the same manifest
 // but for ids and times, no item missing, no row doubled.
-func TestDemoKilled(t *testing.T) { demoKilled(t, kills) }
+func TestDemoKilled(t *testing.T) {
+	need.Integration(t)
+	demoKilled(t, need.Amount(3, 10, 30))
+}
 
-// demoKilled kills demos with these arguments.
+// demoKilled kills demos with these arguments before one may come to its end.
 func demoKilled(t *testing.T, kills int, args ...string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("kills take a minute")
-	}
 	dir := tree(t, 80)
 	spared, killed := filepath.Join(t.TempDir(), "spared"), filepath.Join(t.TempDir(), "killed")
 	begun := time.Now()

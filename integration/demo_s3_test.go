@@ -10,25 +10,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 )
 
-// s3Server is the program of the S3 server that the demo runs. Where it is missing the test is skipped on a
-// person's machine, and fails in CI.
+// s3Server returns the program of the S3 server that the demo runs.
 func s3Server(t *testing.T) string {
 	t.Helper()
-	if os.Getenv(harness.EnvRun) == "" {
-		t.Skip(harness.EnvRun + " is not set")
-	}
+	need.Integration(t)
 	path, err := filepath.Abs(filepath.Join("..", "bin", "peers", "versitygw"))
 	if err == nil {
 		_, err = os.Stat(path)
 	}
-	if err != nil && os.Getenv("CI") != "" {
-		t.Fatalf("the S3 server must be there in CI: make servers: %v", err)
-	}
 	if err != nil {
-		t.Skipf("no S3 server: make servers: %v", err)
+		need.Missing(t, need.S3(), err)
 	}
 	return path
 }
@@ -88,6 +82,7 @@ func TestS3DemoServerDies(t *testing.T) {
 
 // A demo over S3 that is killed at any moments, and its server with it, ends like one that never was.
 func TestS3DemoKilled(t *testing.T) {
+	need.Full(t)
 	demoKilled(t, 5, "--stores", "s3", "--s3-server", s3Server(t))
 }
 

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 // summary is what the demo says with -o json.
@@ -97,6 +99,7 @@ func TestDemo(t *testing.T) {
 
 // An interrupted demo stops soon, and the same command goes on.
 func TestDemoInterrupted(t *testing.T) {
+	need.Integration(t)
 	dir, state := tree(t, 60), filepath.Join(t.TempDir(), "state")
 	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, dir)
 	stderr, err := cmd.StderrPipe()

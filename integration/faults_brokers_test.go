@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 )
@@ -56,8 +57,12 @@ func TestBrokerFaults(t *testing.T) {
 			}
 		}},
 		{"one is killed", func(t *testing.T) { away(t, c.Kill, c.Start) }},
-		{"one is frozen", func(t *testing.T) { away(t, c.Freeze, c.Thaw) }},
+		{"one is frozen", func(t *testing.T) {
+			need.Full(t)
+			away(t, c.Freeze, c.Thaw)
+		}},
 		{"all are restarted, one after the other", func(t *testing.T) {
+			need.Full(t)
 			for i := range c.Brokers() {
 				c.Stop(t, i)
 				l.progress(t, time.Minute, 100)
@@ -106,11 +111,8 @@ func TestRefused(t *testing.T) {
 		}
 		return nil
 	})
-	away := 5 * time.Second
-	if soak() {
-		away = 80 * time.Second
-	}
-	wait(t, away)
+	away := need.Amount(5, 5, 80)
+	wait(t, time.Duration(away)*time.Second)
 	harness.Eventually(t, time.Minute, "audit", func(ctx context.Context) error {
 		committed, err := l.audit(ctx)
 		for id, at := range committed {
@@ -123,7 +125,7 @@ func TestRefused(t *testing.T) {
 	if all, _ := l.handled(""); all > 0 {
 		t.Errorf("%d outputs were taken: nothing was tested", all)
 	}
-	if soak() {
+	if away > 60 {
 		if err := stop(); err == nil {
 			t.Error("Run got past what it cannot")
 		}

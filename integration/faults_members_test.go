@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/child"
@@ -201,16 +202,8 @@ func load(t *testing.T, cfg kafka.Config, items, perSecond int) (stop func()) {
 	return stop
 }
 
-// soak says that the tests are to take their time.
-func soak() bool { return os.Getenv("MILLRACE_SOAK") != "" }
-
 // long is d, and four times that in make soak.
-func long(d time.Duration) time.Duration {
-	if soak() {
-		return 4 * d
-	}
-	return d
-}
+func long(d time.Duration) time.Duration { return d * time.Duration(need.Amount(1, 1, 4)) }
 
 // wait waits.
 func wait(t *testing.T, d time.Duration) {

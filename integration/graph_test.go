@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/storagetest"
@@ -51,6 +52,7 @@ func newPlant(t *testing.T) *plant {
 	cfg.Accounts = []config.Account{acc}
 	cfg.Policies.Folder = filepath.Join(dir, "policies")
 	cfg.Kafka.Partitions = 3
+	cfg.Kafka.SessionTimeout = 6 * time.Second // after which a killed member is missed
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 	cfg.Sink.Age = 100 * time.Millisecond
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = time.Millisecond, time.Millisecond
@@ -130,6 +132,7 @@ func (p *plant) serve(t *testing.T, roles string) (kill func()) {
 
 // The whole graph in processes of its own: roles apart, one of them killed on the way.
 func TestRolesApart(t *testing.T) {
+	need.Integration(t)
 	p := newPlant(t)
 	p.want(t, 5, "run millrace migrate", "run", "--roles", "sink")
 	p.want(t, 0, "applied", "migrate")
@@ -198,7 +201,7 @@ func TestRolesApart(t *testing.T) {
 // until waits until stores 2 and 3 hold n items of the space, all verified, and one tombstone.
 func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // a killed member is missed after 45 s
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

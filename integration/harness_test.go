@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -358,12 +359,13 @@ func with(cfg kafka.Config, change func(*kafka.Config)) kafka.Config {
 // Each way in which brokers can run: the other tests take the first that can be had. Only
 // containers may be missing where CI is set.
 func TestKafkaForms(t *testing.T) {
+	need.Full(t)
 	for _, form := range []harness.Form{harness.Named, harness.Containers, harness.Processes} {
 		t.Run(string(form), func(t *testing.T) {
 			if form == harness.Named && os.Getenv(harness.EnvKafka) == "" {
 				t.Setenv(harness.EnvKafka, strings.Join(harness.Kafka(t, harness.Options{Brokers: 1}).Config("").Brokers, ","))
 			}
-			c := harness.Kafka(t, harness.Options{Brokers: 1, Form: form, Optional: form == harness.Containers})
+			c := harness.Kafka(t, harness.Options{Brokers: 1, Form: form})
 			if c.Form != form {
 				t.Errorf("got %s", c.Form)
 			}

@@ -37,7 +37,7 @@ func layers() []layer {
 		record  = "streams/record" // between what is on record and what a store shows
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally}, nil},
+		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
@@ -28,6 +29,7 @@ const producers = "../examples/producers"
 // The producers in other languages write what millrace itself would: the same key, hence partition, the same id, and
 // a value that decodes to the same Change.
 func TestProducers(t *testing.T) {
+	need.Integration(t)
 	for name, c := range map[string]struct {
 		source, agent string
 		command       func(t *testing.T) ([]string, error)
@@ -39,10 +41,7 @@ func TestProducers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			command, err := c.command(t)
 			if err != nil {
-				if os.Getenv("CI") != "" {
-					t.Fatalf("it must be there in CI: %v", err)
-				}
-				t.Skip(err)
+				need.Missing(t, need.Program(name), err)
 			}
 			producer(t, command, c.source, c.agent)
 		})

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -38,8 +39,9 @@ type told struct {
 // and each once.
 func TestS3Notifications(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	if os.Getenv(harness.EnvS3) != "" {
-		t.Skip("notifications have to be set up with a server's start")
+		need.Missing(t, need.Server(), "notifications have to be set up with a server's start")
 	}
 	x := newNotifications(t)
 	x.run(t)

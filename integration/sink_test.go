@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
@@ -30,16 +31,22 @@ func TestSinkFaults(t *testing.T) {
 	for name, test := range map[string]struct {
 		prefix string
 		fault  func(*testing.T, *mill)
+		full   bool
 	}{
-		"killed at any moment, sink and engine": {"killed", killedAnywhere},
-		"a sink that wakes after its session":   {"woken", wokenSink},
-		"the engine is away for long":           {"away", engineAway},
-		"read once more from the start":         {"again", readAgain},
-		"one bad row among good ones":           {"bad", badRow},
-		"partitions are added":                  {"more", morePartitions},
-		"the topic is made anew":                {"anew", anotherTopic},
+		"killed at any moment, sink and engine": {prefix: "killed", fault: killedAnywhere},
+		"a sink that wakes after its session":   {prefix: "woken", fault: wokenSink, full: true},
+		"the engine is away for long":           {prefix: "away", fault: engineAway},
+		"read once more from the start":         {prefix: "again", fault: readAgain, full: true},
+		"one bad row among good ones":           {prefix: "bad", fault: badRow, full: true},
+		"partitions are added":                  {prefix: "more", fault: morePartitions, full: true},
+		"the topic is made anew":                {prefix: "anew", fault: anotherTopic},
 	} {
-		t.Run(name, func(t *testing.T) { test.fault(t, newMill(t, c, test.prefix)) })
+		t.Run(name, func(t *testing.T) {
+			if test.full {
+				need.Full(t)
+			}
+			test.fault(t, newMill(t, c, test.prefix))
+		})
 	}
 }
 
@@ -136,7 +143,7 @@ func (p *process) resident(t *testing.T) (bytes int64) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
-		t.Skipf("no way to see how much memory a process has: %v", err)
+		need.Missing(t, need.Kernel("/proc"), err)
 	}
 	for line := range strings.Lines(string(status)) {
 		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &bytes); err == nil {
@@ -209,16 +216,8 @@ func (m *mill) proven(t *testing.T, rows int) {
 // letters says how many dead letters there are.
 func (m *mill) letters(t *testing.T) int { return len(m.c.Read(t, m.kafka, schemas.Dead)) }
 
-// amount is n, or most in make soak-sink.
-func amount(n, most int) int {
-	if os.Getenv("MILLRACE_SOAK_SINK") != "" {
-		return most
-	}
-	return n
-}
-
 func killedAnywhere(t *testing.T, m *mill) {
-	records, kills := amount(60_000, 300_000), amount(12, 60)
+	records, kills := need.Amount(20_000, 60_000, 300_000), need.Amount(4, 12, 60)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
@@ -268,7 +267,7 @@ func engineAway(t *testing.T, m *mill) {
 	m.send(t, 1000)
 	m.settled(t, time.Minute)
 	m.fell(t)
-	m.send(t, amount(100_000, 500_000))
+	m.send(t, need.Amount(100_000, 100_000, 500_000))
 	m.sink(t, "two") // rebalances go on meanwhile
 	wait(t, 10*time.Second)
 	if mib := s.resident(t) >> 20; mib > 512 {
@@ -296,7 +295,7 @@ func readAgain(t *testing.T, m *mill) {
 }
 
 func badRow(t *testing.T, m *mill) {
-	good := amount(5000, 500_000)
+	good := need.Amount(5000, 5000, 500_000)
 	m.sink(t, "one")
 	m.send(t, good)
 	bad := harness.Encode(t, change("bad", 1)) // what can be read fits into its row: the schemas see to that

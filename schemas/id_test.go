@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -100,7 +101,7 @@ func TestKeysAndIDsAreInjective(t *testing.T) {
 	// Few characters, those that are escaped among them, so that near misses are common.
 	part := rapid.StringOfN(rapid.RuneFrom([]rune("a/%25F\x00")), 0, 4, -1)
 	parts := rapid.SliceOfN(part, 1, 4)
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		a, b := parts.Draw(t, "a"), parts.Draw(t, "b")
 		same := slices.Equal(a, b)
 		if got := schemas.Key(a...) == schemas.Key(b...); got != same {

@@ -105,6 +105,7 @@ func written(t *testing.T, text string) string {
 // A store of S3 that was made known tells what its service can do: from the marker, and from a probe, which the marker
 // has only when that is asked for; and another's is not taken for it.
 func TestProbeStore(t *testing.T) {
+	t.Parallel()
 	s := s3test.New(s3test.Options{NoChecksums: true})
 	t.Cleanup(s.Close)
 	key := config.FileSecret(written(t, "k"))

@@ -130,6 +130,7 @@ func TestListen(t *testing.T) {
 
 // What is being answered when the process stops is answered, and what hangs does not keep it.
 func TestServeStops(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -143,6 +143,7 @@ func TestTracingOff(t *testing.T) {
 // A collector that is away, refuses, or never answers holds up neither work nor the stop, and
 // is told of.
 func TestTracingWithoutCollector(t *testing.T) {
+	t.Parallel()
 	hang := make(chan struct{})
 	for name, tt := range map[string]struct {
 		handler http.HandlerFunc

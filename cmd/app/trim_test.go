@@ -33,9 +33,11 @@ func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 // The trimmer trims at once and then now and then; each time is a job on record, with how many
 // records it deleted of which topic, and a time when nothing answers is followed by the next.
 func TestTrimmer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, time.Minute)
+		a.cfg.Trim.Every = 10 * time.Minute
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		const topic = schemas.DuplicationHigh // has one reader
@@ -59,9 +61,9 @@ func TestTrimmer(t *testing.T) {
 		go func() { ended <- parts[0].run(ctx) }()
 		time.Sleep(time.Minute)
 		mend := b.Cut()
-		time.Sleep(time.Hour) // one that fails
+		time.Sleep(10 * time.Minute) // one that fails
 		mend()
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		cancel()
 		for _, end := range []chan error{ended, read} {

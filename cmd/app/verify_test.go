@@ -128,6 +128,7 @@ func (v *verified) prove() string {
 
 // What stands in a real topic beside one message after the other is no finding, and damage is one.
 func TestVerify(t *testing.T) {
+	t.Parallel()
 	v := newVerified(t)
 	check := func(when, want string) {
 		t.Helper()
@@ -171,6 +172,7 @@ func TestVerify(t *testing.T) {
 }
 
 func TestVerifyEveryTopic(t *testing.T) {
+	t.Parallel()
 	v := newVerified(t)
 	v.b.Send(schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.NewID(), Name: "j", Started: timestamppb.Now()}})
 	for i := range 3 {
@@ -199,6 +201,7 @@ func TestVerifyEveryTopic(t *testing.T) {
 
 // Copies that differ only because log or state has not come as far as Kafka are told apart.
 func TestVerifyManifest(t *testing.T) {
+	t.Parallel()
 	v := newVerified(t)
 	for i := range 10 {
 		v.send(someChange(i))

@@ -41,14 +41,18 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs the command lines in testdata/script. "exits N CMD ..." runs a command
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	scripts(t, "testdata/script")
+}
+
+// scripts runs the command lines in a folder. "exits N CMD ..." runs a command
 // and wants its exit code; "deadstate" makes a state with dead letters, "stored" one whose sink is done, "more"
 // and "damage" change such a one; "fifo" and "notutf8" make files that an
 // archive cannot hold.
-func TestScripts(t *testing.T) {
+func scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
-		Dir:       "testdata/script",
-		Condition: engine,
+		Dir: dir,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {

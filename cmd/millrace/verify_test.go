@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
@@ -49,21 +51,31 @@ func stored(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(makeStored(ctx, ts.MkAbs(args[0]), filepath.Join(bin, "millrace-clickhouse"), n))
 }
 
-// engine is the condition "engine": one can be had. Where CI is set, it must.
-func engine(cond string) (bool, error) {
-	if cond != "engine" {
-		return false, fmt.Errorf("there is no condition %q", cond)
-	}
+// What is on record is proved, over an engine that each command starts.
+func TestVerifyScripts(t *testing.T) {
+	t.Parallel()
+	wantEngine(t)
+	scripts(t, "testdata/verify")
+}
+
+// Damage to the tables is named.
+func TestVerifyDamageScripts(t *testing.T) {
+	need.Integration(t)
+	t.Parallel()
+	wantEngine(t)
+	scripts(t, "testdata/damage")
+}
+
+func wantEngine(t *testing.T) {
+	t.Helper()
 	if os.Getenv("MILLRACE_LIBCHDB") != "" {
-		return true, nil
+		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	_, err := clickhouse.Fetch(ctx, os.Stderr)
-	if os.Getenv("CI") == "" {
-		return err == nil, nil
+	if _, err := clickhouse.Fetch(ctx, os.Stderr); err != nil {
+		need.Missing(t, need.ClickHouse(), err)
 	}
-	return true, err
 }
 
 func makeStored(ctx context.Context, dir, binary string, n int) (err error) {

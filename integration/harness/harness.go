@@ -17,16 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// The environment.
-const (
-	// EnvRun has to be set for tests of this kind to run at all: they take minutes.
-	EnvRun = "MILLRACE_INTEGRATION"
-	// EnvKafka names brokers that are already there: host:port, host:port, ...
-	EnvKafka = "MILLRACE_TEST_KAFKA"
-)
+// EnvKafka names brokers that are already there: host:port, host:port, ...
+const EnvKafka = "MILLRACE_TEST_KAFKA"
 
 // A Form is a way in which brokers run.
 type Form string
@@ -47,10 +43,8 @@ const (
 type Options struct {
 	Brokers int  // 1 or 3 [3]
 	Secure  bool // clients log in, over TLS, as User with Password
-	// Form, where set, is the only one that is taken. Optional skips the test even where CI is
-	// set, if that cannot be had.
-	Form     Form
-	Optional bool
+	// Form, if it is set, is the only one that is taken.
+	Form Form
 	// Properties are settings of every broker, over those of the harness.
 	Properties map[string]string
 }
@@ -84,9 +78,7 @@ func absent(format string, args ...any) error {
 // Kafka starts brokers for the rest of t's life, skips t, or fails it.
 func Kafka(t testing.TB, o Options) *Cluster {
 	t.Helper()
-	if os.Getenv(EnvRun) == "" {
-		t.Skip("needs real Kafka and minutes: make integration sets " + EnvRun)
-	}
+	need.Integration(t)
 	o.Brokers = cmp.Or(o.Brokers, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
@@ -114,20 +106,12 @@ func Kafka(t testing.TB, o Options) *Cluster {
 		fmt.Fprintf(os.Stderr, "harness: %s: %s\n", t.Name(), said)
 		return c
 	}
-	if o.Optional {
-		t.Skipf("no Kafka: %v", errors.Join(reasons...))
+	thing := need.Kafka()
+	if o.Form == Containers {
+		thing = need.Docker()
 	}
-	Missing(t, "no Kafka: %v", errors.Join(reasons...))
+	need.Missing(t, thing, errors.Join(reasons...))
 	return nil
-}
-
-// Missing skips t for what a person's machine may lack, and fails it where CI is set.
-func Missing(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("CI") != "" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
 }
 
 // named takes the servers of EnvKafka.
@@ -204,6 +188,6 @@ func (c *Cluster) call(t testing.TB, what string, i int, f func(node, context.Co
 func (c *Cluster) Breakable(t testing.TB) {
 	t.Helper()
 	if c.nodes == nil {
-		t.Skipf("it breaks brokers, and those of %s may be others' too", EnvKafka)
+		need.Missing(t, need.Server(), EnvKafka+" names brokers that others may use")
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/notification"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 
@@ -70,13 +71,11 @@ type S3Server struct {
 // S3 starts a server, skips t, or fails it.
 func S3(t testing.TB, o S3Options) *S3Server {
 	t.Helper()
-	if os.Getenv(EnvRun) == "" {
-		t.Skip("needs real S3 servers: make integration sets " + EnvRun)
-	}
+	need.Integration(t)
 	s := &S3Server{Kind: o.Kind, run: "t" + strconv.FormatInt(time.Now().UnixNano(), 36)}
 	if named := os.Getenv(EnvS3); named != "" {
 		if o.Own {
-			t.Skipf("it needs a server of its own, and %s names one", EnvS3)
+			need.Missing(t, need.Server(), EnvS3+" names one that others may use")
 		}
 		s.Kind, s.URL, s.Access, s.Secret = NamedS3, named, os.Getenv(EnvS3Access), os.Getenv(EnvS3Secret)
 	} else {
@@ -124,7 +123,7 @@ func (s *S3Server) start(t testing.TB) {
 	defer cancel()
 	p, err := s3proc.Start(ctx, s.cfg)
 	if errors.Is(err, s3proc.ErrAbsent) {
-		Missing(t, "%v: make servers builds it", err)
+		need.Missing(t, need.S3(), err)
 	}
 	if err != nil {
 		t.Fatal(err)

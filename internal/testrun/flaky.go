@@ -1,0 +1,290 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	quickRun  = 10 * time.Second // a package that takes less runs at least quickRuns times
+	quickRuns = 20
+	busyLoops = 2
+	oneRun    = "15m" // the longest that one run of a package may take
+)
+
+// errFailed is returned when a test failed.
+var errFailed = errors.New("a test failed")
+
+// A record is how often one build of a package's tests has run.
+type record struct {
+	Package  string
+	Build    string // SHA-256 of the test binary
+	Runs     int
+	Failures int
+	Total    time.Duration // of all runs
+	Shortest time.Duration
+}
+
+// quick reports whether the package has to run quickRuns times.
+func (r *record) quick() bool { return r.Runs > 0 && r.Shortest < quickRun }
+
+// A hunt runs packages again and again.
+type hunt struct {
+	dir     string // of the test binaries, the records and the output of runs that failed
+	w       io.Writer
+	folders map[string]string // by package
+	rapid   map[string]bool   // by package: it takes the flags of rapid; an entry is there once it is compiled
+	records map[string]*record
+	failed  bool
+}
+
+// flaky runs packages in turns, with busy loops beside them, until limit is over: each once, then the quick ones
+// until they have run quickRuns times, then the one that has run for the shortest time in all. What it has counted of a
+// build is kept in dir, and a later call goes on from there. A run that has begun is not cut off by limit.
+func flaky(ctx context.Context, dir string, limit time.Duration, patterns []string, w io.Writer) error {
+	h := &hunt{dir: dir, w: w, folders: map[string]string{}, rapid: map[string]bool{}, records: map[string]*record{}}
+	packages, err := list(ctx, patterns...)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), h.load()); err != nil {
+		return err
+	}
+	var names []string
+	for _, p := range packages {
+		if len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 {
+			h.folders[p.ImportPath] = p.Dir
+			names = append(names, p.ImportPath)
+		}
+	}
+	if len(names) == 0 {
+		return errors.New("no package has tests")
+	}
+	return h.loaded(ctx, limit, names)
+}
+
+// loaded runs the packages while busy loops take the processors.
+func (h *hunt) loaded(ctx context.Context, limit time.Duration, names []string) error {
+	end := time.Now().Add(limit)
+	busy, stop := context.WithCancel(ctx)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + busyLoops))
+	var loops errgroup.Group
+	for range busyLoops {
+		loops.Go(func() error {
+			for busy.Err() == nil { // takes a processor, which is all that it is for
+			}
+			return nil
+		})
+	}
+	err := h.turns(ctx, end, names)
+	stop()
+	err = errors.Join(err, loops.Wait())
+	h.print(names)
+	if err == nil && h.failed {
+		return errFailed
+	}
+	return err
+}
+
+func (h *hunt) turns(ctx context.Context, end time.Time, names []string) error {
+	for _, name := range names { // a build that is another one starts from zero
+		if time.Now().After(end) || ctx.Err() != nil {
+			return nil
+		}
+		if err := h.compile(ctx, name); ctx.Err() != nil {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if h.records[name].Runs == 0 {
+			if err := h.once(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	for time.Now().Before(end) && ctx.Err() == nil {
+		if err := h.once(ctx, h.next(names)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// next returns the package whose turn it is.
+func (h *hunt) next(names []string) string {
+	return slices.MinFunc(names, func(a, b string) int {
+		ra, rb := h.records[a], h.records[b]
+		da, db := ra.quick() && ra.Runs < quickRuns, rb.quick() && rb.Runs < quickRuns
+		switch {
+		case da && db:
+			return cmp.Compare(ra.Runs, rb.Runs)
+		case da:
+			return -1
+		case db:
+			return 1
+		}
+		return cmp.Compare(ra.Total, rb.Total)
+	})
+}
+
+// compile makes the test binary of a package, and a new record if it is another one than before.
+func (h *hunt) compile(ctx context.Context, name string) error {
+	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-race", "-o", h.binary(name), name).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("compile the tests of %s: %w\n%s", name, err, out)
+	}
+	f, err := os.Open(h.binary(name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return err
+	}
+	build := hex.EncodeToString(sum.Sum(nil))
+	if r := h.records[name]; r == nil || r.Build != build {
+		h.records[name] = &record{Package: name, Build: build}
+	}
+	usage, err := exec.CommandContext(ctx, h.binary(name), "-h").CombinedOutput()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	h.rapid[name] = bytes.Contains(usage, []byte("-rapid.nofailfile"))
+	return nil
+}
+
+func (h *hunt) binary(name string) string {
+	return filepath.Join(h.dir, strings.ReplaceAll(name, "/", "_")+".test")
+}
+
+// once runs the tests of a package in its folder, and records how they ended. A run that is cut off by ctx is none.
+func (h *hunt) once(ctx context.Context, name string) error {
+	seed := fmt.Sprint(rand.Int64N(1 << 53))
+	args := []string{"-test.shuffle=" + seed, "-test.timeout=" + oneRun, "-test.paniconexit0"}
+	if h.rapid[name] {
+		args = append(args, "-rapid.nofailfile") // a file would fail every later run
+	}
+	binary, err := filepath.Abs(h.binary(name))
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Dir = h.folders[name]
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its children end with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
+	begun := time.Now()
+	out, err := cmd.CombinedOutput()
+	took := time.Since(begun)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		return fmt.Errorf("run the tests of %s: %w", name, err)
+	}
+	r := h.records[name]
+	if r.Runs == 0 || took < r.Shortest {
+		r.Shortest = took
+	}
+	r.Runs++
+	r.Total += took
+	if err != nil {
+		r.Failures++
+		h.failed = true
+		if err := h.report(r, seed, out); err != nil {
+			return err
+		}
+	}
+	return h.save()
+}
+
+var (
+	failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: ([^/ ]+)`)
+	rapidSeed  = regexp.MustCompile(`-rapid\.seed=(\d+)`)
+)
+
+// report prints a run that failed and how to repeat it, and keeps its output.
+func (h *hunt) report(r *record, seed string, out []byte) error {
+	var tests []string
+	for _, m := range failedTest.FindAllSubmatch(out, -1) {
+		if name := string(m[1]); !slices.Contains(tests, name) {
+			tests = append(tests, name)
+		}
+	}
+	random := ""
+	if m := rapidSeed.FindSubmatch(out); m != nil {
+		random = string(m[1])
+	}
+	file := fmt.Sprintf("%s-%.8s-%d.log", strings.TrimSuffix(h.binary(r.Package), ".test"), r.Build, r.Failures)
+	fmt.Fprintf(h.w, "FAIL %s, run %d, output in %s\n%s", r.Package, r.Runs, file, out)
+	fmt.Fprintln(h.w, "repeat:", repeat(true, r.Package, tests, seed, random))
+	return os.WriteFile(file, out, 0o644)
+}
+
+// print prints how often each package has run.
+func (h *hunt) print(names []string) {
+	short := 0
+	fmt.Fprintf(h.w, "%6s %9s %9s  package\n", "runs", "failures", "shortest")
+	for _, name := range names {
+		r := h.records[name]
+		if r == nil {
+			r = &record{}
+		}
+		fmt.Fprintf(h.w, "%6d %9d %8.1fs  %s\n", r.Runs, r.Failures, r.Shortest.Seconds(), name)
+		if r.Runs == 0 || r.quick() && r.Runs < quickRuns {
+			short++
+		}
+	}
+	if short > 0 {
+		fmt.Fprintf(h.w, "%d packages have not run often enough: the same command goes on with them\n", short)
+	}
+}
+
+func (h *hunt) state() string { return filepath.Join(h.dir, "runs.json") }
+
+func (h *hunt) load() error {
+	text, err := os.ReadFile(h.state())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, &h.records); err != nil {
+		return fmt.Errorf("read %s: %w", h.state(), err)
+	}
+	return nil
+}
+
+// save writes the records in one step: the next run may be cut off.
+func (h *hunt) save() error {
+	text, err := json.MarshalIndent(h.records, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.state()+".new", text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(h.state()+".new", h.state())
+}

@@ -1,0 +1,62 @@
+// Command testrun runs the project's tests for the Makefile.
+//
+//	testrun run LOG ARGUMENT...        go test with these arguments; LOG keeps its events
+//	testrun slow LOG                   the slowest tests and packages of the run that LOG keeps
+//	testrun levels LEVEL               the packages that "make integration" runs at LEVEL: short or full
+//	testrun flaky DIR FOR PACKAGE...   packages again and again, for as long as FOR says
+//
+// It exits with the code of go test, with 1 if a test failed under flaky, and with 2 for any other error.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// command is main without the process.
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	err := dispatch(ctx, args, stdout, stderr)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errFailed):
+		return 1
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		return exit.ExitCode() // go test has printed why
+	}
+	fmt.Fprintln(stderr, "testrun:", err)
+	return 2
+}
+
+func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	switch {
+	case len(args) > 2 && args[0] == "run":
+		return run(ctx, args[1], args[2:], stdout, stderr)
+	case len(args) == 2 && args[0] == "slow":
+		return slow(args[1], stdout)
+	case len(args) == 2 && args[0] == "levels":
+		return printLevels(ctx, args[1], stdout)
+	case len(args) > 3 && args[0] == "flaky":
+		limit, err := time.ParseDuration(args[2])
+		if err != nil {
+			return err
+		}
+		return flaky(ctx, args[1], limit, args[3:], stdout)
+	}
+	return errors.New("want run LOG ARGUMENT..., slow LOG, levels LEVEL or flaky DIR FOR PACKAGE")
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// most is how many tests and how many packages slow prints.
+const most = 20
+
+// A span is how long a test or a package took, in seconds.
+type span struct {
+	key
+	seconds float64
+}
+
+// slow prints the slowest tests and packages of the run that log keeps.
+func slow(log string, w io.Writer) error {
+	f, err := os.Open(log)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tests, packages, err := spans(f)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", log, err)
+	}
+	fmt.Fprintln(w, "slowest tests (seconds, without their subtests)")
+	for _, s := range tests[:min(most, len(tests))] {
+		fmt.Fprintf(w, "%8.2f  %s %s\n", s.seconds, s.Package, s.Test)
+	}
+	fmt.Fprintln(w, "slowest packages (seconds)")
+	for _, s := range packages[:min(most, len(packages))] {
+		fmt.Fprintf(w, "%8.2f  %s\n", s.seconds, s.Package)
+	}
+	return nil
+}
+
+// spans returns how long tests and packages took, the slowest first. The time of a test is without that of its
+// subtests, which are listed on their own.
+func spans(r io.Reader) (tests, packages []span, err error) {
+	took := map[key]float64{}
+	err = readEvents(r, func(e event) {
+		if e.Action == "pass" || e.Action == "fail" {
+			took[key{e.Package, e.Test}] += e.Elapsed
+		}
+	})
+	own := map[key]float64{}
+	for k, seconds := range took {
+		own[k] += seconds
+		if i := strings.LastIndex(k.Test, "/"); i > 0 {
+			own[key{k.Package, k.Test[:i]}] -= seconds
+		}
+	}
+	for k, seconds := range own {
+		if k.Test == "" {
+			packages = append(packages, span{k, seconds})
+		} else {
+			tests = append(tests, span{k, max(0, seconds)}) // parallel subtests may take longer together
+		}
+	}
+	for _, all := range [][]span{tests, packages} {
+		slices.SortFunc(all, func(a, b span) int {
+			return cmp.Or(-cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.Package, b.Package), cmp.Compare(a.Test, b.Test))
+		})
+	}
+	return tests, packages, err
+}
