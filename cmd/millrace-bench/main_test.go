@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -19,19 +21,46 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs the command lines in testdata/script, which start no process.
-func TestScripts(t *testing.T) { scripts(t, "testdata/script") }
-
-// TestFigures runs those in testdata/figures, which take figures over next to nothing.
-func TestFigures(t *testing.T) {
-	need.Integration(t)
-	scripts(t, "testdata/figures")
+// A wrong command line is refused with the right one, before any process starts.
+func TestUsage(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args string
+		code int
+		says string // on standard error, or on standard output if the code is 0
+	}{
+		"an unknown form":           {"runtime -o xml", exitUsage, `table, json or markdown, not "xml"`},
+		"a pattern that is none":    {"runtime --row (", exitUsage, "--row: error parsing regexp"},
+		"rows that there are not":   {"all --row nosuchrow --files .", exitUsage, `no row matches "nosuchrow"`},
+		"an unknown area":           {"runtme", exitUsage, `did you mean "runtime"`},
+		"too few rows":              {"sink --rows 5", exitUsage, "a multiple of 1,000 from 10,000 on, not 5"},
+		"a flag of another area":    {"runtime --rows 10000", exitUsage, "unknown flag: --rows; see 'millrace-bench runtime --help'"},
+		"files that are not there":  {"main --files nowhere", exitUsage, "list the files to store: "},
+		"a side without a broker":   {"side", exitUsage, "wants --broker, --group and --records"},
+		"a sink without a database": {"sinkside", exitUsage, "wants --broker, --clickhouse, --database and --records"},
+		"a job without items":       {"rolesside --do delete --dir d", exitUsage, "or --do delete or import with --items and --window"},
+		"nothing":                   {"", exitFine, "Exit codes: 0 all figures"},
+		"help of an area":           {"all --help", exitFine, "Figures mean little on a machine that does anything else"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, complaint bytes.Buffer
+			code := run(t.Context(), strings.Fields(tt.args), &out, &complaint)
+			said := &complaint
+			if code == exitFine {
+				said = &out
+			}
+			if code != tt.code || !strings.Contains(said.String(), tt.says) {
+				t.Errorf("exit code %d, said %q; want %d, %q", code, said, tt.code, tt.says)
+			}
+		})
+	}
 }
 
-// scripts runs the scripts of a folder. "exits N CMD ..." runs a command and wants its exit code.
-func scripts(t *testing.T, dir string) {
+// TestFigures runs the scripts in testdata/figures, which take figures over next to nothing. "exits N CMD ..." runs a
+// command and wants its exit code.
+func TestFigures(t *testing.T) {
+	need.Integration(t)
 	testscript.Run(t, testscript.Params{
-		Dir: dir,
+		Dir: "testdata/figures",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/need"
 )
 
 func TestPercentile(t *testing.T) {
@@ -38,7 +40,7 @@ func TestPercentile(t *testing.T) {
 
 // A percentile is one of the values, at least p percent are not above it, and fewer are below it.
 func TestPercentileProperty(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.Float64Range(-10, 10), 1, 200).Draw(t, "values")
 		p := rapid.Float64Range(1, 100).Draw(t, "p")
 		got := percentile(values, p)

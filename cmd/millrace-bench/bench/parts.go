@@ -36,8 +36,8 @@ func (r *runner) partFigures() []figure {
 	return figures
 }
 
-// calls takes the nanoseconds of a call of ours and of the peer's, in turns.
-func (r *runner) calls(ctx context.Context, ours, peer func() error) (m measurement, err error) {
+// calls takes the nanoseconds of a call of ours and of the peer's, in turns. The clock is read after each batch of calls.
+func (r *runner) calls(ctx context.Context, batch int, ours, peer func() error) (m measurement, err error) {
 	for range r.amounts.rounds {
 		for _, side := range []struct {
 			call func() error
@@ -48,12 +48,12 @@ func (r *runner) calls(ctx context.Context, ours, peer func() error) (m measurem
 			}
 			n, start := 0, time.Now()
 			for time.Since(start) < r.amounts.called {
-				for range 16 {
+				for range batch {
 					if err := side.call(); err != nil {
 						return m, err
 					}
 				}
-				n += 16
+				n += batch
 			}
 			*side.into = append(*side.into, float64(time.Since(start).Nanoseconds())/float64(n))
 		}
@@ -63,7 +63,7 @@ func (r *runner) calls(ctx context.Context, ours, peer func() error) (m measurem
 
 func (r *runner) encode(ctx context.Context) (measurement, error) {
 	c := archive(1).changes[0]
-	return r.calls(ctx, func() error {
+	return r.calls(ctx, 64, func() error {
 		_, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c})
 		return err
 	}, func() error {
@@ -74,7 +74,7 @@ func (r *runner) encode(ctx context.Context) (measurement, error) {
 
 func (r *runner) decode(ctx context.Context) (measurement, error) {
 	rec := archive(1).record(0)
-	return r.calls(ctx, func() error {
+	return r.calls(ctx, 64, func() error {
 		_, err := schemas.Decode(rec.Topic, rec.Headers, rec.Value)
 		return err
 	}, func() error { return proto.Unmarshal(rec.Value, new(pb.Change)) })
@@ -90,7 +90,7 @@ func (r *runner) hashed(size int) func(context.Context) (measurement, error) {
 		data := make([]byte, size)
 		// It is only a Reader, as a network stream is.
 		stream := func() io.Reader { return struct{ io.Reader }{bytes.NewReader(data)} }
-		m, err = r.calls(ctx, func() error {
+		m, err = r.calls(ctx, max(1, 64<<10/size), func() error {
 			h, err := pool.Get()
 			if err != nil {
 				return err
