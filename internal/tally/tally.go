@@ -85,9 +85,9 @@ func (b *Book) spill(p *part) error {
 	return nil
 }
 
-// Each calls f for each part with its records, one after the other in the order in which they were added: all records of
-// a key are in one part. f must not keep them. done is called after each part with the number of parts so far and
-// in all; it may be nil.
+// Each calls f for each part with its records, one after the other in the order in which they were added: all records
+// of a key are in one part. f must not keep them. done is called after each part with the number of parts so far
+// and in all; it may be nil.
 func (b *Book) Each(ctx context.Context, f func(records []byte) error, done func(part, parts int)) error {
 	if b.err != nil {
 		return b.err

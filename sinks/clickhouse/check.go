@@ -41,7 +41,8 @@ func (db *DB) Check(ctx context.Context) error {
 		return fmt.Errorf("check database %s: %w", db.cfg.Database, err)
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("check database %s: %w: %s (run millrace migrate)", db.cfg.Database, ErrMigration, strings.Join(missing, ", "))
+		return fmt.Errorf("check database %s: %w: %s (run millrace migrate)",
+			db.cfg.Database, ErrMigration, strings.Join(missing, ", "))
 	}
 	broken, err := db.mayRead(ctx, as)
 	if err != nil {

@@ -103,7 +103,9 @@ func TestExtremes(t *testing.T) {
 					t.Fatalf("SpaceHistory = %v, %v", changes, err)
 				}
 				compare(t, "in its space's history", changes[0], c)
-				known, err := db.Manifest(ctx, clickhouse.ManifestQuery{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Limit: 2})
+				known, err := db.Manifest(ctx, clickhouse.ManifestQuery{
+					Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Limit: 2,
+				})
 				if err != nil || len(known) != 1 {
 					t.Fatalf("Manifest = %v, %v", known, err)
 				}

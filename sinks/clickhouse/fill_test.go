@@ -58,7 +58,8 @@ FROM numbers({rows})`
 // into fills tables; their parts stay as they were inserted.
 func (f filling) into(t testing.TB, db *clickhouse.DB, tables map[string]string) {
 	t.Helper()
-	numbers := strings.NewReplacer("{rows}", strconv.Itoa(f.rows), "{month}", strconv.Itoa(f.month()), "{space}", strconv.Itoa(f.space()))
+	numbers := strings.NewReplacer("{rows}", strconv.Itoa(f.rows),
+		"{month}", strconv.Itoa(f.month()), "{space}", strconv.Itoa(f.space()))
 	for table, statement := range tables {
 		for _, s := range []string{"SYSTEM STOP MERGES {db}." + table, numbers.Replace(statement + fillSettings)} {
 			if err := db.Exec(t.Context(), s); err != nil {

@@ -135,7 +135,8 @@ func (db *DB) Migrate(ctx context.Context) (applied []string, err error) {
 func (db *DB) Apply(ctx context.Context, p Plan) (applied []string, err error) {
 	for _, statement := range p.Prepare {
 		if err := db.conn.Exec(ctx, statement); err != nil {
-			return nil, db.explain(db.cfg.writer(), fmt.Errorf("make database %s and its table of migrations: %w", db.cfg.Database, err))
+			return nil, db.explain(db.cfg.writer(),
+				fmt.Errorf("make database %s and its table of migrations: %w", db.cfg.Database, err))
 		}
 	}
 	for _, s := range p.Steps {

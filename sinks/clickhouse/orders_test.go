@@ -60,8 +60,8 @@ func orders(n int) [][]int {
 	return all
 }
 
-// Every history of up to three records (two in "make test"), its records in every order and then once more: each ends in the
-// state that the model says, before and after a merge, and is counted as what it is.
+// Every history of up to three records (two in "make test"), its records in every order and then once more: each ends
+// in the state that the model says, before and after a merge, and is counted as that.
 func TestStateInEveryOrder(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= need.Amount(2, 3, 3); n++ {

@@ -93,7 +93,8 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	for i := range chunks {
 		isNew, err := s.insert(ctx, &chunks[i], from, certain)
 		if err != nil {
-			return translate(fmt.Errorf("store %s/%d@%d-%d in %s: %w", from.topic, from.partition, first, last, chunks[i].table, err))
+			return translate(fmt.Errorf("store %s/%d@%d-%d in %s: %w",
+				from.topic, from.partition, first, last, chunks[i].table, err))
 		}
 		allNew = allNew && isNew
 	}
@@ -143,7 +144,7 @@ func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) 
 	c.only = nil // the block says it all, and takes less than the messages, which nobody else holds here
 	first, end := int64(c.rows[0].off), int64(c.rows[len(c.rows)-1].off)+1
 	return isNew, s.db.write(ctx, insertion{
-		id:      s.db.queryID(c.table, from.place, first, end),
+		name:    s.db.insertName(c.table, from.place, first, end),
 		into:    s.db.name(c.into),
 		columns: block,
 		// Rows that are equal stay two: the view makes them one, and what has landed can be told.
@@ -173,10 +174,9 @@ func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bo
 	return missing, n, nil
 }
 
-// queryID returns the id of one attempt to insert the rows [first, end) of a partition. It is unique, because an
-// earlier attempt may still run: it does no harm, since its rows have the same ids, of which the views show one.
-func (db *DB) queryID(table string, of place, first, end int64) string {
-	return fmt.Sprintf("millrace/%s.%s/%s/%d/%d-%d/%s", db.cfg.Database, table, of.topic, of.partition, first, end, schemas.NewID())
+// insertName names an insert of the rows [first, end) of a partition.
+func (db *DB) insertName(table string, of place, first, end int64) string {
+	return fmt.Sprintf("millrace/%s.%s/%s/%d/%d-%d", db.cfg.Database, table, of.topic, of.partition, first, end)
 }
 
 // insertSettings switch off what could take a row for one that it has seen. They

@@ -49,7 +49,7 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	}
 	defer release()
 	err = s.db.write(ctx, insertion{
-		id:   s.db.queryID("copy_state", at, first, last+1),
+		name: s.db.insertName("copy_state", at, first, last+1),
 		into: s.db.name(stateInto(s.columns)), columns: block, settings: insertSettings(),
 	})
 	if err != nil {

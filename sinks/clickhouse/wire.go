@@ -8,6 +8,8 @@ import (
 
 	"github.com/ClickHouse/ch-go/proto"
 	ch "github.com/ClickHouse/clickhouse-go/v2"
+
+	"github.com/millrace/millrace/schemas"
 )
 
 // revision is the protocol spoken for inserts: new enough for every type that the tables
@@ -28,7 +30,7 @@ func (w *wire) close() { w.conn.Close() }
 
 // An insertion is one INSERT of one block.
 type insertion struct {
-	id       string // query_id
+	name     string // begins the query ids of its attempts
 	into     string // INSERT INTO t (a, b) VALUES
 	settings []proto.Setting
 	columns  proto.Input
@@ -38,7 +40,9 @@ type insertion struct {
 // connection is of no further use; if rows were sent, it is not known whether they have landed.
 func (w *wire) insert(ctx context.Context, q insertion) (sent bool, err error) {
 	defer w.watch(ctx)()
-	w.query(q)
+	// An earlier attempt may still run, and two queries cannot have one id. It does no harm: its rows have the same
+	// ids, of which the views show one.
+	w.query(q, q.name+"/"+schemas.NewID())
 	if err := w.block(nil); err != nil {
 		return false, err
 	}
@@ -60,13 +64,13 @@ func (w *wire) insert(ctx context.Context, q insertion) (sent bool, err error) {
 	return true, cause(ctx, w.until(proto.ServerCodeEndOfStream))
 }
 
-func (w *wire) query(q insertion) {
+func (w *wire) query(q insertion, id string) {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.Query{
-			ID: q.id, Body: q.into, Stage: proto.StageComplete, Compression: proto.CompressionDisabled, Settings: q.settings,
+			ID: id, Body: q.into, Stage: proto.StageComplete, Compression: proto.CompressionDisabled, Settings: q.settings,
 			Info: proto.ClientInfo{
 				ProtocolVersion: w.rev, Major: 1, Interface: proto.InterfaceTCP, Query: proto.ClientQueryInitial,
-				InitialQueryID: q.id, InitialAddress: w.conn.LocalAddr().String(), ClientName: "millrace",
+				InitialQueryID: id, InitialAddress: w.conn.LocalAddr().String(), ClientName: "millrace",
 			},
 		}.EncodeAware(b, w.rev)
 	})
