@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,8 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -220,6 +223,32 @@ func TestCommandsWait(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(k.path("2"), "maps", "item-1"))
 	if err != nil || string(content) != "content 1" {
 		t.Errorf("the copy is %q, %v", content, err)
+	}
+
+	// Dead letters of a planner are handled when their redrive ends.
+	k.refused(3)
+	stderr := new(bytes.Buffer)
+	if out := k.run(t.Context(), exitFine, stderr, "dead", "redrive", "--role", "planner", "--wait"); out != "redriven 3 dead letters\n" {
+		t.Errorf("redrive printed %q", out)
+	}
+	if !regexp.MustCompile(`"step":"messages of planner","done":(\d+),"total":\d+,.*"ended":true`).MatchString(stderr.String()) {
+		t.Errorf("the redrive does not show that the planner has handled the letters: %s", stderr.String())
+	}
+	if out := k.run(t.Context(), exitFine, quiet, "dead", "list", "-o", "json"); out != "[]\n" {
+		t.Errorf("dead letters are left: %s", out)
+	}
+}
+
+// refused has a planner make dead letters of n changes.
+func (k *kept) refused(n int) {
+	k.t.Helper()
+	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(k.dir, "kafka"), SyncWrites: true})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer b.Close()
+	if err := refuse(k.t.Context(), kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}, n); err != nil {
+		k.t.Fatal(err)
 	}
 }
 
