@@ -24,10 +24,13 @@ const (
 // Progress is how much of something is done.
 type Progress struct{ Done, Total int64 }
 
+// A Look returns how much is on record now.
+type Look func(context.Context) (Progress, error)
+
 // A Wait waits until something that roles do is on record.
 type Wait struct {
-	// Look returns how much is on record now. A look that fails is made again.
-	Look func(context.Context) (Progress, error)
+	// Look is made again and again, also if it fails.
+	Look Look
 	// Stalled is called each time that nothing has changed for Patience, with the last progress and the error of the
 	// last look, which is nil if it succeeded. An error that it returns ends the wait.
 	Stalled  func(context.Context, Progress, error) error
@@ -63,7 +66,8 @@ func (w Wait) Until(ctx context.Context) error {
 
 // RunWhile runs roles, and the parts beside them, until do returns, and then stops them. The first failure of any of
 // them ends all. The context of do ends when another fails.
-func (a *App) RunWhile(ctx context.Context, roles []schemas.Role, do func(context.Context) error, beside ...func(context.Context) error) error {
+func (a *App) RunWhile(ctx context.Context, roles []schemas.Role, do func(context.Context) error,
+	beside ...func(context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	rctx, stop := context.WithCancel(gctx)
 	g.Go(func() error { return a.Run(rctx, roles) })
@@ -121,7 +125,7 @@ func concerns(p Piece, roles []schemas.Role) bool {
 
 // Handled returns a look that counts how many of the records that the topics of roles hold at the time of the call
 // their groups have committed: a handled record has become outputs, waits in a delay lane, or is a dead letter.
-func (a *App) Handled(ctx context.Context, roles ...schemas.Role) (func(context.Context) (Progress, error), error) {
+func (a *App) Handled(ctx context.Context, roles ...schemas.Role) (Look, error) {
 	left, err := a.admin.Outstanding(ctx, roles...)
 	if err != nil {
 		return nil, err

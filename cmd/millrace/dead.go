@@ -81,13 +81,15 @@ func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
 func sinceTime(text string, now time.Time) (time.Time, error) {
 	at, ok := moment(text, func(d time.Duration) time.Time { return now.Add(-d) })
 	if !ok {
-		return at, fmt.Errorf("%w: --since is a time such as 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d; not %q", errUsage, text)
+		return at, fmt.Errorf("%w: --since is a time such as 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d; not %q",
+			errUsage, text)
 	}
 	return at, nil
 }
 
 // withDead runs do with the dead letters. With roles, which need all engines, do can run roles.
-func (f *engineFlags) withDead(c *cobra.Command, roles bool, do func(ctx context.Context, e *engines, d *kafka.DeadLetters) error) (err error) {
+func (f *engineFlags) withDead(c *cobra.Command, roles bool,
+	do func(ctx context.Context, e *engines, d *kafka.DeadLetters) error) (err error) {
 	ctx := c.Context()
 	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: !roles})
 	if err != nil {
@@ -241,7 +243,8 @@ dead letter. With --state all roles run in this command until then.
 		},
 	}
 	o.register(c)
-	c.Flags().BoolVar(&o.wait, "wait", false, "wait until they are handled, or dead once more, and what came of it is on record")
+	c.Flags().BoolVar(&o.wait, "wait", false,
+		"wait until they are handled, or dead once more, and what came of it is on record")
 	c.Flags().StringVar(&o.rate, "rate", "", "at most `N/s` letters a second")
 	c.Flags().StringVar(&file, "value", "", "send the message in this `FILE` (JSON, as show -o json has it, or Protobuf) in place of the letter's")
 	return c

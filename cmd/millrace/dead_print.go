@@ -91,8 +91,10 @@ func rolesOf(causes []*causeRow) (roles []schemas.Role) {
 
 // causeTable is the table of causes.
 func causeTable() table[*causeRow] {
-	return table[*causeRow]{"OPEN\tCLOSED\tROLE\tTOPIC\tCLASS\tFIRST\tLAST\tFOR EXAMPLE\tERROR", func(r *causeRow) []string {
-		return []string{strconv.Itoa(r.Open), strconv.Itoa(r.Redriven + r.Discarded), string(r.Role), string(r.Topic), r.Class,
+	const columns = "OPEN\tCLOSED\tROLE\tTOPIC\tCLASS\tFIRST\tLAST\tFOR EXAMPLE\tERROR"
+	return table[*causeRow]{columns, func(r *causeRow) []string {
+		closed := r.Redriven + r.Discarded
+		return []string{strconv.Itoa(r.Open), strconv.Itoa(closed), string(r.Role), string(r.Topic), r.Class,
 			r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339), r.Example, short(r.Error)}
 	}}
 }
@@ -143,8 +145,8 @@ func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kaf
 // letterTable is the table of letters.
 func letterTable() table[letterRow] {
 	return table[letterRow]{"ID\tSTATE\tTIME\tROLE\tTOPIC\tCLASS\tATTEMPTS\tKEY\tERROR", func(r letterRow) []string {
-		return []string{r.ID, string(r.State), r.Time.Format(time.RFC3339), string(r.Role), string(r.Topic), r.Class, strconv.Itoa(r.Attempts),
-			short(r.Key), short(r.Error)}
+		return []string{r.ID, string(r.State), r.Time.Format(time.RFC3339), string(r.Role), string(r.Topic), r.Class,
+			strconv.Itoa(r.Attempts), short(r.Key), short(r.Error)}
 	}}
 }
 

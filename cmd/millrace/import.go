@@ -180,7 +180,8 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 	var e *engines
 	if f.config != "" || f.state != "" {
 		// Before the listings are read: that may take long.
-		if e, err = f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: !f.wait, WithoutBroker: f.dryRun}); err != nil {
+		without := app.StateConfig{WithoutEngine: !f.wait, WithoutBroker: f.dryRun}
+		if e, err = f.open(ctx, c.ErrOrStderr(), without); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, e.Close(ctx)) }()

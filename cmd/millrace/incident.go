@@ -70,9 +70,9 @@ type incidentRow struct {
 
 func incidentOf(i *pb.Incident) incidentRow {
 	return incidentRow{
-		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
-		Kind: i.GetKind(), State: stateWord(i.GetState()), Row: i.GetRow(), Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()),
-		Repairs: i.GetRepairs(),
+		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
+		Item: i.GetItem(), Kind: i.GetKind(), State: stateWord(i.GetState()), Row: i.GetRow(),
+		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Repairs: i.GetRepairs(),
 	}
 }
 
@@ -92,7 +92,8 @@ func newIncidentApprove() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "approve KEY",
 		Short: "Let the repair of an incident go ahead; it is carried out by a running steward and copier",
-		Long: `Publishes the approval of the repair that the incident waits for. The roles steward, copier and checker carry it out.
+		Long: `Publishes the approval of the repair that the incident waits for. The roles steward, copier and checker carry it
+out.
 
 With --wait it ends when the incident is closed. With --state all roles run in this command until then.
 
@@ -165,7 +166,8 @@ func awaitRepair(c *cobra.Command, e *engines, a *app.App, f engineFlags, approv
 		})
 	})
 	if err == nil && vain {
-		return fmt.Errorf("%w: the copy of %s is not as it should be after the repair, which waits for approval again", errFindings, key)
+		return fmt.Errorf("%w: the copy of %s is not as it should be after the repair, which waits for approval again",
+			errFindings, key)
 	}
 	return err
 }

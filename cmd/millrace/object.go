@@ -55,6 +55,7 @@ func showObject(c *cobra.Command, f engineFlags, parts []string, o *output) erro
 // eventTable is the table of what happened to an item.
 func eventTable() table[clickhouse.Event] {
 	return table[clickhouse.Event]{"TIME\tSTORE\tKIND\tWHAT", func(ev clickhouse.Event) []string {
-		return []string{ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, strings.TrimSpace(ev.What + " " + ev.Detail)}
+		what := strings.TrimSpace(ev.What + " " + ev.Detail)
+		return []string{ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, what}
 	}}
 }

@@ -9,7 +9,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // Forms of output, as -o names them.
@@ -20,13 +19,11 @@ const (
 	formNDJSON = "ndjson" // of a list, one object a line
 )
 
-// An output is the flag -o. It takes the forms that its command has, and refuses others.
+// An output is the flag -o, a pflag.Value. It takes the forms that its command has, and refuses others.
 type output struct {
 	form  string
 	forms []string
 }
-
-var _ pflag.Value = (*output)(nil)
 
 // outputFlag gives c the flag -o with forms, of which the first is the default.
 func outputFlag(c *cobra.Command, forms ...string) *output {

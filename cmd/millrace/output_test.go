@@ -36,11 +36,14 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 // Every command that prints a list, or a document, has -o, which refuses other forms with exit code 2; what has none
 // is named here. A list has the forms table, json and ndjson.
 func TestEveryListHasForms(t *testing.T) {
-	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list", "object show", "pause", "pause list"}
+	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list", "object show",
+		"pause", "pause list"}
 	documents := []string{"demo", "dead show", "store probe", "import", "verify", "sweep start", "migrate"}
-	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "store init", "workers"}
+	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve",
+		"store init", "workers"}
 	for words, c := range leaves(newRoot()) {
-		if noun, _, _ := strings.Cut(words, " "); noun == "bench" || noun == "resume" || noun == "pause" && !slices.Contains(lists, words) {
+		if noun, _, _ := strings.Cut(words, " "); noun == "bench" || noun == "resume" ||
+			noun == "pause" && !slices.Contains(lists, words) {
 			continue
 		}
 		var forms []string
@@ -69,7 +72,8 @@ func TestEveryListHasForms(t *testing.T) {
 		}
 		var out, stderr bytes.Buffer
 		code := run(t.Context(), append(strings.Fields(words), "-o", "xml"), &out, &stderr)
-		if want := (&output{forms: forms}).choices() + `, not "xml"`; code != exitUsage || !strings.Contains(stderr.String(), want) || out.Len() > 0 {
+		want := (&output{forms: forms}).choices() + `, not "xml"`
+		if code != exitUsage || !strings.Contains(stderr.String(), want) || out.Len() > 0 {
 			t.Errorf("%s -o xml: exit code %d, %q, want %d and %q", words, code, stderr.String(), exitUsage, want)
 		}
 	}

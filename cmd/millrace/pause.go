@@ -262,7 +262,8 @@ func untilTime(text string, now time.Time) (time.Time, error) {
 	}
 	at, ok := moment(text, now.Add)
 	if !ok {
-		return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: 90m, 24h, 7d; not %q", errUsage, text)
+		return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: 90m, 24h, 7d; not %q",
+			errUsage, text)
 	}
 	if !at.After(now) {
 		return at, fmt.Errorf("%w: --until %s is past", errUsage, text)

@@ -220,5 +220,7 @@ func storeTable() table[app.StoreView] {
 
 // abilityTable is the table of what a store can do.
 func abilityTable() table[app.Ability] {
-	return table[app.Ability]{"ABILITY\tIS\tKNOWN FROM", func(a app.Ability) []string { return []string{a.Name, a.Is, a.Origin} }}
+	return table[app.Ability]{"ABILITY\tIS\tKNOWN FROM", func(a app.Ability) []string {
+		return []string{a.Name, a.Is, a.Origin}
+	}}
 }

@@ -34,8 +34,8 @@ func newSweepStart() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "start fixity",
 		Short: "Ask for a check of every copy that is due",
-		Long: `Asks for a check of every copy that is due. The roles checker and sink make the checks and put them on record; with
---state all roles but the sweeper run in this command. While more than 10,000 tasks wait for checkers, no more are
+		Long: `Asks for a check of every copy that is due. The roles checker and sink make the checks and put them on record;
+with --state all roles but the sweeper run in this command. While more than 10,000 tasks wait for checkers, no more are
 asked for.
 
 With --wait it ends when the result of every check is on record.

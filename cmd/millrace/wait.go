@@ -33,7 +33,8 @@ type waiter struct {
 
 // withRoles runs do, and with --state roles beside it, which stop when do returns. If the command is interrupted, it
 // reports what do waited for.
-func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles []schemas.Role, do func(ctx context.Context, w *waiter) error) error {
+func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles []schemas.Role,
+	do func(ctx context.Context, w *waiter) error) error {
 	ctx := c.Context()
 	w := &waiter{flags: f, standstill: a.Standstill, display: e.display}
 	var err error
@@ -90,7 +91,7 @@ func (w *waiter) interrupted(stderr io.Writer) {
 
 // until waits until all of what look counts is on record, and shows how far it is. what is a plural noun; roles do the
 // work, and are named if nothing changes.
-func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, look func(context.Context) (app.Progress, error)) error {
+func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, look app.Look) error {
 	w.what, w.last = what, app.Progress{}
 	var step *progress.Step
 	err := app.Wait{
@@ -118,7 +119,8 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 
 // while runs do, which publishes messages and may wait until roles have handled some of them. It reports if their
 // number, which published returns, does not change.
-func (w *waiter) while(ctx context.Context, what string, roles []schemas.Role, published func() int64, do func(context.Context) error) error {
+func (w *waiter) while(ctx context.Context, what string, roles []schemas.Role, published func() int64,
+	do func(context.Context) error) error {
 	var done atomic.Bool
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -145,7 +147,8 @@ func (w *waiter) while(ctx context.Context, what string, roles []schemas.Role, p
 
 // stalled returns what app.Wait calls when nothing has changed for a while: it prints how far the work is and why it
 // may not go on, unless that has been printed before.
-func (w *waiter) stalled(roles []schemas.Role, state func(app.Progress) string) func(context.Context, app.Progress, error) error {
+func (w *waiter) stalled(roles []schemas.Role, state func(app.Progress) string) func(context.Context, app.Progress,
+	error) error {
 	said := ""
 	return func(ctx context.Context, last app.Progress, look error) error {
 		text := fmt.Sprintf("%s, and nothing has changed for %v; %s", state(last), patience, w.why(ctx, roles, look))

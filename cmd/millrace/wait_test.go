@@ -64,12 +64,13 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
 				begun, first := time.Now(), time.Duration(0)
-				w := &waiter{flags: tt.flags, display: progress.New(&out), standstill: func(_ context.Context, roles ...schemas.Role) (app.Standstill, error) {
+				w := &waiter{flags: tt.flags, display: progress.New(&out)}
+				w.standstill = func(context.Context, ...schemas.Role) (app.Standstill, error) {
 					if first == 0 {
 						first = time.Since(begun)
 					}
 					return tt.why, tt.err
-				}}
+				}
 				err := w.until(t.Context(), "checks", asked, func(context.Context) (app.Progress, error) {
 					switch since := time.Since(begun); {
 					case since > time.Minute:
@@ -105,11 +106,13 @@ func TestWaiterReportsAnotherReason(t *testing.T) {
 				}
 				return s, nil
 			}}
-		err := w.until(t.Context(), "repairs", []schemas.Role{schemas.RoleSteward}, func(context.Context) (app.Progress, error) {
+		steward := []schemas.Role{schemas.RoleSteward}
+		err := w.until(t.Context(), "repairs", steward, func(context.Context) (app.Progress, error) {
 			return app.Progress{Done: int64(time.Since(begun) / time.Minute), Total: 1}, nil
 		})
 		got := notices(&out)
-		if err != nil || len(got) != 2 || !strings.Contains(got[0], "no process runs steward") || !strings.Contains(got[1], "steward run:") {
+		if err != nil || len(got) != 2 || !strings.Contains(got[0], "no process runs steward") ||
+			!strings.Contains(got[1], "steward run:") {
 			t.Errorf("%v, printed %q, want that steward does not run, and then that it does", err, got)
 		}
 	})
@@ -125,12 +128,14 @@ func TestWaiterWhilePublishing(t *testing.T) {
 					standstill: func(context.Context, ...schemas.Role) (app.Standstill, error) {
 						return app.Standstill{Unserved: []schemas.Role{schemas.RoleChecker}}, nil
 					}}
-				err := w.while(t.Context(), "checks", []schemas.Role{schemas.RoleChecker}, func() int64 { return 10_000 }, func(context.Context) error {
+				checker, published := []schemas.Role{schemas.RoleChecker}, func() int64 { return 10_000 }
+				err := w.while(t.Context(), "checks", checker, published, func(context.Context) error {
 					time.Sleep(35 * time.Second)
 					return want
 				})
 				got := notices(&out)
-				if !errors.Is(err, want) || len(got) != 1 || !strings.HasPrefix(got[0], "asking for checks: 10000 so far, and nothing has changed for 10s; no process runs checker:") {
+				const notice = "asking for checks: 10000 so far, and nothing has changed for 10s; no process runs checker:"
+				if !errors.Is(err, want) || len(got) != 1 || !strings.HasPrefix(got[0], notice) {
 					t.Errorf("returned %v, printed %q", err, got)
 				}
 			})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,8 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -115,7 +118,8 @@ func (k *kept) make(ctx context.Context) (err error) {
 	}
 	for i := range keptItems {
 		content := strings.NewReader(fmt.Sprintf("content %d", i))
-		if _, err := store.Put(ctx, "maps", fmt.Sprintf("item-%d", i), content, storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+		item, unknown := fmt.Sprintf("item-%d", i), storage.PutOptions{Size: storage.UnknownSize}
+		if _, err := store.Put(ctx, "maps", item, content, unknown); err != nil {
 			return err
 		}
 	}
@@ -166,7 +170,8 @@ func TestInterruptedSweep(t *testing.T) {
 	defer stop()
 	stderr := &cutter{mark: `"step":"checks"`, cut: stop}
 	k.run(ctx, exitInterrupted, stderr, "sweep", "start", "fixity", "--store", "1", "--all", "--wait")
-	if want := fmt.Sprintf("stopped: 0 of %d checks are on record; the rest is done when", keptItems); !strings.Contains(stderr.String(), want) {
+	want := fmt.Sprintf("stopped: 0 of %d checks are on record; the rest is done when", keptItems)
+	if !strings.Contains(stderr.String(), want) {
 		t.Errorf("it does not say %q:\n%s", want, stderr.String())
 	}
 	k.run(t.Context(), exitFine, quiet, "resume", "role", "checker")
@@ -188,7 +193,8 @@ func TestCommandsWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.run(t.Context(), exitFine, quiet, "import", sums, "--account", "acme", "--store", "1", "--space", "maps", "--wait")
-	if out := k.run(t.Context(), exitFine, quiet, "object", "show", "acme/maps/imported", "-o", "ndjson"); !strings.Contains(out, "import") {
+	out := k.run(t.Context(), exitFine, quiet, "object", "show", "acme/maps/imported", "-o", "ndjson")
+	if !strings.Contains(out, "import") {
 		t.Errorf("the import is not on record: %s", out)
 	}
 
@@ -220,6 +226,35 @@ func TestCommandsWait(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(k.path("2"), "maps", "item-1"))
 	if err != nil || string(content) != "content 1" {
 		t.Errorf("the copy is %q, %v", content, err)
+	}
+
+	// Dead letters of a planner are handled when their redrive ends.
+	k.refused(3)
+	stderr := new(bytes.Buffer)
+	out = k.run(t.Context(), exitFine, stderr, "dead", "redrive", "--role", "planner", "--wait")
+	if out != "redriven 3 dead letters\n" {
+		t.Errorf("redrive printed %q", out)
+	}
+	handled := regexp.MustCompile(`"step":"messages of planner","done":\d+,"total":\d+,.*"ended":true`)
+	if !handled.MatchString(stderr.String()) {
+		t.Errorf("the redrive does not show that the planner has handled the letters: %s", stderr.String())
+	}
+	if out := k.run(t.Context(), exitFine, quiet, "dead", "list", "-o", "json"); out != "[]\n" {
+		t.Errorf("dead letters are left: %s", out)
+	}
+}
+
+// refused has a planner make dead letters of n changes.
+func (k *kept) refused(n int) {
+	k.t.Helper()
+	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(k.dir, "kafka"), SyncWrites: true})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer b.Close()
+	cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+	if err := refuse(k.t.Context(), cfg, n); err != nil {
+		k.t.Fatal(err)
 	}
 }
 

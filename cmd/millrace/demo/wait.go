@@ -18,10 +18,10 @@ type shortfall struct{ what string }
 func (s *shortfall) Error() string { return s.what }
 
 // until waits until all is done. If nothing changes for as long as stall, it returns a shortfall.
-func (d *demo) until(ctx context.Context, what string, look func(context.Context) (app.Progress, error)) error {
+func (d *demo) until(ctx context.Context, what string, look app.Look) error {
 	return app.Wait{Look: look, Patience: stall, Stalled: func(_ context.Context, last app.Progress, err error) error {
-		short := &shortfall{fmt.Sprintf("%s: %d of %d, and nothing moved for %v (what could not be handled: 'millrace dead list --state %s')",
-			what, last.Done, last.Total, stall, d.cfg.State)}
+		short := &shortfall{fmt.Sprintf("%s: %d of %d, and nothing moved for %v (what could not be handled: "+
+			"'millrace dead list --state %s')", what, last.Done, last.Total, stall, d.cfg.State)}
 		if err != nil {
 			return fmt.Errorf("%w (%w)", short, err)
 		}
