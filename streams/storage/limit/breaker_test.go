@@ -349,3 +349,24 @@ func TestLate(t *testing.T) {
 		})
 	}
 }
+
+// The log of a store that refuses the credentials does not send a person to look for a mount.
+func TestLogOfCredentials(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		want string
+	}{
+		"away":        {errDown, "see that it is up, mounted and reachable"},
+		"credentials": {storage.ErrCredentials, "see its credentials in the configuration"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			b := NewBreaker(Config{Account: "acme", Store: "1", Log: slog.New(slog.NewTextHandler(&log, nil))})
+			use(t.Context(), b, retry.Unavailable(tt.err))
+			wantState(t, b, Open)
+			if !strings.Contains(log.String(), tt.want) {
+				t.Errorf("got %s, want %q", log.String(), tt.want)
+			}
+		})
+	}
+}
