@@ -91,7 +91,8 @@ type printer struct {
 type key struct{ Package, Test string }
 
 func newPrinter(w io.Writer, detect bool) *printer {
-	return &printer{w: w, detect: detect, said: map[key]*strings.Builder{}, race: map[string]*strings.Builder{}, seed: map[string]string{}}
+	said, race := map[key]*strings.Builder{}, map[string]*strings.Builder{}
+	return &printer{w: w, detect: detect, said: said, race: race, seed: map[string]string{}}
 }
 
 const (

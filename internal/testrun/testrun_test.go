@@ -40,18 +40,24 @@ func TestPrinter(t *testing.T) {
 		events []string
 		want   string
 	}{
-		"all pass": {[]string{"output - -test.shuffle 7", "output A === RUN   A", "output A chatter", "output A --- PASS: A (0.00s)", "pass A",
-			"skip B", "output - PASS", "output - ok  \tp\t1.2s", "pass -"}, "ok  \tp\t1.2s\n"},
-		"one fails": {[]string{"output - -test.shuffle 7", "output A === RUN   A", "output A/s     a_test.go:1: no", "output A/s     --- FAIL: A/s (0.00s)",
-			"output A --- FAIL: A (0.00s)", "fail A/s", "fail A", "output B chatter", "pass B", "output - FAIL", "output - FAIL\tp\t1.2s", "fail -"},
-			"p A/s:\n    a_test.go:1: no\n    --- FAIL: A/s (0.00s)\np A:\n--- FAIL: A (0.00s)\n-test.shuffle 7\nFAIL\tp\t1.2s\nFAIL\n" +
+		"all pass": {[]string{"output - -test.shuffle 7", "output A === RUN   A", "output A chatter",
+			"output A --- PASS: A (0.00s)", "pass A", "skip B", "output - PASS", "output - ok  \tp\t1.2s", "pass -"},
+			"ok  \tp\t1.2s\n"},
+		"one fails": {[]string{"output - -test.shuffle 7", "output A === RUN   A", "output A/s     a_test.go:1: no",
+			"output A/s     --- FAIL: A/s (0.00s)", "output A --- FAIL: A (0.00s)", "fail A/s", "fail A",
+			"output B chatter", "pass B", "output - FAIL", "output - FAIL\tp\t1.2s", "fail -"},
+			"p A/s:\n    a_test.go:1: no\n    --- FAIL: A/s (0.00s)\np A:\n--- FAIL: A (0.00s)\n" +
+				"-test.shuffle 7\nFAIL\tp\t1.2s\nFAIL\n" +
 				"repeat: go test -race -count=1 -shuffle=7 -run '^(A)$' p\n"},
 		"a panic": {[]string{"output A panic: test timed out after 1s", "output A goroutine 1", "output - FAIL\tp\t1.2s", "fail -"},
-			"p A, which did not end:\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\nrepeat: go test -race -count=1 -run '^(A)$' p\n"},
-		"a race in the output of a test that passes": {[]string{"output A ==================", "output A WARNING: DATA RACE", "output B goroutine 7",
-			"output A ==================", "pass A", "output - FAIL\tp\t1.2s", "fail -"},
-			"p A:\n==================\nWARNING: DATA RACE\ngoroutine 7\n==================\nFAIL\tp\t1.2s\nFAIL\nrepeat: go test -race -count=1 p\n"},
-		"it does not build": {[]string{"build-output - # p", "build-output - a.go:1: syntax error", "output - FAIL\tp [build failed]", "fail -"},
+			"p A, which did not end:\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\n" +
+				"repeat: go test -race -count=1 -run '^(A)$' p\n"},
+		"a race in the output of a test that passes": {[]string{"output A ==================",
+			"output A WARNING: DATA RACE", "output B goroutine 7", "output A ==================", "pass A", "output - FAIL\tp\t1.2s", "fail -"},
+			"p A:\n==================\nWARNING: DATA RACE\ngoroutine 7\n==================\nFAIL\tp\t1.2s\nFAIL\n" +
+				"repeat: go test -race -count=1 p\n"},
+		"it does not build": {[]string{"build-output - # p", "build-output - a.go:1: syntax error",
+			"output - FAIL\tp [build failed]", "fail -"},
 			"# p\na.go:1: syntax error\nFAIL\tp [build failed]\nFAIL\nrepeat: go test -race -count=1 p\n"},
 		"go test ends before the package": {[]string{"output A half a"}, "p A, which did not end:\nhalf a\n"},
 		"no tests":                        {[]string{"output - ?   \tp\t[no test files]", "skip -"}, ""},
@@ -128,10 +134,16 @@ func TestNext(t *testing.T) {
 		records map[string]*record
 		want    string
 	}{
-		"the quick one with fewer runs": {map[string]*record{"a": {Runs: 3, Shortest: second}, "b": {Runs: 2, Shortest: second}, "c": {Runs: 1, Shortest: 11 * second}}, "b"},
-		"a quick one with enough runs":  {map[string]*record{"a": {Runs: 20, Shortest: second, Total: 20 * second}, "b": {Runs: 19, Shortest: 9 * second}, "c": {Runs: 1}}, "b"},
-		"the shortest in all": {map[string]*record{"a": {Runs: 20, Shortest: second, Total: 90 * second}, "b": {Runs: 30, Shortest: second, Total: 80 * second},
-			"c": {Runs: 1, Shortest: 50 * second, Total: 50 * second}}, "c"},
+		"the quick one with fewer runs": {map[string]*record{
+			"a": {Runs: 3, Shortest: second}, "b": {Runs: 2, Shortest: second}, "c": {Runs: 1, Shortest: 11 * second},
+		}, "b"},
+		"a quick one with enough runs": {map[string]*record{
+			"a": {Runs: 20, Shortest: second, Total: 20 * second}, "b": {Runs: 19, Shortest: 9 * second}, "c": {Runs: 1},
+		}, "b"},
+		"the shortest in all": {map[string]*record{
+			"a": {Runs: 20, Shortest: second, Total: 90 * second}, "b": {Runs: 30, Shortest: second, Total: 80 * second},
+			"c": {Runs: 1, Shortest: 50 * second, Total: 50 * second},
+		}, "c"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.records["c"].Shortest = max(c.records["c"].Shortest, quickRun)
@@ -148,9 +160,10 @@ func module(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"go.mod":           "module example.org/m\n\ngo 1.26\n",
-		"good/a_test.go":   "package good\n\nimport \"testing\"\n\nfunc TestGood(t *testing.T) {}\n",
-		"bad/a_test.go":    "package bad\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestBad(t *testing.T) {\nif os.Mkdir(\"there\", 0o755) != nil {\nos.Remove(\"there\")\nt.Error(\"it is there\")\n}\n}\n",
+		"go.mod":         "module example.org/m\n\ngo 1.26\n",
+		"good/a_test.go": "package good\n\nimport \"testing\"\n\nfunc TestGood(t *testing.T) {}\n",
+		"bad/a_test.go": "package bad\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestBad(t *testing.T) {\n" +
+			"if os.Mkdir(\"there\", 0o755) != nil {\nos.Remove(\"there\")\nt.Error(\"it is there\")\n}\n}\n",
 		"none/none.go":     "package none\n",
 		"broken/a_test.go": "package broken\n\nfunc TestBroken(\n",
 	} {
@@ -174,8 +187,10 @@ func TestRun(t *testing.T) {
 		says []string
 	}{
 		{"good", 0, []string{"./good", "./none"}, []string{"ok  \texample.org/m/good"}},
-		{"bad", 1, []string{"-count=2", "./good", "./bad"}, []string{"a_test.go:11: it is there", "--- FAIL: TestBad", "FAIL\texample.org/m/bad", "MILLRACE_INTEGRATION=", " go test -count=1"}},
-		{"broken", 1, []string{"./good", "./broken"}, []string{"a_test.go:3:18: expected", "[setup failed]", "ok  \texample.org/m/good"}},
+		{"bad", 1, []string{"-count=2", "./good", "./bad"}, []string{"a_test.go:11: it is there", "--- FAIL: TestBad",
+			"FAIL\texample.org/m/bad", "MILLRACE_INTEGRATION=", " go test -count=1"}},
+		{"broken", 1, []string{"./good", "./broken"},
+			[]string{"a_test.go:3:18: expected", "[setup failed]", "ok  \texample.org/m/good"}},
 		{"no such package", 1, []string{"./nosuch"}, []string{"nosuch"}},
 	} {
 		var out, stderr bytes.Buffer
