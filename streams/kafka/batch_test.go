@@ -309,6 +309,7 @@ func TestBatchGroupCommits(t *testing.T) {
 // While nothing can be stored, memory is bounded, and a member that joins is given
 // partitions: they are not stored twice, or not at all, when the store is back.
 func TestBatchGroupRebalancesWhileDown(t *testing.T) {
+	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 	const n = 2000
 	b.Send(numbered(n, n)...)

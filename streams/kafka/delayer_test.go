@@ -55,6 +55,7 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 
 // While the brokers refuse what is due it can be seen how long it has waited: that is when one looks.
 func TestDelayerIsSeenWhileBrokersRefuse(t *testing.T) {
+	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true, Lanes: []kafka.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
 	cfg, reg := measured(b)
 	refused := b.CountWrites(schemas.Again(schemas.RoleCopier))
@@ -64,12 +65,12 @@ func TestDelayerIsSeenWhileBrokersRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	waits := command(change("a").Body.(*pb.Change))
-	waits.Due = time.Now().Add(200 * time.Millisecond)
 	p, err := kafka.NewProducer(cfg, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	waits.Due = time.Now().Add(2 * time.Second) // or it is due before it is published, where others have the processor
 	if err := p.Publish(t.Context(), waits); err != nil {
 		t.Fatal(err)
 	}

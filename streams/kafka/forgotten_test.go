@@ -15,6 +15,7 @@ import (
 // A member that its group has forgotten, and that finds out by a commit, has lost its partitions: it goes on from
 // what was committed in its place, and no commit goes back. This runs in real time, as TestRebalance does.
 func TestForgottenMember(t *testing.T) {
+	t.Parallel()
 	const n, usurped = 400, 300
 	for name, part := range map[string]struct {
 		role schemas.Role

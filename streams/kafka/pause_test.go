@@ -424,6 +424,7 @@ func TestPauseDelayer(t *testing.T) {
 // Members that come and go while their role is paused take partitions over as ever. Afterwards each
 // message is handled once, and those of a key in order. It runs in real time, as TestRebalance.
 func TestPauseRebalance(t *testing.T) {
+	t.Parallel()
 	for name, part := range pausable() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -454,7 +455,7 @@ func TestPauseRebalance(t *testing.T) {
 			start(1500 * time.Millisecond) // its partitions go back to the first in the pause
 			<-time.After(500 * time.Millisecond)
 			apply(t, c, &pb.Control{Paused: true})
-			<-time.After(100 * time.Millisecond)
+			<-time.After(time.Second) // for what is at work
 			before := l.total()
 			for range each - 1 {
 				send(b, keys)

@@ -352,6 +352,7 @@ func TestPoolStuck(t *testing.T) {
 // A member that is fenced loses its tasks: they are cancelled, and handled again when
 // the partition is ours again.
 func TestPoolFenced(t *testing.T) {
+	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true})
 	b.Send(change("a"))
 	var calls atomic.Int32

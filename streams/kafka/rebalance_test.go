@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -47,6 +48,7 @@ func (l *ledger) check(t *testing.T, keys, each int) {
 // handled once, and those of an item in order. This runs in real time: the client
 // holds a lock while members join, which fake time does not get past.
 func TestRebalance(t *testing.T) {
+	t.Parallel()
 	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
 		"Group": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
 			g, err := kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
@@ -62,6 +64,8 @@ func TestRebalance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
+			cfg := b.Config()
+			cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 			var l ledger
 			h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				l.note(d)
@@ -72,7 +76,7 @@ func TestRebalance(t *testing.T) {
 				return plan(ctx, d)
 			}
 			start := func(ctx context.Context) {
-				p, err := part(b.Config(), h)
+				p, err := part(cfg, h)
 				if err == nil {
 					err = p.Run(ctx)
 				}
