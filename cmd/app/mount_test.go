@@ -51,6 +51,27 @@ func TestMountContract(t *testing.T) {
 	})
 }
 
+// A mount passes on the places of its driver: a service copies from them.
+func TestMountLocates(t *testing.T) {
+	d, err := mem.New(mem.Config{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Mark("1")
+	m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return located{d}, nil }}
+	ref := storage.Ref{Space: "photos", Item: "a", Version: "7"}
+	if at, err := storage.Locate(t.Context(), m, ref); err != nil || at.At != ref {
+		t.Errorf("got %+v, %v", at, err)
+	}
+}
+
+// A located store has places, which are what was asked for.
+type located struct{ storage.Store }
+
+func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
+	return storage.Place{At: ref, Close: func() error { return nil }}, nil
+}
+
 // calls are all that a store can be asked for, but its marker.
 func calls(ctx context.Context, s storage.Store) map[string]error {
 	errs := map[string]error{}

@@ -30,9 +30,9 @@ func TestDecorator(t *testing.T) {
 		}
 	}
 	root, outbox := filepath.Join(dir, "store"), filepath.Join(dir, "outbox")
-	decorate := func(brokers, stdin string, args ...string) (code int, out string) {
+	decorate := func(brokers, wait, stdin string, args ...string) (code int, out string) {
 		var stdout, stderr bytes.Buffer
-		code = run(t.Context(), append([]string{"-brokers", brokers, "-root", root, "-outbox", outbox, "-user", "ann", "-wait", "2s"}, args...),
+		code = run(t.Context(), append([]string{"-brokers", brokers, "-root", root, "-outbox", outbox, "-user", "ann", "-wait", wait}, args...),
 			strings.NewReader(stdin), &stdout, &stderr)
 		return code, stdout.String() + stderr.String()
 	}
@@ -42,12 +42,12 @@ func TestDecorator(t *testing.T) {
 	}
 	nobody := l.Addr().String()
 	l.Close()
-	if code, out := decorate(nobody, strings.Join(names[:15], "\n")); code != 0 || !strings.Contains(out, "15 stored, 16 changes wait") {
+	if code, out := decorate(nobody, "100ms", strings.Join(names[:15], "\n")); code != 0 || !strings.Contains(out, "15 stored, 16 changes wait") {
 		t.Fatalf("without Kafka: exit code %d: %s", code, out)
 	}
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true, Loopback: true})
 	brokers := strings.Join(b.Config().Brokers, ",")
-	code, out := decorate(brokers, "", append([]string{"in/none.txt"}, names[15:]...)...)
+	code, out := decorate(brokers, "10s", "", append([]string{"in/none.txt"}, names[15:]...)...)
 	if code != 1 || !strings.Contains(out, "5 stored, 0 changes wait") || !strings.Contains(out, "in/none.txt") {
 		t.Fatalf("with Kafka: exit code %d: %s", code, out)
 	}
@@ -68,7 +68,7 @@ func TestDecorator(t *testing.T) {
 			t.Errorf("%s: got %q, %v", name, got, err)
 		}
 	}
-	if code, _ := decorate(brokers, "", "-root", ""); code != 2 {
+	if code, _ := decorate(brokers, "10s", "", "-root", ""); code != 2 {
 		t.Errorf("without a root: exit code %d", code)
 	}
 }

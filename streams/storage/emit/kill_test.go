@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +29,9 @@ const childEnv = "MILLRACE_TEST_EMIT_DIR"
 
 // drainEnv has the program tell of what is left, and end.
 const drainEnv = "MILLRACE_TEST_EMIT_DRAIN"
+
+// progressFD is the descriptor to which the program writes when it has made mutations.
+const progressFD = 3
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
@@ -168,6 +172,9 @@ func mutateOn(ctx context.Context, s *Store, worker int) error {
 		if err != nil && !errors.Is(err, storage.ErrNotFound) {
 			return err
 		}
+		if n == 5 {
+			_, _ = syscall.Write(progressFD, []byte{1}) // nothing depends on it when it fails
+		}
 	}
 }
 
@@ -179,19 +186,20 @@ func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	for n := range kills {
-		out, killed := runChild(t, dir, 50*time.Millisecond+time.Duration(random.Int64N(int64(250*time.Millisecond))))
+		// Each third one may be killed while it starts; others have made some mutations, however slow the machine is.
+		out, killed := runChild(t, dir, n%3 > 0, time.Duration(random.Int64N(int64(300*time.Millisecond))))
 		if !killed {
 			t.Fatalf("kill %d: it ended: %s", n, out)
 		}
 	}
-	if out, killed := runChild(t, dir, time.Minute, drainEnv+"=1"); killed || out != "" {
+	if out, killed := runChild(t, dir, false, time.Minute, drainEnv+"=1"); killed || out != "" {
 		t.Fatalf("it did not tell of what was left: killed %v: %s", killed, out)
 	}
 	checkKilled(t, dir, kills)
 }
 
-// runChild runs the program, and kills it.
-func runChild(t *testing.T, dir string, after time.Duration, env ...string) (out string, killed bool) {
+// runChild runs the program, and kills it after a time from its start, or from when it has made mutations.
+func runChild(t *testing.T, dir string, progress bool, after time.Duration, env ...string) (out string, killed bool) {
 	t.Helper()
 	self, err := os.Executable()
 	must(t, err)
@@ -199,7 +207,14 @@ func runChild(t *testing.T, dir string, after time.Duration, env ...string) (out
 	cmd.Env = append(os.Environ(), append(env, childEnv+"="+dir)...)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	must(t, cmd.Start())
+	made, report, err := os.Pipe()
+	must(t, err)
+	defer made.Close()
+	cmd.ExtraFiles = []*os.File{report}
+	must(t, errors.Join(cmd.Start(), report.Close()))
+	if progress {
+		_, _ = made.Read(make([]byte, 1)) // or it has ended
+	}
 	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
 	_ = cmd.Wait() // its state says how it ended

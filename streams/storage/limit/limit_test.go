@@ -377,3 +377,35 @@ func TestManyUsers(t *testing.T) {
 		}
 	})
 }
+
+// A place is located behind the breaker, and its error is one of the store.
+func TestLocate(t *testing.T) {
+	w := newWorld(t, Config{Threshold: 1, Open: time.Hour})
+	ref := storage.Ref{Space: sp, Item: "a", Version: "7"}
+	s := NewThrottled(located{w.mem, nil}, w.breaker, nil)
+	if at, err := storage.Locate(t.Context(), s, ref); err != nil || at.At != ref {
+		t.Errorf("got %+v, %v", at, err)
+	}
+	if _, err := storage.Locate(t.Context(), w, ref); !errors.Is(err, storage.ErrUnsupported) || w.failures() != 0 {
+		t.Errorf("a store without places: got %v, %d failures", err, w.failures())
+	}
+	s = NewThrottled(located{w.mem, retry.Unavailable(errors.New("away"))}, w.breaker, nil)
+	for range 2 {
+		if _, err := storage.Locate(t.Context(), s, ref); err == nil {
+			t.Error("got no error")
+		}
+	}
+	if state, _, _ := w.breaker.State(); state != Open {
+		t.Errorf("breaker is %v, want open", state)
+	}
+}
+
+// A located store has places, which are what was asked for, or fails.
+type located struct {
+	storage.Store
+	err error
+}
+
+func (l located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
+	return storage.Place{At: ref, Close: func() error { return nil }}, l.err
+}

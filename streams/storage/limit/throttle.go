@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -233,6 +234,9 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 			continue
 		}
 		if d := due.Delay(); d > 0 {
+			if end, ok := ctx.Deadline(); ok && time.Until(end) <= d { // it is too late when they are due
+				d = math.MaxInt64
+			}
 			if err := retry.Sleep(ctx, d); err != nil {
 				due.Cancel()
 				return err

@@ -179,6 +179,7 @@ var everywhere = map[string]bool{"slow down, 503": true, "wrong key": true, "no 
 func TestFaultsOfEveryRequest(t *testing.T) {
 	for name, f := range faults {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for what, do := range operations {
 				t.Run(what, func(t *testing.T) {
 					for k, hit := 0, true; hit; k++ {
