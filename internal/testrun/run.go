@@ -39,7 +39,8 @@ func run(ctx context.Context, log string, args []string, stdout, stderr io.Write
 	}
 	defer func() { err = errors.Join(err, kept.Close()) }()
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // go test ends its children
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // go test waits for its children, which end by the signal
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()
