@@ -84,6 +84,16 @@ type Copy struct {
 	Account, Store, Space, Item string
 }
 
+// CopyOf returns the copy that a message is about.
+func CopyOf(m interface {
+	GetAccount() string
+	GetStore() string
+	GetSpace() string
+	GetItem() string
+}) Copy {
+	return Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+}
+
 // A KnownCopy is a copy with what is on record of it.
 type KnownCopy struct {
 	Copy

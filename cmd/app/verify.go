@@ -269,9 +269,9 @@ func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]kafka.Exte
 func copyIn(b schemas.Body) schemas.Copy {
 	switch m := b.(type) {
 	case *pb.Change:
-		return schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+		return schemas.CopyOf(m)
 	case *pb.FixityResult:
-		return schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+		return schemas.CopyOf(m)
 	}
 	return schemas.Copy{}
 }

@@ -49,7 +49,7 @@ func works(t *testing.T, db *clickhouse.DB, from int64) error {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	got, err := db.Records(ctx, []schemas.Copy{copyOf(c)})
+	got, err := db.Records(ctx, []schemas.Copy{schemas.CopyOf(c)})
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ func TestExtremes(t *testing.T) {
 					t.Fatalf("Manifest = %v, %v", known, err)
 				}
 				compare(t, "in the manifest", known[0].Record.GetManifest(), recordOf(c))
-				records, err := db.Records(ctx, []schemas.Copy{copyOf(c)})
+				records, err := db.Records(ctx, []schemas.Copy{schemas.CopyOf(c)})
 				if err != nil {
 					t.Fatal(err)
 				}

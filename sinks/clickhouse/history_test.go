@@ -159,7 +159,7 @@ func TestChecks(t *testing.T) {
 	for _, n := range []int{1, 2, 100} {
 		var got []string
 		for _, c := range pages(t, n, func(after clickhouse.CheckCursor) ([]clickhouse.Check, clickhouse.CheckCursor, error) {
-			return db.Checks(t.Context(), clickhouse.CheckQuery{Copy: copyOf(a), Span: clickhouse.Span{From: start.Add(2 * day)}, After: after, Limit: n})
+			return db.Checks(t.Context(), clickhouse.CheckQuery{Copy: schemas.CopyOf(a), Span: clickhouse.Span{From: start.Add(2 * day)}, After: after, Limit: n})
 		}) {
 			got = append(got, fmt.Sprint(c.Started.Sub(start.Truncate(time.Millisecond)).Hours()/24, " ", c.Verdict))
 		}
@@ -195,7 +195,7 @@ func TestChecks(t *testing.T) {
 		"never well before": {b, 0, "content-corrupt at 984h0m0s after never"},
 		"not since":         {b, 42 * day, "none"},
 	} {
-		f, err := db.FirstFailure(t.Context(), copyOf(tc.of), start.Add(tc.since))
+		f, err := db.FirstFailure(t.Context(), schemas.CopyOf(tc.of), start.Add(tc.since))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -62,10 +62,6 @@ func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 	return got[0]
 }
 
-func copyOf(c *pb.Change) schemas.Copy {
-	return schemas.Copy{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem()}
-}
-
 // recordOf is what is to be on record of a content change.
 func recordOf(c *pb.Change) *pb.Record {
 	return &pb.Record{
@@ -150,7 +146,7 @@ func TestFreshWaits(t *testing.T) {
 	var got []*pb.CopyRecord
 	var g errgroup.Group
 	g.Go(func() (err error) {
-		got, err = r.Fresh(t.Context(), []schemas.Copy{copyOf(c)})
+		got, err = r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
 		return err
 	})
 	<-asked
@@ -172,7 +168,7 @@ func TestFreshIsUnknown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := reader(t, db, mark, clickhouse.ReaderConfig{Wait: 50 * time.Millisecond})
-			got, err := r.Fresh(t.Context(), []schemas.Copy{copyOf(change("a", 0))})
+			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))})
 			if got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
 				t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
 			}
@@ -180,7 +176,7 @@ func TestFreshIsUnknown(t *testing.T) {
 	}
 	t.Run("the engine has no tables", func(t *testing.T) {
 		r := reader(t, clickhousetest.OpenEmpty(t), reached, clickhouse.ReaderConfig{})
-		if got, err := r.Fresh(t.Context(), []schemas.Copy{copyOf(change("a", 0))}); got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
+		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))}); got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
 		}
 	})
@@ -202,7 +198,7 @@ func TestFreshGathers(t *testing.T) {
 			ready.Done()
 			ready.Wait()
 			c := b.(*pb.Change)
-			got, err := r.Fresh(t.Context(), []schemas.Copy{copyOf(c)})
+			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
 			if err == nil && got[0].GetManifest().GetChangeId() != c.GetId() {
 				return fmt.Errorf("%s was given the record of another: %v", c.GetItem(), got[0])
 			}
@@ -350,7 +346,7 @@ func TestOutcomes(t *testing.T) {
 	if open, err := db.OpenIncidents(t.Context(), "acme"); err != nil || len(open) != 0 {
 		t.Errorf("OpenIncidents of a closed one = %v, %v", open, err)
 	}
-	if all, err := db.IncidentsOf(t.Context(), copyOf(c)); err != nil || len(all) != 1 || all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
+	if all, err := db.IncidentsOf(t.Context(), schemas.CopyOf(c)); err != nil || len(all) != 1 || all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
 		t.Errorf("IncidentsOf = %v, %v, want the closed one", all, err)
 	}
 	events, err := db.Timeline(t.Context(), "acme", "photos", "a")
@@ -378,13 +374,13 @@ func TestOutcomes(t *testing.T) {
 	round, err := db.RoundResults(t.Context(), "round-1")
 	wantRound := clickhouse.RoundResults{
 		Counts: []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
-		Findings: []clickhouse.Finding{{copyOf(c), "fail", "content-corrupt", 2, true, 1,
+		Findings: []clickhouse.Finding{{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1,
 			ms(fail.GetStarted()).AsTime(), ms(fail.GetStarted()).AsTime()}},
 	}
 	if err != nil || fmt.Sprint(round) != fmt.Sprint(wantRound) {
 		t.Errorf("RoundResults =\n%v, %v, want\n%v", round, err, wantRound)
 	}
-	checks, err := db.ResultsOf(t.Context(), copyOf(c))
+	checks, err := db.ResultsOf(t.Context(), schemas.CopyOf(c))
 	if err != nil || len(checks) != 2 || checks[0].Verdict != "pass" || checks[1].ID != fail.GetId() {
 		t.Errorf("ResultsOf = %v, %v", checks, err)
 	}

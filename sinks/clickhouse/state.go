@@ -119,7 +119,7 @@ func (r *stateRow) ofChange(m *pb.Change) bool {
 	if m.GetItem() == "" {
 		return false
 	}
-	r.copy = schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+	r.copy = schemas.CopyOf(m)
 	switch m.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
 		r.content = m
@@ -147,7 +147,7 @@ func (r *stateRow) ofCheck(m *pb.FixityResult) bool {
 	if m.GetOvertaken() || m.GetVerdict() == pb.Verdict_VERDICT_SKIPPED {
 		return false
 	}
-	r.copy = schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
+	r.copy = schemas.CopyOf(m)
 	r.check = m
 	switch m.GetVerdict() {
 	case pb.Verdict_VERDICT_PASS:

@@ -268,7 +268,7 @@ func TestStateOfSpaces(t *testing.T) {
 	gone := change("", time.Hour)
 	gone.Op = pb.Op_OP_DELETE_SPACE
 	both(t, db, schemas.Changes, 0, change("a", 0), gone)
-	if got := fresh(t, db, copyOf(change("a", 0))).GetManifest().GetState(); got != pb.RecordState_RECORD_STATE_LIVE {
+	if got := fresh(t, db, schemas.CopyOf(change("a", 0))).GetManifest().GetState(); got != pb.RecordState_RECORD_STATE_LIVE {
 		t.Errorf("after its space was deleted an item is %v, want it live until its own delete", got)
 	}
 	if got := count(t, db, "manifest"); got != "1" {

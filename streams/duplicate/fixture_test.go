@@ -74,7 +74,7 @@ func (j *journal) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 func (j *journal) add(c *pb.Change) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	at := schemas.Copy{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem()}
+	at := schemas.CopyOf(c)
 	if old := j.rows[at]; old != nil && old.GetTime().AsTime().After(c.GetTime().AsTime()) {
 		return
 	}

@@ -105,7 +105,7 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if !ok {
 		return nil, retry.Permanent(fmt.Errorf("check: message is a %T, not a fixity task", d.Body))
 	}
-	place := schemas.Copy{Account: task.GetAccount(), Store: task.GetStore(), Space: task.GetSpace(), Item: task.GetItem()}
+	place := schemas.CopyOf(task)
 	if task.GetId() == "" || place.Account == "" || place.Space == "" || place.Item == "" {
 		return nil, retry.Permanent(fmt.Errorf("check %s: task %q names no copy", place, task.GetId()))
 	}

@@ -31,7 +31,7 @@ func (s *Steward) check(ctx context.Context, r *pb.FixityResult) ([]schemas.Mess
 
 // passed closes the incidents of a copy that is well, or that is rightly gone.
 func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
-	place := copyOf(r)
+	place := schemas.CopyOf(r)
 	if s.table.of(place) == nil { // nearly always
 		return nil
 	}
@@ -76,7 +76,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	if r.GetFinding() == kindUncaptured && takenIn(r) {
 		return nil, nil
 	}
-	place := copyOf(r)
+	place := schemas.CopyOf(r)
 	defer s.lock(place)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, r.GetFinding()))
@@ -161,7 +161,7 @@ func repairable(kind string) bool {
 
 // order has the copy repaired from a good one, if there is one and the steps so far allow it.
 func (s *Steward) order(ctx context.Context, i *pb.Incident, c cause) error {
-	log := s.log.With("copy", copyOf(i).String(), "kind", i.GetKind(), "incident", i.GetId())
+	log := s.log.With("copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "incident", i.GetId())
 	i.State = pb.IncidentState_INCIDENT_STATE_OPEN
 	if c.by == "" && int(i.GetRepairs()) >= s.config.MaxRepairs {
 		if !has(i, stepExhausted) {

@@ -14,7 +14,7 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	}
 	i := s.table.get(a.GetTarget())
 	if i != nil {
-		defer s.lock(copyOf(i))()
+		defer s.lock(schemas.CopyOf(i))()
 		i = s.table.get(a.GetTarget())
 	}
 	log := s.log.With("target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId())

@@ -133,12 +133,3 @@ func (s *Steward) lock(c schemas.Copy) (unlock func()) {
 	m.Lock()
 	return m.Unlock
 }
-
-func copyOf(m interface {
-	GetAccount() string
-	GetStore() string
-	GetSpace() string
-	GetItem() string
-}) schemas.Copy {
-	return schemas.Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
-}

@@ -44,7 +44,7 @@ func (t *table) drop(key string, old *pb.Incident) {
 		return
 	}
 	delete(t.incidents, key)
-	c := copyOf(old)
+	c := schemas.CopyOf(old)
 	keys := slices.DeleteFunc(t.copies[c], func(k string) bool { return k == key })
 	if len(keys) == 0 {
 		delete(t.copies, c)
@@ -58,7 +58,7 @@ func (t *table) put(key string, i *pb.Incident) {
 		t.incidents, t.copies = map[string]*pb.Incident{}, map[schemas.Copy][]string{}
 	}
 	if t.incidents[key] == nil {
-		c := copyOf(i)
+		c := schemas.CopyOf(i)
 		keys := append(slices.Clone(t.copies[c]), key)
 		slices.Sort(keys)
 		t.copies[c] = keys

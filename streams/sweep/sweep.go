@@ -238,7 +238,7 @@ func (r *run) publish(ctx context.Context, messages ...schemas.Message) error {
 func (r *run) again(what string) func(int, time.Duration, error) {
 	return func(attempt int, wait time.Duration, err error) {
 		r.deps.Log.Warn("sweep tries again", "sweep", r.morsel.Sweep, "morsel", r.morsel.Name,
-			"what", what, "attempt", attempt, "wait", wait, "error", err)
+			"what", what, "attempt", attempt, "wait", wait, "err", err)
 	}
 }
 

@@ -114,7 +114,7 @@ func TestChecksPassMeanwhile(t *testing.T) {
 	w.fill()
 	w.publish = func(int) (bool, error) {
 		for _, task := range of[*pb.FixityTask](w) {
-			c := schemas.Copy{Account: task.GetAccount(), Store: task.GetStore(), Space: task.GetSpace(), Item: task.GetItem()}
+			c := schemas.CopyOf(task)
 			w.copies[c] = &pb.CopyRecord{Manifest: w.copies[c].GetManifest(), LastPass: timestamppb.New(start.Add(time.Minute))}
 		}
 		return true, nil

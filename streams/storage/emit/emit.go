@@ -188,11 +188,6 @@ func (s *Store) draft(ctx context.Context, op pb.Op, space, item string) *pb.Cha
 	}
 }
 
-// copyOf names the copy that a change is about.
-func copyOf(c *pb.Change) schemas.Copy {
-	return schemas.Copy{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem()}
-}
-
 func (s *Store) key(space, item string) string { return schemas.ItemKey(s.cfg.Account, space, item) }
 
 // Capabilities implements storage.Store. It emits nothing.

@@ -69,7 +69,7 @@ func (s *Store) watched(m *mutation, verify func(digest.Set, int64) error) func(
 
 // stored returns the Change that tells of o.
 func stored(draft *pb.Change, o storage.Object) *pb.Change {
-	c := by(draft, record.Content(copyOf(draft), o))
+	c := by(draft, record.Content(schemas.CopyOf(draft), o))
 	c.Op = draft.GetOp()
 	return c
 }
@@ -101,7 +101,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 			if d, err = s.inner.Delete(ctx, space, item, o); err != nil {
 				return nil, err
 			}
-			return by(in.Draft, record.Delete(copyOf(in.Draft), d)), nil
+			return by(in.Draft, record.Delete(schemas.CopyOf(in.Draft), d)), nil
 		})
 	})
 	return d, err

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/storage"
@@ -146,7 +147,7 @@ func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, err err
 	}
 	o, err := s.inner.Stat(ctx, d.GetSpace(), d.GetItem())
 	if err == nil {
-		return record.Content(copyOf(d), o), nil
+		return record.Content(schemas.CopyOf(d), o), nil
 	}
 	if errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) {
 		err = s.inner.Marker(ctx)

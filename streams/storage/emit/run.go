@@ -115,7 +115,7 @@ func (s *Store) settleOrphans(ctx context.Context) error {
 			fails = 0
 		case ctx.Err() == nil:
 			if fails++; fails == 1 {
-				s.log.Warn("cannot find out what came of mutations; they are looked into later", "error", failed)
+				s.log.Warn("cannot find out what came of mutations; they are looked into later", "err", failed)
 			}
 			wait = s.backoff(fails)
 		}

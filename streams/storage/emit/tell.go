@@ -64,7 +64,7 @@ func (s *Store) send(ctx context.Context, e *entry, c *pb.Change) error {
 		}
 		s.count.putAside()
 		s.log.Error("a change is refused for good and lies aside", "id", c.GetId(), "op", c.GetOp().String(),
-			"space", c.GetSpace(), "item", c.GetItem(), "error", err)
+			"space", c.GetSpace(), "item", c.GetItem(), "err", err)
 	default:
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *Store) failed(ctx context.Context, l *lane, err error) {
 	l.retryAt = time.Now().Add(s.backoff(l.fails))
 	if !s.away {
 		s.away = true
-		s.log.Warn("changes are not acknowledged; they wait", "error", err)
+		s.log.Warn("changes are not acknowledged; they wait", "err", err)
 	}
 	s.count.failed()
 }
