@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,8 +253,15 @@ func TestHealthStops(t *testing.T) {
 // While Kafka is starting the next look comes soon, and the process is ready after it.
 func TestHealthWhileKafkaStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}, lagErr: kafka.ErrStarting}
+		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
 		h := s.health(stallAfter)
+		var started atomic.Bool
+		h.lags = func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
+			if !started.Load() {
+				return nil, kafka.ErrStarting
+			}
+			return nil, nil
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.run(ctx) }()
@@ -261,7 +269,7 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 		if v := h.report().verdict; v.Ready || !v.Live {
 			t.Errorf("while it starts: got %+v", v)
 		}
-		s.lagErr = nil
+		started.Store(true)
 		time.Sleep(lookSoon)
 		synctest.Wait()
 		if v := h.report().verdict; !v.Ready {

@@ -86,7 +86,7 @@ func newSinkSide() *cobra.Command {
 func newStorageSide() *cobra.Command {
 	var side bench.StorageSide
 	c := hidden("storageside", "Do something with every item of a space and say how long it took",
-		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) })
+		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
 	c.Flags().StringVar(&side.Do, "do", "", "hash, copy or list")
 	c.Flags().StringVar(&side.Endpoint, "endpoint", "", "`URL` of an S3 server")
 	c.Flags().StringVar(&side.Root, "root", "", "`FOLDER` of a store of files, instead of an S3 server")
@@ -102,7 +102,7 @@ func newStorageSide() *cobra.Command {
 func newRolesSide() *cobra.Command {
 	var side bench.RolesSide
 	c := hidden("rolesside", "Run all roles for one job and say how long it took",
-		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) })
+		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
 	c.Flags().StringVar(&side.Do, "do", "", "store, delete or import")
 	c.Flags().StringVar(&side.Dir, "dir", "", "empty `DIR` for all that it makes")
 	c.Flags().StringVar(&side.Files, "files", "", "store the files of `DIR`")

@@ -32,7 +32,7 @@ type Thing struct {
 	inCI   bool // .ci/run provides it
 }
 
-// The things that tests need.
+// ClickHouse is a server, or the embedded engine.
 func ClickHouse() Thing { return Thing{"ClickHouse", "npm, or a clickhouse binary on PATH", true} }
 
 // Kafka is one or more real brokers, in any form.

@@ -108,12 +108,14 @@ func (h *hunt) loaded(ctx context.Context, limit time.Duration, names []string) 
 
 func (h *hunt) turns(ctx context.Context, end time.Time, names []string) error {
 	for _, name := range names { // a build that is another one starts from zero
-		if time.Now().After(end) || ctx.Err() != nil {
-			return nil
+		if ctx.Err() != nil || time.Now().After(end) {
+			return nil //nolint:nilerr // an interrupt is no failure
 		}
-		if err := h.compile(ctx, name); ctx.Err() != nil {
-			return nil
-		} else if err != nil {
+		err := h.compile(ctx, name)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // what an interrupt ends has not failed
+		}
+		if err != nil {
 			return err
 		}
 		if h.records[name].Runs == 0 {
@@ -198,7 +200,7 @@ func (h *hunt) once(ctx context.Context, name string) error {
 	out, err := cmd.CombinedOutput()
 	took := time.Since(begun)
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // what an interrupt ends has not failed
 	}
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		return fmt.Errorf("run the tests of %s: %w", name, err)

@@ -105,7 +105,7 @@ func (p *printer) print(e event) {
 	k := key{e.Package, e.Test}
 	switch e.Action {
 	case "build-output":
-		io.WriteString(p.w, e.Output)
+		fmt.Fprint(p.w, e.Output)
 	case "output":
 		p.output(k, e.Output)
 	case "pass", "skip":
@@ -122,7 +122,7 @@ func (p *printer) output(k key, text string) {
 	if race := p.race[k.Package]; race != nil {
 		race.WriteString(text)
 		if text == raceFence {
-			io.WriteString(p.w, race.String())
+			fmt.Fprint(p.w, race.String())
 			delete(p.race, k.Package)
 		}
 		return
@@ -134,7 +134,7 @@ func (p *printer) output(k key, text string) {
 		p.said[k] = new(strings.Builder)
 	}
 	if text == raceWarning {
-		io.WriteString(p.w, k.Package+" "+k.Test+":\n")
+		fmt.Fprint(p.w, k.Package+" "+k.Test+":\n")
 		p.race[k.Package] = new(strings.Builder)
 		p.race[k.Package].WriteString(raceFence + raceWarning)
 		return
@@ -168,13 +168,13 @@ func (p *printer) finish(k key, failed bool) {
 		delete(p.said, running)
 	}
 	if race := p.race[k.Package]; race != nil {
-		io.WriteString(p.w, race.String())
+		fmt.Fprint(p.w, race.String())
 		delete(p.race, k.Package)
 	}
 	if said := p.said[k]; said != nil {
 		for line := range strings.Lines(said.String()) {
 			if failed || strings.HasPrefix(line, "ok ") {
-				io.WriteString(p.w, line)
+				fmt.Fprint(p.w, line)
 			}
 		}
 	}
@@ -198,7 +198,7 @@ func (p *printer) end() {
 			tests[k.Package] = []string{}
 		}
 	}
-	io.WriteString(p.w, "FAIL\n")
+	fmt.Fprint(p.w, "FAIL\n")
 	for pkg, names := range tests {
 		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.seed[pkg], ""))
 	}

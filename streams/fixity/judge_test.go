@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/internal/need"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 )
@@ -183,7 +184,7 @@ func TestJudgeIsTotal(t *testing.T) {
 			Claimed: rapid.Bool().Draw(t, "claimed"),
 		}
 	})
-	rapid.Check(t, func(t *rapid.T) {
+	need.Check(t, func(t *rapid.T) {
 		e := Evidence{
 			piece.Draw(t, "C"), piece.Draw(t, "S"), piece.Draw(t, "M"), piece.Draw(t, "A"), rapid.Bool().Draw(t, "newer"),
 		}

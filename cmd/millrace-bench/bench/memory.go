@@ -22,7 +22,7 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	defer g.close()
-	record, err := commands(consumed, accounts()...)
+	record, err := commands(accounts()...)
 	if err != nil {
 		return m, err
 	}

@@ -32,9 +32,9 @@ const consumed = schemas.DuplicationHigh
 // keys is their number, in every figure.
 const keys = 10_000
 
-// commands returns commands over all keys, of accounts in turn, encoded as the runtime's producer does it.
-func commands(topic schemas.Topic, accounts ...string) (func(i int) schemas.Record, error) {
-	return encoded(func(i int) schemas.Message { return command(topic, accounts[i%len(accounts)], i, "") })
+// commands returns commands of topic consumed over all keys, of accounts in turn, encoded as the runtime's producer does it.
+func commands(accounts ...string) (func(i int) schemas.Record, error) {
+	return encoded(func(i int) schemas.Message { return command(consumed, accounts[i%len(accounts)], i, "") })
 }
 
 // flood returns commands of one account, about other items than the probes: records of one key wait for one another

@@ -48,7 +48,7 @@ const watermill = "watermill-kafka"
 // versus runs us and watermill's router in turns, each in a process of its own, on whole
 // messages. We decode and schedule them; the peer passes on their bytes.
 func (r *runner) versus(ctx context.Context) (m measurement, err error) {
-	record, err := commands(consumed, accounts()...)
+	record, err := commands(accounts()...)
 	if err != nil {
 		return m, err
 	}

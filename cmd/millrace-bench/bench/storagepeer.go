@@ -96,7 +96,8 @@ func (r *runner) largeItems(ctx context.Context) (m measurement, err error) {
 	}
 	mib := float64(a.larges) * float64(a.large) / (1 << 20)
 	for range a.long() {
-		u, _, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "hash", "--source", fromStore, "--space", space, "--workers", fmt.Sprint(largeWork))
+		u, _, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url,
+			"--do", "hash", "--source", fromStore, "--space", space, "--workers", fmt.Sprint(largeWork))
 		if err != nil {
 			return m, err
 		}

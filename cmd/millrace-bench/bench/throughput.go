@@ -58,7 +58,7 @@ func ours(n, workers int, work func(context.Context)) func(context.Context, *rig
 
 // noop has a handler that does nothing.
 func (r *runner) noop(ctx context.Context) (m measurement, err error) {
-	record, err := commands(consumed, accounts()...)
+	record, err := commands(accounts()...)
 	if err != nil {
 		return m, err
 	}
@@ -71,7 +71,7 @@ const workers = 256
 
 // tasks has tasks of a millisecond and many workers.
 func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
-	record, err := commands(consumed, accounts()...)
+	record, err := commands(accounts()...)
 	if err != nil {
 		return m, err
 	}
@@ -84,7 +84,7 @@ func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
 // goroutine per partition all others of its partition wait for them. With these keys no order of tasks can be
 // more than 1.72 times as fast as that: the largest partition's share by the most frequent key's.
 func (r *runner) skewed(ctx context.Context) (m measurement, err error) {
-	record, err := commands(consumed, us)
+	record, err := commands(us)
 	if err != nil {
 		return m, err
 	}

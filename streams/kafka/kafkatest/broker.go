@@ -102,7 +102,7 @@ const idleFetch = 2000
 
 // waitLonger has a fetch wait for idleFetch instead of the time that the client asks for. Records that come end
 // the wait, as always.
-func waitLonger(req kmsg.Request) (kmsg.Response, error, bool) {
+func waitLonger(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // as kfake asks for it
 	req.(*kmsg.FetchRequest).MaxWaitMillis = idleFetch
 	return nil, nil, false
 }
