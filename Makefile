@@ -61,8 +61,9 @@ integration: servers $(TESTRUN) ## real Kafka, ClickHouse, S3, kills, many rows;
 	$(call REAL,$(INTEGRATION),40m)
 
 .PHONY: soak
+soak: export MILLRACE_SOAK = 1
 soak: servers $(TESTRUN) ## the same for longer
-	MILLRACE_SOAK=1 $(call REAL,full,180m)
+	$(call REAL,full,180m)
 
 REAL = packages=$$($(TESTRUN) levels $(1)); MILLRACE_INTEGRATION=$(if $(filter short,$(1)),short,1) $(STATIC) \
 	$(TESTRUN) run bin/integration.json -vet=off -count=1 -parallel 4 -timeout $(2) $$packages -rapid.nofailfile

@@ -50,6 +50,9 @@ func Program(name string) Thing { return Thing{name, "install " + name, true} }
 // Kernel is a feature of this system: a file system, a mount, a file under /proc.
 func Kernel(feature string) Thing { return Thing{feature, "another kernel or file system", false} }
 
+// Behaviour is a property of a server that was found at run time, and that another version or form of it has.
+func Behaviour(of string) Thing { return Thing{of, "another version of the server", false} }
+
 // Server is a server that a test may change or break, which a named one is not.
 func Server() Thing { return Thing{"a server of its own", "unset the variable that names one", false} }
 
@@ -77,14 +80,6 @@ func Full(tb testing.TB) {
 	tb.Helper()
 	if v := os.Getenv(integrationEnv); v == "" || v == short {
 		tb.Skip("runs in the full form of make integration")
-	}
-}
-
-// Soak skips a test that only "make soak" runs.
-func Soak(tb testing.TB) {
-	tb.Helper()
-	if os.Getenv(soakEnv) == "" {
-		tb.Skip("runs in make soak")
 	}
 }
 

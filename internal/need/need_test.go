@@ -20,15 +20,15 @@ func (r *recorder) Fatalf(f string, a ...any) { r.ended = "failed: " + fmt.Sprin
 
 func TestLevels(t *testing.T) {
 	for name, c := range map[string]struct {
-		integration, soak  string
-		integrationRuns    bool
-		fullRuns, soakRuns bool
-		amount             int
+		integration, soak string
+		integrationRuns   bool
+		fullRuns          bool
+		amount            int
 	}{
-		"make test":               {"", "", false, false, false, 1},
-		"make integration, short": {"short", "", true, false, false, 1},
-		"make integration":        {"1", "", true, true, false, 2},
-		"make soak":               {"1", "1", true, true, true, 3},
+		"make test":               {"", "", false, false, 1},
+		"make integration, short": {"short", "", true, false, 1},
+		"make integration":        {"1", "", true, true, 2},
+		"make soak":               {"1", "1", true, true, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("MILLRACE_INTEGRATION", c.integration)
@@ -39,7 +39,6 @@ func TestLevels(t *testing.T) {
 			}{
 				"Integration": {need.Integration, c.integrationRuns},
 				"Full":        {need.Full, c.fullRuns},
-				"Soak":        {need.Soak, c.soakRuns},
 			} {
 				var r recorder
 				l.skip(&r)

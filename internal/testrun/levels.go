@@ -26,7 +26,7 @@ type pkg struct {
 func printLevels(ctx context.Context, level string, w io.Writer) error {
 	calls := map[string]*regexp.Regexp{
 		"short": regexp.MustCompile(`\bneed\.Integration\(`),
-		"full":  regexp.MustCompile(`\bneed\.(Integration|Full|Soak|Amount|Check)\(`),
+		"full":  regexp.MustCompile(`\bneed\.(Integration|Full|Amount|Check)\(`),
 	}[level]
 	if calls == nil {
 		return fmt.Errorf("no level %q: there are short and full", level)
@@ -46,6 +46,9 @@ func printLevels(ctx context.Context, level string, w io.Writer) error {
 // list returns the packages that the patterns name.
 func list(ctx context.Context, patterns ...string) ([]pkg, error) {
 	out, err := exec.CommandContext(ctx, "go", append([]string{"list", "-json"}, patterns...)...).Output()
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		return nil, fmt.Errorf("list packages: %w\n%s", err, exit.Stderr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list packages: %w", err)
 	}

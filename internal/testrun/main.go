@@ -14,14 +14,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 	"time"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -30,14 +29,14 @@ func main() {
 // command is main without the process.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := dispatch(ctx, args, stdout, stderr)
-	var exit *exec.ExitError
+	var exit exitCode
 	switch {
 	case err == nil:
 		return 0
 	case errors.Is(err, errFailed):
 		return 1
-	case errors.As(err, &exit) && exit.ExitCode() > 0:
-		return exit.ExitCode() // go test has printed why
+	case errors.As(err, &exit):
+		return int(exit) // go test has printed why
 	}
 	fmt.Fprintln(stderr, "testrun:", err)
 	return 2

@@ -27,8 +27,8 @@ type event struct {
 	Output     string
 }
 
-// run runs go test -json with args, keeps its events in the file log, and prints those that a person wants to read. It
-// returns the error of go test.
+// run runs go test -json with args, keeps its events in the file log, and prints those that a person wants to read. A
+// go test that fails is an exitCode.
 func run(ctx context.Context, log string, args []string, stdout, stderr io.Writer) (err error) {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
@@ -53,8 +53,23 @@ func run(ctx context.Context, log string, args []string, stdout, stderr io.Write
 	p := newPrinter(stdout, slices.Contains(args, "-race"))
 	read := readEvents(io.TeeReader(out, kept), p.print)
 	err = cmd.Wait()
+	endGroup(cmd) // of an interrupted run a test may go on
 	p.end()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() > 0 && read == nil {
+		return exitCode(exit.ExitCode())
+	}
 	return errors.Join(err, read)
+}
+
+// An exitCode is that of a go test that has printed why it failed.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("go test: exit status %d", int(c)) }
+
+// endGroup kills what is left of the process group of a command that has ended.
+func endGroup(cmd *exec.Cmd) {
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // there is mostly none left
 }
 
 // readEvents calls each for every line of r. A line that is no event is the output of a package without a name.
@@ -84,7 +99,8 @@ type printer struct {
 	detect bool                     // data races
 	said   map[key]*strings.Builder // output of the tests that run, and of the packages
 	race   map[string]*strings.Builder
-	seed   map[string]string // by package
+	seed   map[string]string // of the order of tests, by package
+	random map[string]string // of the values of rapid, by package: those of the first test that failed with some
 	failed []key
 }
 
@@ -93,7 +109,7 @@ type key struct{ Package, Test string }
 
 func newPrinter(w io.Writer, detect bool) *printer {
 	said, race := map[key]*strings.Builder{}, map[string]*strings.Builder{}
-	return &printer{w: w, detect: detect, said: said, race: race, seed: map[string]string{}}
+	return &printer{w: w, detect: detect, said: said, race: race, seed: map[string]string{}, random: map[string]string{}}
 }
 
 const (
@@ -129,6 +145,9 @@ func (p *printer) output(k key, text string) {
 	}
 	if seed, ok := strings.CutPrefix(text, "-test.shuffle "); ok {
 		p.seed[k.Package] = strings.TrimSpace(seed)
+	}
+	if m := rapidSeed.FindStringSubmatch(text); m != nil && p.random[k.Package] == "" {
+		p.random[k.Package] = m[1]
 	}
 	if p.said[k] == nil {
 		p.said[k] = new(strings.Builder)
@@ -200,7 +219,7 @@ func (p *printer) end() {
 	}
 	fmt.Fprint(p.w, "FAIL\n")
 	for pkg, names := range tests {
-		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.seed[pkg], ""))
+		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.seed[pkg], p.random[pkg]))
 	}
 }
 

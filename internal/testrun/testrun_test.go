@@ -5,11 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -164,7 +167,10 @@ func module(t *testing.T) {
 		"good/a_test.go": "package good\n\nimport \"testing\"\n\nfunc TestGood(t *testing.T) {}\n",
 		"bad/a_test.go": "package bad\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestBad(t *testing.T) {\n" +
 			"if os.Mkdir(\"there\", 0o755) != nil {\nos.Remove(\"there\")\nt.Error(\"it is there\")\n}\n}\n",
-		"none/none.go":     "package none\n",
+		"none/none.go": "package none\n",
+		"stubborn/a_test.go": "package stubborn\n\nimport (\n\"os\"\n\"os/signal\"\n\"strconv\"\n\"testing\"\n\"time\"\n)\n\n" +
+			"func TestStubborn(t *testing.T) {\nsignal.Ignore(os.Interrupt)\n" +
+			"os.WriteFile(\"pid\", []byte(strconv.Itoa(os.Getpid())), 0o644)\ntime.Sleep(time.Minute)\n}\n",
 		"broken/a_test.go": "package broken\n\nfunc TestBroken(\n",
 	} {
 		path := filepath.Join(dir, name)
@@ -211,6 +217,62 @@ func TestRun(t *testing.T) {
 	}
 	if code := command(t.Context(), []string{"slow", log}, &out, &stderr); code != 0 || !strings.Contains(out.String(), "example.org/m/good TestGood\n") {
 		t.Errorf("slow: exit code %d: %s", code, out.String())
+	}
+}
+
+// An interrupt ends a test that ignores it, too.
+func TestInterrupt(t *testing.T) {
+	need.Integration(t)
+	module(t)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		var out bytes.Buffer
+		ended <- command(ctx, []string{"run", filepath.Join("bin", "test.json"), "./stubborn"}, &out, &out)
+	}()
+	var pid int
+	for pid == 0 {
+		select {
+		case code := <-ended:
+			t.Fatalf("it ended by itself with exit code %d", code)
+		case <-time.After(50 * time.Millisecond):
+		}
+		text, _ := os.ReadFile(filepath.Join("stubborn", "pid")) // not there, or half written: later
+		pid, _ = strconv.Atoi(string(text))
+	}
+	stop()
+	if code := <-ended; code == 0 {
+		t.Error("exit code 0")
+	}
+	for range 100 { // a killed process goes when its new parent has seen it
+		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			return
+		}
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && strings.Contains(string(text), ") Z ") {
+			return
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	t.Error("the test goes on")
+}
+
+// What does not compile, and what go does not list, is an error that says so.
+func TestErrors(t *testing.T) {
+	need.Integration(t)
+	t.Setenv("CGO_ENABLED", "1")
+	module(t)
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"a package that does not compile": {[]string{"flaky", "bin", "5s", "./broken"}, "a_test.go:3"},
+		"a package that is not there":     {[]string{"flaky", "bin", "5s", "./nosuch"}, "nosuch"},
+		"no such level":                   {[]string{"levels", "long"}, "there are short and full"},
+	} {
+		var out, stderr bytes.Buffer
+		if code := command(t.Context(), c.args, &out, &stderr); code != 2 || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%s: exit code %d, %s", name, code, stderr.String())
+		}
 	}
 }
 
