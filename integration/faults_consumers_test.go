@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -194,6 +195,7 @@ func hangs(t *testing.T, c *harness.Cluster) {
 
 // One task cannot be ended: its process says so and ends, and another does the work.
 func stubborn(t *testing.T, c *harness.Cluster) {
+	need.Full(t)
 	cfg := faulty(c, "stubborn")
 	l := books(t, c, cfg, 2)
 	p := spawn(t, cfg, memberSpec{Name: "stubborn", Session: 3 * time.Second, Workers: 8, Stall: time.Second, Stubborn: "item-7"})

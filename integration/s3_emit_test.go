@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -214,10 +215,8 @@ func (p topical) Publish(ctx context.Context, c *pb.Change) error {
 	return p.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c})
 }
 
-// kafkaAway is for how long Kafka is away.
-const kafkaAway = time.Minute
-
-// Kafka is away for a minute: mutations go on, and when it is back they are told of, in the order of their items.
+// Kafka is away, for a minute in the full form: mutations go on, and when it is back their changes are published, in
+// the order of their items.
 func TestS3KafkaAway(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
@@ -246,10 +245,11 @@ func TestS3KafkaAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Freeze(t, 0)
+	away := time.Duration(need.Amount(20, 60, 60)) * time.Second
 	begun := time.Now()
 	want := map[string][]string{"item 0": {"OP_ADD"}}
 	made := 0
-	for n := 1; n <= 60 || time.Since(begun) < kafkaAway; n++ {
+	for n := 1; n <= 60 || time.Since(begun) < away; n++ {
 		if n > 60 {
 			wait(t, time.Second)
 		}

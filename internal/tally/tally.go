@@ -1,8 +1,8 @@
 // Package tally brings records of one key together, however many there are.
 //
 // A Book cuts records into parts by the hash of their keys. A part keeps its last 16 KiB in memory and the rest in
-// a temporary file that all parts share; one part at a time is read back. So memory is bounded by 16 MiB, one part,
-// and 16 bytes for each 16 KiB of records. The file has no name once it is open: a process that is killed leaves none.
+// a temporary file that all parts share; one part at a time is read back. So memory is bounded by some 20 MiB, one
+// part, and 16 bytes for each 16 KiB of records. The file has no name once it is open: a process that is killed leaves none.
 package tally
 
 import (

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 )
 
@@ -19,7 +21,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(dirEnv); dir != "" {
 		b := New(dir)
 		fmt.Println(b.Add(nil, make([]byte, chunkSize)), b.file != nil)
-		select {}
+		_, _ = io.Copy(io.Discard, os.Stdin) // which stays open
 	}
 	os.Exit(m.Run())
 }
@@ -136,6 +138,11 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +151,10 @@ func TestKilled(t *testing.T) {
 	if kill := cmd.Process.Kill(); kill != nil {
 		t.Fatal(kill)
 	}
-	_ = cmd.Wait() // it was killed
+	var exit *exec.ExitError
+	if wait := cmd.Wait(); !errors.As(wait, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("the process ended otherwise than by the kill: %v", wait)
+	}
 	if err != nil || failed != "<nil>" || spilled != "true" {
 		t.Fatalf("the process says %s %s, %v", failed, spilled, err)
 	}

@@ -118,7 +118,7 @@ func (f *Discrepancy) add(e match.Entry, hasID bool) {
 func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 	counted := make([]int64, len(p.tables))
 	for i, t := range p.tables {
-		total, err := p.db.count(ctx, "counting "+t.table, "SELECT count() AS n FROM {db}."+t.table+" WHERE topic = ?", string(p.topic))
+		total, err := p.db.count(ctx, "count "+t.table, "SELECT count() AS n FROM {db}."+t.table+" WHERE topic = ?", string(p.topic))
 		if err != nil {
 			return nil, err
 		}

@@ -140,6 +140,7 @@ func TestReadings(t *testing.T) {
 			}
 			t.Logf("rows: %d, at most %d", got, q.most)
 			for i, n := range got {
+				q.most[i] = min(q.most[i], int64(f.rows)/4*3) // of few rows, a scan must not pass either
 				if n > q.most[i] || n == 0 && q.most[i] > 0 {
 					t.Errorf("query %d read %d rows, want 1 to %d", i, n, q.most[i])
 				}

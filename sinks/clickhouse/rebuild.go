@@ -81,7 +81,7 @@ func (db *DB) rebuild(ctx context.Context, told func(step string, done, total in
 		return "", drop, translate(fmt.Errorf("make a table for the rebuilt state: %w", err))
 	}
 	for _, r := range rebuilds() {
-		total, err := db.count(ctx, "counting "+r.log, "SELECT count() AS n FROM {db}."+r.log)
+		total, err := db.count(ctx, "count "+r.log, "SELECT count() AS n FROM {db}."+r.log)
 		if err != nil {
 			return "", drop, err
 		}

@@ -181,11 +181,13 @@ func (db *DB) insertName(table string, of place, first, end int64) string {
 
 // insertSettings switch off what could take a row for one that it has seen. They
 // bear different names in different versions; a server ignores those it does not know.
+// An insert whose client is gone without a word ends after half a minute, so that repeats do not pile up.
 func insertSettings() []proto.Setting {
 	return []proto.Setting{
 		{Key: "async_insert", Value: "0"},
 		{Key: "deduplicate_insert", Value: "disable"},
 		{Key: "insert_deduplicate", Value: "0"},
+		{Key: "receive_timeout", Value: "30"},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -251,25 +252,29 @@ func makeDir() (string, error) {
 	return os.MkdirTemp(memory, namePrefix)
 }
 
-// removeLeft removes the directories in memory of test binaries that were killed. The engine holds the lock in its
-// directory for as long as it runs.
+// removeLeft removes the directories in memory of test binaries that were killed an hour ago or earlier. The engine
+// holds the lock in its directory for as long as it runs.
 func removeLeft() {
-	locks, err := filepath.Glob(filepath.Join(memory, namePrefix+"*", "engine", "engine.lock"))
+	dirs, err := filepath.Glob(filepath.Join(memory, namePrefix+"*"))
 	if err != nil {
 		panic(err) // the pattern is a constant
 	}
-	for _, lock := range locks {
+	for _, dir := range dirs {
+		lock := filepath.Join(dir, "engine", "engine.lock")
 		st, err := os.Stat(lock)
-		if err != nil || time.Since(st.ModTime()) < time.Hour { // it may be about to start
+		if errors.Is(err, fs.ErrNotExist) { // no engine has started in it
+			st, err = os.Stat(dir)
+		}
+		if err != nil || time.Since(st.ModTime()) < time.Hour { // one may be about to start
 			continue
 		}
-		f, err := os.Open(lock)
-		if err != nil {
-			continue
+		if f, err := os.Open(lock); err == nil {
+			err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+			f.Close()
+			if err != nil {
+				continue
+			}
 		}
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			_ = os.RemoveAll(filepath.Dir(filepath.Dir(lock))) // the next run tries again
-		}
-		f.Close()
+		_ = os.RemoveAll(dir) // the next run tries again
 	}
 }

@@ -79,7 +79,7 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (string, error) 
 		fmt.Fprintf(progress, "fetching the ClickHouse engine once (%s, 170 MB; 570 MB unpacked): it is kept in %s\n", f.spec, path)
 	}
 	if err := f.download(ctx, path); err != nil {
-		return "", fmt.Errorf("fetching %s: %w; %s", f.spec, err, wayOut)
+		return "", fmt.Errorf("fetch %s: %w; %s", f.spec, err, wayOut)
 	}
 	return path, nil
 }

@@ -37,7 +37,7 @@ func (x *suite) list(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(o.Digests) == 0 && o.Properties.MediaType == "" { // a listing may leave them out
-			want.Digests, want.Properties = o.Digests, o.Properties
+			want.Digests, want.Properties = nil, storage.Properties{}
 		}
 		same(t, "List", o, want)
 	}

@@ -70,6 +70,14 @@ func (x *suite) putSource(t *testing.T) {
 			}
 		})
 	}
+	if s.Capabilities().SourceFrom == 0 {
+		return
+	}
+	put(t, s, "located", content)
+	_, err := storage.Locate(t.Context(), s, storage.Ref{Space: space, Item: "located", Version: "no such version"})
+	wantErr(t, "Locate of another version", err, storage.ErrChanged)
+	_, err = storage.Locate(t.Context(), s, storage.Ref{Space: space, Item: "absent"})
+	wantErr(t, "Locate of an absent item", err, storage.ErrNotFound)
 }
 
 // putTooLarge puts what says beforehand that it is too large: nothing of it is read.
