@@ -1,7 +1,6 @@
 package s3
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
@@ -175,7 +174,9 @@ func (s *Store) single(ctx context.Context, to spot, p payload, f *Facts, o mini
 		md5 = base64Of(sum[digest.MD5])
 	}
 	o.DisableContentSha256 = sum[digest.SHA256] != "" // or each chunk is hashed once more, to be signed
-	info, err := s.core.PutObject(carrying(ctx, b), to.bucket, to.key, bytes.NewReader(b), int64(len(b)), md5, sum[digest.SHA256], o)
+	body := lend(b)
+	defer body.back()
+	info, err := s.core.PutObject(carrying(ctx, b), to.bucket, to.key, body, int64(len(b)), md5, sum[digest.SHA256], o)
 	return info, s.translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
 }
 

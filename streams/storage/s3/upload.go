@@ -1,7 +1,6 @@
 package s3
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -107,7 +106,9 @@ func (u *upload) put(ctx context.Context, n int, b []byte, sum string) (minio.Ob
 	if u.s.cfg.RequesterPays {
 		o.CustomHeader.Set(payerHeader, "requester")
 	}
-	return u.s.core.PutObjectPart(ctx, u.bucket, u.key, u.id, n, bytes.NewReader(b), int64(len(b)), o)
+	body := lend(b)
+	defer body.back()
+	return u.s.core.PutObjectPart(ctx, u.bucket, u.key, u.id, n, body, int64(len(b)), o)
 }
 
 // proves compares what the service tells of a part with what the part is.

@@ -51,7 +51,7 @@ func carrying(ctx context.Context, b []byte) context.Context {
 	if !ok {
 		ctx, n = noted(ctx)
 	}
-	n.body = b
+	n.body = bytes.Clone(b) // b may be used again while the transport still reads
 	return ctx
 }
 

@@ -1,0 +1,29 @@
+package s3
+
+import (
+	"bytes"
+	"io"
+	"testing"
+)
+
+// Once its bytes are taken back a reader reads none, however far it was, and a reader beside it is waited for.
+func TestLent(t *testing.T) {
+	b := bytes.Repeat([]byte("part "), 1<<16)
+	l := lend(b)
+	read := make(chan int64)
+	go func() {
+		n, err := io.Copy(io.Discard, struct{ io.Reader }{l})
+		if err != nil {
+			t.Error(err)
+		}
+		read <- n
+	}()
+	l.back()
+	clear(b) // the race detector sees a read that was not waited for
+	if n := <-read; n > int64(len(b)) {
+		t.Errorf("read %d bytes of %d", n, len(b))
+	}
+	if n, err := l.Read(make([]byte, 1)); n != 0 || err != io.EOF { //nolint:errorlint // a Reader returns it as it is
+		t.Errorf("read %d, %v after the bytes were taken back", n, err)
+	}
+}
