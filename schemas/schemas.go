@@ -79,6 +79,14 @@ type Delivery struct {
 	Last bool
 }
 
+// An Extent is the range of offsets that each partition of a topic holds at one moment.
+type Extent struct {
+	// Incarnation differs for a topic of the same name that was deleted before.
+	Incarnation uint32
+	// Starts and Ends are by partition. An offset of Ends is the next that will be written.
+	Starts, Ends map[int32]int64
+}
+
 // A Copy names one item in one store.
 type Copy struct {
 	Account, Store, Space, Item string

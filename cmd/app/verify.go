@@ -105,16 +105,15 @@ func (v *Verifier) topic(ctx context.Context, topic schemas.Topic, committed map
 		return nil, err
 	}
 	return p.Compare(ctx, clickhouse.Reading{
-		Noted: clickhouse.Extent(noted), Committed: committed, Told: v.told,
-		Now: func(ctx context.Context) (clickhouse.Extent, error) {
-			now, err := v.admin.Extent(ctx, topic)
-			return clickhouse.Extent(now), err
+		Noted: noted, Committed: committed, Told: v.told,
+		Now: func(ctx context.Context) (schemas.Extent, error) {
+			return v.admin.Extent(ctx, topic)
 		},
 	})
 }
 
 // read reads a topic, and tells how far it is, in offsets.
-func (v *Verifier) read(ctx context.Context, topic schemas.Topic, e kafka.Extent, f func(*schemas.Delivery, error) error) error {
+func (v *Verifier) read(ctx context.Context, topic schemas.Topic, e schemas.Extent, f func(*schemas.Delivery, error) error) error {
 	var done, total, n int64
 	at := map[int32]int64{}
 	for id, end := range e.Ends {
@@ -211,8 +210,8 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 func stateTopics() []schemas.Topic { return []schemas.Topic{schemas.Changes, schemas.FixityResults} }
 
 // uncommitted returns from where on it is not certain that both log and state have a topic's records.
-func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]kafka.Extent, error) {
-	all := map[schemas.Topic]kafka.Extent{}
+func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]schemas.Extent, error) {
+	all := map[schemas.Topic]schemas.Extent{}
 	for _, topic := range stateTopics() {
 		e, err := v.admin.Extent(ctx, topic)
 		if err != nil {
@@ -235,7 +234,7 @@ func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]kafka.Ext
 }
 
 // moving returns of which of the copies there are records from the given offsets on.
-func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]kafka.Extent, differ []clickhouse.CopyDifference) (map[schemas.Copy]bool, error) {
+func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]schemas.Extent, differ []clickhouse.CopyDifference) (map[schemas.Copy]bool, error) {
 	asked, moving := map[schemas.Copy]bool{}, map[schemas.Copy]bool{}
 	for _, d := range differ {
 		asked[d.Copy()] = true

@@ -12,20 +12,14 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
-// An Extent is what a topic holds at one moment: offsets from Starts up to Ends, which are not in it.
-type Extent struct {
-	Incarnation  uint32
-	Starts, Ends map[int32]int64 // by partition
-}
-
 // A Reading is what is known of a topic beside its records.
 type Reading struct {
 	// Noted is the extent whose records were added.
-	Noted Extent
+	Noted schemas.Extent
 	// Committed is what the sink's group had committed before anything was read.
 	Committed map[int32]int64
 	// Now tells the extent as it is when the rows have been read.
-	Now func(context.Context) (Extent, error)
+	Now func(context.Context) (schemas.Extent, error)
 	// Told is told how far a step is.
 	Told func(step string, done, total int64)
 }
@@ -154,7 +148,7 @@ type judge struct {
 	p       *Proof
 	t       *tableProof
 	r       Reading
-	now     Extent
+	now     schemas.Extent
 	of      *TableProof
 	trimmed map[int32]int64 // rows
 }

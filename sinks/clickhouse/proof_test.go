@@ -48,11 +48,11 @@ func prove(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kept) ([]*cli
 		}
 	}
 	steps := map[string][2]int64{}
-	noted := clickhouse.Extent{Incarnation: 7, Starts: map[int32]int64{3: 0}, Ends: map[int32]int64{3: k.end}}
+	noted := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{3: 0}, Ends: map[int32]int64{3: k.end}}
 	got, err := p.Compare(t.Context(), clickhouse.Reading{
 		Noted: noted, Committed: map[int32]int64{3: k.committed},
-		Now: func(context.Context) (clickhouse.Extent, error) {
-			now := clickhouse.Extent{Incarnation: 7, Starts: map[int32]int64{3: k.start}, Ends: map[int32]int64{3: max(k.now, k.end)}}
+		Now: func(context.Context) (schemas.Extent, error) {
+			now := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{3: k.start}, Ends: map[int32]int64{3: max(k.now, k.end)}}
 			if k.anew {
 				now.Incarnation++
 			}

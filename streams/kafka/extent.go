@@ -11,34 +11,27 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// An Extent is what a topic holds at one moment: offsets from Starts up to Ends, which are not in it.
-type Extent struct {
-	// Incarnation tells the topic from one of the same name that was deleted.
-	Incarnation  uint32
-	Starts, Ends map[int32]int64 // by partition
-}
-
 // Extent returns what a topic holds now. A topic that is not there is an error.
-func (a *Admin) Extent(ctx context.Context, topic schemas.Topic) (Extent, error) {
+func (a *Admin) Extent(ctx context.Context, topic schemas.Topic) (schemas.Extent, error) {
 	name := a.cfg.topic(topic)
 	parts, err := spans(ctx, a.adm, name)
 	if err != nil {
-		return Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
+		return schemas.Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
 	}
 	// The client's own answer may be seconds old, and of a topic that is no more.
 	req := kmsg.NewPtrMetadataRequest()
 	req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &name})
 	resp, err := req.RequestWith(ctx, a.cl)
 	if err != nil {
-		return Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
+		return schemas.Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
 	}
 	if len(resp.Topics) != 1 {
-		return Extent{}, fmt.Errorf("look at topic %s: the broker tells of %d topics", topic, len(resp.Topics))
+		return schemas.Extent{}, fmt.Errorf("look at topic %s: the broker tells of %d topics", topic, len(resp.Topics))
 	}
 	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
-		return Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
+		return schemas.Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
 	}
-	e := Extent{Incarnation: incarnation(resp.Topics[0].TopicID), Starts: map[int32]int64{}, Ends: map[int32]int64{}}
+	e := schemas.Extent{Incarnation: incarnation(resp.Topics[0].TopicID), Starts: map[int32]int64{}, Ends: map[int32]int64{}}
 	for id, s := range parts {
 		e.Starts[id], e.Ends[id] = s.from, s.to
 	}
@@ -61,7 +54,7 @@ func (a *Admin) Committed(ctx context.Context, role schemas.Role, topic schemas.
 // group and changes nothing. Of a record that cannot be decoded, f is told why, and its delivery has
 // no Body. Records that only say that their key is gone are left out, as every sink does;
 // what was removed meanwhile is not there to be read.
-func (a *Admin) Read(ctx context.Context, topic schemas.Topic, e Extent, f func(d *schemas.Delivery, unreadable error) error) error {
+func (a *Admin) Read(ctx context.Context, topic schemas.Topic, e schemas.Extent, f func(d *schemas.Delivery, unreadable error) error) error {
 	parts := map[int32]span{}
 	for id, end := range e.Ends {
 		parts[id] = span{e.Starts[id], end}
