@@ -27,13 +27,13 @@ type shelf struct {
 	told []*pb.Change
 }
 
-func (s *shelf) Publish(_ context.Context, c *pb.Change) error {
+func (s *shelf) Publish(_ context.Context, messages ...schemas.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away {
 		return errors.New("away")
 	}
-	s.told = append(s.told, c)
+	s.told = append(s.told, messages[0].Body.(*pb.Change))
 	return nil
 }
 
@@ -208,13 +208,6 @@ func TestS3OutboxFull(t *testing.T) {
 	}
 }
 
-// topical publishes to Kafka.
-type topical struct{ producer *kafka.Producer }
-
-func (p topical) Publish(ctx context.Context, c *pb.Change) error {
-	return p.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c})
-}
-
 // Kafka is away, for a minute in the full form: mutations go on, and when it is back their changes are published, in
 // the order of their items.
 func TestS3KafkaAway(t *testing.T) {
@@ -231,7 +224,7 @@ func TestS3KafkaAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(producer.Close)
-	s, outbox := r.emitting(t, emit.FileConfig{}, topical{producer})
+	s, outbox := r.emitting(t, emit.FileConfig{}, producer)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()

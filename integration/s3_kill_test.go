@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
@@ -76,7 +77,8 @@ type tale struct{ ID, Op, Item, Version, SHA256, Origin string }
 type telling struct{ tales *storagetest.Journal }
 
 // Publish implements emit.Publisher. Of every 60 ms the topic is away for 20.
-func (p telling) Publish(_ context.Context, c *pb.Change) error {
+func (p telling) Publish(_ context.Context, messages ...schemas.Message) error {
+	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 {
 		return errors.New("away")
 	}

@@ -178,14 +178,6 @@ func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name S
 	return errors.Join(stores.init(ctx, name), stores.close())
 }
 
-// changes publishes what the emit decorator tells.
-type changes struct{ producer *kafka.Producer }
-
-// Publish implements emit.Publisher.
-func (p changes) Publish(ctx context.Context, c *pb.Change) error {
-	return p.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c})
-}
-
 // watermark waits until ClickHouse holds the changes that are in Kafka now, in the log and in the state.
 type watermark struct{ admin *kafka.Admin }
 

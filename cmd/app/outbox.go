@@ -32,7 +32,7 @@ func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
 		a.emits = emit.NewMetrics(a.registry)
 	}
 	c.Metrics = a.emits
-	return emit.New(st, c, changes{a.producer})
+	return emit.New(st, c, a.producer)
 }
 
 // Untold is how many mutations the outboxes hold: those under way, and those that Kafka does not have yet.

@@ -26,8 +26,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -89,14 +87,6 @@ func lines(r io.Reader) iter.Seq[string] {
 	}
 }
 
-// changes publishes what the decorator tells.
-type changes struct{ producer *kafka.Producer }
-
-// Publish implements emit.Publisher.
-func (c changes) Publish(ctx context.Context, ch *pb.Change) error {
-	return c.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: ch})
-}
-
 // do stores the files, and tells of them.
 func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Writer, log *slog.Logger) (err error) {
 	files, err := file.Open(file.Config{ID: o.store, Root: o.root, Create: true})
@@ -114,7 +104,7 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 		return err
 	}
 	defer producer.Close() // twice is once
-	s, err := emit.New(files, emit.Config{Account: o.account, Store: o.store, Agent: "decorator", Outbox: outbox, Log: log}, changes{producer})
+	s, err := emit.New(files, emit.Config{Account: o.account, Store: o.store, Agent: "decorator", Outbox: outbox, Log: log}, producer)
 	if err != nil {
 		return err
 	}

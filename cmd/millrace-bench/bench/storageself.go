@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -130,7 +130,7 @@ type acks struct {
 }
 
 // Publish implements emit.Publisher.
-func (a *acks) Publish(ctx context.Context, _ *pb.Change) error {
+func (a *acks) Publish(ctx context.Context, _ ...schemas.Message) error {
 	if a.after > 0 {
 		pause(ctx, a.after)
 	}

@@ -36,10 +36,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A Publisher sends a Change to the topic changes and returns when it is acknowledged. An
-// error that is permanent says that it never will be; any other, that it may be.
+// A Publisher sends messages and returns when they are acknowledged: *kafka.Producer is one. A Store publishes one
+// Change at a time, to the topic changes. An error that is permanent says that it never will be acknowledged; any
+// other, that it may be.
 type Publisher interface {
-	Publish(ctx context.Context, c *pb.Change) error
+	Publish(ctx context.Context, messages ...schemas.Message) error
 }
 
 // ErrNotPublished is what an error wraps about a mutation that was done and is not told of yet.

@@ -30,7 +30,8 @@ type topic struct {
 	fail func(c *pb.Change) (published bool, err error)
 }
 
-func (p *topic) Publish(_ context.Context, c *pb.Change) error {
+func (p *topic) Publish(_ context.Context, messages ...schemas.Message) error {
+	c := messages[0].Body.(*pb.Change)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	published, err := true, error(nil)

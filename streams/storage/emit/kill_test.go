@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
@@ -53,7 +54,8 @@ type published struct {
 // flaky publishes to a file; of every 60 ms it is away for 20.
 type flaky struct{ log *storagetest.Journal }
 
-func (p flaky) Publish(_ context.Context, c *pb.Change) error {
+func (p flaky) Publish(_ context.Context, messages ...schemas.Message) error {
+	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 && os.Getenv(drainEnv) == "" {
 		return errors.New("away")
 	}

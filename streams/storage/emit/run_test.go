@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -198,7 +199,7 @@ func TestPublisherHangs(t *testing.T) {
 		w.s.out = publisher(func(ctx context.Context, c *pb.Change) error {
 			select {
 			case <-release:
-				return w.topic.Publish(ctx, c)
+				return w.topic.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c})
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
@@ -223,7 +224,9 @@ func TestPublisherHangs(t *testing.T) {
 
 type publisher func(context.Context, *pb.Change) error
 
-func (p publisher) Publish(ctx context.Context, c *pb.Change) error { return p(ctx, c) }
+func (p publisher) Publish(ctx context.Context, messages ...schemas.Message) error {
+	return p(ctx, messages[0].Body.(*pb.Change))
+}
 
 // A store that cannot be reached at a start leaves mutations of which nobody knows what came of them for
 // later, and changes that are known do not wait for those of others.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -52,7 +53,7 @@ func (s *Store) send(ctx context.Context, e *entry, c *pb.Change) error {
 			return err
 		}
 	}
-	err := s.out.Publish(ctx, c)
+	err := s.out.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c})
 	switch {
 	case err == nil:
 		s.count.published()
