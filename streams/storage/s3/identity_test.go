@@ -229,6 +229,8 @@ func TestRoles(t *testing.T) {
 		"instance metadata": {nil, sts.URL, "ROLEKEY", "GET /latest/meta-data/iam/security-credentials/role-1"},
 		"web identity":      {map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ROLE_ARN": "arn:aws:iam::1:role/r"}, sts.URL, "WEBKEY", "AssumeRoleWithWebIdentity a-token"},
 		"environment":       {map[string]string{"AWS_ACCESS_KEY_ID": "ENVKEY", "AWS_SECRET_ACCESS_KEY": "s"}, sts.URL, "ENVKEY", ""},
+		"half a pair":       {map[string]string{"AWS_ACCESS_KEY_ID": "ENVKEY"}, sts.URL, "ROLEKEY", "security-credentials/role-1"},
+		"the other half":    {map[string]string{"AWS_SECRET_ACCESS_KEY": "s"}, sts.URL, "ROLEKEY", "security-credentials/role-1"},
 		"nobody":            {nil, away.URL, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -236,6 +238,7 @@ func TestRoles(t *testing.T) {
 				t.Setenv(v, "")
 			}
 			t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+			t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
 			for k, v := range tt.env {
 				t.Setenv(k, v)
 			}
