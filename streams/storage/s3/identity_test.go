@@ -2,6 +2,7 @@ package s3
 
 import (
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -254,7 +255,7 @@ func TestRoles(t *testing.T) {
 			}
 			_, err = s.Stat(t.Context(), "s", "a")
 			if tt.key == "" {
-				if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "credentials") || len(signed) != 0 {
+				if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, storage.ErrCredentials) || len(signed) != 0 {
 					t.Errorf("%v; requests %q", err, signed)
 				}
 				return
