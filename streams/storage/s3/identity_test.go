@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -267,5 +269,32 @@ func TestRoles(t *testing.T) {
 				t.Errorf("asked\n%s", all)
 			}
 		})
+	}
+}
+
+// gone is a provider whose credentials have expired, and that finds no others.
+type gone struct{}
+
+func (gone) Retrieve() (credentials.Value, error) { return credentials.Value{}, nil }
+func (gone) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
+	return credentials.Value{}, nil
+}
+func (gone) IsExpired() bool { return true }
+
+// A request that is signed again to say who pays is not made if the keys have expired since it was signed.
+func TestPayingWithoutCredentials(t *testing.T) {
+	made := 0
+	w := &wire{pays: true, who: credentials.New(gone{}), region: "us-east-1", next: tripper(func(*http.Request) (*http.Response, error) {
+		made++
+		return nil, errReset
+	})}
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://s3.example.org/archive/s/a", http.NoBody)
+	req.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=ROLEKEY/20261122/us-east-1/s3/aws4_request")
+	resp, err := w.RoundTrip(req)
+	if err == nil {
+		resp.Body.Close()
+	}
+	if !errors.Is(err, errUnsigned) || made != 0 {
+		t.Errorf("got %v after %d requests, want errUnsigned and none", err, made)
 	}
 }

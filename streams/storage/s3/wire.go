@@ -161,6 +161,9 @@ func (w *wire) paying(req *http.Request) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+	if v.AccessKeyID == "" { // the keys have expired since the request was signed
+		return nil, errUnsigned
+	}
 	req.Header.Del("Authorization")
 	return signer.SignV4(*req, v.AccessKeyID, v.SecretAccessKey, v.SessionToken, w.region), nil
 }
