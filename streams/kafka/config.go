@@ -74,10 +74,13 @@ func defaultLanes() []Lane {
 	return []Lane{{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}}
 }
 
-// Bounds of one fetch: of all partitions together, and of each.
+// Bounds of one fetch: of all partitions together, and of each. When a Pool pauses a partition, the client drops what
+// it has fetched of it, and fetches that again after the pause. partitionBytes is what is dropped at most: with
+// 1 MiB a Pool of tasks of 5 ms read records of 75 bytes (compressed) 1.9 times at the default window, with 256 KiB
+// 1.2 times. A longer batch comes all the same: brokers return at least one.
 const (
 	fetchBytes     = 16 << 20
-	partitionBytes = 1 << 20
+	partitionBytes = 256 << 10
 )
 
 // rebalanceTimeout is above every bound on draining and on holding a poll.

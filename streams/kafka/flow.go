@@ -54,6 +54,14 @@ type flow struct {
 	yielded bool    // its slots, and is in class.yielded
 }
 
+// kind returns the kind of workers that run f's tasks.
+func (f *flow) kind() int {
+	if f.class == classLarge {
+		return 1
+	}
+	return 0
+}
+
 // heads are those of a flow's keys that wait. In turns the one that came first is next, and one with very
 // much behind it: tasks of one key take turns, and what of a frequent key is not begun until all others are
 // done is done when nothing else is, on one worker, with a window that does not move.

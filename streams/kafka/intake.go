@@ -197,7 +197,7 @@ func (in *intake) tick(ctx context.Context) {
 				waiting = append(waiting, <-in.asks)
 			}
 		}
-		err := in.commit(ctx)
+		err := in.commit(in.p.ctx) // not of ctx: a commit that is cut off may reach the broker after the last one
 		for _, ask := range waiting {
 			ask <- err
 		}

@@ -202,7 +202,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 func TestPoolPausedWithTasksAtWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
 		const n = 500
 		b.Send(numbered(n, n)...)
 		cfg, controls := paused(t, b)
@@ -222,7 +222,7 @@ func TestPoolPausedWithTasksAtWork(t *testing.T) {
 		if got := calls.Load(); got != n/2 {
 			t.Errorf("%d calls, want %d", got, n/2)
 		}
-		for _, lane := range b.Config().Lanes {
+		for _, lane := range quick() {
 			if n := len(b.Read(schemas.Delay(lane.Name))); n > 0 {
 				t.Errorf("%d records in lane %s", n, lane.Name)
 			}

@@ -331,12 +331,16 @@ func (s *scheduler) ended(t *task) {
 	}
 }
 
-// shift takes the head off q, and has what follows wait to be run.
+// shift takes the head off q, and has what follows wait to be run. The worker that calls it looks for work of its
+// own kind; if what follows is of the other kind, shift wakes a worker of that one.
 func (s *scheduler) shift(q *queue) {
 	done := q.head
 	q.n--
 	if q.head, done.next = done.next, nil; q.head != nil { // or it would keep those after it in memory
 		s.push(q)
+		if kind := q.head.flow.kind(); kind != done.flow.kind() && s.idle[kind] > 0 {
+			s.work[kind].Signal()
+		}
 		return
 	}
 	delete(s.keys, q.key)

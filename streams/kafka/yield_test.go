@@ -1,7 +1,9 @@
 package kafka
 
 import (
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -135,6 +137,46 @@ func TestSlotsAfterSpilling(t *testing.T) {
 	}
 	if _, ok := begin(s, 0); ok {
 		t.Error("two at work on a store of one")
+	}
+}
+
+// A worker that drops a task of a partition which is about to move wakes a worker of the other kind for the task of
+// the same key behind it.
+func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
+	for name, classes := range map[string][2]int{"large after high": {classHigh, classLarge}, "high after large": {classLarge, classHigh}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				in := &intake{weight: newScale()}
+				s := newScheduler(unlimited(), func(*task) {})
+				s.large = 1
+				moves, stays := newShare(in, partition{"t", 0}, 64), newShare(in, partition{"t", 1}, 64)
+				tasks := []*task{{letter: letter{rec: &kgo.Record{}}, share: moves}, {letter: letter{rec: &kgo.Record{}}, share: stays}}
+				for i, class := range classes {
+					tasks[i].cost, tasks[i].flow = turnBytes, s.flowOf(class, Work{Account: "a"}, func(Work) bool { return false })
+				}
+				moves.stop()
+				s.add(tasks, []uint64{1, 1})
+				taken := make(chan int, 2)
+				var workers sync.WaitGroup
+				work := func(kind int) {
+					var last item
+					for ok := true; ok; {
+						if last, ok = s.take(kind, last); ok {
+							taken <- last.task.flow.class
+						}
+					}
+				}
+				workers.Go(func() { work(tasks[1].flow.kind()) })
+				synctest.Wait() // it is idle
+				workers.Go(func() { work(tasks[0].flow.kind()) })
+				synctest.Wait()
+				if len(taken) != 1 || <-taken != classes[1] {
+					t.Error("the task behind the dropped one was not begun")
+				}
+				s.close()
+				workers.Wait()
+			})
+		})
 	}
 }
 

@@ -19,7 +19,8 @@ var (
 	// ErrSlowDown: the store works, and asks for fewer requests (S3's SlowDown, HTTP 429). It
 	// is transient, did nothing, and is no sign that the store is away.
 	ErrSlowDown = errors.New("store asks for fewer requests")
-	// ErrCredentials: the store answers, and refuses whoever asks. It is of class unavailable: nothing of it can be read.
+	// ErrCredentials: the store answers, and refuses whoever asks, or there are no credentials to ask it with. It is of
+	// class unavailable: nothing of it can be read.
 	ErrCredentials = errors.New("store refuses the credentials")
 	ErrNoMarker    = errors.New("store's marker is missing")
 	ErrWrongMarker = errors.New("store's marker is of another store")

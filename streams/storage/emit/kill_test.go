@@ -215,7 +215,12 @@ func runChild(t *testing.T, dir string, progress bool, after time.Duration, env 
 	cmd.ExtraFiles = []*os.File{report}
 	must(t, errors.Join(cmd.Start(), report.Close()))
 	if progress {
-		_, _ = made.Read(make([]byte, 1)) // or it has ended
+		must(t, made.SetReadDeadline(time.Now().Add(time.Minute)))
+		if _, err := made.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) { // io.EOF: it has ended
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			t.Fatalf("it has made no mutations within a minute: %s", said.String())
+		}
 	}
 	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -36,7 +34,7 @@ type Throttle struct {
 	log   *slog.Logger
 	slots [classes]chan struct{} // nil: no limit
 
-	requests, bytes *rate.Limiter
+	requests, bytes *bucket
 	count           atomic.Int64 // requests since the second began
 	turns           atomic.Int64 // when the second ends, ns since 1970
 	slowed          atomic.Int64 // how often the store asked for fewer
@@ -62,15 +60,13 @@ func NewThrottle(r Rates, log *slog.Logger) *Throttle {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	t := &Throttle{rates: r, log: log, requests: rate.NewLimiter(rate.Inf, 1), bytes: rate.NewLimiter(rate.Inf, 1),
+	t := &Throttle{rates: r, log: log, requests: newBucket(r.RequestsPerSecond), bytes: newBucket(r.BytesPerSecond),
 		pace: pace{rate: max(r.RequestsPerSecond, 0)}, began: time.Now()}
 	for i := range t.slots {
 		if r.Concurrency > 0 {
 			t.slots[i] = make(chan struct{}, r.Concurrency)
 		}
 	}
-	setRate(t.requests, t.pace.rate)
-	setRate(t.bytes, r.BytesPerSecond)
 	return t
 }
 
@@ -91,7 +87,7 @@ func (t *Throttle) take(ctx context.Context, c class) error {
 	if t == nil {
 		return nil
 	}
-	if err := wait(ctx, t.requests, 1); err != nil {
+	if err := t.requests.wait(ctx, 1); err != nil {
 		return fmt.Errorf("wait for a turn at the store: %w", err)
 	}
 	t.count.Add(1)
@@ -124,7 +120,7 @@ func (t *Throttle) move(ctx context.Context, n int) error {
 	if t == nil || n <= 0 {
 		return nil
 	}
-	return wait(ctx, t.bytes, n)
+	return t.bytes.wait(ctx, n)
 }
 
 // learn takes in what the store answered.
@@ -157,7 +153,7 @@ func (t *Throttle) learn(err error) {
 	if t.pace.rate == was.rate {
 		return
 	}
-	setRate(t.requests, t.pace.rate)
+	t.requests.set(t.pace.rate)
 	switch {
 	case slow:
 		t.log.Warn("store asks for fewer requests: it gets half of them, and more again by and by", "perSecond", t.pace.rate, "err", err)
@@ -215,35 +211,44 @@ func (p pace) went(now time.Time, limit float64) pace {
 // burst is how much may come at once after a pause: the share of a second.
 const burst = 100 * time.Millisecond
 
-// setRate has so many a second pass; 0: no limit.
-func setRate(l *rate.Limiter, perSecond float64) {
-	if perSecond <= 0 {
-		l.SetLimit(rate.Inf)
-		return
-	}
-	l.SetBurst(max(1, int(perSecond*burst.Seconds())))
-	l.SetLimit(rate.Limit(perSecond))
+// A bucket lets so many through in a second: each is due when the one before it has had its time. Only the caller at
+// the head of the queue has a time: those behind it that give up leave no gap, which rate.Limiter of x/time keeps.
+type bucket struct {
+	rate atomic.Uint64 // a second, as bits of a float64; 0: no limit
+	turn chan struct{} // of capacity 1, full while a caller is at the head
+	next time.Time     // when the next one is due; for the caller at the head
 }
 
-// wait returns when n are due. If ctx ends before, those that are left do not count.
-func wait(ctx context.Context, l *rate.Limiter, n int) error {
-	for n > 0 && l.Limit() != rate.Inf {
-		some := min(n, l.Burst())
-		due := l.ReserveN(time.Now(), some)
-		if !due.OK() { // the burst has become smaller
-			continue
+func newBucket(rate float64) *bucket {
+	b := &bucket{turn: make(chan struct{}, 1)}
+	b.set(rate)
+	return b
+}
+
+func (b *bucket) set(rate float64) { b.rate.Store(math.Float64bits(max(rate, 0))) }
+
+// wait returns when n are due. If ctx ends before, they do not count.
+func (b *bucket) wait(ctx context.Context, n int) error {
+	if b.rate.Load() == 0 {
+		return nil
+	}
+	select {
+	case b.turn <- struct{}{}:
+		defer func() { <-b.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if earliest := time.Now().Add(-burst); b.next.Before(earliest) {
+		b.next = earliest
+	}
+	if d := time.Until(b.next); d > 0 {
+		if err := retry.Sleep(ctx, d); err != nil {
+			return err
 		}
-		if d := due.Delay(); d > 0 {
-			if end, ok := ctx.Deadline(); ok && time.Until(end) <= d { // it is too late when they are due
-				d = math.MaxInt64
-			}
-			if err := retry.Sleep(ctx, d); err != nil {
-				due.Cancel()
-				return err
-			}
-			retry.Alive(ctx)
-		}
-		n -= some
+	}
+	retry.Alive(ctx)
+	if rate := math.Float64frombits(b.rate.Load()); rate > 0 {
+		b.next = b.next.Add(time.Duration(float64(n) / rate * float64(time.Second)))
 	}
 	return nil
 }

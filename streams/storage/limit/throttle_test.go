@@ -119,6 +119,49 @@ func TestRequestsPerSecond(t *testing.T) {
 	}
 }
 
+// The turns of callers that gave up are those of others, and no two callers have the same.
+func TestTurnsOfThoseThatGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := throttled(t, Rates{RequestsPerSecond: 10})
+		var callers sync.WaitGroup
+		begun := time.Now()
+		var mu sync.Mutex
+		var made []time.Duration
+		call := func(ctx context.Context) {
+			callers.Go(func() {
+				if _, err := w.Stat(ctx, sp, "a"); err == nil {
+					mu.Lock()
+					made = append(made, time.Since(begun))
+					mu.Unlock()
+				}
+			})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 1050*time.Millisecond) // between two turns
+		defer cancel()
+		for range 100 {
+			call(ctx)
+		}
+		synctest.Wait()
+		for range 10 {
+			call(t.Context()) // stays behind all of them
+		}
+		<-ctx.Done()
+		synctest.Wait()
+		for range 10 {
+			call(t.Context())
+		}
+		callers.Wait()
+		for i, at := range made {
+			if want := time.Duration(i-1) * time.Second / 10; max(at-want, want-at) > burst {
+				t.Errorf("request %d was made after %v, want %v", i, at, want)
+			}
+		}
+		if n := len(made); n < 30 || n > 33 {
+			t.Errorf("%d requests were made, want about 10 within the first second, and 20", n)
+		}
+	})
+}
+
 func TestBytesPerSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := throttled(t, Rates{BytesPerSecond: 1 << 20})

@@ -30,13 +30,25 @@ func (c Credentials) provider() (*credentials.Credentials, error) {
 		return nil, errors.New("credentials: keys and the environment's exclude each other")
 	case c.FromEnvironment:
 		return credentials.NewChainCredentials([]credentials.Provider{
-			new(credentials.EnvAWS), new(credentials.FileAWSCredentials),
+			pairs{new(credentials.EnvAWS)}, new(credentials.FileAWSCredentials),
 			&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}, Endpoint: c.roleEndpoint},
 		}), nil
 	case (c.AccessKey == "") != (c.SecretKey == ""):
 		return nil, errors.New("credentials: wants both keys, or none")
 	}
 	return credentials.NewStaticV4(c.AccessKey, c.SecretKey, c.SessionToken), nil
+}
+
+// pairs are the credentials of a provider, without those of which one key is missing: a chain takes them for some, and
+// asks none of the providers behind.
+type pairs struct{ credentials.Provider }
+
+func (p pairs) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
+	v, err := p.Provider.RetrieveWithCredContext(cc)
+	if v.AccessKeyID == "" || v.SecretAccessKey == "" {
+		return credentials.Value{}, err
+	}
+	return v, err
 }
 
 // client returns a client that makes each request once: who calls knows whether it may be made again.

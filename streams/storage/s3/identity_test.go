@@ -2,6 +2,7 @@ package s3
 
 import (
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
@@ -229,6 +232,8 @@ func TestRoles(t *testing.T) {
 		"instance metadata": {nil, sts.URL, "ROLEKEY", "GET /latest/meta-data/iam/security-credentials/role-1"},
 		"web identity":      {map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ROLE_ARN": "arn:aws:iam::1:role/r"}, sts.URL, "WEBKEY", "AssumeRoleWithWebIdentity a-token"},
 		"environment":       {map[string]string{"AWS_ACCESS_KEY_ID": "ENVKEY", "AWS_SECRET_ACCESS_KEY": "s"}, sts.URL, "ENVKEY", ""},
+		"half a pair":       {map[string]string{"AWS_ACCESS_KEY_ID": "ENVKEY"}, sts.URL, "ROLEKEY", "security-credentials/role-1"},
+		"the other half":    {map[string]string{"AWS_SECRET_ACCESS_KEY": "s"}, sts.URL, "ROLEKEY", "security-credentials/role-1"},
 		"nobody":            {nil, away.URL, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -236,6 +241,7 @@ func TestRoles(t *testing.T) {
 				t.Setenv(v, "")
 			}
 			t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+			t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
 			for k, v := range tt.env {
 				t.Setenv(k, v)
 			}
@@ -251,7 +257,7 @@ func TestRoles(t *testing.T) {
 			}
 			_, err = s.Stat(t.Context(), "s", "a")
 			if tt.key == "" {
-				if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "credentials") || len(signed) != 0 {
+				if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, storage.ErrCredentials) || len(signed) != 0 {
 					t.Errorf("%v; requests %q", err, signed)
 				}
 				return
@@ -263,5 +269,32 @@ func TestRoles(t *testing.T) {
 				t.Errorf("asked\n%s", all)
 			}
 		})
+	}
+}
+
+// gone is a provider whose credentials have expired, and that finds no others.
+type gone struct{}
+
+func (gone) Retrieve() (credentials.Value, error) { return credentials.Value{}, nil }
+func (gone) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
+	return credentials.Value{}, nil
+}
+func (gone) IsExpired() bool { return true }
+
+// A request that is signed again to say who pays is not made if the keys have expired since it was signed.
+func TestPayingWithoutCredentials(t *testing.T) {
+	made := 0
+	w := &wire{pays: true, who: credentials.New(gone{}), region: "us-east-1", next: tripper(func(*http.Request) (*http.Response, error) {
+		made++
+		return nil, errReset
+	})}
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://s3.example.org/archive/s/a", http.NoBody)
+	req.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=ROLEKEY/20261122/us-east-1/s3/aws4_request")
+	resp, err := w.RoundTrip(req)
+	if err == nil {
+		resp.Body.Close()
+	}
+	if !errors.Is(err, errUnsigned) || made != 0 {
+		t.Errorf("got %v after %d requests, want errUnsigned and none", err, made)
 	}
 }

@@ -3,7 +3,7 @@ package s3
 import (
 	"bytes"
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/signer"
+
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // A note goes with a request: headers that the client has no option for, and what the answer said.
@@ -82,7 +84,8 @@ type wire struct {
 
 // errUnsigned is the error of a request for which no credentials were found. The service would refuse it for a reason
 // that hides this one, or serve it as public.
-var errUnsigned = errors.New("no credentials were found in the environment, in their file, or of the machine's role")
+var errUnsigned = fmt.Errorf("%w: no credentials were found in the environment, in their files, or of the machine's role",
+	storage.ErrCredentials)
 
 func (s *Store) wire(next http.RoundTripper, who *credentials.Credentials, pathStyle bool) *wire {
 	return &wire{next, pathStyle, s.cfg.RequesterPays, who, s.cfg.Credentials.FromEnvironment, s.cfg.Region}
@@ -157,6 +160,9 @@ func (w *wire) paying(req *http.Request) (*http.Request, error) {
 	v, err := w.who.GetWithContext(nil)
 	if err != nil {
 		return nil, err
+	}
+	if v.AccessKeyID == "" { // the keys have expired since the request was signed
+		return nil, errUnsigned
 	}
 	req.Header.Del("Authorization")
 	return signer.SignV4(*req, v.AccessKeyID, v.SecretAccessKey, v.SessionToken, w.region), nil

@@ -1,0 +1,98 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A metered connection counts the bytes that are read.
+type metered struct {
+	net.Conn
+	read *atomic.Int64
+}
+
+func (m metered) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p)
+	m.read.Add(int64(n))
+	return n, err
+}
+
+// readOf returns how many bytes a Pool of slow tasks reads for 20,000 records of one partition.
+func readOf(t *testing.T, window int) (bytes int64) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		const n, batch = 20_000, 250
+		item := strings.Repeat("x", 100)
+		for i := range n / batch {
+			var msgs []schemas.Message
+			for j := range batch {
+				msgs = append(msgs, change(fmt.Sprint(item, i*batch+j)))
+			}
+			b.Send(msgs...)
+		}
+		cfg, read := b.Config(), new(atomic.Int64)
+		dial := cfg.Dialer
+		cfg.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := dial(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return metered{c, read}, nil
+		}
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: window},
+			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+				time.Sleep(5 * time.Millisecond)
+				return nil, nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, p)
+		time.Sleep(30 * time.Second)
+		if at := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); at != n {
+			t.Errorf("committed %d, want %d", at, n)
+		}
+		bytes = read.Load()
+	})
+	return bytes
+}
+
+// A Pool that pauses a partition while its tasks take their time reads little of it again.
+func TestPoolReadsLittleAgain(t *testing.T) {
+	t.Parallel()
+	once, paused := readOf(t, 1<<15), readOf(t, 0)
+	if most := once / 100 * 130; paused > most {
+		t.Errorf("%d bytes were read with the default window, want at most %d: once are %d", paused, most, once)
+	}
+}
+
+// A batch that is longer than what is fetched of a partition at a time is read, and so is what stands behind it.
+func TestPoolReadsLongBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		long := messageRecord(t, change("a"))
+		long.Value = make([]byte, 900<<10)
+		random := rand.NewChaCha8([32]byte{})
+		_, _ = random.Read(long.Value) // it does not compress; Read never fails
+		foreign(t, b, long)
+		b.Send(change("b"))
+		if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if dead, got := len(b.Read(schemas.Dead)), strings.Join(items(b, schemas.DuplicationHigh), " "); dead != 1 || got != "b" {
+			t.Errorf("%d dead letters, outputs of %q, want 1 and b", dead, got)
+		}
+	})
+}
