@@ -41,7 +41,8 @@ func TestTrimmer(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		const topic = schemas.DuplicationHigh // has one reader
-		for range 2 {                         // of which the newest stays
+		// Two records, of which the newest stays.
+		for range 2 {
 			b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: []byte("k"), Value: []byte("malformed")}})
 		}
 		g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{topic}},
