@@ -182,7 +182,7 @@ func (w *waiter) why(ctx context.Context, roles []schemas.Role, look error) stri
 		reasons = append(reasons, fmt.Sprintf("paused: %s ('millrace resume %s' ends it)", p, p))
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, join(roles)+" run: see 'millrace dead list' for what they could not handle")
+		reasons = append(reasons, join(roles)+" run: their log says what they do, and 'millrace dead list' what they could not handle, if anything")
 	}
 	return strings.Join(reasons, "; ")
 }

@@ -49,7 +49,7 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 		},
 		"all run": {
 			flags: engineFlags{config: "m.yaml"},
-			want:  waits + "checker,sink run: see 'millrace dead list' for what they could not handle\n",
+			want:  waits + "checker,sink run: their log says what they do, and 'millrace dead list' what they could not handle, if anything\n",
 		},
 		"ClickHouse is away": {
 			flags: engineFlags{config: "m.yaml"}, look: errors.New("no answer"),
