@@ -178,6 +178,13 @@ func TestInterruptedSweep(t *testing.T) {
 	if r := k.sweep(exitFine); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
 		t.Errorf("after the interruption: %+v, want all checks on record", r)
 	}
+
+	// What was asked for of one store is reported also if the next one fails.
+	k.run(t.Context(), exitFine, quiet, "pause", "store", "acme/2", "--reason", "test")
+	out := k.run(t.Context(), exitPrecondition, quiet, "sweep", "start", "fixity", "--all")
+	if want := fmt.Sprintf(": %d checks asked for", keptItems); !strings.Contains(out, "store acme/1: round ") || !strings.Contains(out, want) {
+		t.Errorf("printed %q, want the round of store 1", out)
+	}
 }
 
 // An import is on record when its command ends. What a sweep finds is its exit code; an approved repair is waited for
