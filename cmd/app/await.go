@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// awaitPoll is the least time between two looks at what is waited for. A look that takes long is followed by a
-	// pause of awaitShare times as long.
+	// awaitPoll is the least time between two looks at what is waited for, and awaitMost the longest. In between, a look
+	// is followed by a pause of awaitShare times as long.
 	awaitPoll  = 250 * time.Millisecond
+	awaitMost  = 5 * time.Second
 	awaitShare = 4
 	// standstillLimit bounds the question why nothing moves.
 	standstillLimit = 5 * time.Second
@@ -29,7 +30,7 @@ type Look func(context.Context) (Progress, error)
 
 // A Wait waits until something that roles do is on record.
 type Wait struct {
-	// Look is made again and again, also if it fails.
+	// Look is made again and again, also if it fails. It may take lookLimit.
 	Look Look
 	// Stalled is called each time that nothing has changed for Patience, with the last progress and the error of the
 	// last look, which is nil if it succeeded. An error that it returns ends the wait.
@@ -42,7 +43,7 @@ func (w Wait) Until(ctx context.Context) error {
 	last, since := Progress{Done: -1}, time.Now()
 	for {
 		begun := time.Now()
-		now, err := w.Look(ctx)
+		now, err := w.look(ctx)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -58,10 +59,16 @@ func (w Wait) Until(ctx context.Context) error {
 			}
 			since = time.Now()
 		}
-		if err := retry.Sleep(ctx, max(awaitPoll, awaitShare*time.Since(begun))); err != nil {
+		if err := retry.Sleep(ctx, min(max(awaitPoll, awaitShare*time.Since(begun)), awaitMost)); err != nil {
 			return err
 		}
 	}
+}
+
+func (w Wait) look(ctx context.Context) (Progress, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	return w.Look(ctx)
 }
 
 // RunWhile runs roles, and the parts beside them, until do returns, and then stops them. The first failure of any of
@@ -123,19 +130,24 @@ func concerns(p Piece, roles []schemas.Role) bool {
 	return false
 }
 
-// Handled returns a look that counts how many of the records that the topics of roles hold at the time of the call
-// their groups have committed: a handled record has become outputs, waits in a delay lane, or is a dead letter.
-func (a *App) Handled(ctx context.Context, roles ...schemas.Role) (Look, error) {
-	left, err := a.admin.Outstanding(ctx, roles...)
-	if err != nil {
-		return nil, err
-	}
-	total, err := left(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) (Progress, error) {
+// Handled returns a look that counts how many of the records that the topics of roles hold at the time of the first
+// look their groups have committed: a handled record has become outputs, waits in a delay lane, or is a dead letter.
+func (a *App) Handled(roles ...schemas.Role) Look {
+	var (
+		left  func(context.Context) (int64, error)
+		total int64
+	)
+	return func(ctx context.Context) (p Progress, err error) {
+		if left == nil {
+			if left, err = a.admin.Outstanding(ctx, roles...); err != nil {
+				return p, err
+			}
+		}
 		n, err := left(ctx)
-		return Progress{Done: total - n, Total: total}, err
-	}, nil
+		if err != nil {
+			return p, err
+		}
+		total = max(total, n)
+		return Progress{Done: total - n, Total: total}, nil
+	}
 }

@@ -84,7 +84,7 @@ func TestWait(t *testing.T) {
 // A wait ends with its context, in the middle of a look too, and then no look counts.
 func TestWaitIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), lookLimit/2)
 		defer cancel()
 		err := Wait{
 			Look:     func(ctx context.Context) (Progress, error) { <-ctx.Done(); return Progress{1, 1}, nil },
@@ -92,6 +92,52 @@ func TestWaitIsCancelled(t *testing.T) {
 		}.Until(ctx)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want the end of its context", err)
+		}
+	})
+}
+
+// A look that hangs is ended and made again, and the pause after it is short.
+func TestWaitEndsLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, looks, stalled := time.Now(), 0, 0
+		err := Wait{
+			Look: func(ctx context.Context) (Progress, error) {
+				if looks++; looks < 3 {
+					<-ctx.Done()
+					return Progress{}, context.Cause(ctx)
+				}
+				return Progress{1, 1}, nil
+			},
+			Patience: 10 * time.Second,
+			Stalled:  func(context.Context, Progress, error) error { stalled++; return nil },
+		}.Until(t.Context())
+		if took := time.Since(begun); err != nil || took != 2*(lookLimit+awaitMost) || stalled != 2 {
+			t.Errorf("returned %v after %v and %d reports, want the third look after %v", err, took, stalled, 2*(lookLimit+awaitMost))
+		}
+	})
+}
+
+// What roles have not handled is counted by the looks: that Kafka is away ends no wait.
+func TestHandled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		a := &App{}
+		var err error
+		if a.admin, err = kafka.NewAdmin(b.Config()); err != nil {
+			t.Fatal(err)
+		}
+		defer a.admin.Close()
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("malformed")}})
+		look := a.Handled(schemas.RolePlanner)
+		mend := b.Cut()
+		ctx, cancel := context.WithTimeout(t.Context(), lookLimit)
+		defer cancel()
+		if p, err := look(ctx); err == nil {
+			t.Errorf("got %+v without a broker", p)
+		}
+		mend()
+		if p, err := look(t.Context()); err != nil || p != (Progress{0, 1}) {
+			t.Errorf("got %+v, %v, want none of 1", p, err)
 		}
 	})
 }

@@ -22,6 +22,8 @@ const (
 	lookEvery = 15 * time.Second // or four times in the time after which a stall is one
 	lookSoon  = time.Second
 	lookLimit = 10 * time.Second // of one look
+	// startLimit is how long Kafka may be starting before something is wrong with it.
+	startLimit = time.Minute
 
 	maxReasons = 20 // policies that a verdict names
 )
@@ -31,6 +33,10 @@ const (
 	engineKafka      = "kafka"
 	engineClickHouse = "clickhouse"
 )
+
+// errNoOffsets says that Kafka has been starting for longer than startLimit.
+var errNoOffsets = errors.New("the brokers have not made their topic of offsets for a minute: " +
+	"offsets.topic.replication.factor may be more than there are brokers")
 
 // stores says whether a role does nothing but write to ClickHouse: it waits while that is away.
 func stores(role schemas.Role) bool { return role == schemas.RoleSink || role == schemas.RoleState }
@@ -135,6 +141,8 @@ func trouble(err error) string {
 	switch {
 	case errors.Is(err, kafka.ErrStarting):
 		return "is starting"
+	case errors.Is(err, errNoOffsets):
+		return "cannot keep offsets"
 	case errors.Is(err, kafka.ErrLogin), errors.Is(err, clickhouse.ErrAccess):
 		return "refuses access"
 	}
@@ -163,6 +171,9 @@ type health struct {
 	breakers func() []BreakerState       // of the stores that roles here touch
 	policies func() []string             // that are refused, and that roles here apply
 	publish  func([]kafka.Lag)           // of metrics
+
+	// starting is since when Kafka has been starting; zero: it is not. Only look uses it.
+	starting time.Time
 
 	mu      sync.Mutex // guards the rest
 	looked  time.Time
@@ -254,6 +265,13 @@ func (h *health) look(run context.Context) {
 	wg.Wait()
 	if run.Err() != nil {
 		return
+	}
+	if !errors.Is(lagErr, kafka.ErrStarting) {
+		h.starting = time.Time{}
+	} else if h.starting.IsZero() {
+		h.starting = time.Now()
+	} else if time.Since(h.starting) >= startLimit {
+		lagErr = fmt.Errorf("%w: %v", errNoOffsets, lagErr) //nolint:errorlint // it is no longer taken for a start
 	}
 	switch {
 	case errors.Is(lagErr, kafka.ErrStarting):

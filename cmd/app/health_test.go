@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -278,6 +279,32 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// What takes longer than a start does is reported as a fault, with its likely cause, and looked at as seldom as others.
+func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}, lagErr: kafka.ErrStarting}
+		h, said := s.health(stallAfter), new(lines)
+		h.log = said.log()
+		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*lookEvery+lookSoon/2)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- h.run(ctx) }()
+		time.Sleep(startLimit + lookSoon/2)
+		synctest.Wait()
+		const cause = "offsets.topic.replication.factor may be more than there are brokers"
+		if v := h.report().verdict; v.Ready || !v.Live || len(v.Reasons) != 1 || !strings.Contains(v.Reasons[0], "kafka cannot keep offsets: ") ||
+			!strings.Contains(v.Reasons[0], cause) {
+			t.Errorf("after a minute: got %+v", v)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if starts, faults := said.with("Kafka is starting"), said.with(cause); starts != 60 || faults != 5 {
+			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, lookEvery)
 		}
 	})
 }

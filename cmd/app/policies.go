@@ -68,16 +68,19 @@ type policyFolder struct {
 	again time.Duration
 	// published is closed when the documents that are not refused are in force, or there is no folder.
 	published chan struct{}
+	// taken are the accounts whose documents have been read without a fault: they are not read again. Only
+	// run uses it.
+	taken map[string]bool
 
 	mu     sync.Mutex    // guards faults
 	faults policy.Faults // of the documents that are refused
 }
 
 func newPolicyFolder(a *App) *policyFolder {
-	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{})}
+	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}}
 }
 
-// run reads the folder once, then what was refused again and again until nothing is, and then waits for ctx.
+// run reads the folder once, then again and again while anything is refused, and then waits for ctx.
 func (p *policyFolder) run(ctx context.Context) error {
 	if err := ready(ctx, p.app.policies); err != nil {
 		return err
@@ -87,15 +90,15 @@ func (p *policyFolder) run(ctx context.Context) error {
 		p.app.log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, or its name does not "+
 			"end in .json or .yaml", "file", filepath.Join(p.app.cfg.Policies.Folder, name))
 	}
-	if err := p.publish(ctx, f.Documents, nil, f.Faults); err != nil {
+	if err := p.publish(ctx, f.Documents, f.Faults); err != nil {
 		return err
 	}
 	close(p.published)
-	for waiting := accountsOf(f.Faults); len(waiting) > 0; waiting = accountsOf(p.refusals()) {
+	for len(p.refusals()) > 0 {
 		if err := retry.Sleep(ctx, p.again); err != nil {
 			return err
 		}
-		if err := p.readAgain(ctx, waiting); err != nil {
+		if err := p.readAgain(ctx); err != nil {
 			return err
 		}
 	}
@@ -103,53 +106,60 @@ func (p *policyFolder) run(ctx context.Context) error {
 	return nil
 }
 
-// readAgain reads the folder for the accounts that wait. The documents of others are read at the start only, unless the
-// folder as a whole was refused then.
-func (p *policyFolder) readAgain(ctx context.Context, waiting map[string]bool) error {
+// readAgain reads the folder for the accounts that are not taken yet. Those are not only the ones that are refused: a
+// mended list of accounts names others.
+func (p *policyFolder) readAgain(ctx context.Context) error {
 	f := p.read()
-	all := waiting[""]
-	if !all && accountsOf(f.Faults)[""] { // the folder as a whole cannot be read now: it says nothing of those that wait
+	if len(p.taken) > 0 && len(of(f.Faults, "")) > 0 { // the folder as a whole says nothing of those that wait
 		return nil
 	}
-	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return !all && !waiting[account] })
-	faults := slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return !all && !waiting[fault.Account] })
-	return p.publish(ctx, f.Documents, waiting, faults)
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.taken[account] })
+	faults := slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.taken[fault.Account] })
+	return p.publish(ctx, f.Documents, faults)
 }
 
 func (p *policyFolder) read() policy.Folder {
 	return policy.ReadFolder(os.DirFS(p.app.cfg.Policies.Folder), policyStores(p.app.cfg))
 }
 
-// publish publishes documents, and records and logs faults. waiting are the accounts that were refused before.
-func (p *policyFolder) publish(
-	ctx context.Context, documents map[string]policy.Document, waiting map[string]bool, faults policy.Faults,
-) error {
+// publish publishes documents, and logs and records faults.
+func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.Document, faults policy.Faults) error {
 	folder := p.app.cfg.Policies.Folder
 	before := p.refusals()
-	p.mu.Lock()
-	p.faults = faults
-	p.mu.Unlock()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
 		now := of(faults, account)
 		if slices.Equal(now, of(before, account)) {
 			continue // it has been logged
 		}
-		log := p.app.log
-		if account != "" {
-			log = log.With("account", account)
-		}
-		log.Error("refuse policy: the last good one stays in force, and the file is read again until it is mended",
-			"file", originOf(folder, now[0]), "err", reasons(now))
+		p.app.log.Error(p.refusal(account), "account", account, "file", originOf(folder, now[0]), "err", reasons(now))
 	}
 	if err := p.app.publishPolicies(ctx, documents, filepath.Base(folder)); err != nil {
 		return err
 	}
-	for account := range waiting {
+	for account := range documents {
+		p.taken[account] = true
+	}
+	for account := range accountsOf(before) {
 		if len(of(faults, account)) == 0 {
 			p.app.log.Info("policy is no longer refused", "account", account, "folder", folder)
 		}
 	}
+	// Last: readiness says that all is well when it is.
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults = faults
 	return nil
+}
+
+// refusal is the log message about a refused document, or about the folder as a whole if account is empty.
+func (p *policyFolder) refusal(account string) string {
+	if account == "" {
+		return "refuse policy folder: all policies that are in force stay, and it is read again until it is mended"
+	}
+	if _, ok := p.app.book.Document(account); ok {
+		return "refuse policy: the last good one stays in force, and the file is read again until it is mended"
+	}
+	return "refuse policy: its account has none in force, and the file is read again until it is mended"
 }
 
 // reasons returns faults of one file as one line.

@@ -63,10 +63,8 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "millrace_policy_refused 1")
 	s.inForce(a, "acme", "2")
-	if n := s.said.with("only changes that are reported from now on are copied"); n != 1 {
-		t.Errorf("the start says %d times what is not copied, want once", n)
-	}
-	logged := "account=bell file=" + file + ":3 err="
+	logged := `msg="refuse policy: its account has none in force, and the file is read again until it is mended" account=bell file=` +
+		file + ":3 err="
 	if n := s.said.with(logged); n != 1 {
 		t.Errorf("the log has %q %d times, want once", logged, n)
 	}
@@ -82,6 +80,48 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s.inForce(a, "acme", "2")
 	if n := s.said.with("policy is no longer refused"); n != 1 {
 		t.Errorf("the log says %d times that the policy is no longer refused, want once", n)
+	}
+}
+
+// While anything is refused, what was not taken at the start is published when it can be: also of an account that the
+// list of accounts did not name.
+func TestMendedListOfAccounts(t *testing.T) {
+	s := newSite(t)
+	write := s.withPolicies()
+	write("duplication-accounts.json", `["acne", "bell"]`)
+	write("acme-duplication-policy.yaml", to("2"))
+	write("bell-duplication-policy.yaml", to("2"))
+	a := s.run(schemas.RolePlanner)
+	s.await("/readyz", 503, `the configuration has no account \"acne\"; did you mean acme?`)
+	s.inForce(a, "bell", "2")
+	if _, ok := a.book.Document("acme"); ok {
+		t.Error("acme has a policy, and is not in the list")
+	}
+	write("bell-duplication-policy.yaml", "default: 1\n") // it is taken, and not read again
+	write("duplication-accounts.json", `["acme", "bell"]`)
+	s.await("/readyz", 200)
+	if _, ok := a.book.Document("acme"); !ok {
+		t.Error("the process is ready, and the policy of acme is not in force")
+	}
+	s.inForce(a, "bell", "2")
+}
+
+// The log says whether a policy stays in force when a document is refused.
+func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
+	s := newSite(t)
+	write := s.withPolicies()
+	write("duplication-accounts.json", `["bell"]`)
+	write("bell-duplication-policy.yaml", to("2"))
+	a := s.run(schemas.RolePlanner)
+	s.inForce(a, "bell", "2")
+	write("bell-duplication-policy.yaml", to("7"))
+	again := newPolicyFolder(a)
+	f := again.read()
+	if err := again.publish(t.Context(), f.Documents, f.Faults); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.said.with("refuse policy: the last good one stays in force"); n != 1 {
+		t.Errorf("the log says %d times that the last one stays, want once", n)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -51,10 +50,6 @@ func (w work) observed(ctx context.Context, l net.Listener, roles []schemas.Role
 	return g.Wait()
 }
 
-// notCompared is logged until a sweep compares stores.
-const notCompared = "only changes that are reported from now on are copied: files that are there already, changes made " +
-	"while the ingester is stopped, and what a new store or pair lacks are not"
-
 // run prepares, and then supervises the parts.
 func (w work) run(ctx context.Context, roles []schemas.Role) error {
 	if err := w.tracing.start(ctx); err != nil {
@@ -73,9 +68,6 @@ func (w work) run(ctx context.Context, roles []schemas.Role) error {
 		return err
 	}
 	w.log.Info("run", "roles", roles)
-	if slices.Contains(roles, schemas.RolePlanner) {
-		w.log.Warn(notCompared, "do", "millrace import (docs/first-steps.md)")
-	}
 	err = supervise(ctx, w.log, w.drain+overDrain, parts...)
 	if err == nil {
 		w.log.Info("stopped", "roles", roles)

@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -233,10 +234,19 @@ func (a *App) sweepDue(ctx context.Context, account, store string) error {
 	return err
 }
 
-// ApproveRepair publishes a person's leave to repair what the incident of key is about.
-func (a *App) ApproveRepair(ctx context.Context, key string, by Approval) error {
-	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: "approve-repair", Target: key, Reason: by.Reason, From: by.From,
+// ApproveRepair publishes a person's approval of the repair of an incident, and returns the id of that action. An
+// incident that the steward would not have repaired is refused.
+func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (action string, err error) {
+	key := schemas.IncidentKey(i)
+	switch {
+	case !steward.Repairable(i.GetKind()):
+		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", ErrPrecondition, key, i.GetKind())
+	case a.stores.RepairMode(i.GetAccount(), i.GetStore()) == steward.Off:
+		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s", ErrPrecondition, key, i.GetAccount(), i.GetStore())
+	}
+	action = schemas.NewID()
+	return action, a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+		Id: action, Time: timestamppb.Now(), Who: by.Who, Action: "approve-repair", Target: key, Reason: by.Reason, From: by.From,
 	}})
 }
 

@@ -41,7 +41,10 @@ func TestTrimmer(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		const topic = schemas.DuplicationHigh // has one reader
-		b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: []byte("k"), Value: []byte("malformed")}})
+		// Two records, of which the newest stays.
+		for range 2 {
+			b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: []byte("k"), Value: []byte("malformed")}})
+		}
 		g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{topic}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
 		if err != nil {

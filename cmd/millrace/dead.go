@@ -164,7 +164,7 @@ func newDeadShow() *cobra.Command {
 	return c
 }
 
-// deadCodes are the exit codes of redrive and discard.
+// deadCodes are the exit codes of discard.
 const deadCodes = `Exit codes: 0 all of them, 1 none or not to the end, 2 usage, 4 some were refused (it is said why) and the
 others are done, 5 precondition, 130 interrupted.`
 
@@ -220,9 +220,11 @@ does a letter whose value was edited. Nothing is removed: the letters stay, and 
 they were redriven, so that the same command goes on with the rest where it was stopped.
 
 With --wait it ends when the roles have handled the letters and what came of that is on record: outputs, or another
-dead letter. With --state all roles run in this command until then.
+dead letter. A letter that waits in a delay lane, since a store is away for example, counts as handled: the delayer
+has it tried again when it is due. With --state all roles run in this command until then.
 
-` + deadCodes,
+Exit codes: 0 all of them, 1 none or not to the end, 2 usage, 3 with --wait: some are dead letters again, 4 some were
+refused (it is said why) and the others are done, 5 precondition, 130 interrupted.`,
 		RunE: func(c *cobra.Command, ids []string) error {
 			q, order, err := o.order(ids)
 			if err != nil {
@@ -298,6 +300,12 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			fmt.Fprintf(stderr, "would %s %d dead letters\n", verb, total)
 			return printList(out, o.output, causes, causeTable())
 		}
+		var letters redriven
+		if o.wait {
+			if letters, err = lettersOf(ctx, d, q); err != nil {
+				return err
+			}
+		}
 		var step *progress.Step
 		if total >= longWork || order.Rate > 0 {
 			step = e.display.Step(verb, int64(total))
@@ -314,8 +322,11 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 		if err != nil {
 			return fmt.Errorf("%d of %d dead letters are %s; the same command goes on with the rest: %w", r.Done, total, done, err)
 		}
+		again := 0
 		if o.wait && r.Done > 0 {
-			err = e.handled(c, o.engineFlags, rolesOf(causes)...)
+			if err = e.handled(c, o.engineFlags, rolesOf(causes)...); err == nil {
+				again, err = letters.again(ctx, d)
+			}
 		}
 		fmt.Fprintf(out, "%s %d dead letters\n", done, r.Done)
 		if err != nil {
@@ -324,13 +335,16 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 		if o.state != "" && verb == "redrive" && r.Done > 0 && !o.wait {
 			fmt.Fprintln(out, o.later("they are handled"))
 		}
+		if again > 0 {
+			err = fmt.Errorf("%w: %d messages are dead letters again: see 'millrace dead list'", errFindings, again)
+		}
 		if r.Refused == 0 {
-			return nil
+			return err
 		}
-		err = fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.Why)
+		refused := fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.Why)
 		if r.Done > 0 {
-			err = fmt.Errorf("%w: %w", errPartly, err)
+			refused = fmt.Errorf("%w: %w", errPartly, refused)
 		}
-		return err
+		return errors.Join(err, refused)
 	})
 }

@@ -54,26 +54,36 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 
 // refuse has a planner make dead letters of n changes.
 func refuse(ctx context.Context, cfg kafka.Config, n int) error {
-	p, err := kafka.NewProducer(cfg, "test")
-	if err != nil {
-		return err
-	}
-	defer p.Close()
+	var changes []schemas.Message
 	for i := range n {
 		c := &pb.Change{
 			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: fmt.Sprintf("item-%d", i), Version: "v",
 			Time: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
 		}
 		c.Id = schemas.ChangeID(c)
-		if err := p.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
+		changes = append(changes, schemas.Message{Topic: schemas.Changes, Body: c})
+	}
+	return refuseAll(ctx, cfg, schemas.RolePlanner, changes)
+}
+
+// refuseAll has a role make dead letters of messages of one topic.
+func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []schemas.Message) error {
+	p, err := kafka.NewProducer(cfg, "test")
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	for _, m := range msgs { // one by one, so that their order is known
+		if err := p.Publish(ctx, m); err != nil {
 			return err
 		}
 	}
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+	topic := msgs[0].Topic
+	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: role, Topics: []schemas.Topic{topic}},
 		func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			if d.Body.(*pb.Change).GetItem() == "item-0" {
+			if c, ok := d.Body.(*pb.Change); ok && c.GetItem() == "item-0" {
 				return nil, retry.Permanent(errors.New("unknown store \"9\"\x1b[31m\nand more"))
 			}
 			return nil, retry.Permanent(errors.New("no policy"))
@@ -88,7 +98,7 @@ func refuse(ctx context.Context, cfg kafka.Config, n int) error {
 	defer adm.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
-	err = adm.Wait(ctx, schemas.Changes, schemas.RolePlanner)
+	err = adm.Wait(ctx, topic, role)
 	stop()
 	return errors.Join(err, <-ended)
 }

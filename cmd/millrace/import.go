@@ -212,12 +212,11 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 		}
 	}
 	if f.wait && report.done.Published > 0 {
-		if err := e.handled(c, f.engineFlags, schemas.RolePlanner); err != nil {
-			return err
-		}
+		err = e.handled(c, f.engineFlags, schemas.RolePlanner)
 	}
 	display.Close()
-	if err := report.print(c.OutOrStdout(), c.ErrOrStderr()); err != nil {
+	// What was published is reported also if the wait for it fails.
+	if err := errors.Join(err, report.print(c.OutOrStdout(), c.ErrOrStderr())); err != nil {
 		return err
 	}
 	return report.verdict()

@@ -95,10 +95,11 @@ func newIncidentApprove() *cobra.Command {
 		Long: `Publishes the approval of the repair that the incident waits for. The roles steward, copier and checker carry it
 out.
 
-With --wait it ends when the incident is closed. With --state all roles run in this command until then.
+With --wait it ends when the incident is closed, or when the steward does not order a repair, such as without a good
+copy, or the repair has failed. With --state all roles run in this command until then.
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: the copy is not as it should be after the repair, 5 precondition,
-130 interrupted.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: the incident is still open, 5 precondition, such as an incident
+that has no repair, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
@@ -109,14 +110,15 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: the copy is not as it shoul
 				if incident == nil {
 					return fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", args[0])
 				}
-				if err := a.ApproveRepair(ctx, args[0], app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+				action, err := a.ApproveRepair(ctx, incident, app.Approval{Who: person(), Reason: reason, From: "cli"})
+				if err != nil {
 					return err
 				}
 				how := "the steward will order the repair"
 				switch {
 				case wait:
 					how = "the incident is closed"
-					if err := awaitRepair(c, e, a, f, incident); err != nil {
+					if err := awaitRepair(c, e, a, f, incident, action); err != nil {
 						return err
 					}
 				case e.state != nil:
@@ -129,7 +131,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: the copy is not as it shoul
 	}
 	f.register(c)
 	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
-	c.Flags().BoolVar(&wait, "wait", false, "wait until the incident is closed")
+	c.Flags().BoolVar(&wait, "wait", false, "wait until the incident is closed, or its repair has failed")
 	return c
 }
 
@@ -147,9 +149,9 @@ func openIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, er
 	return nil, nil
 }
 
-// awaitRepair waits until an incident is closed, or waits for an approval again after a repair.
-func awaitRepair(c *cobra.Command, e *engines, a *app.App, f engineFlags, approved *pb.Incident) error {
-	key, vain := schemas.IncidentKey(approved), false
+// awaitRepair waits until an incident is closed, or its repair, which an action approved, cannot be made or has failed.
+func awaitRepair(c *cobra.Command, e *engines, a *app.App, f engineFlags, approved *pb.Incident, action string) error {
+	key, open := schemas.IncidentKey(approved), ""
 	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
 	err := e.withRoles(c, a, f, app.Roles(), func(ctx context.Context, w *waiter) error {
 		return w.until(ctx, "repairs", by, func(ctx context.Context) (app.Progress, error) {
@@ -157,19 +159,41 @@ func awaitRepair(c *cobra.Command, e *engines, a *app.App, f engineFlags, approv
 			if err != nil {
 				return app.Progress{}, err
 			}
-			vain = i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && i.GetRepairs() > approved.GetRepairs()
-			p := app.Progress{Total: 1}
-			if i == nil || vain {
+			p, over := app.Progress{Total: 1}, false
+			if over, open = repairEnded(i, approved, action); over {
 				p.Done = 1
 			}
 			return p, nil
 		})
 	})
-	if err == nil && vain {
-		return fmt.Errorf("%w: the copy of %s is not as it should be after the repair, which waits for approval again",
-			errFindings, key)
+	if err == nil && open != "" {
+		return fmt.Errorf("%w: the incident %s is still open: %s", errFindings, key, open)
 	}
 	return err
+}
+
+// repairEnded reports whether a repair that an action approved has come to an end, and the last step of its incident if
+// that is still open. now is the newest record of the open incident of the same key, nil if there is none.
+func repairEnded(now, approved *pb.Incident, action string) (over bool, open string) {
+	if now == nil || now.GetId() != approved.GetId() {
+		return true, ""
+	}
+	if now.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
+		return false, ""
+	}
+	// The steward ignores an approval while a repair is under way: then the end of that one counts.
+	taken := approved.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
+	for _, s := range now.GetSteps() {
+		taken = taken || s.GetRef() == action
+		open = s.GetAction()
+		if s.GetDetail() != "" {
+			open += ": " + s.GetDetail()
+		}
+	}
+	if !taken {
+		return false, ""
+	}
+	return true, open
 }
 
 // person is who sits at the keyboard, as far as the machine knows.

@@ -51,12 +51,21 @@ missing, a root that is another store's, a port that is taken.`, app.Roles()),
 				return err
 			}
 			defer a.Close()
+			warnNotCompared(log, chosen)
 			return a.Run(c.Context(), chosen)
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
 	c.Flags().StringSliceVar(&roles, "roles", nil, "`ROLES` to run, or all")
 	return c
+}
+
+// warnNotCompared logs what a planner does not see, until a sweep compares stores.
+func warnNotCompared(log *slog.Logger, roles []schemas.Role) {
+	if slices.Contains(roles, schemas.RolePlanner) {
+		log.Warn("only changes that are reported from now on are copied: files that are there already, changes made while "+
+			"the ingester is stopped, and what a new store or pair lacks are not", "do", "millrace import (docs/first-steps.md)")
+	}
 }
 
 // tellStop tells, when ctx ends, what the signal does. What it returns ends that.
@@ -147,5 +156,6 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 	if _, err := a.Migrate(ctx); err != nil {
 		return err
 	}
+	warnNotCompared(log, app.Roles())
 	return a.RunWhile(ctx, app.Roles(), func(ctx context.Context) error { <-ctx.Done(); return nil }, state.Watch)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -94,16 +95,14 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 			return report.wait(ctx, w, a.DB())
 		})
 	})
-	if err != nil {
-		return err
+	// What was asked for is reported also if a later store fails, or the command is interrupted.
+	if err == nil || len(report.Rounds) > 0 {
+		err = errors.Join(err, report.print(c.OutOrStdout(), f))
 	}
-	if err := report.print(c.OutOrStdout(), f); err != nil {
-		return err
+	if n := report.failed(); err == nil && n > 0 {
+		err = fmt.Errorf("%w: %d copies have failed their check: see 'millrace incident list'", errFindings, n)
 	}
-	if n := report.failed(); n > 0 {
-		return fmt.Errorf("%w: %d copies have failed their check: see 'millrace incident list'", errFindings, n)
-	}
-	return nil
+	return err
 }
 
 // ask asks for the checks of all stores that are meant.
@@ -136,7 +135,7 @@ func (r *sweepReport) failed() int64 {
 // wait waits until every check of the rounds is on record, and notes how they ended.
 func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) error {
 	by := []schemas.Role{schemas.RoleChecker, schemas.RoleDelayer, schemas.RoleSink}
-	err := w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
+	return w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
 		p.Total = r.Asked
 		for _, round := range r.Rounds {
 			n, err := db.RoundFinal(ctx, round.Round)
@@ -145,24 +144,29 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) er
 			}
 			p.Done += n
 		}
-		return p, nil
+		if p.Done < p.Total {
+			return p, nil
+		}
+		r.Verdicts, err = verdictsOf(ctx, db, r.Rounds)
+		return p, err
 	})
-	if err != nil {
-		return err
-	}
-	r.Verdicts = map[string]int64{}
-	for _, round := range r.Rounds {
+}
+
+// verdictsOf counts the copies of rounds by how their checks ended.
+func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (map[string]int64, error) {
+	verdicts := map[string]int64{}
+	for _, round := range rounds {
 		results, err := db.RoundResults(ctx, round.Round)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, v := range results.Counts {
 			if v.Final {
-				r.Verdicts[v.Verdict] += int64(v.Copies)
+				verdicts[v.Verdict] += int64(v.Copies)
 			}
 		}
 	}
-	return nil
+	return verdicts, nil
 }
 
 func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {

@@ -27,12 +27,11 @@ type waiter struct {
 	standstill func(context.Context, ...schemas.Role) (app.Standstill, error)
 	display    *progress.Display
 
-	what string       // is waited for; empty: nothing yet
-	last app.Progress // that was looked up
+	left func() string // of what is waited for, and when it is done; nil: nothing yet
 }
 
-// withRoles runs do, and with --state roles beside it, which stop when do returns. If the command is interrupted, it
-// reports what do waited for.
+// withRoles runs do, and with --state roles beside it, which stop when do returns. If do is interrupted, it reports what
+// do waited for.
 func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles []schemas.Role,
 	do func(ctx context.Context, w *waiter) error) error {
 	ctx := c.Context()
@@ -44,7 +43,7 @@ func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles [
 		err = a.RunWhile(ctx, roles, func(ctx context.Context) error { return do(ctx, w) }, e.state.Watch)
 	}
 	w.display.Close()
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		w.interrupted(c.ErrOrStderr())
 	}
 	return err
@@ -58,17 +57,10 @@ func (e *engines) handled(c *cobra.Command, f engineFlags, roles ...schemas.Role
 	}
 	defer a.Close()
 	return e.withRoles(c, a, f, app.Roles(), func(ctx context.Context, w *waiter) error {
-		look, err := a.Handled(ctx, roles...)
-		if err != nil {
+		if err := w.until(ctx, "messages of "+join(roles), roles, a.Handled(roles...)); err != nil {
 			return err
 		}
-		if err := w.until(ctx, "messages of "+join(roles), roles, look); err != nil {
-			return err
-		}
-		if look, err = a.Handled(ctx, schemas.RoleSink, schemas.RoleState); err != nil {
-			return err
-		}
-		return w.until(ctx, "messages", []schemas.Role{schemas.RoleSink}, look)
+		return w.until(ctx, "messages", []schemas.Role{schemas.RoleSink}, a.Handled(schemas.RoleSink, schemas.RoleState))
 	})
 }
 
@@ -79,20 +71,22 @@ func (f *engineFlags) later(what string) string {
 
 // interrupted reports what is left when the command is interrupted.
 func (w *waiter) interrupted(stderr io.Writer) {
-	if w.what == "" {
-		return
+	if w.left != nil {
+		fmt.Fprintln(stderr, "stopped:", w.left())
 	}
-	how := "running roles go on with the rest"
-	if w.flags.state != "" {
-		how = w.flags.later("the rest is done")
-	}
-	fmt.Fprintf(stderr, "stopped: %d of %d %s are on record; %s\n", max(w.last.Done, 0), w.last.Total, w.what, how)
 }
 
 // until waits until all of what look counts is on record, and shows how far it is. what is a plural noun; roles do the
 // work, and are named if nothing changes.
 func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, look app.Look) error {
-	w.what, w.last = what, app.Progress{}
+	var last app.Progress
+	w.left = func() string {
+		how := "running roles go on with the rest"
+		if w.flags.state != "" {
+			how = w.flags.later("the rest is done")
+		}
+		return fmt.Sprintf("%d of %d %s are on record; %s", last.Done, last.Total, what, how)
+	}
 	var step *progress.Step
 	err := app.Wait{
 		Look: func(ctx context.Context) (app.Progress, error) {
@@ -100,7 +94,7 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 			if err != nil {
 				return now, err
 			}
-			if w.last = now; step == nil {
+			if last = now; step == nil {
 				step = w.display.Step(what, now.Total)
 			}
 			step.Set(now.Done)
@@ -121,6 +115,9 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 // number, which published returns, does not change.
 func (w *waiter) while(ctx context.Context, what string, roles []schemas.Role, published func() int64,
 	do func(context.Context) error) error {
+	w.left = func() string {
+		return fmt.Sprintf("%d %s are asked for; the same command goes on with the rest", published(), what)
+	}
 	var done atomic.Bool
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -182,7 +179,7 @@ func (w *waiter) why(ctx context.Context, roles []schemas.Role, look error) stri
 		reasons = append(reasons, fmt.Sprintf("paused: %s ('millrace resume %s' ends it)", p, p))
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, join(roles)+" run: see 'millrace dead list' for what they could not handle")
+		reasons = append(reasons, join(roles)+" run: their log says what they do, and 'millrace dead list' what they could not handle, if anything")
 	}
 	return strings.Join(reasons, "; ")
 }

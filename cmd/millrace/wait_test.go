@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/progress"
@@ -49,7 +52,7 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 		},
 		"all run": {
 			flags: engineFlags{config: "m.yaml"},
-			want:  waits + "checker,sink run: see 'millrace dead list' for what they could not handle\n",
+			want:  waits + "checker,sink run: their log says what they do, and 'millrace dead list' what they could not handle, if anything\n",
 		},
 		"ClickHouse is away": {
 			flags: engineFlags{config: "m.yaml"}, look: errors.New("no answer"),
@@ -145,25 +148,52 @@ func TestWaiterWhilePublishing(t *testing.T) {
 
 // A command that is interrupted reports what is left, and when it is done.
 func TestWaiterIsInterrupted(t *testing.T) {
+	nothing := func(context.Context) (app.Progress, error) { return app.Progress{Done: 3, Total: 7}, nil }
+	wait := func(ctx context.Context, w *waiter) error { return w.until(ctx, "checks", nil, nothing) }
 	for name, tt := range map[string]struct {
-		w    waiter
-		want string
+		flags engineFlags
+		do    func(context.Context, *waiter) error
+		want  string
 	}{
 		"running roles": {
-			waiter{flags: engineFlags{config: "m.yaml"}, what: "checks", last: app.Progress{Done: 3, Total: 7}},
-			"stopped: 3 of 7 checks are on record; running roles go on with the rest\n",
+			engineFlags{config: "m.yaml"}, wait, "stopped: 3 of 7 checks are on record; running roles go on with the rest\n",
 		},
 		"roles here": {
-			waiter{flags: engineFlags{state: "s"}, what: "checks", last: app.Progress{Done: 3, Total: 7}},
+			engineFlags{state: "s"}, wait,
 			"stopped: 3 of 7 checks are on record; the rest is done when 'millrace standalone --state s' runs\n",
 		},
-		"nothing was waited for": {waiter{}, ""},
+		"publishing": {
+			engineFlags{state: "s"}, func(ctx context.Context, w *waiter) error {
+				return w.while(ctx, "checks", nil, func() int64 { return 5 }, func(ctx context.Context) error {
+					<-ctx.Done()
+					return context.Cause(ctx)
+				})
+			},
+			"stopped: 5 checks are asked for; the same command goes on with the rest\n",
+		},
+		"nothing was waited for": {
+			engineFlags{state: "s"}, func(ctx context.Context, _ *waiter) error { <-ctx.Done(); return context.Cause(ctx) }, "",
+		},
+		"all was done": {engineFlags{}, func(ctx context.Context, w *waiter) error {
+			err := w.until(ctx, "checks", nil, func(context.Context) (app.Progress, error) { return app.Progress{}, nil })
+			<-ctx.Done() // while the roles stop
+			return err
+		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			if tt.w.interrupted(&out); out.String() != tt.want {
-				t.Errorf("got %q, want %q", out.String(), tt.want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				var out bytes.Buffer
+				c := new(cobra.Command)
+				c.SetContext(ctx)
+				c.SetErr(&out)
+				e := &engines{display: progress.New(io.Discard)}
+				err := e.withRoles(c, new(app.App), tt.flags, nil, tt.do)
+				if out.String() != tt.want {
+					t.Errorf("returned %v and printed %q, want %q", err, out.String(), tt.want)
+				}
+			})
 		})
 	}
 }

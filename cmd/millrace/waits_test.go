@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,10 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/embedded"
@@ -144,7 +148,11 @@ func (k *kept) run(ctx context.Context, want int, stderr interface {
 // sweep runs a sweep of both stores that is waited for.
 func (k *kept) sweep(want int) (r sweepReport) {
 	k.t.Helper()
-	out := k.run(k.t.Context(), want, new(bytes.Buffer), "sweep", "start", "fixity", "--all", "--wait", "-o", "json")
+	stderr := new(bytes.Buffer)
+	out := k.run(k.t.Context(), want, stderr, "sweep", "start", "fixity", "--all", "--wait", "-o", "json")
+	if strings.Contains(stderr.String(), notCompared) {
+		k.t.Errorf("a command that ends reports what running roles do not copy: %s", stderr)
+	}
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		k.t.Fatalf("%v: %s", err, out)
 	}
@@ -177,6 +185,13 @@ func TestInterruptedSweep(t *testing.T) {
 	k.run(t.Context(), exitFine, quiet, "resume", "role", "checker")
 	if r := k.sweep(exitFine); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
 		t.Errorf("after the interruption: %+v, want all checks on record", r)
+	}
+
+	// What was asked for of one store is reported also if the next one fails.
+	k.run(t.Context(), exitFine, quiet, "pause", "store", "acme/2", "--reason", "test")
+	out := k.run(t.Context(), exitPrecondition, quiet, "sweep", "start", "fixity", "--all")
+	if want := fmt.Sprintf(": %d checks asked for", keptItems); !strings.Contains(out, "store acme/1: round ") || !strings.Contains(out, want) {
+		t.Errorf("printed %q, want the round of store 1", out)
 	}
 }
 
@@ -229,7 +244,7 @@ func TestCommandsWait(t *testing.T) {
 	}
 
 	// Dead letters of a planner are handled when their redrive ends.
-	k.refused(3)
+	k.withBroker(func(cfg kafka.Config) error { return refuse(t.Context(), cfg, 3) })
 	stderr := new(bytes.Buffer)
 	out = k.run(t.Context(), exitFine, stderr, "dead", "redrive", "--role", "planner", "--wait")
 	if out != "redriven 3 dead letters\n" {
@@ -242,10 +257,23 @@ func TestCommandsWait(t *testing.T) {
 	if out := k.run(t.Context(), exitFine, quiet, "dead", "list", "-o", "json"); out != "[]\n" {
 		t.Errorf("dead letters are left: %s", out)
 	}
+
+	// A message that is a dead letter again is a finding; others, here of the planner, are not counted.
+	k.withBroker(func(cfg kafka.Config) error {
+		task := &pb.FixityTask{Id: schemas.NewID(), Account: "acme", Store: "9", Space: "maps", Item: "item-1",
+			Reason: pb.FixityReason_FIXITY_REASON_DEMAND, Priority: pb.Priority_PRIORITY_HIGH, Time: timestamppb.Now()}
+		msgs := []schemas.Message{{Topic: schemas.FixityHigh, Body: task}}
+		return errors.Join(refuseAll(t.Context(), cfg, schemas.RoleChecker, msgs), refuse(t.Context(), cfg, 2))
+	})
+	stderr.Reset()
+	out = k.run(t.Context(), exitFindings, stderr, "dead", "redrive", "--role", "checker", "--wait")
+	if !strings.HasPrefix(out, "redriven ") || !strings.Contains(stderr.String(), "findings: 1 messages are dead letters again") {
+		t.Errorf("redrive printed %q and %q", out, stderr)
+	}
 }
 
-// refused has a planner make dead letters of n changes.
-func (k *kept) refused(n int) {
+// withBroker runs do with the broker of the state.
+func (k *kept) withBroker(do func(kafka.Config) error) {
 	k.t.Helper()
 	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(k.dir, "kafka"), SyncWrites: true})
 	if err != nil {
@@ -253,7 +281,7 @@ func (k *kept) refused(n int) {
 	}
 	defer b.Close()
 	cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
-	if err := refuse(k.t.Context(), cfg, n); err != nil {
+	if err := do(cfg); err != nil {
 		k.t.Fatal(err)
 	}
 }

@@ -12,7 +12,8 @@ var (
 	// ErrLogin: they refuse the login.
 	ErrLogin = errors.New("the brokers refuse the login: its mechanism, user or password is wrong")
 	// ErrStarting: they cannot say what groups have committed. They make or load the topic of offsets, which takes
-	// seconds after the first start of a cluster.
+	// seconds after the first start of a cluster. The answer is the same for ever if they cannot make it, such as with
+	// fewer brokers than offsets.topic.replication.factor.
 	ErrStarting = errors.New("the brokers prepare their topic of offsets")
 )
 

@@ -49,7 +49,9 @@ type ledger struct {
 	starts, ends, aged map[int32]int64 // aged: the first record that is kept for its age
 }
 
-// upTo returns up to where a partition may be trimmed, and which groups have it otherwise.
+// upTo returns up to where a partition may be trimmed, and which groups have it otherwise. The newest record stays: the
+// embedded broker keeps in its directory only the end of a log that holds a record. After a restart an empty log would
+// begin at offset 0 again, and groups would not read what is written below the offsets that they have committed.
 func (l *ledger) upTo(id int32) (to int64, blocks []block) {
 	start, okStart := l.starts[id]
 	end, okEnd := l.ends[id]
@@ -71,7 +73,7 @@ func (l *ledger) upTo(id int32) (to int64, blocks []block) {
 			to = min(to, at)
 		}
 	}
-	return max(to, start), blocks
+	return max(min(to, end-1), start), blocks
 }
 
 // Trim trims all topics, and returns how many records it deleted of which. An error does not keep

@@ -133,7 +133,7 @@ func (s *Steward) onItsWay(i *pb.Incident, c cause) bool {
 
 // treat does about an open incident what the store's mode says.
 func (s *Steward) treat(ctx context.Context, i *pb.Incident, c cause) error {
-	if !repairable(i.GetKind()) {
+	if !Repairable(i.GetKind()) {
 		return nil
 	}
 	mode := s.stores.RepairMode(i.GetAccount(), i.GetStore())
@@ -154,8 +154,8 @@ func (s *Steward) treat(ctx context.Context, i *pb.Incident, c cause) error {
 	return nil
 }
 
-// repairable says whether there is a repair for incidents of kind.
-func repairable(kind string) bool {
+// Repairable reports whether there is a repair for incidents of kind.
+func Repairable(kind string) bool {
 	return kind == kindCorrupt || kind == kindMissing || kind == kindReplaced
 }
 
@@ -251,7 +251,7 @@ func (s *Steward) fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyR
 
 // bad says that a copy with an open incident of kind is no source of a repair.
 func bad(kind string) bool {
-	return repairable(kind) || kind == "no-quorum" || kind == "source-missing"
+	return Repairable(kind) || kind == "no-quorum" || kind == "source-missing"
 }
 
 // takenIn says that the check took in what nobody had told of, as it should: a

@@ -30,7 +30,7 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	case s.onItsWay(i, cause{at: a.GetTime().AsTime()}):
 		log.Warn("approval of a repair ignored: one is on its way")
 		return nil, nil
-	case !repairable(i.GetKind()):
+	case !Repairable(i.GetKind()):
 		log.Warn("approval of a repair ignored: incidents of this kind have none", "kind", i.GetKind())
 		return nil, nil
 	case s.stores.RepairMode(i.GetAccount(), i.GetStore()) == Off:

@@ -151,7 +151,7 @@ func (d *demo) repair(ctx context.Context) error {
 		for _, i := range open {
 			key := schemas.IncidentKey(i)
 			if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !approved[key] {
-				if err := d.app.ApproveRepair(ctx, key, app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}); err != nil {
+				if _, err := d.app.ApproveRepair(ctx, i, app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}); err != nil {
 					return app.Progress{}, err
 				}
 				approved[key] = true

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,6 +150,62 @@ func TestClose(t *testing.T) {
 		if _, err := net.DialTimeout("tcp", b.Addr(), time.Second); err == nil {
 			t.Error("still listens")
 		}
+	}
+}
+
+// A group reads what is written after its topic was trimmed and the broker was started again.
+func TestTrimAndRestart(t *testing.T) {
+	const n = 10
+	dir := t.TempDir()
+	for range 3 {
+		b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: dir, SyncWrites: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close() // again, if the test fails
+		cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+			t.Fatal(err)
+		}
+		p, err := kafka.NewProducer(cfg, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			if err := p.Publish(t.Context(), job(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Close()
+		var handled atomic.Int64
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Jobs}},
+			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { handled.Add(1); return nil, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- g.Run(ctx) }()
+		adm, err := kafka.NewAdmin(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := adm.Wait(ctx, schemas.Jobs, schemas.RoleSink); err != nil {
+			t.Fatal(err)
+		}
+		// To the trimmer all records are old.
+		if removed, err := kafka.NewTrimmer(adm, -time.Minute).Trim(ctx); err != nil || removed[schemas.Jobs] < n-1 {
+			t.Errorf("trimmed %v, %v", removed, err)
+		}
+		adm.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if got := handled.Load(); got != n {
+			t.Errorf("the group handled %d records, want the %d new ones", got, n)
+		}
+		b.Close()
 	}
 }
 
