@@ -266,13 +266,7 @@ func (h *health) look(run context.Context) {
 	if run.Err() != nil {
 		return
 	}
-	if !errors.Is(lagErr, kafka.ErrStarting) {
-		h.starting = time.Time{}
-	} else if h.starting.IsZero() {
-		h.starting = time.Now()
-	} else if time.Since(h.starting) >= startLimit {
-		lagErr = fmt.Errorf("%w: %v", errNoOffsets, lagErr) //nolint:errorlint // it is no longer taken for a start
-	}
+	lagErr = h.overdue(lagErr)
 	switch {
 	case errors.Is(lagErr, kafka.ErrStarting):
 		h.log.Info("Kafka is starting", "err", lagErr)
@@ -309,6 +303,19 @@ func (h *health) look(run context.Context) {
 			}
 		}
 	}
+}
+
+// overdue returns errNoOffsets in place of kafka.ErrStarting when that has been the error for startLimit.
+func (h *health) overdue(err error) error {
+	switch {
+	case !errors.Is(err, kafka.ErrStarting):
+		h.starting = time.Time{}
+	case h.starting.IsZero():
+		h.starting = time.Now()
+	case time.Since(h.starting) >= startLimit:
+		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it is no longer taken for a start
+	}
+	return err
 }
 
 // hold leaves what was due as it was, since it is not known what is now, and does not count the time

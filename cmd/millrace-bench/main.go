@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitInterrupted
 	}
-	fmt.Fprintln(stderr, "millrace-bench:", strings.TrimPrefix(err.Error(), "usage: "))
+	fmt.Fprintln(stderr, "millrace bench:", strings.TrimPrefix(err.Error(), "usage: "))
 	if errors.Is(err, bench.ErrUsage) {
 		return exitUsage
 	}
@@ -56,8 +56,9 @@ const exitCodes = `Exit codes: 0 all figures were taken, also if a target was mi
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "millrace-bench AREA",
-		Short: "Take figures, and compare them with their targets",
+		Use:         "millrace-bench AREA",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "millrace bench"}, // as people start it
+		Short:       "Take figures, and compare them with their targets",
 		Long: `Takes figures on this machine, now, and compares them with their targets and with those of
 other programs, which run in turns with ours. Every figure is of a part as the roles
 configure it.
@@ -69,6 +70,7 @@ configure it.
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
+	root.CompletionOptions.DisableDefaultCmd = true // the completion of millrace does not reach this program
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w: %w; see '%s --help'", bench.ErrUsage, err, c.CommandPath())
 	})

@@ -29,7 +29,7 @@ func newBench() *cobra.Command {
 			}
 			// This process becomes the other one: signals, streams and the exit code are its own.
 			err = syscall.Exec(program, append([]string{program}, args...), os.Environ())
-			return fmt.Errorf("run %s: %w", program, err)
+			return fmt.Errorf("%w: run %s: %w: build it with 'make build'", app.ErrPrecondition, program, err)
 		},
 	}
 }

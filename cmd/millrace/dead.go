@@ -300,11 +300,9 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			fmt.Fprintf(stderr, "would %s %d dead letters\n", verb, total)
 			return printList(out, o.output, causes, causeTable())
 		}
-		var letters redriven
-		if o.wait {
-			if letters, err = lettersOf(ctx, d, q); err != nil {
-				return err
-			}
+		letters, err := o.letters(ctx, d, q)
+		if err != nil {
+			return err
 		}
 		var step *progress.Step
 		if total >= longWork || order.Rate > 0 {
@@ -335,16 +333,21 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 		if o.state != "" && verb == "redrive" && r.Done > 0 && !o.wait {
 			fmt.Fprintln(out, o.later("they are handled"))
 		}
-		if again > 0 {
-			err = fmt.Errorf("%w: %d messages are dead letters again: see 'millrace dead list'", errFindings, again)
-		}
-		if r.Refused == 0 {
-			return err
-		}
-		refused := fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.Why)
-		if r.Done > 0 {
-			refused = fmt.Errorf("%w: %w", errPartly, refused)
-		}
-		return errors.Join(err, refused)
+		return outcome(r, again)
 	})
+}
+
+// outcome returns the error of letters that were refused, and of messages that are dead letters again.
+func outcome(r kafka.DeadReport, again int) (err error) {
+	if again > 0 {
+		err = fmt.Errorf("%w: %d messages are dead letters again: see 'millrace dead list'", errFindings, again)
+	}
+	if r.Refused == 0 {
+		return err
+	}
+	refused := fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.Why)
+	if r.Done > 0 {
+		refused = fmt.Errorf("%w: %w", errPartly, refused)
+	}
+	return errors.Join(err, refused)
 }

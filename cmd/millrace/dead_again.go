@@ -30,8 +30,12 @@ type redriven struct {
 	messages map[deadMessage]bool
 }
 
-func lettersOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) (redriven, error) {
+// letters returns the letters that q chooses, if the order waits for them.
+func (o *deadOrder) letters(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) (redriven, error) {
 	r := redriven{map[string]bool{}, map[deadMessage]bool{}}
+	if !o.wait {
+		return r, nil
+	}
 	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
 		r.ids[l.ID], r.messages[messageOf(l)] = true, true
 		return nil

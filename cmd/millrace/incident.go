@@ -118,7 +118,7 @@ that has no repair, 130 interrupted.`,
 				switch {
 				case wait:
 					how = "the incident is closed"
-					if err := awaitRepair(c, e, a, f, incident, action); err != nil {
+					if err := f.awaitRepair(c, e, a, incident, action); err != nil {
 						return err
 					}
 				case e.state != nil:
@@ -150,16 +150,17 @@ func openIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, er
 }
 
 // awaitRepair waits until an incident is closed, or its repair, which an action approved, cannot be made or has failed.
-func awaitRepair(c *cobra.Command, e *engines, a *app.App, f engineFlags, approved *pb.Incident, action string) error {
+func (f *engineFlags) awaitRepair(c *cobra.Command, e *engines, a *app.App, approved *pb.Incident, action string) error {
 	key, open := schemas.IncidentKey(approved), ""
 	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
-	err := e.withRoles(c, a, f, app.Roles(), func(ctx context.Context, w *waiter) error {
+	err := e.withRoles(c, a, *f, app.Roles(), func(ctx context.Context, w *waiter) error {
 		return w.until(ctx, "repairs", by, func(ctx context.Context) (app.Progress, error) {
 			i, err := openIncident(ctx, a, key)
 			if err != nil {
 				return app.Progress{}, err
 			}
-			p, over := app.Progress{Total: 1}, false
+			p := app.Progress{Total: 1}
+			var over bool
 			if over, open = repairEnded(i, approved, action); over {
 				p.Done = 1
 			}
