@@ -23,7 +23,7 @@ func TestLent(t *testing.T) {
 	if n := <-read; n > int64(len(b)) {
 		t.Errorf("read %d bytes of %d", n, len(b))
 	}
-	if n, err := l.Read(make([]byte, 1)); n != 0 || err != io.EOF { //nolint:errorlint // a Reader returns it as it is
+	if n, err := l.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("read %d, %v after the bytes were taken back", n, err)
 	}
 }
