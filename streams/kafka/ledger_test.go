@@ -29,7 +29,9 @@ func TestLedger(t *testing.T) {
 		"the start is not known":      {both, commits{"a": at(7), "b": at(5)}, nil, at(10), at(10), 0, nil},
 		"the end is not known":        {both, commits{"a": at(7), "b": at(5)}, at(0), nil, at(10), 0, nil},
 		"what is old is not known":    {both, commits{"a": at(7), "b": at(5)}, at(0), at(10), nil, 0, nil},
-		"all read, all old, one only": {[]string{"a"}, commits{"a": at(10)}, at(0), at(10), at(10), 10, nil},
+		"all read, all old, one only": {[]string{"a"}, commits{"a": at(10)}, at(0), at(10), at(10), 9, nil}, // the newest stays
+		"only the newest is left":     {[]string{"a"}, commits{"a": at(10)}, at(9), at(10), at(10), 9, nil},
+		"empty, and all read":         {[]string{"a"}, commits{"a": at(4)}, at(4), at(4), at(4), 4, nil},
 	} {
 		l := &ledger{name: "t", readers: tt.readers, commits: tt.commits, starts: tt.starts, ends: tt.ends, aged: tt.aged}
 		if got, blocks := l.upTo(0); got != tt.want || !slices.Equal(blocks, tt.blocks) {
