@@ -16,21 +16,22 @@ func TestLedger(t *testing.T) {
 		want               int64
 		blocks             []block
 	}{
-		"up to the slowest reader":   {both, commits{"a": at(7), "b": at(5)}, at(0), at(10), at(10), 5, nil},
-		"up to what is old":          {both, commits{"a": at(7), "b": at(5)}, at(0), at(10), at(3), 3, nil},
-		"nothing is old":             {both, commits{"a": at(7)}, at(2), at(10), at(2), 2, nil},
-		"trimmed before":             {both, commits{"a": at(7), "b": at(5)}, at(5), at(10), at(10), 5, nil},
-		"a reader below the start":   {both, commits{"a": at(7), "b": at(1)}, at(5), at(10), at(10), 5, nil},
-		"a reader without a commit":  {both, commits{"a": at(7), "b": {1: 9}}, at(0), at(10), at(10), 0, []block{{"b", "t", false}}},
-		"both without":               {both, commits{"a": {}, "b": {}}, at(0), at(10), at(10), 0, []block{{"a", "t", false}, {"b", "t", false}}},
-		"a reader that is not known": {both, commits{"a": at(7)}, at(0), at(10), at(10), 0, nil},
-		"a reader beyond the end":    {both, commits{"a": at(11), "b": at(5)}, at(0), at(10), at(10), 0, []block{{"a", "t", true}}},
-		"empty, and never read":      {both, commits{"a": {}, "b": {}}, at(4), at(4), at(4), 4, nil},
-		"the start is not known":     {both, commits{"a": at(7), "b": at(5)}, nil, at(10), at(10), 0, nil},
-		"the end is not known":       {both, commits{"a": at(7), "b": at(5)}, at(0), nil, at(10), 0, nil},
-		"what is old is not known":   {both, commits{"a": at(7), "b": at(5)}, at(0), at(10), nil, 0, nil},
-		"all read, all old":          {[]string{"a"}, commits{"a": at(10)}, at(0), at(10), at(10), 9, nil}, // the newest stays
-		"one that is left":           {[]string{"a"}, commits{"a": at(10)}, at(9), at(10), at(10), 9, nil},
+		"up to the slowest reader":    {both, commits{"a": at(7), "b": at(5)}, at(0), at(10), at(10), 5, nil},
+		"up to what is old":           {both, commits{"a": at(7), "b": at(5)}, at(0), at(10), at(3), 3, nil},
+		"nothing is old":              {both, commits{"a": at(7)}, at(2), at(10), at(2), 2, nil},
+		"trimmed before":              {both, commits{"a": at(7), "b": at(5)}, at(5), at(10), at(10), 5, nil},
+		"a reader below the start":    {both, commits{"a": at(7), "b": at(1)}, at(5), at(10), at(10), 5, nil},
+		"a reader without a commit":   {both, commits{"a": at(7), "b": {1: 9}}, at(0), at(10), at(10), 0, []block{{"b", "t", false}}},
+		"both without":                {both, commits{"a": {}, "b": {}}, at(0), at(10), at(10), 0, []block{{"a", "t", false}, {"b", "t", false}}},
+		"a reader that is not known":  {both, commits{"a": at(7)}, at(0), at(10), at(10), 0, nil},
+		"a reader beyond the end":     {both, commits{"a": at(11), "b": at(5)}, at(0), at(10), at(10), 0, []block{{"a", "t", true}}},
+		"empty, and never read":       {both, commits{"a": {}, "b": {}}, at(4), at(4), at(4), 4, nil},
+		"the start is not known":      {both, commits{"a": at(7), "b": at(5)}, nil, at(10), at(10), 0, nil},
+		"the end is not known":        {both, commits{"a": at(7), "b": at(5)}, at(0), nil, at(10), 0, nil},
+		"what is old is not known":    {both, commits{"a": at(7), "b": at(5)}, at(0), at(10), nil, 0, nil},
+		"all read, all old, one only": {[]string{"a"}, commits{"a": at(10)}, at(0), at(10), at(10), 9, nil}, // the newest stays
+		"only the newest is left":     {[]string{"a"}, commits{"a": at(10)}, at(9), at(10), at(10), 9, nil},
+		"empty, and all read":         {[]string{"a"}, commits{"a": at(4)}, at(4), at(4), at(4), 4, nil},
 	} {
 		l := &ledger{name: "t", readers: tt.readers, commits: tt.commits, starts: tt.starts, ends: tt.ends, aged: tt.aged}
 		if got, blocks := l.upTo(0); got != tt.want || !slices.Equal(blocks, tt.blocks) {
