@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/millrace-bench/bench"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // An area is a table of figures.
@@ -60,7 +61,7 @@ type flags struct {
 
 func (f *flags) command(name, short, long string, of ...area) *cobra.Command {
 	c := &cobra.Command{
-		Use: name, Short: short, Long: long + about, Args: noArgs,
+		Use: name, Short: short, Long: long + about, Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
@@ -77,7 +78,7 @@ func (f *flags) command(name, short, long string, of ...area) *cobra.Command {
 				}
 			}
 			if len(tables) == 0 {
-				return fmt.Errorf("%w: no row matches %q", bench.ErrUsage, f.rows)
+				return fmt.Errorf("%w: no row matches %q", usage.Err, f.rows)
 			}
 			return bench.Write(c.OutOrStdout(), f.output, tables)
 		},
@@ -107,10 +108,10 @@ func (f *flags) check() (err error) {
 		return err
 	}
 	if f.cfg.Filled < 0 || f.cfg.Filled%1000 != 0 || 0 < f.cfg.Filled && f.cfg.Filled < 10_000 {
-		return fmt.Errorf("%w: --rows is a multiple of 1,000 from 10,000 on, not %d", bench.ErrUsage, f.cfg.Filled)
+		return fmt.Errorf("%w: --rows is a multiple of 1,000 from 10,000 on, not %d", usage.Err, f.cfg.Filled)
 	}
 	if f.cfg.Rows, err = regexp.Compile(f.rows); err != nil {
-		return fmt.Errorf("%w: --row: %w", bench.ErrUsage, err)
+		return fmt.Errorf("%w: --row: %w", usage.Err, err)
 	}
 	if f.cfg.Self, err = os.Executable(); err != nil {
 		return err

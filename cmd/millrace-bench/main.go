@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/cmd/millrace-bench/bench"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // Exit codes.
@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitInterrupted
 	}
 	fmt.Fprintln(stderr, "millrace bench:", strings.TrimPrefix(err.Error(), "usage: "))
-	if errors.Is(err, bench.ErrUsage) {
+	if errors.Is(err, usage.Err) {
 		return exitUsage
 	}
 	return exitError
@@ -66,30 +66,16 @@ configure it.
 ` + exitCodes,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          noArgs,
+		Args:          usage.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
 	root.CompletionOptions.DisableDefaultCmd = true // the completion of millrace does not reach this program
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w: %w; see '%s --help'", bench.ErrUsage, err, c.CommandPath())
-	})
+	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newAll())
 	for _, a := range areas() {
 		root.AddCommand(newArea(a))
 	}
 	root.AddCommand(newBroker(), newSide(), newSinkSide(), newStorageSide(), newRolesSide(), newObjects())
 	return root
-}
-
-// noArgs refuses words that are no command, with the nearest one that is.
-func noArgs(c *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	hint := ""
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = fmt.Sprintf("; did you mean %q?", near[0])
-	}
-	return fmt.Errorf("%w: %q is no command of '%s'%s", bench.ErrUsage, args[0], c.CommandPath(), hint)
 }

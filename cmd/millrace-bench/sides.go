@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/millrace-bench/bench"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/streams/kafka/kafkabench"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
@@ -16,7 +17,7 @@ import (
 // hidden is a command that does one thing and prints one line about it.
 func hidden(name, short string, do func(context.Context) (line []byte, err error)) *cobra.Command {
 	return &cobra.Command{
-		Use: name, Short: short, Hidden: true, Args: noArgs,
+		Use: name, Short: short, Hidden: true, Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			line, err := do(c.Context())
 			if err != nil {
@@ -30,7 +31,7 @@ func hidden(name, short string, do func(context.Context) (line []byte, err error
 
 func newBroker() *cobra.Command {
 	return &cobra.Command{
-		Use: "broker", Short: "Serve as a broker in memory until standard input ends", Hidden: true, Args: noArgs,
+		Use: "broker", Short: "Serve as a broker in memory until standard input ends", Hidden: true, Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return kafkabench.Serve(c.InOrStdin(), c.OutOrStdout()) },
 	}
 }
@@ -38,10 +39,10 @@ func newBroker() *cobra.Command {
 func newObjects() *cobra.Command {
 	var load s3bench.Load
 	c := &cobra.Command{
-		Use: "objects", Short: "Serve objects in memory until standard input ends", Hidden: true, Args: noArgs,
+		Use: "objects", Short: "Serve objects in memory until standard input ends", Hidden: true, Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if load.Objects < 0 || load.Size < 0 || load.Keys < 0 {
-				return fmt.Errorf("%w: wants no negative numbers", bench.ErrUsage)
+				return fmt.Errorf("%w: wants no negative numbers", usage.Err)
 			}
 			return s3bench.Serve(c.Context(), load, c.InOrStdin(), c.OutOrStdout())
 		},
@@ -57,7 +58,7 @@ func newSide() *cobra.Command {
 	var side bench.Side
 	c := hidden("side", "Consume records and say how long it took", func(ctx context.Context) ([]byte, error) {
 		if side.Broker == "" || side.Group == "" || side.Records <= 0 {
-			return nil, fmt.Errorf("%w: wants --broker, --group and --records", bench.ErrUsage)
+			return nil, fmt.Errorf("%w: wants --broker, --group and --records", usage.Err)
 		}
 		return side.Consume(ctx)
 	})
@@ -71,7 +72,7 @@ func newSinkSide() *cobra.Command {
 	var side bench.SinkSide
 	c := hidden("sinkside", "Run the role sink and say how long it took", func(ctx context.Context) ([]byte, error) {
 		if side.Broker == "" || side.ClickHouse == "" || side.Database == "" || side.Records <= 0 {
-			return nil, fmt.Errorf("%w: wants --broker, --clickhouse, --database and --records", bench.ErrUsage)
+			return nil, fmt.Errorf("%w: wants --broker, --clickhouse, --database and --records", usage.Err)
 		}
 		return side.Store(ctx)
 	})

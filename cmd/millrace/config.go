@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/streams/policy"
 )
 
@@ -26,7 +27,7 @@ func newConfigCheck() *cobra.Command {
 with its file and line. It reaches no store and no server, and resolves no secret.
 
 Exit codes: 0 no faults, 2 faults.`,
-		Args: noArgs,
+		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return checkConfig(c.OutOrStdout(), file, policies)
 		},
@@ -45,7 +46,7 @@ func checkConfig(out io.Writer, file, folder string) error {
 		return faults
 	})
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUsage, err)
+		return fmt.Errorf("%w: %w", usage.Err, err)
 	}
 	stores := 0
 	for _, a := range cfg.Accounts {
@@ -73,11 +74,11 @@ func newConfigPrint() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "print --config FILE [--origin]",
 		Short: "Print every setting in force, secrets left out",
-		Args:  noArgs,
+		Args:  usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, origins, err := config.Load(config.Sources{File: file})
 			if err != nil {
-				return fmt.Errorf("%w: %w", errUsage, err)
+				return fmt.Errorf("%w: %w", usage.Err, err)
 			}
 			if !origin {
 				origins = nil

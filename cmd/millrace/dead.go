@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
@@ -64,7 +65,7 @@ func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
 		known       []string
 	}{{"role", f.role, roles}, {"topic", f.topic, topics}, {"class", f.class, classes}} {
 		if w.value != "" && !slices.Contains(w.known, w.value) {
-			return q, fmt.Errorf("%w: there is no %s %q: there are %s", errUsage, w.flag, w.value, strings.Join(w.known, ", "))
+			return q, fmt.Errorf("%w: there is no %s %q: there are %s", usage.Err, w.flag, w.value, strings.Join(w.known, ", "))
 		}
 	}
 	if f.since != "" {
@@ -82,7 +83,7 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 	at, ok := moment(text, func(d time.Duration) time.Time { return now.Add(-d) })
 	if !ok {
 		return at, fmt.Errorf("%w: --since is a time such as 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d; not %q",
-			errUsage, text)
+			usage.Err, text)
 	}
 	return at, nil
 }
@@ -113,7 +114,7 @@ func newDeadList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters by their causes, the most frequent first",
-		Args:  noArgs,
+		Args:  usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			q, err := f.query(nil)
 			if err != nil {
@@ -194,13 +195,13 @@ func (o *deadOrder) order(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error
 	switch {
 	case err != nil:
 	case !q.Narrow():
-		err = fmt.Errorf("%w: name dead letters by their ids, or choose them with --role, --topic, --class, --cause or --since", errUsage)
+		err = fmt.Errorf("%w: name dead letters by their ids, or choose them with --role, --topic, --class, --cause or --since", usage.Err)
 	case o.force && len(ids) == 0:
-		err = fmt.Errorf("%w: --force is for dead letters that are named by their ids", errUsage)
+		err = fmt.Errorf("%w: --force is for dead letters that are named by their ids", usage.Err)
 	case o.rate != "":
 		order.Rate, err = strconv.ParseFloat(strings.TrimSuffix(o.rate, "/s"), 64)
 		if err != nil || order.Rate <= 0 {
-			err = fmt.Errorf("%w: --rate is a number of letters a second, such as 50/s, not %q", errUsage, o.rate)
+			err = fmt.Errorf("%w: --rate is a number of letters a second, such as 50/s, not %q", usage.Err, o.rate)
 		}
 	}
 	return q, order, err
@@ -232,13 +233,13 @@ refused (it is said why) and the others are done, 5 precondition, 130 interrupte
 			}
 			if file != "" {
 				if len(ids) != 1 || o.reason == "" {
-					return fmt.Errorf("%w: --value is for one dead letter, named by its id, and wants a --reason", errUsage)
+					return fmt.Errorf("%w: --value is for one dead letter, named by its id, and wants a --reason", usage.Err)
 				}
 				if order.Value, err = os.ReadFile(file); err != nil {
 					return fmt.Errorf("read the edited value: %w", err)
 				}
 				if len(order.Value) == 0 {
-					return fmt.Errorf("%w: %s is empty", errUsage, file)
+					return fmt.Errorf("%w: %s is empty", usage.Err, file)
 				}
 			}
 			return o.carryOut(c, "redrive", "redriven", q, order, (*kafka.DeadLetters).Redrive)
@@ -267,7 +268,7 @@ where they are, and can be redriven by their ids with --force.
 				return err
 			}
 			if o.reason == "" && !o.dryRun {
-				return fmt.Errorf("%w: say with --reason why nothing more is to come of them", errUsage)
+				return fmt.Errorf("%w: say with --reason why nothing more is to come of them", usage.Err)
 			}
 			return o.carryOut(c, "discard", "discarded", q, order, (*kafka.DeadLetters).Discard)
 		},

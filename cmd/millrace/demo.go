@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/millrace/demo"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 func newDemo() *cobra.Command {
@@ -31,7 +32,7 @@ Exit codes: 0 all of it came true, 2 DIR or the S3 server cannot be used, 3 not 
 directory is in use or of another version, 130 interrupted (the same command goes on).`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return fmt.Errorf("%w: '%s' takes one folder, got %d", errUsage, c.CommandPath(), len(args))
+				return fmt.Errorf("%w: '%s' takes one folder, got %d", usage.Err, c.CommandPath(), len(args))
 			}
 			return nil
 		},
@@ -39,7 +40,7 @@ directory is in use or of another version, 130 interrupted (the same command goe
 			if len(args) == 1 {
 				cfg.Dir = args[0]
 				if cfg.Dir == "" {
-					return fmt.Errorf("%w: the folder's name is empty", errUsage)
+					return fmt.Errorf("%w: the folder's name is empty", usage.Err)
 				}
 			}
 			cfg.JSON = o.form == formJSON

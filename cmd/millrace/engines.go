@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
@@ -39,7 +40,7 @@ type engines struct {
 func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.StateConfig) (*engines, error) {
 	switch {
 	case f.config == "" && f.state == "":
-		return nil, fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR", errUsage)
+		return nil, fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR", usage.Err)
 	case f.state == "":
 		cfg, err := loadConfig(f.config)
 		if err != nil {
@@ -48,7 +49,7 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.St
 		display := progress.New(stderr)
 		return &engines{cfg: cfg, log: newLog(cfg, display), display: display}, nil
 	case f.config != "":
-		return nil, fmt.Errorf("%w: --config and --state exclude each other here", errUsage)
+		return nil, fmt.Errorf("%w: --config and --state exclude each other here", usage.Err)
 	}
 	if !app.IsState(f.state) {
 		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", app.ErrPrecondition, f.state)
@@ -113,7 +114,7 @@ func (f *engineFlags) withDB(c *cobra.Command, do func(ctx context.Context, db *
 func loadConfig(file string) (*config.Config, error) {
 	cfg, _, err := config.Load(config.Sources{File: file})
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUsage, err)
+		return nil, fmt.Errorf("%w: %w", usage.Err, err)
 	}
 	return cfg, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/inventory"
 )
@@ -68,7 +69,7 @@ func newImport() *cobra.Command {
 		Long:  importLong,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return fmt.Errorf("%w: name a listing; see '%s --help'", errUsage, c.CommandPath())
+				return fmt.Errorf("%w: name a listing; see '%s --help'", usage.Err, c.CommandPath())
 			}
 			return nil
 		},
@@ -119,24 +120,24 @@ func (f *importFlags) check() (err error) {
 	f.target.User, f.target.Now = person(), time.Now()
 	switch {
 	case f.target.Account == "" || f.target.Store == "":
-		return fmt.Errorf("%w: name the copies' --account and --store", errUsage)
+		return fmt.Errorf("%w: name the copies' --account and --store", usage.Err)
 	case f.format != "" && !slices.Contains(inventory.Formats(), f.options.Format):
-		return fmt.Errorf("%w: there is no form %q; there are %s", errUsage, f.format, formatWords())
+		return fmt.Errorf("%w: there is no form %q; there are %s", usage.Err, f.format, formatWords())
 	case !slices.Contains([]string{inventory.BackslashRefuse, inventory.BackslashSlash, inventory.BackslashKeep}, f.target.Backslash):
-		return fmt.Errorf("%w: --backslash is slash or keep, not %q", errUsage, f.target.Backslash)
+		return fmt.Errorf("%w: --backslash is slash or keep, not %q", usage.Err, f.target.Backslash)
 	case f.dryRun && f.wait:
-		return fmt.Errorf("%w: --dry-run publishes nothing that --wait could wait for", errUsage)
+		return fmt.Errorf("%w: --dry-run publishes nothing that --wait could wait for", usage.Err)
 	case f.order.From < 1 || f.order.Faults < 0:
-		return fmt.Errorf("%w: rows are counted from 1, and faults from 0", errUsage)
+		return fmt.Errorf("%w: rows are counted from 1, and faults from 0", usage.Err)
 	}
 	if f.when != "" {
 		if f.target.Default, err = time.Parse(time.RFC3339, f.when); err != nil {
-			return fmt.Errorf("%w: --time is a time such as 2006-01-02T15:04:05Z, not %q", errUsage, f.when)
+			return fmt.Errorf("%w: --time is a time such as 2006-01-02T15:04:05Z, not %q", usage.Err, f.when)
 		}
 	}
 	if f.zone != "" {
 		if f.options.Zone, err = time.LoadLocation(f.zone); err != nil {
-			return fmt.Errorf("%w: --zone: %w", errUsage, err)
+			return fmt.Errorf("%w: --zone: %w", usage.Err, err)
 		}
 	}
 	if f.options.Delimiter, err = delimiter(f.delimiter); err != nil {
@@ -145,7 +146,7 @@ func (f *importFlags) check() (err error) {
 	for _, word := range f.columns {
 		meaning, name, ok := strings.Cut(word, "=")
 		if !ok || meaning == "" || name == "" {
-			return fmt.Errorf("%w: --column is MEANING=NAME, not %q", errUsage, word)
+			return fmt.Errorf("%w: --column is MEANING=NAME, not %q", usage.Err, word)
 		}
 		if f.options.Columns == nil {
 			f.options.Columns = map[string]string{}
@@ -161,7 +162,7 @@ func delimiter(word string) (rune, error) {
 	}
 	r, n := utf8.DecodeRuneInString(word)
 	if n != len(word) || r == utf8.RuneError && n > 0 || r == '"' || r == '\n' || r == '\r' {
-		return 0, fmt.Errorf("%w: --delimiter is one character, or tab, not %q", errUsage, word)
+		return 0, fmt.Errorf("%w: --delimiter is one character, or tab, not %q", usage.Err, word)
 	}
 	if n == 0 {
 		return 0, nil
@@ -174,7 +175,7 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 		return err
 	}
 	if !f.dryRun && f.config == "" && f.state == "" {
-		return fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR; or check with --dry-run", errUsage)
+		return fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR; or check with --dry-run", usage.Err)
 	}
 	ctx := c.Context()
 	var e *engines
@@ -227,7 +228,7 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 func classedImport(err error) error {
 	switch {
 	case errors.Is(err, inventory.ErrFormat):
-		return fmt.Errorf("%w: %w", errUsage, err)
+		return fmt.Errorf("%w: %w", usage.Err, err)
 	case errors.Is(err, inventory.ErrInvalid):
 		return fmt.Errorf("%w: %w; nothing is published", errFindings, err)
 	}
@@ -249,7 +250,7 @@ func (f *importFlags) examine(ctx context.Context, display *progress.Display, pa
 			return nil, err
 		}
 		if f.target.Space == "" && slices.Contains([]inventory.Format{inventory.Sums, inventory.BagIt, inventory.OCFL}, l.Format()) {
-			return nil, fmt.Errorf("%w: %s names no spaces; say with --space which it is", errUsage, path)
+			return nil, fmt.Errorf("%w: %s names no spaces; say with --space which it is", usage.Err, path)
 		}
 		f.order.Listings = append(f.order.Listings, l)
 		total += l.Bytes()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // Whoever stops an import, or sees it fail, is told how far it came and how to go on.
@@ -33,7 +34,7 @@ func TestImportDelimiter(t *testing.T) {
 		}
 	}
 	for _, word := range []string{"ab", `"`, "\n", "\xff"} {
-		if got, err := delimiter(word); !errors.Is(err, errUsage) {
+		if got, err := delimiter(word); !errors.Is(err, usage.Err) {
 			t.Errorf("%q: %q, %v", word, got, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -29,7 +30,7 @@ func newIncidentList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List open incidents",
-		Args:  noArgs,
+		Args:  usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var open []*pb.Incident
 			err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {

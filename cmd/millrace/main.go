@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/demo"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // Exit codes of every command.
@@ -48,7 +49,6 @@ func obey(signals <-chan os.Signal, stop context.CancelFunc, exit func(int)) {
 
 // Sentinels that choose an exit code.
 var (
-	errUsage  = errors.New("usage")       // a command line that cannot be meant
 	errPartly = errors.New("partly done") // what was refused is left; the rest is done
 )
 
@@ -72,7 +72,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitFine
 	case errors.Is(err, demo.ErrFindings), errors.Is(err, errFindings), errors.Is(err, errPending):
 		return exitFindings
-	case errors.Is(err, errUsage), errors.Is(err, demo.ErrUsage):
+	case errors.Is(err, usage.Err):
 		return exitUsage
 	case errors.Is(err, app.ErrPrecondition):
 		return exitPrecondition
@@ -95,35 +95,21 @@ happened to any item.
 Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition, 130 interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          noArgs,
+		Args:          usage.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w: %w; see '%s --help'", errUsage, err, c.CommandPath())
-	})
+	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
 		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newImport(), newVerify(), newBench(), newVersion())
 	return root
-}
-
-// noArgs refuses words that no command is called, with the nearest one that is.
-func noArgs(c *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	hint := ""
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = fmt.Sprintf("; did you mean %q?", near[0])
-	}
-	return fmt.Errorf("%w: %q is no command of '%s'%s", errUsage, args[0], c.CommandPath(), hint)
 }
 
 // exactly refuses any other number of words than the command's own.
 func exactly(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return fmt.Errorf("%w: '%s' takes %d argument(s), got %d; see '%s --help'", errUsage, c.UseLine(), n, len(args), c.CommandPath())
+			return fmt.Errorf("%w: '%s' takes %d argument(s), got %d; see '%s --help'", usage.Err, c.UseLine(), n, len(args), c.CommandPath())
 		}
 		return nil
 	}
@@ -131,7 +117,7 @@ func exactly(n int) cobra.PositionalArgs {
 
 // noun is a command that only holds others.
 func noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c := &cobra.Command{Use: use, Short: short, Args: usage.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	c.SuggestionsMinimumDistance = 2
 	c.AddCommand(verbs...)
 	return c

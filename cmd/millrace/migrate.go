@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // errPending means that a dry run has found something to do.
@@ -29,10 +30,10 @@ missing. Whatever interrupts it, it is simply run again.
 
 With --dry-run it prints the statements and topics and does nothing. It exits with 0 where there is nothing
 to do, and with 3 where there is. See docs/clickhouse.md.`,
-		Args: noArgs,
+		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if cluster != "" && f.state != "" {
-				return fmt.Errorf("%w: the ClickHouse of a state directory is one server: --cluster goes with --config", errUsage)
+				return fmt.Errorf("%w: the ClickHouse of a state directory is one server: --cluster goes with --config", usage.Err)
 			}
 			ctx := c.Context()
 			e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{})
@@ -42,7 +43,7 @@ to do, and with 3 where there is. See docs/clickhouse.md.`,
 			defer func() { err = errors.Join(err, e.Close(ctx)) }()
 			if cluster != "" {
 				if set := e.cfg.ClickHouse.Cluster; set != "" && set != cluster {
-					return fmt.Errorf("%w: clickhouse.cluster is %s, --cluster %s", errUsage, set, cluster)
+					return fmt.Errorf("%w: clickhouse.cluster is %s, --cluster %s", usage.Err, set, cluster)
 				}
 				e.cfg.ClickHouse.Cluster = cluster
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
@@ -27,7 +28,7 @@ func newObjectShow() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			parts := strings.SplitN(args[0], "/", 3) // an item may hold slashes
 			if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
-				return fmt.Errorf("%w: %q is not ACCOUNT/SPACE/ITEM", errUsage, args[0])
+				return fmt.Errorf("%w: %q is not ACCOUNT/SPACE/ITEM", usage.Err, args[0])
 			}
 			return showObject(c, f, parts, o)
 		},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -48,7 +49,7 @@ func pieces() []piece {
 func accountStore(word string) (account, store string, err error) {
 	account, store, ok := strings.Cut(word, "/")
 	if !ok || account == "" || store == "" {
-		return "", "", fmt.Errorf("%w: %q is not ACCOUNT/STORE", errUsage, word)
+		return "", "", fmt.Errorf("%w: %q is not ACCOUNT/STORE", usage.Err, word)
 	}
 	return account, store, nil
 }
@@ -61,7 +62,7 @@ func (p piece) command(verb string, do func(c *cobra.Command, p app.Piece) error
 			named, err := p.parse(words)
 			for _, w := range words {
 				if w == "" {
-					err = fmt.Errorf("%w: a name is empty", errUsage)
+					err = fmt.Errorf("%w: a name is empty", usage.Err)
 				}
 			}
 			if err != nil {
@@ -92,7 +93,7 @@ func newPauseOne(p piece) *cobra.Command {
 	)
 	c := p.command("Pause", func(c *cobra.Command, what app.Piece) error {
 		if reason == "" {
-			return fmt.Errorf("%w: say with --reason why, for those who find it paused", errUsage)
+			return fmt.Errorf("%w: say with --reason why, for those who find it paused", usage.Err)
 		}
 		end, err := untilTime(until, time.Now())
 		if err != nil {
@@ -171,7 +172,7 @@ func newWorkers() *cobra.Command {
 			if words[1] != "default" {
 				var err error
 				if n, err = strconv.ParseUint(words[1], 10, 16); err != nil || n == 0 {
-					return fmt.Errorf("%w: %q is not a number of workers from 1 to 65535, or default; 'millrace pause role' has a role stop", errUsage, words[1])
+					return fmt.Errorf("%w: %q is not a number of workers from 1 to 65535, or default; 'millrace pause role' has a role stop", usage.Err, words[1])
 				}
 			}
 			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
@@ -198,7 +199,7 @@ func newPauseList(use, short string) *cobra.Command {
 		o *output
 	)
 	c := &cobra.Command{
-		Use: use, Short: short, Args: noArgs,
+		Use: use, Short: short, Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
 				in, err := ctl.InForce(ctx)
@@ -263,10 +264,10 @@ func untilTime(text string, now time.Time) (time.Time, error) {
 	at, ok := moment(text, now.Add)
 	if !ok {
 		return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: 90m, 24h, 7d; not %q",
-			errUsage, text)
+			usage.Err, text)
 	}
 	if !at.After(now) {
-		return at, fmt.Errorf("%w: --until %s is past", errUsage, text)
+		return at, fmt.Errorf("%w: --until %s is past", usage.Err, text)
 	}
 	return at.UTC(), nil
 }
@@ -314,7 +315,7 @@ func (f *engineFlags) withControls(c *cobra.Command, do func(ctx context.Context
 	defer ctl.Close()
 	err = do(ctx, ctl)
 	if unknown := (*app.UnknownError)(nil); errors.As(err, &unknown) {
-		err = fmt.Errorf("%w: %w%s", errUsage, err, meant(unknown.Name, unknown.Known))
+		err = fmt.Errorf("%w: %w%s", usage.Err, err, meant(unknown.Name, unknown.Known))
 	}
 	return err
 }

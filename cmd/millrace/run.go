@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -31,10 +32,10 @@ Roles: %v.
 
 Exit codes: 0 stopped by a signal, 1 error, 2 usage, 5 what a person must mend first: a migration that is
 missing, a root that is another store's, a port that is taken.`, app.Roles()),
-		Args: noArgs,
+		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
-				return fmt.Errorf("%w: name a configuration with --config FILE", errUsage)
+				return fmt.Errorf("%w: name a configuration with --config FILE", usage.Err)
 			}
 			chosen, err := chooseRoles(roles)
 			if err != nil {
@@ -76,7 +77,7 @@ func tellStop(ctx context.Context, log *slog.Logger) (end func() bool) {
 // chooseRoles reads the names of roles; none is not all, so that nobody runs what he did not name.
 func chooseRoles(names []string) ([]schemas.Role, error) {
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%w: name the roles with --roles: all, or any of %v", errUsage, app.Roles())
+		return nil, fmt.Errorf("%w: name the roles with --roles: all, or any of %v", usage.Err, app.Roles())
 	}
 	if slices.Equal(names, []string{"all"}) {
 		return app.Roles(), nil
@@ -85,7 +86,7 @@ func chooseRoles(names []string) ([]schemas.Role, error) {
 	for _, n := range names {
 		r := schemas.Role(n)
 		if !slices.Contains(app.Roles(), r) {
-			return nil, fmt.Errorf("%w: there is no role %q: the roles are %v", errUsage, n, app.Roles())
+			return nil, fmt.Errorf("%w: there is no role %q: the roles are %v", usage.Err, n, app.Roles())
 		}
 		if !slices.Contains(roles, r) {
 			roles = append(roles, r)
@@ -105,7 +106,7 @@ func newStandalone() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "standalone --config FILE --state DIR",
 		Short: "Run all roles with embedded engines in one state directory",
-		Args:  noArgs,
+		Args:  usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return standalone(c, file, dir)
 		},
@@ -118,7 +119,7 @@ func newStandalone() *cobra.Command {
 func standalone(c *cobra.Command, file, dir string) (err error) {
 	ctx, stderr := c.Context(), c.ErrOrStderr()
 	if file == "" && (dir == "" || !app.IsState(dir)) {
-		return fmt.Errorf("%w: name a configuration with --config FILE (examples/millrace.yaml is one)", errUsage)
+		return fmt.Errorf("%w: name a configuration with --config FILE (examples/millrace.yaml is one)", usage.Err)
 	}
 	if file == "" {
 		file = app.ConfigIn(dir)
@@ -131,7 +132,7 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 		dir = cfg.State.Dir
 	}
 	if dir == "" {
-		return fmt.Errorf("%w: name a state directory with --state DIR, or state.dir in the configuration", errUsage)
+		return fmt.Errorf("%w: name a state directory with --state DIR, or state.dir in the configuration", usage.Err)
 	}
 	log := newLog(cfg, stderr)
 	defer tellStop(ctx, log)()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 func newStore() *cobra.Command {
@@ -54,7 +55,7 @@ func newStoreList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list --config FILE",
 		Short: "What the configuration says of the stores; none of them is asked",
-		Args:  noArgs,
+		Args:  usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := storeConfig(file)
 			if err != nil {
@@ -163,7 +164,7 @@ func storeNames(args []string) (names []app.StoreName, err error) {
 	for _, arg := range args {
 		account, id, ok := strings.Cut(arg, "/")
 		if !ok || account == "" || id == "" {
-			return nil, fmt.Errorf("%w: %q is not ACCOUNT/STORE", errUsage, arg)
+			return nil, fmt.Errorf("%w: %q is not ACCOUNT/STORE", usage.Err, arg)
 		}
 		names = append(names, app.StoreName{Account: account, Store: id})
 	}
@@ -172,7 +173,7 @@ func storeNames(args []string) (names []app.StoreName, err error) {
 
 func storeConfig(file string) (*config.Config, error) {
 	if file == "" {
-		return nil, fmt.Errorf("%w: name a configuration with --config FILE", errUsage)
+		return nil, fmt.Errorf("%w: name a configuration with --config FILE", usage.Err)
 	}
 	return loadConfig(file)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
@@ -45,7 +46,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy has failed its check
 round that was interrupted goes on with the next sweep of its store.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "fixity" {
-				return fmt.Errorf("%w: name a sweep; there is one: fixity", errUsage)
+				return fmt.Errorf("%w: name a sweep; there is one: fixity", usage.Err)
 			}
 			return nil
 		},

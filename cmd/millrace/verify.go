@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
@@ -45,7 +46,7 @@ that is dropped again, and names the copies that the state says something else o
 Ids wait in a temporary file (64 bytes a message, in TMPDIR), so that memory does not grow with their number.
 
 Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupted.`,
-		Args: noArgs,
+		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			topics, err := f.check()
 			if err != nil {
@@ -65,7 +66,7 @@ Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 int
 // check returns the topics that are meant.
 func (f *verifyFlags) check() ([]schemas.Topic, error) {
 	if f.manifest && len(f.topics) > 0 {
-		return nil, fmt.Errorf("%w: --manifest compares tables, and --topic a topic: name one of them", errUsage)
+		return nil, fmt.Errorf("%w: --manifest compares tables, and --topic a topic: name one of them", usage.Err)
 	}
 	known := app.SinkTopics()
 	if len(f.topics) == 0 {
@@ -75,7 +76,7 @@ func (f *verifyFlags) check() ([]schemas.Topic, error) {
 	for _, t := range f.topics {
 		topic := schemas.Topic(t)
 		if !slices.Contains(known, topic) {
-			return nil, fmt.Errorf("%w: no table is fed by topic %q: the topics are %v", errUsage, t, known)
+			return nil, fmt.Errorf("%w: no table is fed by topic %q: the topics are %v", usage.Err, t, known)
 		}
 		if !slices.Contains(topics, topic) {
 			topics = append(topics, topic)

@@ -8,7 +8,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -72,9 +71,6 @@ func (r *runner) take(ctx context.Context, figures []figure) ([]Row, error) {
 	}
 	return rows, nil
 }
-
-// ErrUsage marks a Config that cannot be meant.
-var ErrUsage = errors.New("usage")
 
 func besides(peer string, values []float64) string {
 	if len(values) == 0 {

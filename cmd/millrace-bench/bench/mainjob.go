@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/cmd/millrace/demo"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // Main takes the figures of the main job, in the order of their table: all roles and their engines are processes that
@@ -21,7 +22,7 @@ func Main(ctx context.Context, cfg Config) ([]Row, error) {
 	}
 	names, err := filesBelow(files)
 	if err != nil {
-		return nil, fmt.Errorf("%w: list the files to store: %w", ErrUsage, err)
+		return nil, fmt.Errorf("%w: list the files to store: %w", usage.Err, err)
 	}
 	return r.take(ctx, r.mainFigures(files, len(names)))
 }
@@ -30,7 +31,7 @@ func Main(ctx context.Context, cfg Config) ([]Row, error) {
 func (r *runner) files() (string, error) {
 	dir, err := demo.Folder(r.cfg.Files)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrUsage, err)
+		return "", fmt.Errorf("%w: %w", usage.Err, err)
 	}
 	if r.cfg.Quick && r.cfg.Files == "" {
 		dir = filepath.Join(dir, "archive")
@@ -43,11 +44,11 @@ func (r *runner) mainFigures(files string, n int) []figure {
 	const peer = "rclone copy x3, check --download x2: no fsync, no records"
 	return []figure{
 		{fmt.Sprintf("main job: %s files stored, copied twice, all checked: fsync, all on record", count(n)), "items/s", peer,
-			target{}, r.mainJob(files, n, func(u usage) float64 { return float64(n) / u.seconds })},
+			target{}, r.mainJob(files, n, func(u cost) float64 { return float64(n) / u.seconds })},
 		{"main job: time for it", "s", peer, target{op: "<=", bound: 60},
-			r.mainJob(files, n, func(u usage) float64 { return u.seconds })},
+			r.mainJob(files, n, func(u cost) float64 { return u.seconds })},
 		{"main job: processor time for it, with start and end of roles, broker and ClickHouse", "s", peer, target{},
-			r.mainJob(files, n, func(u usage) float64 { return u.cpu })},
+			r.mainJob(files, n, func(u cost) float64 { return u.cpu })},
 		{fmt.Sprintf("deletes: of one destination, on record within %.0f s", w), "deletes/s", "",
 			target{op: ">=", bound: 100}, r.counted("delete", r.amounts.deleted)},
 		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %.0f s", w), "copies/s",
@@ -56,7 +57,7 @@ func (r *runner) mainFigures(files string, n int) []figure {
 }
 
 // mainJob has the sides take turns when the first of its figures is asked for.
-func (r *runner) mainJob(files string, n int, of func(usage) float64) func(context.Context) (measurement, error) {
+func (r *runner) mainJob(files string, n int, of func(cost) float64) func(context.Context) (measurement, error) {
 	return r.once("main", func(ctx context.Context) (d comparison, err error) {
 		peer, err := r.peer()
 		if err != nil {
@@ -73,7 +74,7 @@ func (r *runner) mainJob(files string, n int, of func(usage) float64) func(conte
 			if res.Records != int64(n) {
 				return d, fmt.Errorf("%d of %d files were stored", res.Records, n)
 			}
-			d.ours = append(d.ours, usage{res.Seconds, u.cpu})
+			d.ours = append(d.ours, cost{res.Seconds, u.cpu})
 			if peer == "" {
 				continue
 			}
@@ -87,7 +88,7 @@ func (r *runner) mainJob(files string, n int, of func(usage) float64) func(conte
 }
 
 // roles runs a RolesSide in a folder that is removed.
-func (r *runner) roles(ctx context.Context, args ...string) (res sideResult, u usage, err error) {
+func (r *runner) roles(ctx context.Context, args ...string) (res sideResult, u cost, err error) {
 	err = inTemp(func(dir string) error {
 		var out []byte
 		if u, out, err = spend(ctx, nil, r.cfg.Self, append([]string{"rolesside", "--dir", dir}, args...)...); err != nil {
@@ -109,7 +110,7 @@ func inTemp(do func(dir string) error) (err error) {
 }
 
 // mainPeer has the peer store three copies, and compare the bytes of two of them with the first.
-func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u usage, err error) {
+func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u cost, err error) {
 	err = inTemp(func(dir string) error {
 		one, two, three := filepath.Join(dir, "1"), filepath.Join(dir, "2"), filepath.Join(dir, "3")
 		for _, words := range [][]string{

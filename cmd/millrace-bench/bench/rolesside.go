@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	settings "github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/inventory"
 	"github.com/millrace/millrace/streams/policy"
@@ -42,7 +43,7 @@ var errRolesSide = errors.New(
 func (s RolesSide) check() error {
 	counted := (s.Do == "delete" || s.Do == "import") && s.Items > 0 && s.Window > 0
 	if s.Dir == "" || !counted && (s.Do != "store" || s.Files == "") {
-		return fmt.Errorf("%w: %w", ErrUsage, errRolesSide)
+		return fmt.Errorf("%w: %w", usage.Err, errRolesSide)
 	}
 	return nil
 }

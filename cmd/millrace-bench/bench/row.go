@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // A Row is one figure of the table. PeerValue and Ratio, value by the peer's, are nil where
@@ -93,7 +95,7 @@ func forms() []string { return []string{"table", "json", "markdown"} }
 // CheckForm refuses a form that Write does not know.
 func CheckForm(form string) error {
 	if !slices.Contains(forms(), form) {
-		return fmt.Errorf("%w: --output is table, json or markdown, not %q", ErrUsage, form)
+		return fmt.Errorf("%w: --output is table, json or markdown, not %q", usage.Err, form)
 	}
 	return nil
 }

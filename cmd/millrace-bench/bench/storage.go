@@ -77,8 +77,8 @@ func (r *runner) storageFigures() []figure {
 	}
 }
 
-// A usage is what a side took, its start and end included.
-type usage struct{ seconds, cpu float64 }
+// A cost is what a side took, its start and end included.
+type cost struct{ seconds, cpu float64 }
 
 // A server is one that the sides are compared over.
 type server struct {
@@ -91,7 +91,7 @@ type server struct {
 
 // A comparison is what its rounds took.
 type comparison struct {
-	ours, peers []usage
+	ours, peers []cost
 	absent      string // what would make what is missing
 }
 
@@ -104,7 +104,7 @@ const (
 )
 
 func (r *runner) compareRate(where place, do string) func(context.Context) (measurement, error) {
-	return r.compareOf(where, do, func(u usage) float64 { return float64(r.items(where)) / u.seconds })
+	return r.compareOf(where, do, func(u cost) float64 { return float64(r.items(where)) / u.seconds })
 }
 
 // items is how many each side is given.
@@ -116,17 +116,17 @@ func (r *runner) items(where place) int {
 }
 
 func (r *runner) compareCPU(where place, do string) func(context.Context) (measurement, error) {
-	return r.compareOf(where, do, func(u usage) float64 { return u.cpu })
+	return r.compareOf(where, do, func(u cost) float64 { return u.cpu })
 }
 
 // compareOf takes a comparison when the first of its figures is asked for.
-func (r *runner) compareOf(where place, do string, of func(usage) float64) func(context.Context) (measurement, error) {
+func (r *runner) compareOf(where place, do string, of func(cost) float64) func(context.Context) (measurement, error) {
 	return r.once(fmt.Sprint(where, do), func(ctx context.Context) (comparison, error) { return r.compare(ctx, where, do) }, of)
 }
 
 // once takes the comparison of that name when the first of its figures is asked for.
 func (r *runner) once(
-	name string, take func(context.Context) (comparison, error), of func(usage) float64,
+	name string, take func(context.Context) (comparison, error), of func(cost) float64,
 ) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		d, ok := r.compared[name]
@@ -318,7 +318,7 @@ func fill(ctx context.Context, store storage.Store, n int, size int64) error {
 }
 
 // side runs our side, in the end of a copy to a store of that name, which is not kept.
-func (r *runner) side(ctx context.Context, s *server, do, to string) (u usage, err error) {
+func (r *runner) side(ctx context.Context, s *server, do, to string) (u cost, err error) {
 	args := []string{"storageside", "--endpoint", s.url, "--do", do, "--source", fromStore, "--space", space,
 		"--workers", fmt.Sprint(sideWork)}
 	if do == "copy" {
@@ -338,7 +338,7 @@ func (s *server) keys() []string {
 }
 
 // spend runs a program to its end, and takes how long that took and how much of the processors.
-func spend(ctx context.Context, env []string, program string, args ...string) (u usage, out []byte, err error) {
+func spend(ctx context.Context, env []string, program string, args ...string) (u cost, out []byte, err error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -350,7 +350,7 @@ func spend(ctx context.Context, env []string, program string, args ...string) (u
 		return u, nil, fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(complaint.String()))
 	}
 	took := time.Since(start)
-	return usage{took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}, said.Bytes(), nil
+	return cost{took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}, said.Bytes(), nil
 }
 
 // finish runs a side to its end. A terminal's Ctrl-C does not reach it: the end of its context interrupts it, once.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
@@ -140,7 +141,7 @@ func TestStorageSideRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			side := whole
 			edit(&side)
-			if _, err := side.Run(t.Context()); err == nil || !strings.Contains(err.Error(), ErrUsage.Error()) {
+			if _, err := side.Run(t.Context()); err == nil || !strings.Contains(err.Error(), usage.Err.Error()) {
 				t.Errorf("got %v, want an error of usage", err)
 			}
 		})

@@ -17,7 +17,7 @@ import (
 )
 
 // peerSide runs the peer's side: it has what was found to be its fastest settings for such work (docs/benchmarks.md).
-func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to string) (u usage, err error) {
+func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to string) (u cost, err error) {
 	if do == "hash" {
 		return r.peerHash(ctx, program, s, "md5", sideWork)
 	}
@@ -49,7 +49,7 @@ func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to
 }
 
 // peerHash has the peer read all items for one digest.
-func (r *runner) peerHash(ctx context.Context, program string, s *server, alg string, transfers int) (u usage, err error) {
+func (r *runner) peerHash(ctx context.Context, program string, s *server, alg string, transfers int) (u cost, err error) {
 	u, out, err := spend(ctx, s.remotes(), program, append(peerSettings(transfers), "hashsum", alg, "--download", "SOURCE:"+fromBucket)...)
 	if n := bytes.Count(out, []byte("\n")); err == nil && n != s.items {
 		err = fmt.Errorf("%s printed digests of %d of %d items", rclone, n, s.items)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	settings "github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -41,7 +42,7 @@ var errStorageSide = errors.New(
 func (s StorageSide) check() error {
 	known := s.Do == "hash" || s.Do == "list" || s.Do == "copy" && s.Target != ""
 	if !known || (s.Endpoint == "") == (s.Root == "") || s.Source == "" || s.Space == "" || s.Workers <= 0 {
-		return fmt.Errorf("%w: %w", ErrUsage, errStorageSide)
+		return fmt.Errorf("%w: %w", usage.Err, errStorageSide)
 	}
 	return nil
 }

@@ -25,18 +25,14 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// What a caller may branch on.
-var (
-	// ErrUsage: the folder cannot be used.
-	ErrUsage = errors.New("usage")
-	// ErrFindings: not all of it came true.
-	ErrFindings = errors.New("not all of the demo came true")
-)
+// ErrFindings means that not all of the demo came true.
+var ErrFindings = errors.New("not all of the demo came true")
 
 // The demo's own names.
 const (
@@ -76,7 +72,7 @@ type demo struct {
 // Run does the whole of it, or what is left of it. Progress goes to stderr, the summary to stdout.
 func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
 	if cfg.Items < 0 {
-		return fmt.Errorf("%w: --items must not be negative", ErrUsage)
+		return fmt.Errorf("%w: --items must not be negative", usage.Err)
 	}
 	if err := cfg.checkStores(); err != nil {
 		return err
@@ -134,7 +130,7 @@ func (c Config) checkStores() error {
 		_, err := c.program()
 		return err
 	}
-	return fmt.Errorf("%w: --stores is %s or %s, not %q", ErrUsage, kindFile, kindS3, c.Stores)
+	return fmt.Errorf("%w: --stores is %s or %s, not %q", usage.Err, kindFile, kindS3, c.Stores)
 }
 
 // Folder returns the absolute path of the folder to read: dir, or Go's own sources if dir is empty.
@@ -142,13 +138,13 @@ func Folder(dir string) (string, error) {
 	if dir == "" {
 		root := goroot()
 		if root == "" {
-			return "", fmt.Errorf("%w: no Go distribution found to take files from: name a folder of your own", ErrUsage)
+			return "", fmt.Errorf("%w: no Go distribution found to take files from: name a folder of your own", usage.Err)
 		}
 		dir = filepath.Join(root, "src")
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrUsage, err)
+		return "", fmt.Errorf("%w: %w", usage.Err, err)
 	}
 	return dir, nil
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // folderOf writes files and returns their folder.
@@ -99,8 +101,8 @@ func TestDistinct(t *testing.T) {
 			}
 			got, err := distinct(dir, files)
 			if tt.fails {
-				if !errors.Is(err, ErrUsage) {
-					t.Errorf("distinct = %q, %v, want ErrUsage", got, err)
+				if !errors.Is(err, usage.Err) {
+					t.Errorf("distinct = %q, %v, want usage.Err", got, err)
 				}
 				return
 			}

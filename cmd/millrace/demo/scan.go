@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
 // maxItem is the longest item id, in bytes.
@@ -33,10 +35,10 @@ type skip struct {
 func scan(ctx context.Context, dir string, limit int) (files []file, skipped []skip, err error) {
 	info, err := os.Stat(dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: read the folder: %w", ErrUsage, err)
+		return nil, nil, fmt.Errorf("%w: read the folder: %w", usage.Err, err)
 	}
 	if !info.IsDir() {
-		return nil, nil, fmt.Errorf("%w: %s is not a folder", ErrUsage, dir)
+		return nil, nil, fmt.Errorf("%w: %s is not a folder", usage.Err, dir)
 	}
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
@@ -59,7 +61,7 @@ func scan(ctx context.Context, dir string, limit int) (files []file, skipped []s
 		switch {
 		case err != nil:
 			if path == dir {
-				return fmt.Errorf("%w: read the folder: %w", ErrUsage, err)
+				return fmt.Errorf("%w: read the folder: %w", usage.Err, err)
 			}
 			return leave("cannot be read: " + reason(err))
 		case !utf8.ValidString(name):
@@ -150,7 +152,7 @@ func distinct(dir string, files []file) ([]string, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: %s holds %d distinct non-empty files that can be read, and the demo needs %d: name a folder with more of them",
-		ErrUsage, dir, len(picked), harms)
+		usage.Err, dir, len(picked), harms)
 }
 
 func sumOf(path string) (sum [sha256.Size]byte, err error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 
@@ -46,19 +47,19 @@ func (c Config) program() (string, error) {
 		path = filepath.Join(filepath.Dir(self), "peers", serverName)
 	}
 	if filepath.Base(path) != serverName {
-		return "", fmt.Errorf("%w: %s: the demo wants a %s, whose files it can harm", ErrUsage, path, serverName)
+		return "", fmt.Errorf("%w: %s: the demo wants a %s, whose files it can harm", usage.Err, path, serverName)
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrUsage, err)
+		return "", fmt.Errorf("%w: %w", usage.Err, err)
 	}
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("%w: there is no S3 server at %s: build it with 'make servers', or name one with --s3-server PATH", ErrUsage, path)
+		return "", fmt.Errorf("%w: there is no S3 server at %s: build it with 'make servers', or name one with --s3-server PATH", usage.Err, path)
 	case err != nil:
-		return "", fmt.Errorf("%w: look for the S3 server: %w", ErrUsage, err)
+		return "", fmt.Errorf("%w: look for the S3 server: %w", usage.Err, err)
 	case info.IsDir() || info.Mode()&0o111 == 0:
-		return "", fmt.Errorf("%w: %s is no program", ErrUsage, path)
+		return "", fmt.Errorf("%w: %s is no program", usage.Err, path)
 	}
 	return path, nil
 }
