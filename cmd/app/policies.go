@@ -197,8 +197,8 @@ func of(faults policy.Faults, account string) (some policy.Faults) {
 	return some
 }
 
-// refused names the policies that are not in force because of a fault: documents of the folder, and records of other
-// processes for accounts of this configuration.
+// refused names the policies that have a fault: documents of the folder, which are not in force, and records of other
+// processes for accounts of this configuration, which are if they can be read.
 func (p *policyFolder) refused() (all []string) {
 	faults := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
@@ -219,7 +219,7 @@ func (p *policyFolder) refused() (all []string) {
 func (p *policyFolder) metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_policy_refused",
-		Help: "Policies that are not in force because of a fault; /readyz and the log name them.",
+		Help: "Policies that have a fault; /readyz and the log name them.",
 	}, func() float64 { return float64(len(p.refused())) })
 }
 

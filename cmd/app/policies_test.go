@@ -150,7 +150,7 @@ func TestPolicyFolderComesLate(t *testing.T) {
 	other.await("/metrics", 200, "millrace_policy_refused 1")
 }
 
-// A record that this process cannot put in force shows too, until a document of the folder takes its place. One for an
+// A record with a fault shows too, until a document of the folder takes its place. One for an
 // account of another configuration does not.
 func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	s := newSite(t)
@@ -168,7 +168,7 @@ func TestRefusedRecordShowsInReadiness(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.await("/readyz", 503, "policy refused: account acme: revision 1 is not in force: ")
+	s.await("/readyz", 503, "policy refused: account acme: revision 1 is in force with faults: ")
 	s.await("/metrics", 200, "millrace_policy_refused 1")
 
 	write("duplication-accounts.json", `["acme"]`)
