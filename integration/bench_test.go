@@ -61,8 +61,8 @@ func TestBenchSink(t *testing.T) {
 func TestBenchMain(t *testing.T) {
 	need.Integration(t)
 	rows := figures(t, "main", "--files", tree(t, 60), "--peers", t.TempDir())
-	if len(rows) != 5 {
-		t.Errorf("%d rows, want 5", len(rows))
+	if len(rows) != 7 {
+		t.Errorf("%d rows, want 7", len(rows))
 	}
 	for _, r := range rows {
 		if r.Value <= 0 {
