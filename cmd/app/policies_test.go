@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
@@ -431,4 +432,10 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 		return err
 	})
 	s.await("/readyz", 503, `policy refused: account acme: revision 1 is in force with faults: defaultPolicies[1].destStoreId: unknown store \"9\"`)
+	s.until(func() error {
+		if !a.board.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyRefused}) {
+			return errors.New("no incident is open")
+		}
+		return nil
+	})
 }
