@@ -17,6 +17,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -438,4 +439,34 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// From a record of policies on that cannot be decoded, until the next revision, deletes are kept.
+func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	a := s.run(schemas.RolePlanner)
+	keeps := func(want policy.Deletes) {
+		t.Helper()
+		s.until(func() error {
+			rules, _ := a.book.Rules("acme", "photos")
+			if rules.Deletes != want || len(rules.Pairs) != 1 {
+				return fmt.Errorf("in force: deletes %s, %v; want %s and a pair", rules.Deletes, rules.Pairs, want)
+			}
+			return nil
+		})
+	}
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	keeps(policy.Propagate)
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	keeps(policy.KeepCopy)
+	s.await("/readyz", 503, "policy refused: account acme: a record after revision 1 cannot be decoded, and deletes are kept until the next revision: ")
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	keeps(policy.Propagate)
+	s.await("/readyz", 200)
 }

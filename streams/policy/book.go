@@ -30,7 +30,9 @@ type Book struct {
 // A page is what a Book knows of one account.
 type page struct {
 	revisions []revision // the record of revision n is revisions[n-1]
-	fault     error      // of the newest revision
+	fault     error      // of the newest record
+	// gap is when the first record after the newest revision came that cannot be decoded; zero: there is none.
+	gap time.Time
 }
 
 // A revision is a record whose base was the revision before it.
@@ -42,6 +44,8 @@ type revision struct {
 	from     int64
 	// unread: the record's own document cannot be parsed, and document is the last one that can be.
 	unread bool
+	// afterGap: a record between the last revision and this one cannot be decoded.
+	afterGap bool
 }
 
 // NewBook returns an empty Book. stores returns the ids of an account's stores, as this process knows them; Faults
@@ -70,14 +74,14 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 	}
 	b.accounts[account] = current
 	last := current.newest()
-	next := revision{id: p.GetId(), by: p.GetBy(), time: at, from: p.GetBase() + 1}
+	next := revision{id: p.GetId(), by: p.GetBy(), time: at, from: p.GetBase() + 1, afterGap: !current.gap.IsZero()}
 	if next.time.Before(last.time) {
 		next.time = last.time // the clocks of brokers differ
 	}
-	current.fault = nil
+	current.fault, current.gap = nil, time.Time{}
 	if !p.GetRemoved() {
 		if d, err := Parse([]byte(p.GetDocument())); err != nil {
-			current.fault = fmt.Errorf("revision %d cannot be read, and deletes are kept until the next one: %w", next.from, err)
+			current.fault = fmt.Errorf("revision %d cannot be read, and deletes are kept until the next revision: %w", next.from, err)
 			next.document, next.from, next.unread = last.document, last.from, true
 		} else {
 			next.document = &d
@@ -87,6 +91,23 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 		}
 	}
 	current.revisions = append(current.revisions, next)
+}
+
+// Unreadable folds a record of the topic policies that cannot be decoded: its key, the time at which the broker appended it,
+// the cause. It is no revision, since nobody can tell which one it was made from. What is in force stays, but for the rule
+// for deletes, which is KeepCopy until the next revision: the record may have said so.
+func (b *Book) Unreadable(key []byte, at time.Time, cause error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.accounts[string(key)]
+	if p == nil {
+		p = &page{}
+		b.accounts[string(key)] = p
+	}
+	if p.gap.IsZero() {
+		p.gap = at
+	}
+	p.fault = fmt.Errorf("a record after revision %d cannot be decoded, and deletes are kept until the next revision: %w", len(p.revisions), cause)
 }
 
 // newest returns the last revision; the zero value if there is none.
@@ -111,6 +132,9 @@ func (b *Book) Rules(account, space string) (Rules, bool) {
 	r.Revision = newest.from
 	if len(r.Pairs) > 0 {
 		p.date(&r, space)
+	}
+	if !p.gap.IsZero() && r.Deletes != KeepCopy {
+		r.Deletes, r.Since = KeepCopy, p.gap
 	}
 	return r, true
 }
@@ -137,6 +161,7 @@ func (p *page) date(r *Rules, space string) {
 		then := e.rules(space)
 		if rule = rule && len(then.Pairs) > 0 && then.Deletes == r.Deletes; rule {
 			r.Since = e.time
+			rule = !e.afterGap
 		}
 		running = slices.DeleteFunc(running, func(pair Pair) bool { return !slices.Contains(then.Pairs, pair) })
 		for _, pair := range running {

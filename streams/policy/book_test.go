@@ -206,6 +206,50 @@ func TestRevisionsAreDatedInOrder(t *testing.T) {
 	}
 }
 
+// A record that cannot be decoded is no revision: what is in force stays, and what is deleted until the next revision is
+// kept, then and later.
+func TestRecordThatCannotBeDecoded(t *testing.T) {
+	broken := errors.New("broken")
+	p12 := Pair{"1", "2"}
+	for name, tt := range map[string]struct {
+		first         string
+		between, then Rules // of space photos: after the record, and after another revision
+	}{
+		"deletes are propagated": {to2,
+			Rules{Revision: 1, Pairs: []Pair{p12}, Deletes: KeepCopy, Since: at(2), Added: map[Pair]time.Time{p12: at(1)}},
+			Rules{Revision: 3, Pairs: []Pair{p12}, Deletes: Propagate, Since: at(4), Added: map[Pair]time.Time{p12: at(1)}}},
+		"deletes are kept": {to2keep,
+			Rules{Revision: 1, Pairs: []Pair{p12}, Deletes: KeepCopy, Since: at(1), Added: map[Pair]time.Time{p12: at(1)}},
+			Rules{Revision: 3, Pairs: []Pair{p12}, Deletes: Propagate, Since: at(4), Added: map[Pair]time.Time{p12: at(1)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBook(threeStores)
+			b.Apply([]byte("acme"), at(1), record(t, 0, tt.first))
+			b.Unreadable([]byte("acme"), at(2), broken)
+			b.Unreadable([]byte("acme"), at(3), broken)
+			if got, ok := b.Rules("acme", "photos"); !ok || !reflect.DeepEqual(got, tt.between) {
+				t.Errorf("after it: got  %+v, %v\nwant %+v", got, ok, tt.between)
+			}
+			if fault := b.Faults()["acme"]; !errors.Is(fault, broken) || b.Revision("acme") != 1 {
+				t.Errorf("after it: fault %v, revision %d", fault, b.Revision("acme"))
+			}
+			b.Apply([]byte("acme"), at(4), record(t, 1, to2))
+			b.Apply([]byte("acme"), at(5), record(t, 2, to2))
+			if got, ok := b.Rules("acme", "photos"); !ok || !reflect.DeepEqual(got, tt.then) {
+				t.Errorf("after the next ones: got  %+v, %v\nwant %+v", got, ok, tt.then)
+			}
+			if fault := b.Faults()["acme"]; fault != nil {
+				t.Errorf("after the next ones: fault %v", fault)
+			}
+		})
+	}
+	b := NewBook(threeStores)
+	b.Unreadable([]byte("acme"), at(1), broken)
+	if got, ok := b.Rules("acme", "photos"); ok || got.Deletes != KeepCopy {
+		t.Errorf("alone: got %+v, %v", got, ok)
+	}
+}
+
 // A writer learns whether its record was taken, also when others were taken since.
 func TestSettled(t *testing.T) {
 	b := NewBook(threeStores)
