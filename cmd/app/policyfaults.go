@@ -16,8 +16,8 @@ import (
 // the fault, and closes it once per revision, so the incident of one process does not stay closed because of another.
 type policyFaults struct {
 	app *App
-	// told is the revision of each account that was last reported, with a fault or without. Only look uses it.
-	told map[string]int64
+	// reported is the revision of each account that was last reported, with a fault or without. Only look uses it.
+	reported map[string]int64
 }
 
 func newPolicyFaults(a *App) *policyFaults { return &policyFaults{a, map[string]int64{}} }
@@ -43,7 +43,7 @@ func (p *policyFaults) look(ctx context.Context, account string) error {
 	revision := p.app.book.Revision(account) // first: a fault that is newer is reported again
 	fault := p.app.book.Faults()[account]
 	about := incident.Subject{Account: account, Kind: incident.PolicyRefused}
-	if last, ok := p.told[account]; ok && last == revision && (fault == nil || p.app.board.IsOpen(about)) {
+	if last, ok := p.reported[account]; ok && last == revision && (fault == nil || p.app.board.IsOpen(about)) {
 		return nil
 	}
 	var err error
@@ -53,7 +53,7 @@ func (p *policyFaults) look(ctx context.Context, account string) error {
 		err = p.app.board.Close(ctx, about, fmt.Sprintf("revision %d has no fault", revision))
 	}
 	if err == nil {
-		p.told[account] = revision
+		p.reported[account] = revision
 	}
 	return err
 }

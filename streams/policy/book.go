@@ -94,8 +94,8 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 }
 
 // Unreadable folds a record of the topic policies that cannot be decoded: its key, the time at which the broker appended it,
-// the cause. It is no revision, since nobody can tell which one it was made from. What is in force stays, but for the rule
-// for deletes, which is KeepCopy until the next revision: the record may have said so.
+// the cause. It is no revision, since the one that it was made from is not known. The document in force stays, but its
+// rule for deletes is KeepCopy until the next revision: the record may have said so.
 func (b *Book) Unreadable(key []byte, at time.Time, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

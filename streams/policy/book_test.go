@@ -120,7 +120,7 @@ func TestRulesDoNotDependOnStores(t *testing.T) {
 		return got, b.Faults()["acme"]
 	}
 	before, fault := rules("1", "2", "3")
-	if before.Deletes != KeepCopy || before.Since != at(10) || fault != nil {
+	if before.Deletes != KeepCopy || !before.Since.Equal(at(10)) || fault != nil {
 		t.Fatalf("with all stores: %+v, %v", before, fault)
 	}
 	without, fault := rules("1", "2")
@@ -199,7 +199,7 @@ func TestRevisionsAreDatedInOrder(t *testing.T) {
 				b.Apply([]byte("acme"), at(tt.times[i]), record(t, int64(i), document))
 			}
 			got, _ := b.Rules("acme", "photos")
-			if got.Deletes != Propagate || got.Since != tt.since || got.Added[Pair{"1", "2"}] != tt.added {
+			if got.Deletes != Propagate || !got.Since.Equal(tt.since) || !got.Added[Pair{"1", "2"}].Equal(tt.added) {
 				t.Errorf("got %s since %v, pair since %v; want %v and %v", got.Deletes, got.Since, got.Added, tt.since, tt.added)
 			}
 		})

@@ -140,7 +140,7 @@ func (r *runner) latency(
 }
 
 // sightings asks again and again until it has been answered with n different names, and returns how many seconds after it was
-// sent each was first seen. What has not been sent yet is not seen yet.
+// sent each was first seen. A name that has not been sent yet is passed over.
 func sightings(
 	ctx context.Context, b *clickhousebench.Bench, question string, n int, sent func(name string) time.Time,
 ) (took []float64, err error) {

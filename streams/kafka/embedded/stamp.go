@@ -12,7 +12,7 @@ import (
 // StampAppends makes c date the records of topics with LogAppendTime when it appends them, as a real broker does: kfake
 // keeps the times of the writers. The records of one batch keep their distances, which a real broker removes.
 func StampAppends(c *kfake.Cluster) {
-	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // as kfake asks for it
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r := req.(*kmsg.ProduceRequest)
 		now := time.Now().UnixMilli()
 		for _, t := range r.Topics {
