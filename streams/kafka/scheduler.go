@@ -348,6 +348,16 @@ func (s *scheduler) shift(q *queue) {
 	s.free = q
 }
 
+// behind returns the newest message behind the head of q that is not about to be given back; nil if there is none.
+func (s *scheduler) behind(q *queue) schemas.Body {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := q.tail; t != q.head && t.delivery != nil && !t.share.stopping.Load() {
+		return t.delivery.Body
+	}
+	return nil
+}
+
 // park keeps q, whose head failed, from being run for d.
 func (s *scheduler) park(q *queue, d time.Duration) {
 	s.mu.Lock()
