@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-var ladder = []time.Duration{time.Minute, time.Hour}
+var ladder, missing = []time.Duration{time.Minute, time.Hour}, []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
 
 // world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal
 // of all Changes.
@@ -107,7 +107,7 @@ func newWorld(t *testing.T) *world {
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 	}
 	var err error
-	w.executor, err = New(Config{WaitLadder: ladder, Worker: "w", Host: "h", Software: "s"}, w, w, w.journal)
+	w.executor, err = New(Config{WaitLadder: ladder, MissingLadder: missing, Worker: "w", Host: "h", Software: "s"}, w, w, w.journal)
 	w.must(err)
 	return w
 }
