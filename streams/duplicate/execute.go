@@ -80,15 +80,30 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 		return nil, err
 	}
 	w := &work{Scene: scene, cfg: e.cfg, delivery: d, started: time.Now()}
-	if c.GetItem() == "" {
+	next, _ := d.Behind.(*pb.DuplicationCommand)
+	switch {
+	case c.GetItem() == "":
 		err = w.space(ctx)
-	} else {
+	case next.GetItem() != "" && supersedes(next, c):
+		w.detail = "command " + next.GetId()
+		w.finish(Decision{Row: "superseded", Result: "superseded"}, pb.Outcome_OUTCOME_NOTHING)
+	default:
 		err = w.item(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return w.messages(), nil
+}
+
+// supersedes reports whether the execution of next does all that one of c would do: it looks at the same item, later, with
+// the same rights and as soon. What only c says, of the change that caused it, is on record by then.
+func supersedes(next, c *pb.DuplicationCommand) bool {
+	return next.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_REPAIR && next.GetReason() == c.GetReason() &&
+		next.GetAccount() == c.GetAccount() && next.GetSpace() == c.GetSpace() && next.GetItem() == c.GetItem() &&
+		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
+		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetPriority() == c.GetPriority() &&
+		(byClient(next) || !byClient(c))
 }
 
 // work is one execution of one command.
