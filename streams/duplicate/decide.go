@@ -376,7 +376,16 @@ func (s Sight) unrecorded(to *pb.Record) bool {
 // guessed reports whether the delete is only what a sweep or a check concluded: loss
 // looks the same, so a person must say that it was meant.
 func (s Sight) guessed(from *pb.Record) bool {
-	return s.Command.GetApproved() == "" && (s.Command.GetIfAbsent() || found(from))
+	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() || found(from))
+}
+
+// approvedDelete returns who approved the delete that a command is about. The approval of a correction of content is none.
+func approvedDelete(c *pb.DuplicationCommand) string {
+	switch c.GetCauseOp() {
+	case pb.Op_OP_DELETE, pb.Op_OP_UNSPECIFIED:
+		return c.GetApproved()
+	}
+	return ""
 }
 
 // gone decides where neither side is present: C8, C8x. Loss of the destination looks the same as a delete that was

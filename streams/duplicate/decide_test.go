@@ -435,6 +435,11 @@ func TestDecideDeletes(t *testing.T) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
 		}, ordered("C7", 4, false)},
+		"C7b: an approved correction of content approves no delete": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.tell(pb.Op_OP_ADD, "v1", a, 2)
+			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "checker"
+		}, ordered("C7b", 4, true)},
 		"C7c: nothing is known of the source": {func(s *Sight) { s.deleted(row(none, "", "", 0)) }, Decision{Row: "C7c", Result: "orphan"}},
 		"C8: gone": {func(s *Sight) {
 			s.deleted(row(tomb, "v1", a, 4))
@@ -457,6 +462,11 @@ func TestDecideDeletes(t *testing.T) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
 		}, gone(4)},
+		"C8: an approved correction of content approves no delete": {func(s *Sight) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.tell(pb.Op_OP_UPDATE, "v1", a, 2)
+			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_FIXITY, "checker"
+		}, unexplained},
 		"C8: the destination held younger content": {func(s *Sight) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest.SourceTime = stamp(5)

@@ -214,6 +214,6 @@ func (w *work) deletion(s Sight, d Decision) *pb.DeletionCommand {
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(),
 		Command: c.GetId(), Cause: c.GetCause(), Deleted: timestamppb.New(d.Deleted.Truncate(time.Millisecond)),
 		Destination: record.Identity(s.Destination.Object), NeedsApproval: d.NeedsApproval,
-		Reason: c.GetReason(), PolicyRevision: s.Rules.Revision, Time: c.GetTime(), Approved: c.GetApproved(),
+		Reason: c.GetReason(), PolicyRevision: s.Rules.Revision, Time: c.GetTime(), Approved: approvedDelete(c),
 	}
 }

@@ -71,6 +71,7 @@ func everySight(yield func(Sight) bool) {
 		},
 		func(s *Sight) { s.Command.IfAbsent = true },
 		func(s *Sight) { s.Command.Approved = "me" },
+		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
 		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
 		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Since = hour(5) },
 		func(s *Sight) { s.Rules.Pairs = nil },
@@ -178,7 +179,7 @@ func wrongCopy(s Sight, d Decision, repair bool) string {
 		return "copies what is not as known"
 	case !repair && !byClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) && !s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified):
 		return "copies what came back from the dead"
-	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && (s.Command.GetApproved() != "" || s.Source.Record.GetManifest().GetOrigin() == pb.Origin_ORIGIN_FIXITY && !byClient(s.Command)):
+	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && s.foundOnly():
 		return "copies over a copy of this very version, on the word of a check"
 	case len(d.Known) == 0 && !d.Reference || len(d.Known) > 0 && d.Reference:
 		return "copies without knowing, or makes a second reference"
@@ -190,6 +191,13 @@ func wrongCopy(s Sight, d Decision, repair bool) string {
 		return "repairs another object, or on stale records"
 	}
 	return ""
+}
+
+// foundOnly reports whether no one but a sweep or a check said what the source is.
+func (s Sight) foundOnly() bool {
+	row, _ := s.sourceRow()
+	told := s.told()
+	return !byClient(s.Command) && (!told.empty() && told.speaksOf(s.Source) || found(row) || row.GetState() == none)
 }
 
 // sourceKnown reports whether any digests of the source are on record.
@@ -211,7 +219,7 @@ func wrongGone(s Sight, d Decision) string {
 		return "announces a delete of what is there, or is on record as gone"
 	case from.GetState() != tomb && !told || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
 		return "announces a delete without proof"
-	case s.Command.GetApproved() == "" && (s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
+	case !(told && s.Command.GetApproved() != "") && (s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
 		return "makes a guess a fact"
 	case d.Deleted.Before(held.AsTime()):
 		return "announces a delete that is older than what was held"
@@ -235,6 +243,8 @@ func wrongDelete(s Sight, d Decision) string {
 		return "deletes what the rule keeps"
 	case s.Rules.Deletes == policy.Approve && !d.NeedsApproval:
 		return "deletes without approval"
+	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval && !(told && s.Command.GetApproved() != ""):
+		return "deletes on a guess"
 	case d.Deleted.Before(hour(2)) || d.Deleted.After(hour(4).Add(time.Second)):
 		return "deletes at an odd time"
 	}
