@@ -152,12 +152,13 @@ func (w *world) added(store, text string) *pb.Change {
 
 // command is what the planner makes of a Change of store 1.
 func command(c *pb.Change) *pb.DuplicationCommand {
+	found := c.GetOrigin() == pb.Origin_ORIGIN_SWEEP || c.GetOrigin() == pb.Origin_ORIGIN_FIXITY
 	return &pb.DuplicationCommand{
 		Id: schemas.ID("command", c.GetId(), "2"), Account: "acme", Space: "photos", Item: "a.jpg",
 		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
 		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), CauseOp: c.GetOp(), ChangeTime: c.GetTime(),
 		ChangeVersion: c.GetVersion(), Size: c.GetSize(), Digests: c.GetDigests(), Provenance: c.GetProvenance(),
-		PolicyRevision: 3, Time: c.GetTime(),
+		PolicyRevision: 3, Time: c.GetTime(), IfAbsent: found && c.GetApproved() == "", Approved: c.GetApproved(),
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
@@ -17,13 +16,10 @@ var chain = policy.Rules{Revision: 1, Deletes: policy.Propagate, Since: hour(-10
 	Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "2", Destination: "3"}}}
 
 // tail decides about store 3, in a chain from 1 to 2 to 3, by what follows from a Change of store 2.
-func tail(t *testing.T, change *pb.Change) Decision {
-	t.Helper()
-	commands := plan.Plan(chain, change)
-	if len(commands) != 1 || commands[0].GetDestinationStore() != "3" {
-		t.Fatalf("commands: %v", commands)
-	}
-	s := Sight{Command: commands[0], Rules: chain, Source: Side{Presence: Absent}, Destination: there("d3", a, 6)}
+func tail(change *pb.Change) Decision {
+	c := command(change)
+	c.SourceStore, c.DestinationStore = "2", "3"
+	s := Sight{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: there("d3", a, 6)}
 	to := row(live, "d3", a, 6)
 	to.SourceTime = stamp(5) // of what store 2 had
 	s.records(&pb.Record{State: tomb, Time: change.GetTime(), Origin: change.GetOrigin()}, to)
@@ -50,10 +46,7 @@ func TestLossIsNoDelete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			change := &pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
 				Time: stamp(tt.deleted), Origin: tt.origin}
-			c := sight(nil).Command // planned for a client's change of old, and executed once more
-			if commands := plan.Plan(chain, change); len(commands) > 0 {
-				c = commands[0]
-			}
+			c := command(change)
 			scene := &Scene{Command: c, Copy: at("2")}
 			s := Sight{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: Side{Presence: Absent, Seen: hour(8)}}
 			s.records(&pb.Record{State: tomb, Time: stamp(tt.deleted), Origin: tt.origin}, row(live, "d2", a, tt.held))
@@ -64,7 +57,7 @@ func TestLossIsNoDelete(t *testing.T) {
 			if !d.Announce {
 				return
 			}
-			if last := tail(t, scene.Gone(s, d)); last.Row != tt.last || last.NeedsApproval {
+			if last := tail(scene.Gone(s, d)); last.Row != tt.last || last.NeedsApproval {
 				t.Errorf("about 3: %+v", last)
 			}
 		})
@@ -80,7 +73,6 @@ func TestLostCopyStaysOnRecord(t *testing.T) {
 	found.Origin = pb.Origin_ORIGIN_SWEEP // nobody said so
 	w.journal.add(record.Seal(found))
 	c := command(found)
-	c.IfAbsent = true
 	for range 2 {
 		w.mustRun(c).ends("C8", "gone-unexplained", nothing, 0, 0)
 	}
@@ -172,10 +164,7 @@ func TestRotIsNotCopiedWhereRecordsWereLost(t *testing.T) {
 	taken := record.Content(at("1"), o)
 	taken.Origin, taken.Approved = pb.Origin_ORIGIN_FIXITY, "checker"
 	w.journal.add(record.Seal(taken))
-	c := plan.Plan(w.rules, taken)[0]
-	if c.GetIfAbsent() {
-		t.Fatal("an approved correction only fills what is absent")
-	}
+	c := command(taken)
 	for range 2 {
 		w.mustRun(c).ends("C4s", "source-suspect", handedOn, 0, 2)
 		w.holds("2", "hello")
