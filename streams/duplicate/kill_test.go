@@ -154,6 +154,42 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 	}
 }
 
+// Properties that are set do not keep the source from its record.
+func TestReferenceIsPublishedWithProperties(t *testing.T) {
+	w := newWorld(t)
+	w.put("1", "hello")
+	w.put("2", "hello")
+	if _, err := w.mem["2"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{}, storage.Condition{}); err != nil {
+		t.Fatal(err)
+	}
+	w.mustRun(manual()).ends("C3", "properties-set", done, 3, 0)
+	if r := w.journal.rows[at("1")]; r.GetState() != live || len(r.GetDigests()) == 0 {
+		t.Errorf("on record of the source: %v", r)
+	}
+	w.mustRun(manual()).ends("C2", "in-sync", nothing, 0, 0)
+}
+
+// Records are read once where nothing changes meanwhile, though both sides are looked at three times.
+func TestRecordsAreReadOnce(t *testing.T) {
+	found := func(w *world) *pb.DuplicationCommand {
+		c := command(w.added("1", "hello"))
+		c.IfAbsent = true
+		return c
+	}
+	for name, prepare := range map[string]func(*world) *pb.DuplicationCommand{
+		"nothing is known of the source": func(w *world) *pb.DuplicationCommand { w.put("1", "hello"); return manual() },
+		"it was found by a sweep":        found,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			got := w.mustRun(prepare(w)).result
+			if n := w.journal.asked; n != 1 || got.GetDecision() != "C5" {
+				t.Errorf("records were read %d times: %v", n, got)
+			}
+		})
+	}
+}
+
 // A repaired copy keeps what its content is a copy of, whichever copy it is made from and whenever that was written; also
 // if the executor is killed.
 func TestRepairedCopyKeepsItsOriginal(t *testing.T) {
