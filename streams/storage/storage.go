@@ -86,17 +86,11 @@ type Object struct {
 	ETag    string
 	// Digests are those that the store itself reports (evidence S); empty where it
 	// has none, or none that can be about these bytes.
-	Digests    digest.Set
-	Properties Properties
+	Digests digest.Set
 	// Original is what PutOptions.Original said of these bytes; zero if the store does not
 	// have it, or cannot say that it is about these bytes.
-	Original Original
-}
-
-// An Original is the content that a copy was made of. The zero Original is none.
-type Original struct {
-	Modified time.Time // by the clock of the store that it was in, UTC, in milliseconds
-	Version  string
+	Original   Original
+	Properties Properties
 }
 
 // A Condition makes a write depend on what was seen before. The zero Condition always holds.
@@ -130,6 +124,12 @@ type PutOptions struct {
 	// Verify, where it is set, is called with the digests of the streamed bytes before
 	// they become visible; its error is returned and nothing is visible.
 	Verify func(digest.Set, int64) error
+}
+
+// An Original is the content that a copy was made of. The zero Original is none.
+type Original struct {
+	Modified time.Time // by the clock of the store that it was in, UTC, in milliseconds
+	Version  string
 }
 
 // UnknownSize is the PutOptions.Size of streams whose length nobody knows.
