@@ -128,7 +128,7 @@ func (w *work) misreading(s Sight, d Decision, err error) (bool, error) {
 // copied notes what a copy leads to: the Changes, the check, the end of the command.
 func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	if d.Reference {
-		w.tellSource(Side{Object: s.Source.Object, Read: put.Digests})
+		w.announceSource(Side{Object: s.Source.Object, Read: put.Digests})
 	}
 	change := w.content(put, w.of(s))
 	if s.Destination.Presence == Present {

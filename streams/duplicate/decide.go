@@ -89,7 +89,8 @@ func (s Sight) inPolicy() bool {
 	return slices.Contains(s.Rules.Pairs, policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()})
 }
 
-// managed reports whether the destination is one of the policy's stores, on either side: a repair may go against a pair.
+// managed reports whether the destination is one of the policy's stores, on either side of a pair: a repair may go
+// against a pair.
 func (s Sight) managed() bool {
 	to := s.Command.GetDestinationStore()
 	return slices.ContainsFunc(s.Rules.Pairs, func(p policy.Pair) bool { return p.Source == to || p.Destination == to })
@@ -115,7 +116,7 @@ type knowledge struct {
 	speaks  bool       // it is about the version that is there now
 	suspect bool       // and yet the digests differ
 	newer   bool       // than the command knew
-	found   bool       // by a sweep or a check, if anything is known at all
+	found   bool       // only a sweep or a check said so, or there is nothing
 }
 
 // known returns what is on record of the source, from the causing change, else from
@@ -145,7 +146,7 @@ func (s Sight) knowledge(v version) knowledge {
 	}
 }
 
-// found reports whether a row only says what a sweep or a check came upon.
+// found reports whether a row comes from a sweep or a check, and not from a reported change.
 func found(r *pb.Record) bool {
 	o := r.GetOrigin()
 	return o == pb.Origin_ORIGIN_SWEEP || o == pb.Origin_ORIGIN_FIXITY
@@ -370,7 +371,8 @@ func (s Sight) sourceTime(to *pb.Record) time.Time {
 // unrecorded reports whether the manifest does not know of the destination's object: it has no row, or one of a delete
 // that is older.
 func (s Sight) unrecorded(to *pb.Record) bool {
-	return to.GetState() == pb.RecordState_RECORD_STATE_NONE || isTombstone(to) && to.GetTime().AsTime().Before(s.Destination.modified())
+	return to.GetState() == pb.RecordState_RECORD_STATE_NONE ||
+		isTombstone(to) && to.GetTime().AsTime().Before(s.Destination.modified())
 }
 
 // guessed reports whether the delete is only what a sweep or a check concluded: loss
@@ -379,7 +381,8 @@ func (s Sight) guessed(from *pb.Record) bool {
 	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() || found(from))
 }
 
-// approvedDelete returns who approved the delete that a command is about. The approval of a correction of content is none.
+// approvedDelete returns who approved the delete that a command is about. The approval of a correction of content is no
+// approval of a delete.
 func approvedDelete(c *pb.DuplicationCommand) string {
 	switch c.GetCauseOp() {
 	case pb.Op_OP_DELETE, pb.Op_OP_UNSPECIFIED:

@@ -104,8 +104,8 @@ func (s *Sight) lost(source *pb.Record) {
 	s.Destination.Presence, s.Destination.Object = Absent, storage.Object{}
 }
 
-// untold is deleted, with a copy of hour 6 that is on no record.
-func (s *Sight) untold(source *pb.Record) {
+// offRecord is deleted, with a copy of hour 6 that is on no record.
+func (s *Sight) offRecord(source *pb.Record) {
 	s.deleted(source)
 	s.Destination = there("d1", a, 6)
 	s.Destination.Record = &pb.CopyRecord{Manifest: row(none, "", "", 0)}
@@ -383,42 +383,42 @@ func TestDecideDeletes(t *testing.T) {
 			s.Destination.Record.Manifest = row(none, "", "", 0)
 		}, announced(ordered("C7", 4, false))},
 		"C7: the copy has no row, and its store says that it is of older content": {func(s *Sight) {
-			s.untold(row(tomb, "v1", a, 4))
+			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
 		}, announced(ordered("C7", 4, false))},
 		"C7: the copy has no row, and the command says so": {func(s *Sight) {
-			s.untold(row(tomb, "v1", a, 4))
+			s.offRecord(row(tomb, "v1", a, 4))
 			s.tell(pb.Op_OP_ADD, "v1", a, 2)
 		}, announced(ordered("C7", 4, false))},
 		"C7d: the copy has no row, and its store says that it is of younger content": {func(s *Sight) {
-			s.untold(row(tomb, "v1", a, 4))
+			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(5), Version: "v2"}
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
-		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Sight) { s.untold(row(tomb, "v1", a, 4)) },
+		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Sight) { s.offRecord(row(tomb, "v1", a, 4)) },
 			announced(Decision{Row: "C7d", Result: "kept-newer"})},
 		"C7d: the copy has no row, and the command tells of other bytes": {func(s *Sight) {
-			s.untold(row(tomb, "v1", a, 4))
+			s.offRecord(row(tomb, "v1", a, 4))
 			s.tell(pb.Op_OP_ADD, "v1", b, 2)
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
 		"C7d: the copy has no row, and the delete's digests say nothing of its time": {func(s *Sight) {
-			s.untold(row(none, "", "", 0))
+			s.offRecord(row(none, "", "", 0))
 			s.tell(pb.Op_OP_DELETE, "v1", a, 4)
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
 		"C7: the row of the copy is of an older delete": {func(s *Sight) {
-			s.untold(row(tomb, "v1", a, 4))
+			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
 			s.Destination.Record.Manifest = row(tomb, "d0", a, 5)
 		}, announced(ordered("C7", 4, false))},
 		"C7: the row of the copy is of a younger delete": {func(s *Sight) {
-			s.untold(row(tomb, "v1", a, 4))
+			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
 			s.Destination.Record.Manifest = row(tomb, "d0", a, 6)
 		}, ordered("C7", 4, false)},
 		"C7b: keep, and the copy has no row": {func(s *Sight) {
-			s.untold(row(tomb, "v1", a, 7))
+			s.offRecord(row(tomb, "v1", a, 7))
 			s.Rules.Deletes = policy.KeepCopy
 		}, announced(kept)},
-		"C7c: nothing is known of either": {func(s *Sight) { s.untold(row(none, "", "", 0)) },
+		"C7c: nothing is known of either": {func(s *Sight) { s.offRecord(row(none, "", "", 0)) },
 			announced(Decision{Row: "C7c", Result: "orphan"})},
 		"C7b: keep":                {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.KeepCopy }, kept},
 		"C7b: approve":             {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.Approve }, ordered("C7b", 4, true)},

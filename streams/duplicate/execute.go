@@ -121,7 +121,7 @@ type work struct {
 	// What was written last at the destination, if anything was; and from which version, with what was on record of it.
 	written, from      storage.Object
 	record, fromRecord *pb.CopyRecord
-	sourceTold         bool // the source's Change is among out
+	sourceAnnounced    bool // the source's Change is among out
 	bytes              int64
 	digests            digest.Set
 	misread            int // readings of the source that did not agree with what is known
@@ -165,7 +165,7 @@ func (w *work) round(ctx context.Context) (done bool, err error) {
 	}
 	if w.wrote() && (d.Row == "C2" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
 		if d.AnnounceSource {
-			w.tellSource(s.Source)
+			w.announceSource(s.Source)
 		}
 		return true, nil // as it should be, or not for this command to mend
 	}
@@ -234,7 +234,7 @@ func (w *work) rest(s Sight, d Decision) {
 // announce publishes what the manifest does not show of both sides.
 func (w *work) announce(s Sight, d Decision) {
 	if d.AnnounceSource {
-		w.tellSource(s.Source)
+		w.announceSource(s.Source)
 	}
 	if s.Destination.Presence != Present {
 		if d.Announce {

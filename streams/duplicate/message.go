@@ -90,12 +90,12 @@ func (w *work) present(s Sight, o storage.Object) *pb.Change {
 	return c
 }
 
-// tellSource publishes the source's content, once: nothing was on record of it, or no digests.
-func (w *work) tellSource(at Side) {
-	if w.sourceTold {
+// announceSource publishes the source's content, once: nothing was on record of it, or no digests.
+func (w *work) announceSource(at Side) {
+	if w.sourceAnnounced {
 		return
 	}
-	w.sourceTold = true
+	w.sourceAnnounced = true
 	o := at.Object
 	o.Digests = computable(at.digests())
 	w.emit(schemas.Changes, w.stamp(record.Content(w.SourceCopy, o), pb.Origin_ORIGIN_FIXITY))

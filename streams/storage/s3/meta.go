@@ -117,7 +117,7 @@ func keepsValue(v string) bool {
 	return true
 }
 
-// A note beside an object is what the driver wrote into its metadata.
+// beside is what the driver wrote into the metadata of an object.
 type beside struct {
 	digests  digest.Set
 	original string
