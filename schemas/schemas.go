@@ -77,6 +77,9 @@ type Delivery struct {
 	Waits int
 	// Last says that another failure makes a dead letter of it.
 	Last bool
+	// Behind is the newest message that the same process will handle after this one, since it has the same key; nil if
+	// none is known. Neither is committed.
+	Behind Body
 }
 
 // An Extent is the range of offsets that each partition of a topic holds at one moment.
