@@ -78,6 +78,9 @@ type Delivery struct {
 	WaitsBy map[string]int
 	// Last says that another failure makes a dead letter of it.
 	Last bool
+	// Behind is the newest message that the same process will handle after this one, since it has the same key; nil if
+	// none is known. Neither is committed.
+	Behind Body
 }
 
 // MaxCauses bounds WaitsBy.

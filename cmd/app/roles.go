@@ -107,8 +107,8 @@ func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 
 func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
-		Large: int64(a.cfg.Duplication.LargeThreshold), WaitLadder: a.cfg.Duplication.Wait, NoCheck: !a.cfg.Fixity.AfterCopy},
-		a.stores, a.book, parked{a.reader})
+		Large: int64(a.cfg.Duplication.LargeThreshold), WaitLadder: a.cfg.Duplication.Wait,
+		MissingLadder: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, parked{a.reader})
 	if err != nil {
 		return nil, err
 	}

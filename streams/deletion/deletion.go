@@ -131,7 +131,7 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 	switch {
 	case d.Row == "C8":
 		if d.Announce {
-			e.change = duplicate.Gone(w.scene.Command, w.scene.Copy, s.Destination.Record.GetManifest())
+			e.change = w.scene.Gone(s, d)
 		}
 	case d.Row == "C6", d.Row == "C8x":
 		// Nothing proves a delete: the duplication command that finds the same waits and reports.

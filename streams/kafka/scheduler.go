@@ -136,6 +136,16 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.unlock()
 }
 
+// behind returns the newest message behind the head of q that is not about to be given back; nil if there is none.
+func (s *scheduler) behind(q *queue) schemas.Body {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := q.tail; t != q.head && t.delivery != nil && !t.share.stopping.Load() {
+		return t.delivery.Body
+	}
+	return nil
+}
+
 // unlock lets go of mu, and tells others of the slots that became theirs meanwhile.
 func (s *scheduler) unlock() {
 	pending := s.pending
