@@ -462,7 +462,7 @@ func Default() Config {
 		Roles: Roles{
 			Copier:   Role{Workers: 16, Reserved: 2, Large: 2, Window: 8192, Bytes: 64 << 20},
 			Checker:  Role{Workers: 8, Reserved: 1, Large: 2, Window: 8192, Bytes: 64 << 20},
-			Deleter:  Role{Workers: 4, Window: 8192, Bytes: 64 << 20},
+			Deleter:  Role{Workers: 16, Window: 8192, Bytes: 64 << 20},
 			Ingester: Role{Workers: 16, Window: 8192, Bytes: 64 << 20},
 			Attempts: 5, HighWeight: 8, Stall: 10 * time.Minute, Drain: time.Minute,
 		},
