@@ -45,7 +45,7 @@ func TestRows(t *testing.T) {
 			`"ingested":"2026-03-04 06:06:07.891","op":"set_properties","account":"acme","store":"1","space":"s","item":"` + longJSON +
 				`","source_space":"ss","source_item":"si","version":"v","etag":"e","size":1125899906842624,"digests":{"md5":"` + md5 + `","sha256":"` + sha +
 				`"},"provenance":"claimed","media_type":"text\/plain","properties":{"":"` + longJSON + `"},"acl":{"ann":"rw"},"sequence":"q","user":"u","agent":"a",` +
-				`"origin":"import","cause":"c","source_time":"2026-03-04 05:06:07.891","source_ns":234567,"source_version":"sv","approved":"bob","evidence":{"C":"x"},"richness":5}`,
+				`"origin":"import","cause":"c","source_time":"2026-03-04 05:06:07.891","source_ns":234567,"source_version":"sv","approved":"bob","evidence":{"C":"x"},"richness":5,"newest":39618916960410627304880865287}`,
 		},
 		schemas.DuplicationResults: {
 			&pb.DuplicationResult{

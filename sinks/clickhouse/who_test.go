@@ -1,0 +1,116 @@
+package clickhouse_test
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+// reported are reports of one change: the client's, which knows who did it; that of a storage notification; and that
+// of a check, which has read the bytes.
+func reported(item string) (client, notified, checked *pb.Change) {
+	client = change(item, 0)
+	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "request-1", "17"
+	client.Properties = map[string]string{"colour": "blue"}
+	notified = proto.CloneOf(client)
+	notified.Op, notified.Origin, notified.User, notified.Agent, notified.Cause, notified.Sequence = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_NOTIFICATION, "", "notification/s3", "", "A1"
+	notified.Properties, notified.Etag = nil, "e"
+	notified.Digests, notified.Provenance = map[string]string{"md5": schemas.ID(item)}, pb.Provenance_PROVENANCE_CLAIMED
+	checked = proto.CloneOf(client)
+	checked.Origin, checked.User, checked.Agent, checked.Cause, checked.Sequence = pb.Origin_ORIGIN_FIXITY, "", "checker", "task-1", ""
+	checked.Properties, checked.Approved = nil, "checker"
+	checked.Digests, checked.Provenance = map[string]string{"md5": schemas.ID(item), "sha256": schemas.ID(item) + schemas.ID(item)}, pb.Provenance_PROVENANCE_VERIFIED
+	checked.Evidence = map[string]string{"row": "9"}
+	return client, notified, checked
+}
+
+// A change that was reported several times is one change, which the client that reported it did, or if there is none
+// the first that reported it, and whose digests are those of the report that says most of them.
+func TestReportsOfOneChange(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	next := int64(0)
+	for name, tc := range map[string]struct {
+		reports string // in Kafka's order: client, notification, check
+		who     string
+		digests string
+	}{
+		"a client, then a check":                {"ck", "c", "k"},
+		"a check, then a client":                {"kc", "c", "k"},
+		"a client, a notification, a check":     {"cnk", "c", "k"},
+		"a check, a notification, a client":     {"knc", "c", "k"},
+		"a client between two notifications":    {"ncn", "c", "n"},
+		"a client, published again last":        {"cnkc", "c", "k"},
+		"many checks, and a client before them": {"nckkkkkkkkkk", "c", "k"},
+		"a notification, then a check":          {"nk", "n", "k"},
+		"a check, then a notification":          {"kn", "k", "k"},
+		"a client alone":                        {"c", "c", "c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, notified, checked := reported(name)
+			of := map[rune]*pb.Change{'c': client, 'n': notified, 'k': checked}
+			var bodies []schemas.Body
+			for _, r := range tc.reports {
+				bodies = append(bodies, of[r])
+			}
+			want := proto.CloneOf(of[rune(tc.who[0])])
+			want.Digests, want.Provenance = of[rune(tc.digests[0])].GetDigests(), of[rune(tc.digests[0])].GetProvenance()
+			for _, b := range bodies { // what only some of them say
+				c := b.(*pb.Change)
+				if want.Etag == "" {
+					want.Etag = c.GetEtag()
+				}
+				if want.Properties == nil {
+					want.Properties = c.GetProperties()
+				}
+				if want.Approved == "" {
+					want.Approved, want.Evidence = c.GetApproved(), c.GetEvidence()
+				}
+			}
+			first := next
+			next += int64(len(bodies))
+			both(t, db, schemas.Changes, first, bodies...)
+			check := func(when string) {
+				t.Helper()
+				changes, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got []*pb.Change
+				for _, c := range changes {
+					if c.GetItem() == name {
+						got = append(got, c)
+					}
+				}
+				if len(got) != 1 {
+					t.Fatalf("%s: the space's history has the change %d times", when, len(got))
+				}
+				compare(t, when+", in the space's history", got[0], want)
+				record := recordOf(want)
+				compare(t, when+", on record", fresh(t, db, schemas.CopyOf(want)).GetAudit(), record)
+				events, err := db.Timeline(t.Context(), "acme", "photos", name)
+				if err != nil || len(events) != 1 || events[0].By != map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who] {
+					t.Errorf("%s: the item's timeline is %+v, %v", when, events, err)
+				}
+				if got, want := one(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name), fmt.Sprint(len(bodies)); got != want {
+					t.Errorf("%s: the table has %s reports, want %s", when, got, want)
+				}
+			}
+			check("as it was stored")
+			if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, first, bodies...)); err != nil {
+				t.Fatal(err)
+			}
+			check("stored again, as after a kill")
+			if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
+				t.Fatal(err)
+			}
+			check("merged")
+		})
+	}
+}
