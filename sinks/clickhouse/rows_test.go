@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -142,6 +143,7 @@ func TestRows(t *testing.T) {
 			if want := head + string(topic) + place + tc.want; got != want {
 				t.Errorf("the row is\n%s, want\n%s", got, want)
 			}
+			checkSum(t, db, strings.TrimSuffix(tc.view, "_v"))
 		})
 	}
 }
@@ -188,6 +190,7 @@ func TestDeadLetters(t *testing.T) {
 	if err != nil || len(got) != 3 {
 		t.Fatalf("got %q, %v, want three letters", got, err)
 	}
+	checkSum(t, db, "dead_letters")
 	if want := "1 changes/5@77 copier permanent no such store � 234  // 0067617262616765FF 11"; got[1] != want {
 		t.Errorf("the letter is %q, want %q", got[1], want)
 	}
