@@ -239,13 +239,31 @@ func (c *claim) keyOf(id, also string) (match.Key, error) {
 	return key, err
 }
 
-// viewRows reads the view once, and returns how many rows of the topic, or of none that feeds the
+// viewRows reads the view once, month by month, and returns how many rows of the topic, or of none that feeds the
 // table, it shows.
 func (t *tableProof) viewRows(ctx context.Context, p *Proof, told func(done int64)) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, longQuery)
+	ctx, cancel := context.WithTimeout(spilling(ctx), longQuery)
 	defer cancel()
-	rows, err := p.db.conn.Query(ctx, p.db.name("SELECT id, "+t.alsoOrNone()+", inc, part, off, topic = ?, toYear(ts), toMonth(ts) FROM {db}."+t.table+"_v")+
-		" WHERE topic = ? OR NOT has(?, topic)", string(p.topic), string(p.topic), t.topics)
+	type month struct {
+		Month uint32 `ch:"month"`
+	}
+	months, err := queryOn[month](ctx, p.db.conn, "list the months", p.db.name("SELECT DISTINCT toYYYYMM(ts) AS month FROM {db}."+t.table+" ORDER BY month"))
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range months {
+		more, err := t.monthRows(ctx, p, m.Month, func(done int64) { told(n + done) })
+		if n += more; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// monthRows reads one month of the view.
+func (t *tableProof) monthRows(ctx context.Context, p *Proof, month uint32, told func(done int64)) (n int64, err error) {
+	rows, err := p.db.conn.Query(ctx, p.db.name("SELECT id, "+t.alsoOrNone()+", inc, part, off, topic = ? FROM {db}."+t.table+"_v")+
+		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))", string(p.topic), month, string(p.topic), t.topics)
 	if err != nil {
 		return 0, err
 	}
@@ -254,17 +272,15 @@ func (t *tableProof) viewRows(ctx context.Context, p *Proof, told func(done int6
 		var (
 			id, more string
 			ours     uint8
-			year     uint16
-			month    uint8
-			e        match.Entry
+			e        = match.Entry{Mark: monthMark(int(month/100), int(month%100))}
 		)
-		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours, &year, &month); err != nil {
+		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours); err != nil {
 			return n, err
 		}
 		if e.Key, err = t.keyOf(id, more); err != nil {
 			return n, err
 		}
-		if e.Mark = monthMark(int(year), int(month)); ours == 0 {
+		if ours == 0 {
 			e.Mark |= markForeign
 		}
 		if err := t.book.Add(match.View, e); err != nil {

@@ -1,8 +1,8 @@
 -- One row a change, made of all its reports. Who did it, why and where it stands in Kafka are of the client's report, or if
 -- there is none of the first; digests are of the report that says most of them; whatever else only some reports say is
 -- of the first of those, the client's before others. newest orders changes as the state does. Reports that stand in the
--- table twice change nothing, so FINAL is not needed; the order of aggregation is that of the table, so a condition on
--- its key reads few rows, and a long answer takes little memory.
+-- table twice change nothing, so FINAL is not needed. A condition on what is grouped by reaches the primary index; a
+-- question of very many rows takes memory for each, which max_bytes_before_external_group_by bounds.
 CREATE OR REPLACE VIEW {db}.audit_log_v AS
 SELECT * REPLACE (lower(hex(id)) AS id, mapApply((k, v) -> (k, lower(hex(v))), digests) AS digests)
 FROM (
@@ -34,4 +34,3 @@ FROM (
   WHERE r.account != ''
   GROUP BY r.account, r.space, r.item, r.store, r.ts, r.id
 )
-SETTINGS optimize_aggregation_in_order = 1

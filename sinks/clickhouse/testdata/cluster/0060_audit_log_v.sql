@@ -28,8 +28,7 @@ FROM (
   FROM `millrace`.audit_log_local AS r
   WHERE r.account != ''
   GROUP BY r.account, r.space, r.item, r.store, r.ts, r.id
-)
-SETTINGS optimize_aggregation_in_order = 1;
+);
 
 CREATE OR REPLACE TABLE `millrace`.audit_log_v ON CLUSTER `main` AS `millrace`.audit_log_v_local
 ENGINE = Distributed('main', 'millrace', 'audit_log_v_local');
