@@ -67,7 +67,7 @@ const (
 	markForeign = 1 << 0 // of a row of the view: it names a topic that does not feed the table
 
 	markAltered = 1 << 0 // of a row of the table: its sum is not that of its columns
-	markUnsaid  = 1 << 1 // of a row of the table: it has no hashes
+	markUnhashed  = 1 << 1 // of a row of the table: it has no hashes
 
 	monthAt = 1 << 2
 )
@@ -320,7 +320,7 @@ func (t *tableProof) tableRows(ctx context.Context, p *Proof, told func(done int
 		switch sum {
 		case schemas.Hash(columns):
 		case 0:
-			e.Mark = markUnsaid
+			e.Mark = markUnhashed
 		default:
 			e.Mark = markAltered
 		}

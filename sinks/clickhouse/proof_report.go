@@ -213,7 +213,7 @@ func (j *judge) message(topic, view, table []match.Entry) error {
 func (j *judge) altered(topic, table []match.Entry, hasID bool) {
 	found := false
 	for _, row := range table {
-		if row.Mark&markUnsaid != 0 {
+		if row.Mark&markUnhashed != 0 {
 			j.of.Unhashed++
 			continue
 		}

@@ -1,8 +1,11 @@
 package clickhouse_test
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -35,8 +38,9 @@ func reported(item string) (client, notified, checked *pb.Change) {
 func TestReportsOfOneChange(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	next := int64(0)
-	for name, tc := range map[string]struct {
+	var bodies []schemas.Body
+	wants := map[string]*pb.Change{}
+	tests := map[string]struct {
 		reports string // in Kafka's order: client, notification, check
 		who     string
 		digests string
@@ -51,66 +55,65 @@ func TestReportsOfOneChange(t *testing.T) {
 		"a notification, then a check":          {"nk", "n", "k"},
 		"a check, then a notification":          {"kn", "k", "k"},
 		"a client alone":                        {"c", "c", "c"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client, notified, checked := reported(name)
-			of := map[rune]*pb.Change{'c': client, 'n': notified, 'k': checked}
-			var bodies []schemas.Body
-			for _, r := range tc.reports {
-				bodies = append(bodies, of[r])
-			}
-			want := proto.CloneOf(of[rune(tc.who[0])])
-			want.Digests, want.Provenance = of[rune(tc.digests[0])].GetDigests(), of[rune(tc.digests[0])].GetProvenance()
-			for _, b := range bodies { // what only some of them say
-				c := b.(*pb.Change)
-				if want.Etag == "" {
-					want.Etag = c.GetEtag()
-				}
-				if want.Properties == nil {
-					want.Properties = c.GetProperties()
-				}
-				if want.Approved == "" {
-					want.Approved, want.Evidence = c.GetApproved(), c.GetEvidence()
-				}
-			}
-			first := next
-			next += int64(len(bodies))
-			both(t, db, schemas.Changes, first, bodies...)
-			check := func(when string) {
-				t.Helper()
-				changes, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
-				if err != nil {
-					t.Fatal(err)
-				}
-				var got []*pb.Change
-				for _, c := range changes {
-					if c.GetItem() == name {
-						got = append(got, c)
-					}
-				}
-				if len(got) != 1 {
-					t.Fatalf("%s: the space's history has the change %d times", when, len(got))
-				}
-				compare(t, when+", in the space's history", got[0], want)
-				record := recordOf(want)
-				compare(t, when+", on record", fresh(t, db, schemas.CopyOf(want)).GetAudit(), record)
-				events, err := db.Timeline(t.Context(), "acme", "photos", name)
-				if err != nil || len(events) != 1 || events[0].By != map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who] {
-					t.Errorf("%s: the item's timeline is %+v, %v", when, events, err)
-				}
-				if got, want := one(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name), fmt.Sprint(len(bodies)); got != want {
-					t.Errorf("%s: the table has %s reports, want %s", when, got, want)
-				}
-			}
-			check("as it was stored")
-			if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, first, bodies...)); err != nil {
-				t.Fatal(err)
-			}
-			check("stored again, as after a kill")
-			if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
-				t.Fatal(err)
-			}
-			check("merged")
-		})
 	}
+	for name, tc := range tests {
+		client, notified, checked := reported(name)
+		of := map[rune]*pb.Change{'c': client, 'n': notified, 'k': checked}
+		want := proto.CloneOf(of[rune(tc.who[0])])
+		want.Digests, want.Provenance = of[rune(tc.digests[0])].GetDigests(), of[rune(tc.digests[0])].GetProvenance()
+		for _, r := range tc.reports {
+			c := of[r]
+			bodies = append(bodies, c)
+			// What only some of them say.
+			want.Etag = cmp.Or(want.GetEtag(), c.GetEtag())
+			if want.Properties == nil {
+				want.Properties = c.GetProperties()
+			}
+			if want.Approved == "" {
+				want.Approved, want.Evidence = c.GetApproved(), c.GetEvidence()
+			}
+		}
+		wants[name] = want
+	}
+	both(t, db, schemas.Changes, 0, bodies...)
+	check := func(when string) {
+		t.Helper()
+		changes, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
+		if err != nil || len(changes) != len(wants) {
+			t.Fatalf("%s: the space's history has %d changes, %v, want %d", when, len(changes), err, len(wants))
+		}
+		var copies []schemas.Copy
+		for _, c := range changes {
+			copies = append(copies, schemas.CopyOf(c))
+		}
+		records, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), copies)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range changes {
+			name, want := c.GetItem(), wants[c.GetItem()]
+			tc := tests[name]
+			compare(t, when+", "+name+": in the space's history", c, want)
+			compare(t, when+", "+name+": on record", records[i].GetAudit(), recordOf(want))
+			events, err := db.Timeline(t.Context(), "acme", "photos", name)
+			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil || len(events) != 1 || events[0].By != by {
+				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)
+			}
+			if got, want := one(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name), fmt.Sprint(len(tc.reports)); got != want {
+				t.Errorf("%s, %s: the table has %s reports, want %s", when, name, got, want)
+			}
+			if user := one(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name); !strings.Contains(tc.reports, "n") && user != want.GetUser() {
+				t.Errorf("%s, %s: the state's user is %s, want %s", when, name, user, want.GetUser())
+			}
+		}
+	}
+	check("as it was stored")
+	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 0, bodies...)); err != nil {
+		t.Fatal(err)
+	}
+	check("stored again, as after a kill")
+	if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
+		t.Fatal(err)
+	}
+	check("merged")
 }
