@@ -66,8 +66,8 @@ const (
 
 	markForeign = 1 << 0 // of a row of the view: it names a topic that does not feed the table
 
-	markAltered = 1 << 0 // of a row of the table: its sum is not that of its columns
-	markUnhashed  = 1 << 1 // of a row of the table: it has no hashes
+	markAltered  = 1 << 0 // of a row of the table: its sum is not that of its columns
+	markUnhashed = 1 << 1 // of a row of the table: it has no hashes
 
 	monthAt = 1 << 2
 )
