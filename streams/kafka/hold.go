@@ -32,13 +32,45 @@ func (g *Group) begin(ctx context.Context, latest time.Time) *hold {
 	if len(g.queued) == 0 {
 		close(h.ended)
 	}
-	for p, letters := range g.queued {
+	for _, line := range g.lines() {
 		go func() {
-			recs, n := g.partition(ctx, letters, latest, func(offset int64) { h.reach(p, offset) })
-			h.end(p, recs, n)
+			for i, q := range line {
+				var recs []*kgo.Record
+				n := 0
+				if i == 0 || !time.Now().After(latest) { // else what is queued waits for the next turn
+					recs, n = g.partition(ctx, q.letters, latest, func(offset int64) { h.reach(q.partition, offset) })
+				}
+				h.end(q.partition, recs, n)
+			}
 		}()
 	}
 	return h
+}
+
+// An ofPartition is what is queued of one partition.
+type ofPartition struct {
+	partition
+	letters []letter
+}
+
+// lines returns what is queued. The queues of one line are handled one after the other, the one with the oldest record
+// first: of co-partitioned topics those of one number, so that outputs about one key are published in the order in which
+// they were made.
+func (g *Group) lines() [][]ofPartition {
+	byID := map[int32][]ofPartition{}
+	var lines [][]ofPartition
+	for p, letters := range g.queued {
+		if g.cfg.CoPartitioned {
+			byID[p.id] = append(byID[p.id], ofPartition{p, letters})
+		} else {
+			lines = append(lines, []ofPartition{{p, letters}})
+		}
+	}
+	for _, line := range byID {
+		slices.SortFunc(line, func(a, b ofPartition) int { return a.letters[0].rec.Timestamp.Compare(b.letters[0].rec.Timestamp) })
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 func (h *hold) reach(p partition, offset int64) {
