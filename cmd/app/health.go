@@ -179,7 +179,7 @@ type health struct {
 	ping     func(context.Context) error // ClickHouse; nil: no role here uses it
 	breakers func() []BreakerState       // of the stores that roles here touch
 	policies func() []string             // that are refused, and that roles here apply
-	unread   func() []string             // records of the tables of this process
+	unread   func() []string             // records of tables on which roles here depend
 	publish  func([]kafka.Lag)           // of metrics
 
 	// starting is since when Kafka has been starting; zero: it is not. Only look uses it.
@@ -205,7 +205,7 @@ func (a *App) newHealth(n needs, s *schema) *health {
 	h := &health{
 		log: a.log, stall: a.cfg.Health.StallAfter, prefix: a.cfg.Kafka.TopicPrefix,
 		states: m.State, lags: a.admin.Lags, breakers: func() []BreakerState { return nil }, publish: m.SetLags,
-		policies: func() []string { return nil }, unread: a.unread,
+		policies: func() []string { return nil }, unread: func() []string { return a.unread(n) },
 	}
 	if n.clickhouse {
 		h.ping = s.ping

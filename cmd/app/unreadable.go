@@ -64,10 +64,10 @@ func (a *App) reportUnreadable(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// unread names the records that cannot be read and that no person has accepted as lost.
-func (a *App) unread() (all []string) {
+// unread names the records that cannot be read, that what n has depends on, and that no person has accepted as lost.
+func (a *App) unread(n needs) (all []string) {
 	for _, u := range a.unreadable.List() {
-		if about := aboutUnreadable(u); !a.board.WasClosed(about) {
+		if about := aboutUnreadable(u); n.table(u.Topic) && !a.board.WasClosed(about) {
 			all = append(all, fmt.Sprintf("%s with key %q (%v): publish its key again, or 'millrace incident close %s'",
 				u.Position(), u.Key, u.Err, about.Key()))
 		}

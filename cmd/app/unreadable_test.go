@@ -78,6 +78,25 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	}
 }
 
+// A process is ready whose roles do not depend on the records that cannot be read: ingest goes on.
+func TestTablesThatRolesDependOn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		role                         schemas.Role
+		policies, incidents, control bool
+	}{
+		"ingester": {schemas.RoleIngester, false, false, true},
+		"planner":  {schemas.RolePlanner, true, false, true},
+		"steward":  {schemas.RoleSteward, true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := needsOf([]schemas.Role{tt.role})
+			if n.table(schemas.Policies) != tt.policies || n.table(schemas.Incidents) != tt.incidents || n.table(schemas.Controls) != tt.control {
+				t.Errorf("depends on %+v", n)
+			}
+		})
+	}
+}
+
 // Nobody ran when the record was followed by a good one: the incident is closed by the next process.
 func TestUnreadableRecordOfThePast(t *testing.T) {
 	s := newSite(t)

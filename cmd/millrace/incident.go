@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -112,6 +113,7 @@ type incidentRow struct {
 	Opened  *time.Time `json:"opened"`
 	Updated *time.Time `json:"updated"`
 	Repairs int32      `json:"repairs"`
+	Last    string     `json:"last_step"` // with its detail
 }
 
 func incidentOf(i *pb.Incident) incidentRow {
@@ -119,13 +121,27 @@ func incidentOf(i *pb.Incident) incidentRow {
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
 		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: stateWord(i.GetState()), Row: i.GetRow(),
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Repairs: i.GetRepairs(),
+		Last: lastStep(i),
 	}
+}
+
+// lastStep is the newest step of an incident, with its detail.
+func lastStep(i *pb.Incident) string {
+	n := len(i.GetSteps())
+	if n == 0 {
+		return ""
+	}
+	s := i.GetSteps()[n-1]
+	if s.GetDetail() == "" {
+		return s.GetAction()
+	}
+	return s.GetAction() + ": " + s.GetDetail()
 }
 
 // incidentTable is the table of incidents.
 func incidentTable() table[incidentRow] {
-	return table[incidentRow]{"KEY\tSTATE\tROW\tOPENED", func(r incidentRow) []string {
-		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened)}
+	return table[incidentRow]{"KEY\tSTATE\tROW\tOPENED\tLAST STEP", func(r incidentRow) []string {
+		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last}
 	}}
 }
 
@@ -212,7 +228,7 @@ that cannot be read stays closed, and the record is passed over from then on.`,
 				default:
 					how = "the steward will close it"
 				}
-				_, err = fmt.Fprintf(c.OutOrStdout(), "close %s: %s\n", args[0], how)
+				_, err = fmt.Fprintf(c.OutOrStdout(), "close %s: %s\n", schemas.IncidentKey(incident), how)
 				return err
 			})
 		},
@@ -231,6 +247,21 @@ func mustBeOpen(ctx context.Context, a *app.App, key string) (*pb.Incident, erro
 	return i, err
 }
 
+// withKeys returns the arguments of the command line in a form in which no key of an incident looks like a flag: the
+// account of incidents that are of none, "-", is left out, and openIncident knows them without it.
+func withKeys(args []string) []string {
+	if len(args) == 0 || args[0] != "incident" {
+		return args
+	}
+	args = slices.Clone(args)
+	for i, a := range args {
+		if strings.HasPrefix(a, "-/") {
+			args[i] = a[1:]
+		}
+	}
+	return args
+}
+
 // openIncident returns the open incident of a key, nil if there is none.
 func openIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, error) {
 	open, err := a.DB().OpenIncidents(ctx, "")
@@ -238,7 +269,7 @@ func openIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, er
 		return nil, fmt.Errorf("read the incidents: %w", err)
 	}
 	for _, i := range open {
-		if schemas.IncidentKey(i) == key {
+		if k := schemas.IncidentKey(i); k == key || k == "-"+key {
 			return i, nil
 		}
 	}
@@ -282,15 +313,11 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 	taken := approved.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
 	for _, s := range now.GetSteps() {
 		taken = taken || s.GetRef() == action
-		open = s.GetAction()
-		if s.GetDetail() != "" {
-			open += ": " + s.GetDetail()
-		}
 	}
 	if !taken {
 		return false, ""
 	}
-	return true, open
+	return true, lastStep(now)
 }
 
 // person is who sits at the keyboard, as far as the machine knows.

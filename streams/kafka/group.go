@@ -51,6 +51,7 @@ type Group struct {
 	metrics *roleMetrics
 	began   atomic.Int64 // when the batch at hand was begun, in Unix nanoseconds; 0: none is
 	commits *commits
+	turns   int         // only Run uses it
 	fresh   atomic.Bool // partitions were assigned, and Prepare has not been called since
 	mu      sync.Mutex  // guards queued
 	queued  map[partition][]letter

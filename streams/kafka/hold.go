@@ -53,9 +53,9 @@ type ofPartition struct {
 	letters []letter
 }
 
-// lines returns what is queued. The queues of one line are handled one after the other, the one with the oldest record
-// first: of co-partitioned topics those of one number, so that outputs about one key are published in the order in which
-// they were made.
+// lines returns what is queued. What is in one line is handled one after the other, each partition being the first in its
+// turn: of co-partitioned topics the partitions of one number, so that outputs about one key are published in the order in
+// which they were made.
 func (g *Group) lines() [][]ofPartition {
 	byID := map[int32][]ofPartition{}
 	var lines [][]ofPartition
@@ -66,9 +66,11 @@ func (g *Group) lines() [][]ofPartition {
 			lines = append(lines, []ofPartition{{p, letters}})
 		}
 	}
+	g.turns++
 	for _, line := range byID {
-		slices.SortFunc(line, func(a, b ofPartition) int { return a.letters[0].rec.Timestamp.Compare(b.letters[0].rec.Timestamp) })
-		lines = append(lines, line)
+		slices.SortFunc(line, func(a, b ofPartition) int { return cmp.Compare(a.topic, b.topic) })
+		first := g.turns % len(line)
+		lines = append(lines, slices.Concat(line[first:], line[:first]))
 	}
 	return lines
 }

@@ -147,6 +147,39 @@ func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
 	})
 }
 
+// A topic whose records take all the time of a poll does not keep the others from their turn.
+func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		for n := range 40 {
+			b.Send(about(fmt.Sprint(n))[0])
+		}
+		began := time.Now()
+		b.Send(about("a")[1:]...)
+		after := map[schemas.Topic]time.Duration{}
+		g, err := kafka.NewGroup(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Topic == schemas.FixityResults {
+				time.Sleep(6 * time.Second) // longer than new ones are begun in one turn
+				return nil, nil
+			}
+			after[d.Topic] = time.Since(began)
+			return nil, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t, 10*time.Minute, g); err != nil {
+			t.Fatal(err)
+		}
+		for _, topic := range []schemas.Topic{schemas.DuplicationResults, schemas.Admin} {
+			if d := after[topic]; d == 0 || d > 30*time.Second {
+				t.Errorf("%s: handled after %v", topic, d)
+			}
+		}
+	})
+}
+
 // Prepare has succeeded before anything is handled, however often it fails; an error for good ends Run.
 func TestGroupPrepares(t *testing.T) {
 	t.Parallel()
