@@ -115,6 +115,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err != nil {
 		return nil, fmt.Errorf("make the policies table: %w", err)
 	}
+	a.policies.OnUnreadable(a.book.Unreadable)
 	if err := a.newIncidents(); err != nil {
 		return nil, err
 	}
