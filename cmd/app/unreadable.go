@@ -25,23 +25,21 @@ func aboutUnreadable(u kafka.UnreadableRecord) incident.Subject {
 // the same key can be. One that a person has closed stays closed: its name has the record's offset.
 func (a *App) watchUnreadable(ctx context.Context) error {
 	if err := ready(ctx, a.incidents); err != nil {
-		return nil //nolint:nilerr // the process is stopping
+		return err
 	}
-	for {
+	for ctx.Err() == nil {
 		changed := a.unreadable.Changed()
 		if err := a.reportUnreadable(ctx); err != nil && ctx.Err() == nil {
 			a.log.Warn("report unreadable records again", "wait", reportAgain, "err", err)
-			if retry.Sleep(ctx, reportAgain) != nil {
-				return nil
-			}
+			_ = retry.Sleep(ctx, reportAgain) // only ctx ends it early
 			continue
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-changed:
 		}
 	}
+	return nil
 }
 
 // reportUnreadable brings the incidents in line with the records that are unreadable now.

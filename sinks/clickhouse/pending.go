@@ -36,7 +36,8 @@ func (db *DB) Pending(ctx context.Context, account string, since time.Time) ([]P
 		Next    time.Time `ch:"due"`
 		Checks  uint64    `ch:"checks"`
 	}
-	// Checks without a conclusion are rare, and found by the index of verdicts; only their copies are then looked at.
+	// Checks without a conclusion are rare, and found by the index of verdicts; only their copies are then looked at, on
+	// each shard of a cluster.
 	const undecided = "verdict IN ('undecided', 'unknown') AND NOT final AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND (? = '' OR account = ?)"
 	args := []any{since.UnixMilli(), account, account, since.UnixMilli(), pendingLimit}
 	rows, err := query[row](ctx, db, "list what is not decided",
@@ -44,7 +45,7 @@ func (db *DB) Pending(ctx context.Context, account string, since time.Time) ([]P
 			" argMax(row, (ts, off)) AS last_row, min(ts) AS since, assumeNotNull(argMax(next, (ts, off))) AS due, count() AS checks FROM ("+
 			"SELECT account, store, space, item, ts, off, verdict, finding, row, final, next,"+
 			" maxIf(ts, final AND verdict != 'skipped') OVER (PARTITION BY account, store, space, item) AS concluded FROM {db}.bit_log_v"+
-			" WHERE (account, space, item, store) IN (SELECT account, space, item, store FROM {db}.bit_log WHERE "+undecided+")"+
+			" WHERE (account, space, item, store) GLOBAL IN (SELECT account, space, item, store FROM {db}.bit_log WHERE "+undecided+")"+
 			" AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"+
 			") WHERE NOT final AND ts > concluded GROUP BY account, store, space, item ORDER BY due, account, space, item, store LIMIT ?", args...)
 	all := make([]Pending, len(rows))
