@@ -81,6 +81,9 @@ func histories() [][]*schemas.Delivery {
 			of = append(of, c)
 			checks = append(checks, result(c, time.Duration(i+1)*time.Hour))
 		}
+		pending := result(change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
+		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8, "content-missing", false, at(64*time.Hour)
+		checks = append(checks, pending)
 		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/00", part),
 			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
 			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}}
@@ -136,6 +139,11 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 	tell(db.CopyDelays(t.Context(), "acme"))
 	tell(db.Timeline(t.Context(), "acme", "photos", "p05/00"))
 	tell(db.OpenIncidents(t.Context(), "acme"))
+	pending, err := db.Pending(t.Context(), "acme", start)
+	if len(pending) != 6 {
+		t.Errorf("%d copies are pending, want 6", len(pending))
+	}
+	tell(pending, err)
 	tell(db.RoundResults(t.Context(), "round-1"))
 	tell(db.RoundFinal(t.Context(), "round-1"))
 	tell(db.CheckCounts(t.Context(), "acme"))
