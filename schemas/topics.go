@@ -172,7 +172,7 @@ func Catalogue(lanes ...string) []Entry {
 		entry(Changes, Keep, change, item, itemKey[*pb.Change],
 			roles(RoleIngester, RoleCopier, RoleDeleter, RoleChecker, RoleSweeper, RoleAPI), roles(RolePlanner, RoleSink, RoleState)),
 		entry(DuplicationHigh, Trim, command, item, itemKey[*pb.DuplicationCommand],
-			roles(RolePlanner, RoleSteward, RoleAPI), roles(RoleCopier)),
+			roles(RolePlanner, RoleSteward, RoleDeleter, RoleAPI), roles(RoleCopier)),
 		of(Low, entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RoleSweeper), roles(RoleCopier))),
 		of(Large, entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RolePlanner, RoleSweeper), roles(RoleCopier))),
 		entry(Deletions, Trim, func() *pb.DeletionCommand { return new(pb.DeletionCommand) }, "account/destination",

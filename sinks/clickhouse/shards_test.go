@@ -178,6 +178,7 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	t.Run("spread", p.spread)
+	t.Run("proved", func(t *testing.T) { p.proved(t, all) })
 	t.Run("replay", func(t *testing.T) {
 		store(t, p.cluster[1], all)
 		if got := reads(t, p.cluster[0]); got != want {
@@ -206,6 +207,35 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("a shard is away", func(t *testing.T) { p.oneShardAway(t, all) })
+}
+
+// proved says that rows are what was stored on whichever shard they are.
+func (p *pair) proved(t *testing.T, all [][]*schemas.Delivery) {
+	proof, err := p.cluster[0].NewProof(schemas.Changes, func(*schemas.Delivery) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proof.Close()
+	extent := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{}, Ends: map[int32]int64{}}
+	for _, batch := range all {
+		for _, d := range batch {
+			if d.Topic != schemas.Changes {
+				continue
+			}
+			extent.Starts[d.Partition], extent.Ends[d.Partition] = 0, max(extent.Ends[d.Partition], d.Offset+1)
+			if err := proof.Add(d, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got, err := proof.Compare(t.Context(), clickhouse.Reading{Noted: extent, Committed: extent.Ends, Told: func(string, int64, int64) {},
+		Now: func(context.Context) (schemas.Extent, error) { return extent, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got[0].Findings() != 0 || got[0].Unhashed != 0 || got[0].Rows == 0 {
+		t.Errorf("got %s", inWords(got[0]))
+	}
 }
 
 // spread says that each partition of a log, and each copy of the state, is on one shard.
