@@ -112,9 +112,9 @@ func TestReadMigrations(t *testing.T) {
 		files fstest.MapFS
 		want  string
 	}{
-		"a gap":       {fstest.MapFS{"0001_a.sql": file, "0003_b.sql": file}, "0003_b.sql is not number 2"},
-		"two of one":  {fstest.MapFS{"0001_a.sql": file, "0001_b.sql": file}, "0001_b.sql is not number 2"},
-		"no number":   {fstest.MapFS{"a.sql": file}, "a.sql is not number 1"},
+		"a gap":       {fstest.MapFS{"0001_a.sql": file, "0003_b.sql": file}, ""},
+		"two of one":  {fstest.MapFS{"0001_a.sql": file, "0001_b.sql": file}, "0001_b.sql has the number of 0001_a"},
+		"no number":   {fstest.MapFS{"a.sql": file}, "a.sql has no number"},
 		"in a row":    {fstest.MapFS{"0001_a.sql": file, "0002_b.sql": file}, ""},
 		"other files": {fstest.MapFS{"0001_a.sql": file, "migrations.go": file}, ""},
 	} {
