@@ -171,6 +171,9 @@ func (v *Verifier) refused(ctx context.Context) (map[place]int64, error) {
 	})
 }
 
+// Lost returns what rebuilds found to be lost for good, and nobody has accepted.
+func (v *Verifier) Lost(ctx context.Context) ([]Lost, error) { return lostForGood(ctx, v.admin) }
+
 // ManifestReport is what comparing the state of copies with the logs came to.
 type ManifestReport struct {
 	clickhouse.ManifestProof

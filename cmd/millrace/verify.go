@@ -38,7 +38,7 @@ func newVerify() *cobra.Command {
 messages without a row, with several, or with one in the wrong month, and rows without a message.
 An id that stands at two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
 what its group has not committed yet (--strict counts it); and rows whose records retention
-has removed from Kafka.
+has removed from Kafka. What 'millrace rebuild' found to be lost for good is a finding until it is accepted.
 
 With --manifest, makes the state of every copy once more, from audit log and bit log, in a table
 that is dropped again, and names the copies that the state says something else of, by column.
@@ -103,6 +103,9 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		r.Manifest, err = v.Manifest(ctx)
 	} else {
 		r.Tables, err = v.Topics(ctx, topics)
+		if err == nil {
+			r.Lost, err = v.Lost(ctx)
+		}
 	}
 	show.display.Close()
 	if err != nil {
@@ -144,6 +147,7 @@ type verdict struct {
 	Strict   bool                     `json:"strict,omitempty"`
 	Tables   []*clickhouse.TableProof `json:"tables,omitempty"`
 	Manifest *app.ManifestReport      `json:"manifest,omitempty"`
+	Lost     []app.Lost               `json:"lost,omitempty"`
 }
 
 // tell writes the verdict, and returns an error that wraps errFindings where there are any.
@@ -154,6 +158,7 @@ func (r *verdict) tell(out io.Writer, asJSON bool) error {
 			r.Findings += t.Pending.Messages
 		}
 	}
+	r.Findings += int64(len(r.Lost))
 	if r.Manifest != nil {
 		r.Findings += int64(len(r.Manifest.Differ))
 		if r.Strict {
@@ -184,6 +189,7 @@ func (r *verdict) text(out io.Writer) error {
 		manifestText(&b, r.Manifest)
 	} else {
 		proofText(&b, r.Tables)
+		lostText(&b, r.Lost)
 	}
 	if r.OK {
 		b.WriteString("no findings\n")
