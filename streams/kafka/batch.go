@@ -246,7 +246,10 @@ func (g *BatchGroup) hurry() {
 
 // commitLoop commits what was stored, the sooner the less there is to be stored: fresh reads wait for the commit.
 func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
-	var last time.Time
+	var (
+		last time.Time
+		took time.Duration // by the last commit
+	)
 	for {
 		select {
 		case <-ctx.Done():
@@ -254,15 +257,16 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 		case <-g.stored:
 		}
 		for ctx.Err() == nil {
-			if time.Since(last) >= g.commitApart() {
+			if time.Since(last) >= max(g.commitApart(), restShare*took) {
 				break
 			}
 			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommit/10))
 		}
-		last = time.Now()
+		began := time.Now()
 		if !g.commit(ctx, cl) {
 			time.AfterFunc(time.Second, g.signal)
 		}
+		last, took = began, min(time.Since(began), batchCommit)
 	}
 }
 
@@ -272,7 +276,7 @@ func (g *BatchGroup) commitApart() time.Duration {
 	case n == 0:
 		return batchCommit / 10
 	case n < g.cfg.Memory/4:
-		return batchCommit / 4
+		return batchCommit / 2
 	}
 	return batchCommit
 }

@@ -53,7 +53,7 @@ func TestStoredAtOnce(t *testing.T) {
 		"one record a second":             {between: time.Second, parts: 1, late: 60 * time.Millisecond, inSecond: 2},
 		"twenty a second":                 {between: 50 * time.Millisecond, parts: 1, late: 310 * time.Millisecond, inSecond: 5},
 		"twenty a second, twice a second": {between: 50 * time.Millisecond, parts: 1, perSec: 2, late: 560 * time.Millisecond, inSecond: 3},
-		"a slow table":                    {between: 50 * time.Millisecond, parts: 1, takes: 600 * time.Millisecond, late: 1260 * time.Millisecond, inSecond: 2},
+		"a slow table":                    {between: 50 * time.Millisecond, parts: 1, takes: 600 * time.Millisecond, late: 1660 * time.Millisecond, inSecond: 2},
 		"a slow table of two partitions":  {between: 50 * time.Millisecond, parts: 2, takes: 600 * time.Millisecond, late: 1860 * time.Millisecond, inSecond: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
