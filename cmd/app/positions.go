@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
 )
 
 const (
@@ -43,11 +44,15 @@ func (a *App) watchPositions(ctx context.Context) error {
 func (a *App) lookForGaps(ctx context.Context) ([]clickhouse.Gap, error) {
 	ctx, cancel := context.WithTimeout(ctx, positionsLimit)
 	defer cancel()
-	committed, err := a.mark.Committed(ctx)
+	return gapsIn(ctx, a.mark, a.db)
+}
+
+func gapsIn(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]clickhouse.Gap, error) {
+	committed, err := mark.Committed(ctx) // before the positions, which are moved first
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("look at what is committed: %w", err)
 	}
-	return a.db.Gaps(ctx, committed)
+	return db.Gaps(ctx, committed)
 }
 
 // behind opens an incident for each table that a sink found to lack records. A sink looks at its own partitions alone: the

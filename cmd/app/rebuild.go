@@ -122,10 +122,10 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 		if d.Incarnation != g.Incarnation {
 			return clickhouse.ErrAnew
 		}
-		if unreadable != nil { // the sink has made it a dead letter
-			return nil
+		if unreadable == nil { // else the sink has made it a dead letter
+			return f.add(ctx, d)
 		}
-		return f.add(ctx, d)
+		return nil
 	}); err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func newRestored(t *testing.T) *restored {
 	t.Cleanup(p.Close)
 	log := slog.New(slog.DiscardHandler)
 	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, board: incident.NewBoard(p, log),
-		mark: v.admin.NewWatermark(schemas.Changes, positionTopics())}}
+		mark: v.mark}}
 }
 
 // work has n changes and checks of them published and stored, a record that cannot be read among them.
@@ -56,7 +56,7 @@ func (r *restored) work(from, n int) {
 // lacking returns what the tables lack, by table.
 func (r *restored) lacking() string {
 	r.t.Helper()
-	gaps, err := r.app.lookForGaps(r.t.Context())
+	gaps, err := r.Behind(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}

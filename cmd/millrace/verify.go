@@ -38,7 +38,8 @@ func newVerify() *cobra.Command {
 messages without a row, with several, or with one in the wrong month, and rows without a message.
 An id that stands at two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
 what its group has not committed yet (--strict counts it); and rows whose records retention
-has removed from Kafka. What 'millrace rebuild' found to be lost for good is a finding until it is accepted.
+has removed from Kafka. A table whose position is behind what was committed, since it was emptied or restored, is a finding,
+and so is what 'millrace rebuild' found to be lost for good, until it is accepted.
 
 With --manifest, makes the state of every copy once more, from audit log and bit log, in a table
 that is dropped again, and names the copies that the state says something else of, by column.
@@ -104,6 +105,9 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 	} else {
 		r.Tables, err = v.Topics(ctx, topics)
 		if err == nil {
+			r.Behind, err = v.Behind(ctx)
+		}
+		if err == nil {
 			r.Lost, err = v.Lost(ctx)
 		}
 	}
@@ -147,6 +151,7 @@ type verdict struct {
 	Strict   bool                     `json:"strict,omitempty"`
 	Tables   []*clickhouse.TableProof `json:"tables,omitempty"`
 	Manifest *app.ManifestReport      `json:"manifest,omitempty"`
+	Behind   []clickhouse.Gap         `json:"behind,omitempty"` // what tables lack by their positions
 	Lost     []app.Lost               `json:"lost,omitempty"`
 }
 
@@ -158,7 +163,7 @@ func (r *verdict) tell(out io.Writer, asJSON bool) error {
 			r.Findings += t.Pending.Messages
 		}
 	}
-	r.Findings += int64(len(r.Lost))
+	r.Findings += int64(len(r.Behind) + len(r.Lost))
 	if r.Manifest != nil {
 		r.Findings += int64(len(r.Manifest.Differ))
 		if r.Strict {
@@ -189,6 +194,9 @@ func (r *verdict) text(out io.Writer) error {
 		manifestText(&b, r.Manifest)
 	} else {
 		proofText(&b, r.Tables)
+		for _, g := range r.Behind {
+			fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
+		}
 		lostText(&b, r.Lost)
 	}
 	if r.OK {
