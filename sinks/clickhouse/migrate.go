@@ -50,7 +50,7 @@ func readMigrations(files fs.FS) ([]migration, error) {
 		if !ok || err != nil || n == 0 {
 			return nil, fmt.Errorf("migration %s has no number", name)
 		}
-		if i > 0 && uint32(n) == all[i-1].number {
+		if i > 0 && n == uint64(all[i-1].number) {
 			return nil, fmt.Errorf("migration %s has the number of %s", name, all[i-1])
 		}
 		text, err := fs.ReadFile(files, name)
