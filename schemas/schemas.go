@@ -10,6 +10,7 @@ package schemas
 import (
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -71,13 +72,36 @@ type Delivery struct {
 	Value   []byte
 	Headers []Header
 	Body    Body
+	// Hash is Hash of the record's value, whatever Value holds; 0: not known.
+	Hash uint64
 	// Attempt counts deliveries that were tried, this one included: 1 at first.
 	Attempt int
-	// Waits counts deliveries that ended in class wait.
-	Waits int
+	// Waits counts deliveries that ended in class wait, WaitsBy those of them that have a cause.
+	Waits   int
+	WaitsBy map[string]int
 	// Last says that another failure makes a dead letter of it.
 	Last bool
+	// Behind is the newest message that the same process will handle after this one, since it has the same key; nil if
+	// none is known. Neither is committed.
+	Behind Body
 }
+
+// MaxCauses bounds WaitsBy.
+const MaxCauses = 8
+
+// WaitsFor returns how many deliveries ended in class wait for one cause. If more causes than can be told apart were
+// waited for, it is at most all waits.
+func (d *Delivery) WaitsFor(cause string) int {
+	n, ok := d.WaitsBy[cause]
+	if !ok && len(d.WaitsBy) >= MaxCauses {
+		return d.Waits
+	}
+	return n
+}
+
+// Hash returns the hash of a record's value by which a row says of which bytes it was made: XXH64 with seed 0, of
+// which 0 counts as 1.
+func Hash(value []byte) uint64 { return max(1, xxhash.Sum64(value)) }
 
 // An Extent is the range of offsets that each partition of a topic holds at one moment.
 type Extent struct {

@@ -63,8 +63,9 @@ type App struct {
 	// incidents is the table of the topic; its records go to all of onIncident, which is complete before it runs.
 	incidents  *kafka.Table
 	onIncident []func(key []byte, i *pb.Incident)
-	outboxes   []*emit.File  // of the stores that emit
-	emits      *emit.Metrics // nil: nobody can ask for it, or nothing emits
+	unreadable *kafka.Unreadables // records of the tables of this process
+	outboxes   []*emit.File       // of the stores that emit
+	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
 	folder     *policyFolder
 }
 
@@ -80,6 +81,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.kafka, err = kafkaConfig(ctx, cfg, log); err != nil {
 		return nil, err
 	}
+	a.unreadable = kafka.NewUnreadables()
+	a.kafka.Unreadables = a.unreadable
 	a.measure()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
@@ -115,17 +118,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err != nil {
 		return nil, fmt.Errorf("make the policies table: %w", err)
 	}
-	a.board = incident.NewBoard(a.producer, log)
-	a.onIncident = append(a.onIncident, a.board.Apply)
-	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
-		i, _ := d.Body.(*pb.Incident) // nil for a tombstone
-		for _, apply := range a.onIncident {
-			apply(key, i)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the incidents table: %w", err)
+	a.policies.OnUnreadable(a.book.Unreadable)
+	if err := a.newIncidents(); err != nil {
+		return nil, err
 	}
 	a.folder = newPolicyFolder(a)
 	a.mark = a.admin.NewWatermark(schemas.Changes, positionTopics())

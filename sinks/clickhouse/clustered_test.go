@@ -75,6 +75,9 @@ func TestClusterFormOf(t *testing.T) {
 		"a column": {[]string{table}, "ALTER TABLE {db}.t ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)) AFTER off",
 			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)) AFTER off|" +
 				"ALTER TABLE {db}.t ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 AFTER off"},
+		"a column that ends the key": {[]string{table}, "ALTER TABLE {db}.t ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)),\n  MODIFY ORDER BY (off, n)",
+			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)),\n  MODIFY ORDER BY (off, n)|" +
+				"ALTER TABLE {db}.t ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8"},
 		"an index": {[]string{table}, "ALTER TABLE {db}.t ADD INDEX IF NOT EXISTS i off TYPE minmax",
 			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD INDEX IF NOT EXISTS i off TYPE minmax"},
 		"a drop": {[]string{table}, "DROP TABLE IF EXISTS {db}.t SYNC",

@@ -71,6 +71,7 @@ func TestEnsureTopicsContradictions(t *testing.T) {
 		b.MakeTopic(schemas.Reports, 2, map[string]string{"max.message.bytes": "4000000"})
 		b.MakeTopic(schemas.Incidents, 2, forever(nil))
 		b.MakeTopic(schemas.Deletions, 7, forever(nil))
+		b.MakeTopic(schemas.DuplicationResults, 3, forever(nil))
 		b.MakeTopic(schemas.Delay("5m"), 2, forever(map[string]string{"max.message.bytes": "1000"}))
 		err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2})
 		if err == nil {
@@ -83,8 +84,8 @@ func TestEnsureTopicsContradictions(t *testing.T) {
 			"millrace.incidents: cleanup.policy is delete, want compact",
 			"millrace.incidents: has 2 partitions, want 4",
 			"millrace.again.deleter: has 2 partitions, but millrace.deletions has 7",
+			"millrace.duplication.results: has 3 partitions, but millrace.fixity.results has 2",
 			"millrace.delay.5m: max.message.bytes is 1000, want at least 2097152",
-			"millrace.delay.5m: message.timestamp.type is CreateTime, want LogAppendTime",
 		} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("not named: %s", want)
@@ -180,6 +181,46 @@ func TestLag(t *testing.T) {
 		}
 		if err := adm.Wait(ctx, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
 			t.Error("Wait did not wait for the state")
+		}
+	})
+}
+
+// The broker dates the revisions of policies, whatever the clocks of their writers say: a topic of an earlier version,
+// which keeps the writers' times, is set to do so, unless something else about the topics must be mended first.
+func TestEnsureTopicsHasBrokersDateRecords(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Bare: true, Partitions: 2})
+		b.MakeTopic(schemas.Policies, 4, map[string]string{"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "4000000"})
+		written := func(at time.Time) (dated time.Time) {
+			t.Helper()
+			b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")}, Partition: 0, Timestamp: at})
+			all := b.Read(schemas.Policies)
+			return all[len(all)-1].Timestamp
+		}
+		ensure := func(minInSync int) error {
+			return kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2, MinInSync: minInSync})
+		}
+		slow := time.Now().AddDate(-1, 0, 0).Truncate(time.Millisecond)
+		if err := ensure(2); err == nil || strings.Contains(err.Error(), "timestamp") {
+			t.Errorf("something else contradicts the catalogue: %v", err)
+		}
+		if got := written(slow); !got.Equal(slow) {
+			t.Errorf("something was changed all the same: a slow writer's record is dated %v, want %v", got, slow)
+		}
+		for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+			b.FailAlter(schemas.Policies, f)
+			if err := ensure(0); err == nil || !strings.Contains(err.Error(), "millrace.policies: set message.timestamp.type to LogAppendTime: ") {
+				t.Errorf("fault %d: %v", f, err)
+			}
+		}
+		if err := ensure(0); err != nil {
+			t.Fatal(err)
+		}
+		for name, at := range map[string]time.Time{"slow": slow, "fast": time.Now().AddDate(1, 0, 0)} {
+			if got := written(at); time.Since(got) < 0 || time.Since(got) > time.Minute {
+				t.Errorf("a %s writer's record is dated %v, want %v", name, got, time.Now())
+			}
 		}
 	})
 }
