@@ -111,6 +111,16 @@ type Extent struct {
 	Starts, Ends map[int32]int64
 }
 
+// A Progress says how far a group has handled one partition of a topic.
+type Progress struct {
+	Topic       Topic
+	Incarnation uint32
+	Partition   int32
+	// Start is where the log starts. From is where the member that reports it began to read; 0 in a report on the whole
+	// group. Next is the offset of the first record that is not handled.
+	Start, From, Next int64
+}
+
 // A Copy names one item in one store.
 type Copy struct {
 	Account, Store, Space, Item string

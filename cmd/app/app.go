@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,6 +56,7 @@ type App struct {
 	tracing  *tracing             // nil: no spans
 	producer *kafka.Producer
 	admin    *kafka.Admin
+	mark     *kafka.Watermark
 	policies *kafka.Table
 	controls *kafka.Controls
 	board    *incident.Board
@@ -120,7 +123,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.folder = newPolicyFolder(a)
-	a.reader = clickhouse.NewReader(a.db, watermark{a.admin}, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait})
+	a.mark = a.admin.NewWatermark(schemas.Changes, positionTopics())
+	a.reader = clickhouse.NewReader(a.db, a.mark, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait, Gaps: a.gaps})
 	return a, nil
 }
 
@@ -162,7 +166,10 @@ func (a *App) Stores() *Stores { return a.stores }
 func (a *App) DB() *clickhouse.DB { return a.db }
 
 // CatchUp returns when all changes that are in Kafka now are in ClickHouse.
-func (a *App) CatchUp(ctx context.Context) error { return watermark{a.admin}.Wait(ctx) }
+func (a *App) CatchUp(ctx context.Context) error {
+	_, err := a.mark.Wait(ctx)
+	return err
+}
 
 // Behind is how many records the groups of roles have not committed, of those that wait for nothing.
 func (a *App) Behind(ctx context.Context, roles ...schemas.Role) (records int64, err error) {
@@ -190,12 +197,13 @@ func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name S
 	return errors.Join(stores.init(ctx, name), stores.close())
 }
 
-// watermark waits until ClickHouse holds the changes that are in Kafka now, in the log and in the state.
-type watermark struct{ admin *kafka.Admin }
-
-// Wait implements clickhouse.Watermark.
-func (w watermark) Wait(ctx context.Context) error {
-	return w.admin.Wait(ctx, schemas.Changes, schemas.RoleSink, schemas.RoleState)
+// positionTopics are the topics of which the tables hold positions, by the role that writes the tables.
+func positionTopics() map[schemas.Role][]schemas.Topic {
+	topics := map[schemas.Role][]schemas.Topic{}
+	for role, of := range clickhouse.Positions() {
+		topics[role] = slices.Sorted(maps.Keys(of))
+	}
+	return topics
 }
 
 // ready waits until the tables have been read to the ends that they had at the start.

@@ -195,9 +195,11 @@ func (a *App) steward() ([]part, error) {
 // sink feeds the logs and, in a group of their own, the state tables.
 func (a *App) sink() ([]part, error) {
 	logs, state := clickhouse.NewSink(a.db), clickhouse.NewState(a.db)
+	logs.Behind, state.Behind = a.behind, a.behind
 	s := a.cfg.Sink
 	batch := func(role schemas.Role, topics []schemas.Topic, memory config.Size) kafka.BatchConfig {
-		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, Memory: int64(memory), Drain: a.drain}
+		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, PartsPerSecond: s.PartsPerSecond,
+			Memory: int64(memory), Drain: a.drain}
 	}
 	lg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleSink, logs.Topics(), s.Memory), logs)
 	if err != nil {
@@ -207,5 +209,5 @@ func (a *App) sink() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{{"sink", lg.Run}, {"state", sg.Run}}, nil
+	return []part{{"sink", lg.Run}, {"state", sg.Run}, {"positions", a.watchPositions}}, nil
 }

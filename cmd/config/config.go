@@ -380,6 +380,9 @@ type Sink struct {
 	Bytes Size `key:"bytes"`
 	// How long the first row waits at most.
 	Age time.Duration `key:"age"`
+	// Inserts of one table in a second that are made although they could take more rows: at once, if no other insert of the
+	// table is under way.
+	PartsPerSecond int `key:"parts_per_second"`
 	// What is read for the logs and not stored; for the state of copies it is a third. Before there is more, the largest
 	// inserts are made though they have fewer rows and bytes than they may.
 	Memory Size `key:"memory"`
@@ -468,7 +471,7 @@ func Default() Config {
 		},
 		Ingest:   Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64},
 		Outbox:   Outbox{Limit: 1 << 30},
-		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, Memory: 20 << 20},
+		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, PartsPerSecond: 4, Memory: 20 << 20},
 		Trim:     Trim{Every: time.Hour, Keep: 14 * day},
 		Replaced: Replaced{Keep: 30 * day},
 		Tidy:     Tidy{Every: 6 * time.Hour},

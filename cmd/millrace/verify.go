@@ -39,7 +39,9 @@ messages without a row, with several, or with one in the wrong month, rows witho
 and rows that are not what was stored, or were not made of the bytes that Kafka has. An id that stands at
 two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
 what its group has not committed yet (--strict counts it); rows whose records retention
-has removed from Kafka; and rows that were stored before rows had hashes.
+has removed from Kafka; and rows that were stored before rows had hashes. A table that is behind what was committed,
+since it was emptied or restored, is a finding, and so is what 'millrace rebuild' found to be lost for good, until
+it is accepted.
 
 With --manifest, makes the state of every copy once more, from audit log and bit log, in a table
 that is dropped again, and names the copies that the state says something else of, by column.
@@ -104,6 +106,12 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		r.Manifest, err = v.Manifest(ctx)
 	} else {
 		r.Tables, err = v.Topics(ctx, topics)
+		if err == nil {
+			r.Behind, err = v.Behind(ctx)
+		}
+		if err == nil {
+			r.Lost, err = v.Lost(ctx)
+		}
 	}
 	show.display.Close()
 	if err != nil {
@@ -145,6 +153,8 @@ type verdict struct {
 	Strict   bool                     `json:"strict,omitempty"`
 	Tables   []*clickhouse.TableProof `json:"tables,omitempty"`
 	Manifest *app.ManifestReport      `json:"manifest,omitempty"`
+	Behind   []clickhouse.Gap         `json:"behind,omitempty"` // what tables lack by their positions
+	Lost     []app.Lost               `json:"lost,omitempty"`
 }
 
 // tell writes the verdict, and returns an error that wraps errFindings where there are any.
@@ -155,6 +165,7 @@ func (r *verdict) tell(out io.Writer, asJSON bool) error {
 			r.Findings += t.Pending.Messages
 		}
 	}
+	r.Findings += int64(len(r.Behind) + len(r.Lost))
 	if r.Manifest != nil {
 		r.Findings += int64(len(r.Manifest.Differ))
 		if r.Strict {
@@ -185,6 +196,10 @@ func (r *verdict) text(out io.Writer) error {
 		manifestText(&b, r.Manifest)
 	} else {
 		proofText(&b, r.Tables)
+		for _, g := range r.Behind {
+			fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
+		}
+		lostText(&b, r.Lost)
 	}
 	if r.OK {
 		b.WriteString("no findings\n")

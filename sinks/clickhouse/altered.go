@@ -59,6 +59,11 @@ func writtenTables() map[string]map[string]string {
 	for _, c := range stateColumns() {
 		tables["copy_state"][c.name] = c.typ
 	}
+	for _, table := range positionTables() {
+		for _, c := range positionColumns(table) {
+			tables[table][c.name] = c.typ
+		}
+	}
 	return tables
 }
 

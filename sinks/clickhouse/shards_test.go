@@ -190,6 +190,26 @@ func TestCluster(t *testing.T) {
 			}
 		}
 	})
+	t.Run("positions", func(t *testing.T) {
+		all := map[schemas.Role][]schemas.Progress{}
+		for part := range int32(6) {
+			p := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: part, Next: 5}
+			all[schemas.RoleSink], all[schemas.RoleState] = append(all[schemas.RoleSink], p), append(all[schemas.RoleState], p)
+		}
+		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) != 12 {
+			t.Errorf("before they are written: %v, %v, want 12 gaps", gaps, err)
+		}
+		if err := errors.Join(clickhouse.NewSink(p.cluster[0]).Mark(t.Context(), all[schemas.RoleSink]),
+			clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState])); err != nil {
+			t.Fatal(err)
+		}
+		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
+		}
+		if got := reads(t, p.cluster[0]); got != want {
+			t.Errorf("with positions the answers are\n%s\nwant\n%s", got, want)
+		}
+	})
 	t.Run("altered on the shards", func(t *testing.T) {
 		if err := p.alone[1].Exec(t.Context(), "ALTER TABLE {db}.job_log_local DROP COLUMN error"); err != nil {
 			t.Fatal(err)

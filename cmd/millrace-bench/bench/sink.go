@@ -446,7 +446,7 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 type atEnd struct{}
 
 // Wait implements clickhouse.Watermark.
-func (atEnd) Wait(context.Context) error { return nil }
+func (atEnd) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) { return nil, nil }
 
 // timeline takes how much of a table the engine looks at for one item.
 func (r *runner) timeline(ctx context.Context) (m measurement, err error) {
