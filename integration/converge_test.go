@@ -1,0 +1,73 @@
+package integration
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/internal/need"
+)
+
+// seedEnv has TestConverge repeat the run of one seed.
+const seedEnv = "MILLRACE_TEST_SEED"
+
+// A convergeForm says how long a run is.
+type convergeForm struct {
+	length time.Duration // for which clients work
+	every  time.Duration // between two of their ops
+	rest   time.Duration // until all must be at rest, at most
+	short  bool          // the events are those of converge.Short
+}
+
+// Clients work in three spaces while processes are killed and frozen, stores are away, copies are lost, the sink lags and
+// clocks differ. When all of that is over and nothing is under way, stores are as the policy says or an open incident
+// says why not, the source is what clients made of it, no last copy is gone, and the audit log has who did what.
+func TestConverge(t *testing.T) {
+	need.Integration(t)
+	form := convergeForm{length: 42 * time.Second, every: 250 * time.Millisecond, rest: time.Minute, short: true}
+	seed := uint64(1)
+	if need.Amount(0, 1, 1) == 1 {
+		form = convergeForm{length: 200 * time.Second, every: 250 * time.Millisecond, rest: 5 * time.Minute}
+		seed = uint64(time.Now().UnixNano())
+	}
+	if text := os.Getenv(seedEnv); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s: %v", seedEnv, err)
+		}
+		converged(t, seed, form)
+		return
+	}
+	until := time.Now().Add(time.Duration(need.Amount(0, 0, 55)) * time.Minute)
+	for first := true; first || time.Now().Before(until); first = false {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { converged(t, seed, form) })
+		seed++
+	}
+}
+
+// converged makes one run and compares what it comes to.
+func converged(t *testing.T, seed uint64, form convergeForm) {
+	t.Helper()
+	t.Logf("seed %d: %s=%d repeats this run", seed, seedEnv, seed)
+	w := newConvergeWorld(t, seed)
+	w.fill(t)
+	w.rest(t, form.rest)
+	w.run(t, form)
+	w.heal(t, form.rest)
+	s := w.look(t)
+	excused := map[converge.Finding]int{}
+	for _, d := range w.model.Compare(s) {
+		if d.Excuse != "" {
+			excused[d.Finding]++
+			t.Log(d)
+			continue
+		}
+		t.Error(d)
+		w.explain(t, d.Copy.Place)
+	}
+	t.Logf("%d acts of clients, %d copies, %d open incidents; excused by incidents: %v", w.model.Acts(), len(s.Copies), len(s.Incidents), excused)
+	w.want(t, 0, "no findings", "verify", "--strict")
+	w.want(t, 0, "no findings", "verify", "--manifest")
+}
