@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/integration/converge"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -34,7 +36,7 @@ func convergeNames() converge.Names {
 // Bounds of what events of items wait for.
 const (
 	settleLimit = 15 * time.Second // until an item is at all its destinations
-	hookLimit   = 20 * time.Second // until a store is asked
+	hookLimit   = 30 * time.Second // until a store is asked, or a delete is decided
 	clients     = 4
 )
 
@@ -173,6 +175,7 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Logf("%v was copied, its source deleted, and the copiers killed", p)
 		w.start(t, workProcess)
 		w.start(t, otherProcess)
 	case <-time.After(hookLimit):
@@ -194,13 +197,36 @@ func (w *convergeWorld) takeOut(t *testing.T, e converge.Event) {
 		out = append(out, p)
 	}
 	w.again(t, true)
+	begun := time.Now()
 	for _, p := range out {
 		if err := w.do(t.Context(), converge.Op{Place: p, Kind: converge.Delete, User: "cyd"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	wait(t, e.For)
+	w.decided(t, out, begun)
 	w.again(t, false)
+}
+
+// decided waits until it is on record what became of the deletes of items since a time.
+func (w *convergeWorld) decided(t *testing.T, items []converge.Place, since time.Time) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hookLimit)
+	defer cancel()
+	for _, p := range items {
+		for {
+			all, err := w.app.DB().Timeline(ctx, "acme", p.Space, p.Item)
+			if err == nil && slices.ContainsFunc(all, func(e clickhouse.Event) bool {
+				return e.Kind == "duplication" && e.Time.After(since) && !strings.Contains(e.What, "deletion-ordered")
+			}) {
+				break
+			}
+			if retry.Sleep(ctx, 300*time.Millisecond) != nil {
+				t.Logf("the delete of %v was not decided within %v: %v", p, hookLimit, err)
+				return
+			}
+		}
+	}
 }
 
 // again stops all processes and starts them again, with or without the store that is taken out.
@@ -237,7 +263,7 @@ func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Cont
 	switch e.Fault {
 	case converge.PutBack:
 		p = w.next(fanSpace, backItems)
-		f = w.putBack(e)
+		f = w.putBack(t, e)
 	case converge.LoseTwo:
 		p, f = w.next(e.What, lostItems), w.loseTwo
 	case converge.LoseAndBack:
@@ -277,7 +303,7 @@ func (w *convergeWorld) settled(ctx context.Context, p converge.Place) error {
 
 // putBack deletes an item, and puts the same bytes back while the slow store on S3 is asked to delete its copy: it does so
 // some time after it was looked at for the second put.
-func (w *convergeWorld) putBack(e converge.Event) func(context.Context, converge.Place) error {
+func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Context, converge.Place) error {
 	slow := 200*time.Millisecond + time.Duration(eventHash(w.seed, e)%1400)*time.Millisecond
 	return func(ctx context.Context, p converge.Place) error {
 		w.mu.Lock()
@@ -299,10 +325,12 @@ func (w *convergeWorld) putBack(e converge.Event) func(context.Context, converge
 		}
 		select {
 		case err := <-done:
+			t.Logf("%v was put back, and then deleted after %v", p, slow)
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(hookLimit): // it is deleted later, without a hook
+			t.Logf("%v was not deleted within %v", p, hookLimit)
 			w.hooks.set(w.hooks.before, "DELETE", p, nil)
 			return w.do(ctx, back)
 		}
@@ -316,10 +344,10 @@ func eventHash(seed uint64, e converge.Event) uint32 {
 	return h.Sum32()
 }
 
-// loseTwo takes the source and the copy on S3 away, and publishes what a sweep would guess of the source.
+// loseTwo takes the source and the first copy away, and publishes what a sweep would guess of the source.
 func (w *convergeWorld) loseTwo(ctx context.Context, p converge.Place) error {
 	var guess *pb.Change
-	for _, id := range []string{sourceStore, clockStore} {
+	for _, id := range []string{sourceStore, w.model.Rule(p.Space).Pairs[0].To} {
 		gone, err := w.store(id).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{})
 		if err != nil {
 			return err

@@ -14,7 +14,7 @@ func rules() map[string]converge.Rule {
 	return map[string]converge.Rule{
 		"fan":   {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "1", To: "3"}}},
 		"chain": {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "2", To: "3"}}},
-		"kept":  {Pairs: []converge.Pair{{From: "1", To: "2"}}, Keep: true},
+		"kept":  {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "1", To: "4"}}, Keep: true},
 	}
 }
 
@@ -34,7 +34,7 @@ func content(sha string) converge.Content {
 
 // newWorld has an item "live" and an item "gone" in each space. Copies of kept/gone stay.
 func newWorld() *world {
-	w := &world{converge.NewModel("1", rules()), converge.Sight{
+	w := &world{converge.NewModel("1", rules(), "4"), converge.Sight{
 		Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{},
 	}}
 	for space, rule := range rules() {

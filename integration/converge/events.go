@@ -51,23 +51,22 @@ type Names struct {
 func Short(n Names) []Event {
 	s := time.Second
 	return []Event{
-		{1 * s, PutBack, n.Clock, 0},
+		{1 * s, LoseAndBack, n.Clock, 0}, // while its clock is behind
 		{1 * s, LoseTwo, n.Spaces[0], 0},
 		{2 * s, LoseTwo, n.Spaces[1], 0},
-		{2 * s, LoseAndBack, n.Clock, 0},
-		{3 * s, PutBack, n.Clock, 0},
-		{4 * s, Freeze, n.Processes[0], 3 * s},
-		{5 * s, PutBack, n.Clock, 0},
-		{8 * s, PutBack, n.Clock, 0},
-		{9 * s, KillCopier, n.Clock, 0},
-		{13 * s, PutBack, n.Clock, 0},
+		{7 * s, Freeze, n.Processes[0], 3 * s},
+		{11 * s, Step, n.Clock, 92 * s},
+		{12 * s, KillCopier, n.Clock, 0}, // while its clock is not
 		{14 * s, Away, n.Stores[len(n.Stores)-1], 3 * s},
-		{15 * s, Step, n.Clock, 25 * s},
-		{16 * s, Pause, n.Roles[0], 3 * s},
-		{17 * s, PutBack, n.Clock, 0},
-		{18 * s, Kill, n.Processes[1], s},
-		{24 * s, Freeze, n.Processes[2], 7 * s},
-		{34 * s, TakeOut, n.Out, 6 * s},
+		{17 * s, Pause, n.Roles[0], 3 * s},
+		{20 * s, Kill, n.Processes[1], s},
+		{22 * s, Freeze, n.Processes[2], 7 * s},
+		{29 * s, TakeOut, n.Out, 2 * s},
+		// Last: when a process dies, commands are executed once more, which mends much.
+		{36 * s, PutBack, n.Clock, 0},
+		{37 * s, PutBack, n.Clock, 0},
+		{38 * s, PutBack, n.Clock, 0},
+		{39 * s, PutBack, n.Clock, 0},
 	}
 }
 

@@ -92,15 +92,17 @@ type item struct {
 type Model struct {
 	source string // the store that clients use
 	rules  map[string]Rule
+	fixed  []string // stores that cannot give other properties to an item that they hold
 
 	mu    sync.Mutex // guards what follows
 	items map[Place]*item
 	acts  []Act
 }
 
-// NewModel returns a Model of spaces with these rules, whose clients use one store.
-func NewModel(source string, rules map[string]Rule) *Model {
-	return &Model{source: source, rules: rules, items: map[Place]*item{}}
+// NewModel returns a Model of spaces with these rules, whose clients use one store. Fixed are stores that cannot give other
+// properties to an item that they hold: there they are not compared.
+func NewModel(source string, rules map[string]Rule, fixed ...string) *Model {
+	return &Model{source: source, rules: rules, fixed: fixed, items: map[Place]*item{}}
 }
 
 // Did records an act. What was lost or guessed before it no longer counts.
