@@ -264,8 +264,10 @@ func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Cont
 	case converge.PutBack:
 		p = w.next(fanSpace, backItems)
 		f = w.putBack(t, e)
-	case converge.LoseTwo:
-		p, f = w.next(e.What, lostItems), w.loseTwo
+	case converge.Lose:
+		p, f = w.next(e.What, lostItems), w.lose
+	case converge.LoseAndGuess:
+		p, f = w.next(e.What, lostItems), w.loseAndGuess
 	case converge.LoseAndBack:
 		p, f = w.next(fanSpace, againItems), w.loseAndBack
 	default:
@@ -344,22 +346,33 @@ func eventHash(seed uint64, e converge.Event) uint32 {
 	return h.Sum32()
 }
 
-// loseTwo takes the source and the first copy away, and publishes what a sweep would guess of the source.
-func (w *convergeWorld) loseTwo(ctx context.Context, p converge.Place) error {
-	var guess *pb.Change
-	for _, id := range []string{sourceStore, w.model.Rule(p.Space).Pairs[0].To} {
-		gone, err := w.store(id).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{})
-		if err != nil {
-			return err
-		}
-		w.model.Lost(converge.Copy{Store: id, Place: p})
-		if id == sourceStore {
-			guess = record.Delete(schemas.Copy{Account: "acme", Store: id, Space: p.Space, Item: p.Item}, gone)
-		}
+// lose takes the source and the first copy away.
+func (w *convergeWorld) lose(ctx context.Context, p converge.Place) error {
+	_, err := w.take(ctx, p)
+	return err
+}
+
+// loseAndGuess takes the source and the first copy away, and publishes what a sweep would guess of the source.
+func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.Place) error {
+	gone, err := w.take(ctx, p)
+	if err != nil {
+		return err
 	}
 	w.model.Guessed(p)
+	guess := record.Delete(schemas.Copy{Account: "acme", Store: sourceStore, Space: p.Space, Item: p.Item}, gone)
 	guess.Origin, guess.Agent = pb.Origin_ORIGIN_SWEEP, "sweeper"
 	return w.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: record.Seal(guess)})
+}
+
+// take takes the source and the first copy away, and returns what the source was.
+func (w *convergeWorld) take(ctx context.Context, p converge.Place) (source storage.Deleted, err error) {
+	for _, id := range []string{w.model.Rule(p.Space).Pairs[0].To, sourceStore} {
+		if source, err = w.store(id).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{}); err != nil {
+			return source, err
+		}
+		w.model.Lost(converge.Copy{Store: id, Place: p})
+	}
+	return source, nil
 }
 
 // loseAndBack takes the copy on S3 away, deletes the source, and puts it back when that is on record of the copy.

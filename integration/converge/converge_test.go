@@ -341,8 +341,8 @@ func TestOps(t *testing.T) {
 
 // Each kind of fault is in the short form, and in a long run.
 func TestEvents(t *testing.T) {
-	all := []converge.Fault{converge.Kill, converge.Freeze, converge.Pause, converge.Away, converge.Step, converge.PutBack, converge.LoseTwo,
-		converge.LoseAndBack, converge.KillCopier, converge.TakeOut}
+	all := []converge.Fault{converge.Kill, converge.Freeze, converge.Pause, converge.Away, converge.Step, converge.PutBack, converge.Lose,
+		converge.LoseAndGuess, converge.LoseAndBack, converge.KillCopier, converge.TakeOut}
 	for name, events := range map[string][]converge.Event{"short": converge.Short(names()), "long": converge.Events(1, names(), time.Hour)} {
 		for _, f := range all {
 			if !slices.ContainsFunc(events, func(e converge.Event) bool { return e.Fault == f }) {

@@ -19,8 +19,10 @@ const (
 
 	// PutBack: a client deletes an item and puts the same bytes back while a slow store is asked to delete its copy.
 	PutBack Fault = "put back"
-	// LoseTwo: the source and the first copy of an item are lost, and a guess says that the source is gone.
-	LoseTwo Fault = "lose two"
+	// Lose: the source and the first copy of an item are lost.
+	Lose Fault = "lose"
+	// LoseAndGuess: the same, and a guess says that the source is gone.
+	LoseAndGuess Fault = "lose and guess"
 	// LoseAndBack: a copy is lost, its source deleted, and put again at once.
 	LoseAndBack Fault = "lose and back"
 	// KillCopier: the copiers are killed when a copy is there and nobody was told, and its source is deleted.
@@ -52,8 +54,9 @@ func Short(n Names) []Event {
 	s := time.Second
 	return []Event{
 		{1 * s, LoseAndBack, n.Clock, 0}, // while its clock is behind
-		{1 * s, LoseTwo, n.Spaces[0], 0},
-		{2 * s, LoseTwo, n.Spaces[1], 0},
+		{1 * s, LoseAndGuess, n.Spaces[0], 0},
+		{2 * s, LoseAndGuess, n.Spaces[1], 0},
+		{5 * s, Lose, n.Spaces[1], 0},
 		{7 * s, Freeze, n.Processes[0], 3 * s},
 		{11 * s, Step, n.Clock, 92 * s},
 		{12 * s, KillCopier, n.Clock, 0}, // while its clock is not
@@ -78,10 +81,12 @@ func Events(seed uint64, n Names, length time.Duration) []Event {
 	var all []Event
 	for at := time.Second; at < length; at += between(r, 2*time.Second, 6*time.Second) {
 		e := Event{At: at, Fault: PutBack, What: n.Clock}
-		switch r.IntN(5) {
+		switch r.IntN(6) {
 		case 0:
-			e.Fault, e.What = LoseTwo, pick(n.Spaces)
+			e.Fault, e.What = LoseAndGuess, pick(n.Spaces)
 		case 1:
+			e.Fault, e.What = Lose, pick(n.Spaces)
+		case 2:
 			e.Fault = LoseAndBack
 		}
 		all = append(all, e)
@@ -92,7 +97,7 @@ func Events(seed uint64, n Names, length time.Duration) []Event {
 		case 0, 1:
 			e.Fault, e.What, e.For = Kill, pick(n.Processes), between(r, 0, 3*time.Second)
 		case 2:
-			e.Fault, e.What, e.For = Freeze, pick(n.Processes), between(r, time.Second, 12*time.Second)
+			e.Fault, e.What, e.For = Freeze, pick(n.Processes), between(r, time.Second, 8*time.Second)
 		case 3:
 			e.Fault, e.What, e.For = Pause, pick(n.Roles), between(r, time.Second, 6*time.Second)
 		case 4:
