@@ -37,6 +37,7 @@ func convergeNames() converge.Names {
 const (
 	settleLimit = 15 * time.Second // until an item is at all its destinations
 	hookLimit   = 30 * time.Second // until a store is asked, or a delete is decided
+	lateLimit   = 30 * time.Second // after the clients' time, until no event begins
 	clients     = 4
 )
 
@@ -52,7 +53,11 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	g, ctx := errgroup.WithContext(t.Context())
 	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Places: places("", ""), Length: form.length, Every: form.every}), at)
 	w.work(ctx, g, bareOps(form.length), at)
-	for _, e := range events {
+	for n, e := range events {
+		if late := time.Since(begun) - form.length; late > lateLimit {
+			t.Logf("%d events are left out: the clients should have been done for %v", len(events)-n, late.Round(time.Second))
+			break
+		}
 		if err := at(ctx, e.At); err != nil {
 			break // the group says why
 		}
