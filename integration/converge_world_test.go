@@ -125,6 +125,11 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 	t.Cleanup(b.Close)
 	w.rise(t)
 	t.Cleanup(func() {
+		select {
+		case <-w.engine.Done(): // by itself
+			t.Error(w.engine.Wait(context.WithoutCancel(t.Context())))
+		default:
+		}
 		if err := w.engine.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
