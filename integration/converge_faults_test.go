@@ -61,6 +61,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		if err := at(ctx, e.At); err != nil {
 			break // the group says why
 		}
+		w.alive(t)
 		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.What, e.For)
 		if f := w.ofItem(t, e); f != nil {
 			g.Go(func() error { return f(ctx) })

@@ -125,11 +125,6 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 	t.Cleanup(b.Close)
 	w.rise(t)
 	t.Cleanup(func() {
-		select {
-		case <-w.engine.Done(): // by itself
-			t.Error(w.engine.Wait(context.WithoutCancel(t.Context())))
-		default:
-		}
 		if err := w.engine.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
@@ -156,6 +151,16 @@ func (w *convergeWorld) rise(t *testing.T) {
 	var err error
 	if w.engine, err = embedded.Start(context.WithoutCancel(t.Context()), w.engineAt); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// alive fails the test if the engine has ended by itself.
+func (w *convergeWorld) alive(t *testing.T) {
+	t.Helper()
+	select {
+	case <-w.engine.Done():
+		t.Fatal(w.engine.Wait(t.Context()))
+	default:
 	}
 }
 
