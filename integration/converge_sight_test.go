@@ -28,11 +28,7 @@ func (w *convergeWorld) look(t *testing.T) converge.Sight {
 		w.entries(t, &s, space)
 		w.records(t, s, stores, space)
 	}
-	open, err := w.app.DB().OpenIncidents(t.Context(), "acme")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, i := range open {
+	for _, i := range asked(t, func() ([]*pb.Incident, error) { return w.app.DB().OpenIncidents(t.Context(), "acme") }) {
 		t.Logf("open incident: %s", schemas.IncidentKey(i))
 		s.Incidents = append(s.Incidents, converge.Incident{Copy: copyAt(i), Kind: i.GetKind()})
 	}
@@ -45,6 +41,20 @@ func copyAt(m interface {
 	GetItem() string
 }) converge.Copy {
 	return converge.Copy{Store: m.GetStore(), Place: converge.Place{Space: m.GetSpace(), Item: m.GetItem()}}
+}
+
+// asked returns what ClickHouse answers. It is asked again, since a connection may be to an engine that is no more.
+func asked[T any](t *testing.T, ask func() (T, error)) T {
+	t.Helper()
+	for tries := 1; ; tries++ {
+		answer, err := ask()
+		if err == nil {
+			return answer
+		}
+		if tries == 5 {
+			t.Fatal(err)
+		}
+	}
 }
 
 // copies reads every copy of a space in a store.
@@ -80,10 +90,7 @@ func (w *convergeWorld) records(t *testing.T, s converge.Sight, stores []string,
 			}
 		}
 	}
-	found, err := w.app.DB().Records(t.Context(), all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := asked(t, func() ([]*pb.CopyRecord, error) { return w.app.DB().Records(t.Context(), all) })
 	row := func(r *pb.Record) converge.Row {
 		return converge.Row{Live: r.GetState() == pb.RecordState_RECORD_STATE_LIVE, SHA256: r.GetDigests()[digest.SHA256]}
 	}
@@ -99,10 +106,11 @@ func (w *convergeWorld) entries(t *testing.T, s *converge.Sight, space string) {
 	t.Helper()
 	q := clickhouse.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
 	for {
-		page, next, err := w.app.DB().SpaceHistory(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var next clickhouse.ChangeCursor
+		page := asked(t, func() (page []*pb.Change, err error) {
+			page, next, err = w.app.DB().SpaceHistory(t.Context(), q)
+			return page, err
+		})
 		for _, c := range page {
 			if e, ok := entryOf(c); ok {
 				s.Audit = append(s.Audit, e)
