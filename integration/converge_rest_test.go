@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -29,9 +30,38 @@ func (w *convergeWorld) rest(t *testing.T, limit time.Duration) {
 		}
 		last = written
 		if retry.Sleep(ctx, 400*time.Millisecond) != nil {
-			t.Fatalf("not at rest after %v: %v, %v", limit, lag, err)
+			t.Fatalf("not at rest after %v: %v, %v; in the delay lanes: %v", limit, lag, err, w.waiting(t))
 		}
 	}
+}
+
+// waiting returns what waits in the delay lanes, and why.
+func (w *convergeWorld) waiting(t *testing.T) (all []string) {
+	t.Helper()
+	for _, lane := range w.cfg.Delay.Lanes {
+		topic := schemas.Delay(lane.Name)
+		e, err := w.admin.Extent(t.Context(), topic)
+		if err != nil {
+			return append(all, err.Error())
+		}
+		done, err := w.admin.Committed(t.Context(), schemas.RoleDelayer, topic)
+		if err != nil {
+			return append(all, err.Error())
+		}
+		maps.Copy(e.Starts, done)
+		err = w.admin.Read(t.Context(), topic, e, func(d *schemas.Delivery, _ error) error {
+			said := map[string]string{}
+			for _, h := range d.Headers {
+				said[h.Key] = string(h.Value)
+			}
+			all = append(all, fmt.Sprintf("%s of %s, due %s: %s", said[schemas.TrailTopic], said[schemas.TrailRole], said[schemas.TrailDue], said[schemas.TrailError]))
+			return nil
+		})
+		if err != nil {
+			return append(all, err.Error())
+		}
+	}
+	return all
 }
 
 // lag returns the lag of the roles that have any, what waits in delay lanes included, and how many records there are.
