@@ -36,6 +36,7 @@ type check struct {
 	started    time.Time
 	evidence   Evidence
 	object     storage.Object // the second S, where the store has it
+	seen       time.Time      // when that was, by the store's clock
 	known      *pb.CopyRecord // as read afresh, else nil
 	confirmed  Piece          // the second reading of the bytes
 	trouble    string         // what did not answer, and how
@@ -51,6 +52,7 @@ func (k *check) run(ctx context.Context) error {
 	for range k.config.Restarts + 1 {
 		k.started = time.Now()
 		k.evidence, k.object, k.known, k.confirmed, k.trouble = Evidence{}, storage.Object{}, nil, Piece{}, ""
+		k.seen = time.Time{}
 		if err := k.look(ctx); !errors.Is(err, errOvertaken) {
 			return err
 		}
@@ -113,7 +115,7 @@ func (k *check) stale(v Verdict) bool {
 
 // onRecord takes r for what manifest and audit log say.
 func (k *check) onRecord(r *pb.CopyRecord) {
-	k.evidence.Manifest, k.evidence.Audit = pieceOf(r.GetManifest()), pieceOf(r.GetAudit())
+	k.evidence.Manifest, k.evidence.Audit = manifestPiece(r.GetManifest()), auditPiece(r.GetAudit())
 	k.evidence.Newer = newer(k.object, r.GetManifest())
 }
 
@@ -238,6 +240,7 @@ func (k *check) gather(ctx context.Context) error {
 		k.evidence.Stored = Piece{State: there}
 		return nil
 	}
+	now := time.Now()
 	second, still, err := k.stat(ctx)
 	switch {
 	case err != nil:
@@ -248,7 +251,10 @@ func (k *check) gather(ctx context.Context) error {
 	case still != there || !sameObject(first, second):
 		return errOvertaken
 	}
-	k.object = second
+	k.object, k.seen = second, second.Seen
+	if k.seen.IsZero() {
+		k.seen = now
+	}
 	k.evidence.Stored = Piece{State: still, Digests: second.Digests}
 	return k.believe(ctx)
 }
@@ -288,7 +294,7 @@ func (k *check) failed(ctx context.Context, place string, err error) (pb.Evidenc
 
 // believe takes absences for true only where the store's marker can be read after them.
 func (k *check) believe(ctx context.Context) error {
-	const absent, unknown = pb.EvidenceState_EVIDENCE_STATE_ABSENT, pb.EvidenceState_EVIDENCE_STATE_UNKNOWN
+	const absent = pb.EvidenceState_EVIDENCE_STATE_ABSENT
 	if k.evidence.Content.State != absent && k.evidence.Stored.State != absent {
 		return nil
 	}
@@ -300,12 +306,17 @@ func (k *check) believe(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	k.trouble = fmt.Sprintf("store's marker did not answer (%v): %v", retry.ClassOf(err), err)
+	k.unbelieve()
+	return nil
+}
+
+// unbelieve makes what is absent unknown.
+func (k *check) unbelieve() {
 	for _, p := range [...]*Piece{&k.evidence.Content, &k.evidence.Stored} {
-		if p.State == absent {
-			p.State = unknown
+		if p.State == pb.EvidenceState_EVIDENCE_STATE_ABSENT {
+			p.State = pb.EvidenceState_EVIDENCE_STATE_UNKNOWN
 		}
 	}
-	return nil
 }
 
 // read is one C: the bytes of seen, hashed while they stream, by every algorithm that

@@ -62,14 +62,13 @@ func TestFindings(t *testing.T) {
 			w.settings.ExternalWrites = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(rot))
 		}, 10, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
-		"nobody told": {func(w *world) { w.record = nothing() }, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
-		"properly deleted": {func(w *world) {
-			w.delete()
-			w.record.Manifest.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-			w.record.Audit.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-		}, 11, pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_MOOT},
-		"audit row missing": {func(w *world) { w.record.Audit = nothing().Audit }, 7, fail, fail},
-		"manifest wrong":    {func(w *world) { w.record.Manifest.Digests = sums(rot) }, 5, fail, fail},
+		"nobody told":                     {func(w *world) { w.record = nothing() }, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
+		"properly deleted":                {func(w *world) { w.delete(); w.bury() }, 11, pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_MOOT},
+		"brought back with its old time":  {func(w *world) { w.bury() }, 16, undecided, fail},
+		"other bytes under its tombstone": {func(w *world) { w.put(rot); w.bury() }, 16, undecided, fail},
+		"brought back, never read":        {func(w *world) { w.settings.Never = true; w.bury() }, 16, undecided, fail},
+		"audit row missing":               {func(w *world) { w.record.Audit = nothing().Audit }, 7, fail, fail},
+		"manifest wrong":                  {func(w *world) { w.record.Manifest.Digests = sums(rot) }, 5, fail, fail},
 		"never read, no digest": {func(w *world) {
 			w.settings.Never = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(good))

@@ -76,6 +76,21 @@ func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecor
 	return []*pb.CopyRecord{w.record}, nil
 }
 
+func (w *world) create() {
+	if err := w.mem.CreateSpace(w.t.Context(), storage.Space{Name: at.Space}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// clock puts a store in place whose clock is so far ahead of the machine's.
+func (w *world) clock(ahead time.Duration) {
+	var err error
+	if w.mem, err = mem.New(mem.Config{ID: at.Store, Now: func() time.Time { return time.Now().Add(ahead) }}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.fill()
+}
+
 // newWorld stores the good bytes, puts them on record, and lets three days pass.
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, config: specified()}
@@ -84,18 +99,19 @@ func newWorld(t *testing.T) *world {
 	if w.mem, err = mem.New(mem.Config{ID: at.Store}); err != nil {
 		t.Fatal(err)
 	}
+	w.fill()
+	return w
+}
+
+func (w *world) fill() {
 	w.store = storagetest.NewFaulty(w.mem)
-	ctx := t.Context()
-	if err := w.mem.WriteMarker(ctx); err != nil {
-		t.Fatal(err)
+	if err := w.mem.WriteMarker(w.t.Context()); err != nil {
+		w.t.Fatal(err)
 	}
-	if err := w.mem.CreateSpace(ctx, storage.Space{Name: at.Space}); err != nil {
-		t.Fatal(err)
-	}
+	w.create()
 	w.put(good)
 	w.record = w.now()
 	time.Sleep(72 * time.Hour)
-	return w
 }
 
 func (w *world) put(content string) {
@@ -119,6 +135,11 @@ func (w *world) now() *pb.CopyRecord {
 		Provenance: pb.Provenance_PROVENANCE_VERIFIED, Version: w.object.Version, Time: record.Time(w.object.Modified),
 	}
 	return &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
+}
+
+// bury puts on record that the copy was deleted.
+func (w *world) bury() {
+	w.record.Manifest.State, w.record.Audit.State = pb.RecordState_RECORD_STATE_TOMBSTONE, pb.RecordState_RECORD_STATE_TOMBSTONE
 }
 
 func nothing() *pb.CopyRecord {
@@ -213,23 +234,3 @@ func in(t *testing.T, f func(*testing.T, *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, newWorld(t)) })
 }
-
-// What the demo does behind the system's back, and what else a copy may suffer.
-
-// An absence without the store's marker is never believed, however often it is seen.
-
-// A change of the content while it is looked at has the look start over.
-
-// What happens while the records are read is no mismatch: the look starts over.
-
-// The task's records may be stale: only a pass rests on them.
-
-// Fresh records with an algorithm that the first reading did not compute.
-
-// The item comes back before the last re-check.
-
-// A check that is cancelled says nothing, wherever it stood.
-
-// Readings of the marker are shared by those who ask meanwhile, and by nobody who saw
-
-// an absence after they had begun.

@@ -88,6 +88,8 @@ type Object struct {
 	// has none, or none that can be about these bytes.
 	Digests    digest.Set
 	Properties Properties
+	// Seen is when Stat found it so, by the store's clock; zero: that is the machine's, or it was not Stat.
+	Seen time.Time
 }
 
 // A Condition makes a write depend on what was seen before. The zero Condition always holds.

@@ -64,11 +64,14 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if err != nil {
 		return storage.Object{}, err
 	}
+	ctx, answer := noted(ctx)
 	info, err := s.stat(ctx, space, item, spot{bucket, key})
 	if err != nil {
 		return storage.Object{}, err
 	}
-	return s.object(item, info)
+	o, err := s.object(item, info)
+	o.Seen = answer.answered()
+	return o, err
 }
 
 // stat returns all that the service tells of an item, which lies there.
