@@ -148,7 +148,7 @@ func (a *App) deleter() ([]part, error) {
 func (a *App) checker() ([]part, error) {
 	f := a.cfg.Fixity
 	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
-		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval}, a.stores, a.reader)
+		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period}, a.stores, a.reader)
 	if err != nil {
 		return nil, err
 	}

@@ -20,8 +20,9 @@ import (
 type StoreSettings struct {
 	// Never: the store's bytes are not to be read for checks.
 	Never bool
-	// SamplePercent, where it is not 0, is of how many copies in a hundred of a round the bytes are read. Which ones
-	// is a function of round and copy. Checks of other reasons than a sweep's read them always.
+	// SamplePercent, if it is not 0, is the share of the copies, in a hundred, whose bytes the checks of
+	// sweeps read in one Config.Period. Which ones is a function of the copy and the number of the period:
+	// within 100/SamplePercent periods it is each copy's turn once. Checks of other reasons always read.
 	SamplePercent int
 	// ExternalWrites: others than millrace's clients are expected to write to the store.
 	ExternalWrites bool
@@ -35,6 +36,8 @@ type Config struct {
 	Settings
 	// MinInterval is how young a pass may be for a sweep's task to be skipped; 0 skips none.
 	MinInterval time.Duration
+	// Period is how often every copy is to be read; of it StoreSettings.SamplePercent is a share.
+	Period time.Duration
 	// Restarts bounds how often a check starts over because its object changed; 0 means 3.
 	Restarts int
 	// Worker, Host and Software name who checks, in results.
@@ -72,8 +75,8 @@ func New(c Config, stores Stores, records Records) (*Checker, error) {
 	if c.Restarts < 0 {
 		faults = append(faults, errors.New("restarts is negative"))
 	}
-	if c.Settle < 0 || c.MinInterval < 0 {
-		faults = append(faults, errors.New("settle or min_interval is negative"))
+	if c.Settle < 0 || c.MinInterval < 0 || c.Period < 0 {
+		faults = append(faults, errors.New("settle, min_interval or period is negative"))
 	}
 	for _, d := range c.Recheck {
 		if d <= 0 {
