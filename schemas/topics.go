@@ -130,6 +130,12 @@ const MaxBytes = 256 << 10
 // waitingRoles are those whose messages can wait and come back.
 var waitingRoles = []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, RoleChecker, RoleSteward}
 
+// observers are the roles that open and close incidents: the steward those of copies, each one those without an item.
+func observers() []Role {
+	return []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, RoleChecker, RoleSteward, RoleSweeper, RoleDelayer,
+		RoleSink, RoleState, RoleAPI}
+}
+
 //nolint:revive // its arguments are the columns of the table below
 func entry[B Body](topic Topic, cleanup Cleanup, newBody func() B, keyDoc string, key func(B) string, writers, readers []Role) Entry {
 	return Entry{
@@ -179,8 +185,8 @@ func Catalogue(lanes ...string) []Entry {
 		of(Large, entry(FixityLarge, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
 		entry(FixityResults, Trim, func() *pb.FixityResult { return new(pb.FixityResult) }, item,
 			itemKey[*pb.FixityResult], roles(RoleChecker), roles(RoleSteward, RoleSink, RoleState)),
-		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) }, "account/store/space/item/kind",
-			IncidentKey, roles(RoleSteward), roles(RoleSink))),
+		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) }, "account/store/space/item/kind[/subject]",
+			IncidentKey, observers(), roles(RoleSink))),
 		entry(Reports, Trim, func() *pb.Report { return new(pb.Report) }, "account/store/space",
 			func(r *pb.Report) string { return Key(r.GetAccount(), r.GetStore(), r.GetSpace()) },
 			roles(RoleSweeper), roles(RoleSink)),
@@ -193,7 +199,7 @@ func Catalogue(lanes ...string) []Entry {
 		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/morsel",
 			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetMorsel()) },
 			roles(RoleSweeper, RoleDeleter), nil)),
-		entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, "who", (*pb.AdminAction).GetWho,
+		entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
 			roles(RoleAPI), roles(RoleSteward, RoleSink)),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
@@ -232,7 +238,11 @@ func Lookup(t Topic) (Entry, bool) {
 // Reads reports whether role is one of the topic's readers.
 func (e Entry) Reads(role Role) bool { return slices.Contains(e.Readers, role) }
 
-// IncidentKey is the key of the one open incident of a copy and kind.
+// IncidentKey is the key of the one open incident of a copy and kind or, without an item, of a kind and subject.
 func IncidentKey(i *pb.Incident) string {
-	return Key(i.GetAccount(), i.GetStore(), i.GetSpace(), i.GetItem(), i.GetKind())
+	parts := []string{i.GetAccount(), i.GetStore(), i.GetSpace(), i.GetItem(), i.GetKind()}
+	if i.GetSubject() != "" {
+		parts = append(parts, i.GetSubject())
+	}
+	return Key(parts...)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -55,9 +56,13 @@ type App struct {
 	admin    *kafka.Admin
 	policies *kafka.Table
 	controls *kafka.Controls
-	outboxes []*emit.File  // of the stores that emit
-	emits    *emit.Metrics // nil: nobody can ask for it, or nothing emits
-	folder   *policyFolder
+	board    *incident.Board
+	// incidents is the table of the topic; its records go to all of onIncident, which is complete before it runs.
+	incidents  *kafka.Table
+	onIncident []func(key []byte, i *pb.Incident)
+	outboxes   []*emit.File  // of the stores that emit
+	emits      *emit.Metrics // nil: nobody can ask for it, or nothing emits
+	folder     *policyFolder
 }
 
 // Open makes the parts that cfg asks for. Nothing runs before Run.
@@ -106,6 +111,18 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the policies table: %w", err)
+	}
+	a.board = incident.NewBoard(a.producer, log)
+	a.onIncident = append(a.onIncident, a.board.Apply)
+	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
+		i, _ := d.Body.(*pb.Incident) // nil for a tombstone
+		for _, apply := range a.onIncident {
+			apply(key, i)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the incidents table: %w", err)
 	}
 	a.folder = newPolicyFolder(a)
 	a.reader = clickhouse.NewReader(a.db, watermark{a.admin}, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait})

@@ -254,10 +254,13 @@ func inForce(ctx context.Context, c *kafka.Controls) error {
 	}
 }
 
-// controlled holds p back until it is known whether it is paused.
+// controlled holds p back until it is known whether it is paused, and which incidents are open.
 func (a *App) controlled(p part) part {
 	return part{p.name, func(ctx context.Context) error {
 		if err := inForce(ctx, a.controls); err != nil {
+			return err
+		}
+		if err := ready(ctx, a.incidents); err != nil {
 			return err
 		}
 		return p.run(ctx)

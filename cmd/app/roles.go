@@ -173,21 +173,14 @@ func (a *App) steward() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	open, err := kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
-		i, _ := d.Body.(*pb.Incident) // nil for a tombstone
-		s.Apply(key, i)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
+	a.onIncident = append(a.onIncident, s.Apply)
 	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		Retry:  inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
 	if err != nil {
 		return nil, err
 	}
-	return []part{{"incidents", open.Run}, served("steward", g.Run, a.policies, open)}, nil
+	return []part{served("steward", g.Run, a.policies)}, nil
 }
 
 // sink feeds the logs and, in a group of their own, the state tables.

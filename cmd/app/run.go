@@ -95,7 +95,7 @@ func (w work) prepare(ctx context.Context) error {
 
 // parts are those of the roles, and those that they use.
 func (w work) parts(roles []schemas.Role) ([]part, error) {
-	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}}
+	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run}}
 	if w.needs.clickhouse {
 		parts = append(parts, part{"schema", w.schema.run}, part{"reader", w.reader.Run})
 	}

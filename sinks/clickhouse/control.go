@@ -38,6 +38,7 @@ func incidents() *table[*pb.Incident] {
 		stepColumn("step.ref", "Array(String)", newText, (*pb.IncidentStep).GetRef),
 		stepColumn("step.by", "Array(String)", newText, (*pb.IncidentStep).GetBy),
 		stepColumn("step.detail", "Array(String)", newText, (*pb.IncidentStep).GetDetail),
+		text("subject", func(x r) string { return x.m.GetSubject() }),
 	)
 	return newTable("incidents",
 		func(x r) string { return x.m.GetId() },

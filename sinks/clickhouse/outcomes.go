@@ -137,12 +137,13 @@ type incidentRecord struct {
 	Refs      []string          `ch:"step.ref"`
 	By        []string          `ch:"step.by"`
 	Details   []string          `ch:"step.detail"`
+	Subject   string            `ch:"subject"`
 }
 
 func (db *DB) readIncidents(ctx context.Context, having, where string, args ...any) ([]*pb.Incident, error) {
 	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row, expected, found," +
 		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
-		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`"
+		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject"
 	rows, err := query[incidentRecord](ctx, db, "read incidents",
 		"SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
 			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+having+" ORDER BY ts, id", args...)
@@ -163,7 +164,7 @@ func (r *incidentRecord) incident() (*pb.Incident, error) {
 		Id: r.ID, Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, Kind: r.Kind,
 		State:  pb.IncidentState(enumValue(pb.IncidentState_value, "INCIDENT_STATE_", r.State)),
 		Opened: nullTime(&r.Opened, r.Nanos), Updated: nullTime(r.Updated, 0), Closed: nullTime(r.Closed, 0), Checked: nullTime(r.Checked, 0),
-		Row: int32(r.Row), Expected: r.Expected, Found: r.Found, Repairs: r.Repairs, Parent: r.Parent, StepCount: r.StepCount,
+		Row: int32(r.Row), Expected: r.Expected, Found: r.Found, Repairs: r.Repairs, Parent: r.Parent, StepCount: r.StepCount, Subject: r.Subject,
 	}
 	if r.Version != "" || r.ETag != "" || r.Modified != nil {
 		i.Object = &pb.Identity{Version: r.Version, Etag: r.ETag, Modified: nullTime(r.Modified, r.ModNanos), Size: r.Size}

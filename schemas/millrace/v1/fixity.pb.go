@@ -896,11 +896,12 @@ func (x *IncidentStep) GetDetail() string {
 	return ""
 }
 
-// Incident is one open problem of one copy; each record carries its last 100 steps.
+// Incident is one open problem of one copy, or of what the subject names; each record carries its last 100 steps.
 type Incident struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A function of the copy, the kind and the check that opened it.
-	Id      string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// A function of the copy, the kind and the check that opened it; without an item, of the key alone.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// "-" if the problem is of no account.
 	Account string `protobuf:"bytes,2,opt,name=account,proto3" json:"account,omitempty"`
 	Store   string `protobuf:"bytes,3,opt,name=store,proto3" json:"store,omitempty"`
 	Space   string `protobuf:"bytes,4,opt,name=space,proto3" json:"space,omitempty"`
@@ -924,7 +925,9 @@ type Incident struct {
 	StepCount int32           `protobuf:"varint,18,opt,name=step_count,json=stepCount,proto3" json:"step_count,omitempty"`
 	Steps     []*IncidentStep `protobuf:"bytes,19,rep,name=steps,proto3" json:"steps,omitempty"`
 	// Bytes: of the copy to repair from, where one was found, else of what was looked at.
-	Size          int64 `protobuf:"varint,20,opt,name=size,proto3" json:"size,omitempty"`
+	Size int64 `protobuf:"varint,20,opt,name=size,proto3" json:"size,omitempty"`
+	// What an incident without an item is about, beside its account, store, space and kind: a table, a position, ...
+	Subject       string `protobuf:"bytes,21,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1099,6 +1102,13 @@ func (x *Incident) GetSize() int64 {
 	return 0
 }
 
+func (x *Incident) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
 var File_millrace_v1_fixity_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fixity_proto_rawDesc = "" +
@@ -1174,7 +1184,7 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x10\n" +
 	"\x03ref\x18\x03 \x01(\tR\x03ref\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
-	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xd5\x06\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xef\x06\n" +
 	"\bIncident\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1197,7 +1207,8 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\n" +
 	"step_count\x18\x12 \x01(\x05R\tstepCount\x12/\n" +
 	"\x05steps\x18\x13 \x03(\v2\x19.millrace.v1.IncidentStepR\x05steps\x12\x12\n" +
-	"\x04size\x18\x14 \x01(\x03R\x04size\x1a;\n" +
+	"\x04size\x18\x14 \x01(\x03R\x04size\x12\x18\n" +
+	"\asubject\x18\x15 \x01(\tR\asubject\x1a;\n" +
 	"\rExpectedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +

@@ -1,0 +1,317 @@
+package incident
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+var behind = Subject{Kind: RecordsBehind, Name: "copy_state"}
+
+// A topic is the topic incidents, and the boards that follow it.
+type topic struct {
+	mu      sync.Mutex
+	records []*pb.Incident // guarded by mu
+	fail    error          // of the next Publish, once
+	persist bool           // what fails is on record all the same
+}
+
+func (l *topic) Publish(_ context.Context, msgs ...schemas.Message) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.fail
+	l.fail = nil
+	if err == nil || l.persist {
+		for _, m := range msgs {
+			l.records = append(l.records, proto.CloneOf(m.Body.(*pb.Incident)))
+		}
+	}
+	return err
+}
+
+// follow has boards apply the whole topic.
+func (l *topic) follow(boards ...*Board) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range boards {
+		for _, i := range l.records {
+			b.Apply([]byte(schemas.IncidentKey(i)), i)
+		}
+	}
+}
+
+func (l *topic) board() *Board { return NewBoard(l, slog.New(slog.DiscardHandler)) }
+
+// is compares the steps of the newest record, and the number of records.
+func (l *topic) is(t *testing.T, state pb.IncidentState, records int, steps ...string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.records) != records {
+		t.Fatalf("%d records, want %d: %v", len(l.records), records, l.records)
+	}
+	last := l.records[records-1]
+	var got []string
+	for _, s := range last.GetSteps() {
+		got = append(got, s.GetAction()+" "+s.GetDetail())
+	}
+	if last.GetState() != state || !slices.Equal(got, steps) || int(last.GetStepCount()) != len(steps) {
+		t.Errorf("is %v with %d steps %q, want %v with %q", last.GetState(), last.GetStepCount(), got, state, steps)
+	}
+}
+
+const (
+	isOpen   = pb.IncidentState_INCIDENT_STATE_OPEN
+	isClosed = pb.IncidentState_INCIDENT_STATE_CLOSED
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each subject has a key of its own, which no incident of an item has.
+func TestSubject(t *testing.T) {
+	for name, tt := range map[string]struct {
+		subject Subject
+		key     string
+	}{
+		"a table":    {behind, "-////records-behind/copy_state"},
+		"a space":    {Subject{Account: "acme", Store: "2", Space: "photos", Kind: SpaceMissing}, "acme/2/photos//space-missing"},
+		"a record":   {Subject{Kind: RecordUnreadable, Name: "policies/0@7"}, "-////record-unreadable/policies%2F0@7"},
+		"an account": {Subject{Account: "acme", Kind: PolicyRefused}, "acme////policy-refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := tt.subject.Incident()
+			if got := tt.subject.Key(); got != tt.key || i.GetId() != schemas.ID("incident", got) || i.GetItem() != "" {
+				t.Errorf("got %q, incident %v, want %q", got, i, tt.key)
+			}
+		})
+	}
+}
+
+// An incident is published once while it is open, and can be opened again when it was closed.
+func TestOpenOnceAndClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l topic
+		b := l.board()
+		must(t, b.Close(t.Context(), behind, "has caught up"))
+		if len(l.records) != 0 || b.IsOpen(behind) || b.WasClosed(behind) {
+			t.Fatalf("closed what was never open: %v", l.records)
+		}
+		for range 3 {
+			must(t, b.Open(t.Context(), behind, "2 records"))
+		}
+		l.is(t, isOpen, 1, "opened 2 records")
+		if !b.IsOpen(behind) || b.WasClosed(behind) || !slices.Equal(b.OpenOf(RecordsBehind), []Subject{behind}) || b.OpenOf(SpaceMissing) != nil {
+			t.Error("is not open")
+		}
+		id, opened := l.records[0].GetId(), time.Now()
+		time.Sleep(time.Second)
+		for range 2 {
+			must(t, b.Close(t.Context(), behind, "has caught up"))
+		}
+		l.is(t, isClosed, 2, "opened 2 records", "closed has caught up")
+		if last := l.records[1]; !last.GetOpened().AsTime().Equal(opened) || !last.GetClosed().AsTime().Equal(time.Now()) {
+			t.Errorf("opened %v, closed %v", last.GetOpened(), last.GetClosed())
+		}
+		if b.IsOpen(behind) || !b.WasClosed(behind) {
+			t.Error("is open")
+		}
+		must(t, b.Open(t.Context(), behind, "1 record"))
+		l.is(t, isOpen, 3, "opened 2 records", "closed has caught up", "opened 1 record")
+		if last := l.records[2]; last.GetId() != id || last.GetClosed() != nil || !last.GetOpened().AsTime().Equal(time.Now()) {
+			t.Errorf("opened again as %v", last)
+		}
+	})
+}
+
+// A detail that changes all the time is a step a minute.
+func TestDetailChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l topic
+		b := l.board()
+		for n := range 125 {
+			must(t, b.Open(t.Context(), behind, strconv.Itoa(n)+" records"))
+			time.Sleep(time.Second)
+		}
+		l.is(t, isOpen, 3, "opened 0 records", "seen-again 60 records", "seen-again 120 records")
+	})
+}
+
+func TestRecordCarriesItsLastSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l topic
+		b := l.board()
+		for n := range maxSteps + 5 {
+			must(t, b.Open(t.Context(), behind, strconv.Itoa(n)))
+			time.Sleep(perStep)
+		}
+		last := l.records[len(l.records)-1]
+		if n := len(last.GetSteps()); n != maxSteps || last.GetStepCount() != maxSteps+5 || last.GetSteps()[0].GetDetail() != "5" {
+			t.Errorf("carries %d of %d steps, the first is %v", n, last.GetStepCount(), last.GetSteps()[0])
+		}
+	})
+}
+
+// Two processes observe one problem: what one has opened the other leaves, and may close.
+func TestTwoBoards(t *testing.T) {
+	var l topic
+	one, two := l.board(), l.board()
+	must(t, one.Open(t.Context(), behind, "2 records"))
+	l.follow(one, two)
+	must(t, two.Open(t.Context(), behind, "2 records"))
+	l.is(t, isOpen, 1, "opened 2 records")
+	must(t, two.Close(t.Context(), behind, ""))
+	l.follow(one, two)
+	l.is(t, isClosed, 2, "opened 2 records", "closed ")
+	if one.IsOpen(behind) {
+		t.Error("the other board has it open")
+	}
+	must(t, one.Close(t.Context(), behind, ""))
+	if len(l.records) != 2 {
+		t.Errorf("closed twice: %v", l.records)
+	}
+}
+
+// Both open before either has read the other's record: it is one incident, and closed once.
+func TestTwoBoardsAtOnce(t *testing.T) {
+	var l topic
+	one, two := l.board(), l.board()
+	must(t, one.Open(t.Context(), behind, "2 records"))
+	must(t, two.Open(t.Context(), behind, "2 records"))
+	if a, b := l.records[0], l.records[1]; a.GetId() != b.GetId() || schemas.IncidentKey(a) != schemas.IncidentKey(b) {
+		t.Fatalf("two incidents: %v, %v", a, b)
+	}
+	l.follow(one, two)
+	must(t, one.Close(t.Context(), behind, ""))
+	l.follow(one, two)
+	if one.IsOpen(behind) || two.IsOpen(behind) {
+		t.Error("is open")
+	}
+}
+
+// A record that could not be published is published by the next call; one that is on record all the same, and read by
+// then, is not published twice.
+func TestPublishFails(t *testing.T) {
+	for name, persist := range map[string]bool{"not persisted": false, "but persisted": true} {
+		t.Run("failed, "+name, func(t *testing.T) {
+			away := errors.New("the brokers are away")
+			var l topic
+			b := l.board()
+			l.fail, l.persist = away, persist
+			if err := b.Open(t.Context(), behind, "2 records"); !errors.Is(err, away) {
+				t.Fatalf("Open = %v", err)
+			}
+			l.follow(b)
+			must(t, b.Open(t.Context(), behind, "2 records"))
+			l.is(t, isOpen, 1, "opened 2 records")
+			l.fail = away
+			if err := b.Close(t.Context(), behind, ""); !errors.Is(err, away) {
+				t.Fatalf("Close = %v", err)
+			}
+			l.follow(b)
+			must(t, b.Close(t.Context(), behind, ""))
+			l.is(t, isClosed, 2, "opened 2 records", "closed ")
+		})
+	}
+}
+
+// A process that dies after each record goes on with what the topic says.
+func TestBoardAfterRestart(t *testing.T) {
+	var l topic
+	restart := func() *Board {
+		b := l.board()
+		l.follow(b)
+		return b
+	}
+	must(t, restart().Open(t.Context(), behind, "2 records"))
+	must(t, restart().Open(t.Context(), behind, "2 records"))
+	must(t, restart().Close(t.Context(), behind, ""))
+	must(t, restart().Close(t.Context(), behind, ""))
+	must(t, restart().Open(t.Context(), behind, "1 record"))
+	l.is(t, isOpen, 3, "opened 2 records", "closed ", "opened 1 record")
+}
+
+// A person closes an incident; while its cause is there, it is opened again.
+func TestClosedByAPerson(t *testing.T) {
+	var l topic
+	b := l.board()
+	a := &pb.AdminAction{Id: "a1", Who: "eve", Reason: "restored from tape"}
+	must(t, b.CloseBy(t.Context(), behind.Key(), a))
+	if len(l.records) != 0 {
+		t.Fatalf("closed what is not open: %v", l.records)
+	}
+	must(t, b.Open(t.Context(), behind, "2 records"))
+	must(t, b.CloseBy(t.Context(), behind.Key(), a))
+	l.is(t, isClosed, 2, "opened 2 records", "closed restored from tape")
+	if s := l.records[1].GetSteps()[1]; s.GetBy() != "eve" || s.GetRef() != "a1" {
+		t.Errorf("closed by %v", s)
+	}
+	must(t, b.Open(t.Context(), behind, "2 records"))
+	if !b.IsOpen(behind) {
+		t.Error("is not open")
+	}
+}
+
+// Incidents of items, echoes of older steps and tombstones.
+func TestApply(t *testing.T) {
+	var l topic
+	b := l.board()
+	item := &pb.Incident{Id: "i", Account: "acme", Store: "1", Space: "s", Item: "x", Kind: RecordsBehind, State: isOpen}
+	b.Apply([]byte(schemas.IncidentKey(item)), item)
+	if got := b.OpenOf(RecordsBehind); got != nil {
+		t.Errorf("holds %v, which is the steward's", got)
+	}
+	must(t, b.Open(t.Context(), behind, ""))
+	must(t, b.Close(t.Context(), behind, ""))
+	b.Apply([]byte(behind.Key()), l.records[0])
+	if b.IsOpen(behind) {
+		t.Error("the echo of an older step counts")
+	}
+	b.Apply([]byte(behind.Key()), nil)
+	if b.WasClosed(behind) {
+		t.Error("a tombstone leaves the incident")
+	}
+}
+
+// Many callers that open what is not open yet open it once.
+func TestOpenedByManyAtOnce(t *testing.T) {
+	var l topic
+	b := l.board()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := b.Open(t.Context(), behind, "2 records"); err != nil {
+				t.Errorf("Open: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	l.is(t, isOpen, 1, "opened 2 records")
+}
+
+// A caller that gives up does not wait for another's publishing.
+func TestOpenGivesUp(t *testing.T) {
+	var l topic
+	b := l.board()
+	b.turn <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Open(ctx, behind, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("Open = %v", err)
+	}
+}
