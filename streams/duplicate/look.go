@@ -30,7 +30,8 @@ type Rules interface {
 }
 
 // Records reads what is on record of copies, behind all that has been published when
-// it is called, in their order. It is slow; an error means that nothing is known.
+// it is called, in their order. It is slow; an error means that nothing is known. The manifest's
+// record of a copy without an item is about its space: state NONE if the space may be absent.
 type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
@@ -111,7 +112,31 @@ func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) 
 	if err := l.confirm(ctx, c, store, time.Now()); err != nil {
 		return Side{Err: fmt.Errorf("believe that %s is absent: %w", c, err)}
 	}
+	if noSpace {
+		if err := l.mayLack(ctx, c); err != nil {
+			return Side{Err: err}
+		}
+	}
 	return Side{Presence: Absent, NoSpace: noSpace}
+}
+
+// mayLack returns nil if the space of c, which is not there, is not expected either. Its error says that whatever was
+// in the space is unknown.
+func (l *Looker) mayLack(ctx context.Context, c schemas.Copy) error {
+	c.Item = ""
+	records, err := l.records.Fresh(ctx, []schemas.Copy{c})
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return context.Cause(ctx)
+	case err == nil && len(records) != 1:
+		err = fmt.Errorf("found %d records for a space", len(records))
+	case err == nil && records[0].GetManifest().GetState() != pb.RecordState_RECORD_STATE_NONE:
+		err = errors.New("it is expected and not there")
+	}
+	if err != nil {
+		return retry.Unavailable(fmt.Errorf("believe that space %q of store %s/%s is absent: %w", c.Space, c.Account, c.Store, err))
+	}
+	return nil
 }
 
 // Decide decides, after it has read what the decision needs: records afresh, bytes for
