@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
@@ -60,6 +61,8 @@ type App struct {
 	// incidents is the table of the topic; its records go to all of onIncident, which is complete before it runs.
 	incidents  *kafka.Table
 	onIncident []func(key []byte, i *pb.Incident)
+	gone       space.Gone
+	actions    *kafka.Table  // the topic admin: what persons did, as far as roles go by it
 	outboxes   []*emit.File  // of the stores that emit
 	emits      *emit.Metrics // nil: nobody can ask for it, or nothing emits
 	folder     *policyFolder
@@ -124,8 +127,17 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err != nil {
 		return nil, fmt.Errorf("make the incidents table: %w", err)
 	}
+	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
+		if action, ok := d.Body.(*pb.AdminAction); ok {
+			a.gone.Apply(action)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the table of actions: %w", err)
+	}
 	a.folder = newPolicyFolder(a)
-	a.reader = clickhouse.NewReader(a.db, watermark{a.admin}, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait})
+	a.reader = clickhouse.NewReader(a.db, watermark{a.admin}, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait, Gone: a.gone.Since})
 	return a, nil
 }
 

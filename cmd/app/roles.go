@@ -124,7 +124,7 @@ func (a *App) copier() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("copier", p.Run, a.policies)}, nil
+	return []part{served("copier", p.Run, a.policies, a.actions)}, nil
 }
 
 func (a *App) deleter() ([]part, error) {
@@ -142,13 +142,13 @@ func (a *App) deleter() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("deleter", p.Run, a.policies)}, nil
+	return []part{served("deleter", p.Run, a.policies, a.actions)}, nil
 }
 
 func (a *App) checker() ([]part, error) {
 	f := a.cfg.Fixity
 	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
-		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period}, a.stores, a.reader)
+		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period}, a.stores, a.reader, missingSpaces{a.board})
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (a *App) checker() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{{"checker", p.Run}}, nil
+	return []part{served("checker", p.Run, a.actions)}, nil
 }
 
 func (a *App) steward() ([]part, error) {

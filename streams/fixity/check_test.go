@@ -155,10 +155,10 @@ func TestNew(t *testing.T) {
 	bad := specified()
 	bad.Recheck = []time.Duration{0}
 	bad.Restarts = -1
-	if _, err := New(bad, w, w); err == nil || !strings.Contains(err.Error(), "recheck") || !strings.Contains(err.Error(), "restarts") {
+	if _, err := New(bad, w, w, w); err == nil || !strings.Contains(err.Error(), "recheck") || !strings.Contains(err.Error(), "restarts") {
 		t.Errorf("got %v, want both faults", err)
 	}
-	if _, err := New(specified(), nil, w); err == nil {
+	if _, err := New(specified(), nil, w, w); err == nil {
 		t.Error("no stores, no error")
 	}
 }
@@ -176,7 +176,7 @@ func BenchmarkHandle(b *testing.B) {
 		b.Fatal(err)
 	}
 	w := &world{store: storagetest.NewFaulty(store), object: o, config: specified()}
-	c, err := New(w.config, w, w)
+	c, err := New(w.config, w, w, w)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -56,8 +56,18 @@ type Stores interface {
 // Records reads what is on record.
 type Records interface {
 	// Fresh returns a record of each copy, in their order, that tells of everything
-	// that was published before the call. An error means that it cannot say.
+	// that was published before the call. An error means that it cannot say. The manifest's
+	// record of a copy without an item is about its space: state NONE if the space may be absent.
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
+}
+
+// SpaceIncidents keeps one incident for each space that is expected and not there. A space is a
+// copy without an item.
+type SpaceIncidents interface {
+	// Open opens the incident of a space, unless it is open.
+	Open(ctx context.Context, space schemas.Copy, detail string) error
+	// Close closes the incident of a space, if it is open.
+	Close(ctx context.Context, space schemas.Copy, detail string) error
 }
 
 // A Checker handles fixity tasks. It is safe for concurrent use.
@@ -65,12 +75,13 @@ type Checker struct {
 	config  Config
 	stores  Stores
 	records Records
+	spaces  SpaceIncidents
 	markers storage.Markers
 	hashers hashers
 }
 
 // New returns a Checker.
-func New(c Config, stores Stores, records Records) (*Checker, error) {
+func New(c Config, stores Stores, records Records, spaces SpaceIncidents) (*Checker, error) {
 	var faults []error
 	if c.Restarts < 0 {
 		faults = append(faults, errors.New("restarts is negative"))
@@ -83,8 +94,8 @@ func New(c Config, stores Stores, records Records) (*Checker, error) {
 			faults = append(faults, fmt.Errorf("recheck interval %v is not positive", d))
 		}
 	}
-	if stores == nil || records == nil {
-		faults = append(faults, errors.New("stores or records are missing"))
+	if stores == nil || records == nil || spaces == nil {
+		faults = append(faults, errors.New("stores, records or incidents of spaces are missing"))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, fmt.Errorf("checker: %w", err)
@@ -96,7 +107,7 @@ func New(c Config, stores Stores, records Records) (*Checker, error) {
 	if c.Agent == "" {
 		c.Agent = "checker"
 	}
-	return &Checker{config: c, stores: stores, records: records}, nil
+	return &Checker{config: c, stores: stores, records: records, spaces: spaces}, nil
 }
 
 // Handle does one check: it returns its result and, where the row asks for them, the
@@ -124,6 +135,9 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		return []schemas.Message{k.result(time.Now())}, nil
 	}
 	if err := k.run(ctx); err != nil {
+		return nil, fmt.Errorf("check %s: %w", place, err)
+	}
+	if err := k.reportSpace(ctx); err != nil {
 		return nil, fmt.Errorf("check %s: %w", place, err)
 	}
 	return k.messages(), nil

@@ -57,6 +57,38 @@ type world struct {
 	record *pb.CopyRecord
 	fresh  func() ([]*pb.CopyRecord, error)
 	asked  int // how often Fresh was called
+	// space is the manifest's record of the space: whether it is expected.
+	space pb.RecordState
+	// incident is that of the space: opened or closed, as it was published last.
+	incident string
+	// publish, if it is set, decides about the publication of an incident: an error, and whether it is
+	// published all the same.
+	publish func() (done bool, err error)
+}
+
+func (w *world) Open(_ context.Context, space schemas.Copy, _ string) error {
+	return w.decide(space, "open")
+}
+
+func (w *world) Close(_ context.Context, space schemas.Copy, _ string) error {
+	if w.incident != "open" {
+		return nil
+	}
+	return w.decide(space, "closed")
+}
+
+func (w *world) decide(space schemas.Copy, incident string) error {
+	if want := (schemas.Copy{Account: at.Account, Store: at.Store, Space: at.Space}); space != want {
+		w.t.Errorf("incident of %v, want %v", space, want)
+	}
+	done, err := true, error(nil)
+	if w.publish != nil {
+		done, err = w.publish()
+	}
+	if done {
+		w.incident = incident
+	}
+	return err
 }
 
 func (w *world) Store(account, id string) (storage.Store, bool) {
@@ -67,13 +99,21 @@ func (w *world) Settings(string, string) StoreSettings { return w.settings }
 
 func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	w.asked++
-	if len(copies) != 1 || copies[0] != at {
+	space := schemas.Copy{Account: at.Account, Store: at.Store, Space: at.Space}
+	if len(copies) > 2 || copies[0] != at || len(copies) == 2 && copies[1] != space {
 		w.t.Errorf("records of %v were asked for", copies)
 	}
+	records := []*pb.CopyRecord{w.record}
 	if w.fresh != nil {
-		return w.fresh()
+		var err error
+		if records, err = w.fresh(); err != nil {
+			return nil, err
+		}
 	}
-	return []*pb.CopyRecord{w.record}, nil
+	if len(copies) == 2 {
+		records = append(records, &pb.CopyRecord{Manifest: &pb.Record{State: w.space}})
+	}
+	return records, nil
 }
 
 func (w *world) create() {
@@ -93,7 +133,7 @@ func (w *world) clock(ahead time.Duration) {
 
 // newWorld stores the good bytes, puts them on record, and lets three days pass.
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, config: specified()}
+	w := &world{t: t, config: specified(), space: pb.RecordState_RECORD_STATE_LIVE}
 	w.config.Worker, w.config.Host, w.config.Software = "worker-1", "host-1", "millrace-test"
 	var err error
 	if w.mem, err = mem.New(mem.Config{ID: at.Store}); err != nil {
@@ -164,7 +204,7 @@ type outcome struct {
 }
 
 func (w *world) checker() *Checker {
-	c, err := New(w.config, w, w)
+	c, err := New(w.config, w, w, w)
 	if err != nil {
 		w.t.Fatal(err)
 	}
