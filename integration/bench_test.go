@@ -60,9 +60,21 @@ func TestBenchSink(t *testing.T) {
 // The main job is done by real roles, and its deletes and copies are on record.
 func TestBenchMain(t *testing.T) {
 	need.Integration(t)
-	rows := figures(t, "main", "--files", tree(t, 60), "--peers", t.TempDir())
-	if len(rows) != 5 {
-		t.Errorf("%d rows, want 5", len(rows))
+	mainRows(t, 5, "^(main job|deletes|copies)")
+}
+
+// The checks of copies are on record, and the size of a row is taken.
+func TestBenchChanges(t *testing.T) {
+	need.Full(t)
+	mainRows(t, 2, "^(changes|disk)")
+}
+
+// mainRows takes the rows of the area main whose names match, which are n.
+func mainRows(t *testing.T, n int, names string) {
+	t.Helper()
+	rows := figures(t, "main", "--files", tree(t, 60), "--peers", t.TempDir(), "--row", names)
+	if len(rows) != n {
+		t.Errorf("%d rows, want %d", len(rows), n)
 	}
 	for _, r := range rows {
 		if r.Value <= 0 {

@@ -73,10 +73,27 @@ type Delivery struct {
 	Body    Body
 	// Attempt counts deliveries that were tried, this one included: 1 at first.
 	Attempt int
-	// Waits counts deliveries that ended in class wait.
-	Waits int
+	// Waits counts deliveries that ended in class wait, WaitsBy those of them that have a cause.
+	Waits   int
+	WaitsBy map[string]int
 	// Last says that another failure makes a dead letter of it.
 	Last bool
+	// Behind is the newest message that the same process will handle after this one, since it has the same key; nil if
+	// none is known. Neither is committed.
+	Behind Body
+}
+
+// MaxCauses bounds WaitsBy.
+const MaxCauses = 8
+
+// WaitsFor returns how many deliveries ended in class wait for one cause. If more causes than can be told apart were
+// waited for, it is at most all waits.
+func (d *Delivery) WaitsFor(cause string) int {
+	n, ok := d.WaitsBy[cause]
+	if !ok && len(d.WaitsBy) >= MaxCauses {
+		return d.Waits
+	}
+	return n
 }
 
 // An Extent is the range of offsets that each partition of a topic holds at one moment.

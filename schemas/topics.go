@@ -166,12 +166,13 @@ func Catalogue(lanes ...string) []Entry {
 	task := func() *pb.FixityTask { return new(pb.FixityTask) }
 	const item = "account/space/item"
 	fixed := func(e Entry) Entry { e.FixedPartitions = true; return e }
+	dated := func(e Entry) Entry { e.LogAppendTime = true; return e }
 	of := func(c Class, e Entry) Entry { e.Class = c; return e }
 	entries := []Entry{
 		entry(Changes, Keep, change, item, itemKey[*pb.Change],
 			roles(RoleIngester, RoleCopier, RoleDeleter, RoleChecker, RoleSweeper, RoleAPI), roles(RolePlanner, RoleSink, RoleState)),
 		entry(DuplicationHigh, Trim, command, item, itemKey[*pb.DuplicationCommand],
-			roles(RolePlanner, RoleSteward, RoleAPI), roles(RoleCopier)),
+			roles(RolePlanner, RoleSteward, RoleDeleter, RoleAPI), roles(RoleCopier)),
 		of(Low, entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RoleSweeper), roles(RoleCopier))),
 		of(Large, entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RolePlanner, RoleSweeper), roles(RoleCopier))),
 		entry(Deletions, Trim, func() *pb.DeletionCommand { return new(pb.DeletionCommand) }, "account/destination",
@@ -191,8 +192,9 @@ func Catalogue(lanes ...string) []Entry {
 			func(r *pb.Report) string { return Key(r.GetAccount(), r.GetStore(), r.GetSpace()) },
 			roles(RoleSweeper), roles(RoleSink)),
 		entry(Jobs, Trim, func() *pb.Job { return new(pb.Job) }, "job", (*pb.Job).GetName, roles(RoleSweeper), roles(RoleSink)),
-		fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account", (*pb.Policy).GetAccount,
-			roles(RoleAPI), roles(RoleSink))),
+		// A revision is in force from its record's time on, so that is not the writer's to say.
+		dated(fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account", (*pb.Policy).GetAccount,
+			roles(RoleAPI), roles(RoleSink)))),
 		fixed(entry(Controls, Compact, func() *pb.Control { return new(pb.Control) }, "role/store/account/sweep",
 			func(c *pb.Control) string { return Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()) },
 			roles(RoleAPI), nil)),
@@ -214,9 +216,7 @@ func Catalogue(lanes ...string) []Entry {
 		entries = append(entries, of(Low, again), of(Large, large))
 	}
 	for _, lane := range lanes {
-		e := raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))
-		e.LogAppendTime = true
-		entries = append(entries, e)
+		entries = append(entries, dated(raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))))
 	}
 	return entries
 }

@@ -11,6 +11,7 @@ const (
 	TrailRole        = "millrace-role"
 	TrailAttempts    = "millrace-attempts"
 	TrailWaits       = "millrace-waits"
+	TrailWaitsFor    = "millrace-waits-for" // CAUSE=N ...: those of the waits that have a cause
 	TrailUnavailable = "millrace-unavailable"
 	TrailDue         = "millrace-due" // RFC 3339
 	TrailClass       = "millrace-class"

@@ -115,6 +115,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err != nil {
 		return nil, fmt.Errorf("make the policies table: %w", err)
 	}
+	a.policies.OnUnreadable(a.book.Unreadable)
 	a.board = incident.NewBoard(a.producer, log)
 	a.onIncident = append(a.onIncident, a.board.Apply)
 	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {

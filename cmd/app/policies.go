@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -133,7 +135,7 @@ func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.
 		}
 		p.app.log.Error(p.refusal(account), "account", account, "file", originOf(folder, now[0]), "err", reasons(now))
 	}
-	if err := p.app.publishPolicies(ctx, documents, filepath.Base(folder)); err != nil {
+	if err := p.publishOnTop(ctx, documents); err != nil {
 		return err
 	}
 	for account := range documents {
@@ -149,6 +151,18 @@ func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.
 	defer p.mu.Unlock()
 	p.faults = faults
 	return nil
+}
+
+// publishOnTop publishes documents, on top of what others publish meanwhile.
+func (p *policyFolder) publishOnTop(ctx context.Context, documents map[string]policy.Document) error {
+	for {
+		err := p.app.publishPolicies(ctx, documents, filepath.Base(p.app.cfg.Policies.Folder))
+		var lost *policy.LostError
+		if !errors.As(err, &lost) {
+			return err
+		}
+		p.app.log.Warn("publish policies again: another writer was first", "err", err)
+	}
 }
 
 // refusal is the log message about a refused document, or about the folder as a whole if account is empty.
@@ -197,8 +211,8 @@ func of(faults policy.Faults, account string) (some policy.Faults) {
 	return some
 }
 
-// refused names the policies that are not in force because of a fault: documents of the folder, and records of other
-// processes for accounts of this configuration.
+// refused names the policies that have a fault: documents of the folder, which are not in force, and records of other
+// processes for accounts of this configuration, which are if they can be read.
 func (p *policyFolder) refused() (all []string) {
 	faults := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
@@ -219,12 +233,14 @@ func (p *policyFolder) refused() (all []string) {
 func (p *policyFolder) metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_policy_refused",
-		Help: "Policies that are not in force because of a fault; /readyz and the log name them.",
+		Help: "Policies that have a fault; /readyz and the log name them.",
 	}, func() float64 { return float64(len(p.refused())) })
 }
 
 // SetPolicy publishes a document for an account, if it differs from the one in force,
-// and returns when this process follows it. It needs a Run that is under way.
+// and returns when this process follows it. A *policy.LostError reports that another writer's
+// document was published first: then that one is in force, and not doc. It needs a Run that is
+// under way.
 func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document, by string) error {
 	if err := ready(ctx, a.policies); err != nil {
 		return err
@@ -235,31 +251,46 @@ func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document
 	return a.publishPolicies(ctx, map[string]policy.Document{account: doc}, by)
 }
 
-// publishPolicies publishes the documents that differ from those in force, and returns when this process follows them.
+// inForce reports whether the newest revision of an account's policy says what doc says.
+func (a *App) inForce(account string, doc policy.Document) bool {
+	held, ok := a.book.Document(account)
+	return ok && a.book.Faults()[account] == nil && reflect.DeepEqual(held, doc)
+}
+
+// publishPolicies publishes the documents that differ from those in force, and returns when this process has read
+// which records took their revisions. Its error joins a *policy.LostError for each document before which another
+// writer published another one.
 func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.Document, by string) error {
-	faults := a.book.Faults()
-	bases := map[string]int64{}
+	var records []*pb.Policy
 	var msgs []schemas.Message
 	for account, doc := range documents {
-		if held, ok := a.book.Document(account); ok && faults[account] == nil && reflect.DeepEqual(held, doc) {
+		base := a.book.Revision(account) // first: what comes after it is not overwritten unseen
+		if a.inForce(account, doc) {
 			continue
 		}
-		bases[account] = a.book.Revision(account)
-		rec, err := policy.Record(account, bases[account], doc, by, time.Now().UTC())
+		rec, err := policy.Record(account, base, doc, by, time.Now().UTC())
 		if err != nil {
 			return fmt.Errorf("encode the policy of %s: %w", account, err)
 		}
-		msgs = append(msgs, schemas.Message{Topic: schemas.Policies, Body: rec})
+		records, msgs = append(records, rec), append(msgs, schemas.Message{Topic: schemas.Policies, Body: rec})
 	}
 	if err := a.producer.Publish(ctx, msgs...); err != nil {
 		return fmt.Errorf("publish policies: %w", err)
 	}
-	for account, base := range bases {
-		for a.book.Revision(account) == base {
+	var lost []error
+	for _, rec := range records {
+		for {
+			settled, err := a.book.Settled(rec)
+			if settled {
+				if !a.inForce(rec.GetAccount(), documents[rec.GetAccount()]) {
+					lost = append(lost, err)
+				}
+				break
+			}
 			if err := retry.Sleep(ctx, 20*time.Millisecond); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return errors.Join(lost...)
 }

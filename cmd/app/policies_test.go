@@ -1,17 +1,25 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // to is a policy that copies store 1 to another.
@@ -150,8 +158,8 @@ func TestPolicyFolderComesLate(t *testing.T) {
 	other.await("/metrics", 200, "millrace_policy_refused 1")
 }
 
-// A record that this process cannot put in force shows too, until a document of the folder takes its place. One for an
-// account of another configuration does not.
+// A record with a fault shows too, until a document of the folder takes its place. One for an account of another
+// configuration does not.
 func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -168,7 +176,7 @@ func TestRefusedRecordShowsInReadiness(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.await("/readyz", 503, "policy refused: account acme: revision 1 is not in force: ")
+	s.await("/readyz", 503, "policy refused: account acme: revision 1 is in force with faults: ")
 	s.await("/metrics", 200, "millrace_policy_refused 1")
 
 	write("duplication-accounts.json", `["acme"]`)
@@ -233,4 +241,232 @@ func TestSetPolicyRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, revision %d", account, err, a.book.Revision(account))
 		}
 	}
+}
+
+// late opens a process that follows the policies only from the call of follow on.
+func (s *site) late() (a *App, follow func()) {
+	s.t.Helper()
+	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.log(), Drain: time.Second})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(s.t.Context())
+	ended := make(chan error, 1)
+	ended <- nil
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Error(err)
+		}
+		a.Close()
+	})
+	return a, func() {
+		<-ended
+		go func() { ended <- a.policies.Run(ctx) }()
+	}
+}
+
+// published waits until the topic policies has n records.
+func (s *site) published(a *App, n int64) {
+	s.t.Helper()
+	s.until(func() error {
+		ends, err := a.admin.EndOffsets(s.t.Context(), schemas.Policies)
+		var got int64
+		for _, end := range ends {
+			got += end
+		}
+		if err == nil && got != n {
+			err = fmt.Errorf("the topic policies has %d records, want %d", got, n)
+		}
+		return err
+	})
+}
+
+func document(t *testing.T, text string) policy.Document {
+	t.Helper()
+	doc, err := policy.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// Of two writers that publish on top of the same revision the second learns that it lost, and to whom, unless both say
+// the same.
+func TestWriterThatLostIsTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		second string
+		lost   bool
+	}{
+		"another document":  {"3", true},
+		"the same document": {"2", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			first := s.run(schemas.RoleDelayer)
+			if err := first.SetPolicy(t.Context(), "acme", document(t, to("2")), "first"); err != nil {
+				t.Fatal(err)
+			}
+			second, follow := s.late()
+			told := make(chan error, 1)
+			go func() {
+				told <- second.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(tt.second))}, "second")
+			}()
+			s.published(first, 2)
+			follow()
+			var lost *policy.LostError
+			switch err := <-told; {
+			case !tt.lost && err != nil:
+				t.Errorf("got %v", err)
+			case tt.lost && (!errors.As(err, &lost) || lost.Account != "acme" || lost.Revision != 1 || lost.By != "first"):
+				t.Errorf("got %v, want that first published revision 1", err)
+			}
+			if got := first.book.Revision("acme"); got != 1 {
+				t.Errorf("revision %d, want 1", got)
+			}
+			s.inForce(first, "acme", "2")
+		})
+	}
+}
+
+// The document of a folder is published again on top of one that another writer published meanwhile.
+func TestFolderThatLostPublishesOnTop(t *testing.T) {
+	s := newSite(t)
+	write := s.withPolicies()
+	folder := s.cfg.Policies.Folder
+	s.cfg.Policies.Folder = ""
+	first := s.run(schemas.RoleDelayer)
+	if err := first.SetPolicy(t.Context(), "acme", document(t, to("2")), "first"); err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Policies.Folder = folder
+	write("duplication-accounts.json", `["acme"]`)
+	write("acme-duplication-policy.yaml", to("3"))
+	second, follow := s.late()
+	done := make(chan error, 1)
+	go func() {
+		f := second.folder.read()
+		done <- second.folder.publish(t.Context(), f.Documents, f.Faults)
+	}()
+	s.published(first, 2)
+	follow()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	s.inForce(first, "acme", "3")
+	if got := first.book.Revision("acme"); got != 2 {
+		t.Errorf("revision %d, want 2", got)
+	}
+	if n := s.said.with("publish policies again: another writer was first"); n != 1 {
+		t.Errorf("the log says %d times that another was first, want once", n)
+	}
+}
+
+// A document that was published, by a process that died before it read that back, is not published again.
+func TestPolicyIsPublishedOnce(t *testing.T) {
+	s := newSite(t)
+	a := s.run(schemas.RoleDelayer)
+	if err := ready(t.Context(), a.policies); err != nil {
+		t.Fatal(err)
+	}
+	killed, _ := s.late()
+	ctx, kill := context.WithCancel(t.Context())
+	told := make(chan error, 1)
+	go func() {
+		told <- killed.publishPolicies(ctx, map[string]policy.Document{"acme": document(t, to("2"))}, "test")
+	}()
+	s.published(a, 1)
+	kill()
+	if err := <-told; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it was cancelled", err)
+	}
+	s.inForce(a, "acme", "2")
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	s.published(a, 1)
+}
+
+// Pairs with a store that the configuration lacks do nothing: their commands end as dead letters that say why, and the
+// other pairs go on.
+func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
+	s := newSite(t)
+	a := s.run(schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDelayer)
+	s.await("/startupz", 200)
+	doc := document(t, "defaultPolicies:\n- {srcStoreId: 1, destStoreId: 2}\n- {srcStoreId: 1, destStoreId: 9}\n")
+	if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": doc}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	store, err := a.Emitting("acme", "1", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
+		t.Fatal(err)
+	}
+	copied, _ := a.Stores().Store("acme", "2")
+	s.until(func() error {
+		_, err := copied.Stat(t.Context(), "photos", "a")
+		return err
+	})
+	dead, err := kafka.NewDeadLetters(a.kafka)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	s.until(func() error {
+		about := map[string]string{} // item: destination
+		err := dead.Each(t.Context(), kafka.DeadQuery{Role: schemas.RoleCopier, Cause: `stores "1" and "9" of account "acme"`},
+			func(l *kafka.DeadLetter) error {
+				body, err := l.Decode()
+				if c, ok := body.(*pb.DuplicationCommand); ok {
+					about[c.GetItem()] = c.GetDestinationStore()
+				}
+				return err
+			})
+		if want := map[string]string{"": "9", "a": "9"}; err == nil && !maps.Equal(about, want) { // the space, and the item
+			err = fmt.Errorf("dead letters of %v, want %v", about, want)
+		}
+		return err
+	})
+	s.await("/readyz", 503, `policy refused: account acme: revision 1 is in force with faults: defaultPolicies[1].destStoreId: unknown store \"9\"`)
+	s.until(func() error {
+		if !a.board.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyRefused}) {
+			return errors.New("no incident is open")
+		}
+		return nil
+	})
+}
+
+// From a record of policies on that cannot be decoded, until the next revision, deletes are kept.
+func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	a := s.run(schemas.RolePlanner)
+	keeps := func(want policy.Deletes) {
+		t.Helper()
+		s.until(func() error {
+			rules, _ := a.book.Rules("acme", "photos")
+			if rules.Deletes != want || len(rules.Pairs) != 1 {
+				return fmt.Errorf("in force: deletes %s, %v; want %s and a pair", rules.Deletes, rules.Pairs, want)
+			}
+			return nil
+		})
+	}
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	keeps(policy.Propagate)
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	keeps(policy.KeepCopy)
+	s.await("/readyz", 503, "policy refused: account acme: a record after revision 1 cannot be decoded, and deletes are kept until the next revision: ")
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	keeps(policy.Propagate)
+	s.await("/readyz", 200)
 }

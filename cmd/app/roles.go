@@ -107,7 +107,8 @@ func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 
 func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
-		Large: int64(a.cfg.Duplication.LargeThreshold), WaitLadder: a.cfg.Duplication.Wait, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, a.reader)
+		Large: int64(a.cfg.Duplication.LargeThreshold), WaitLadder: a.cfg.Duplication.Wait,
+		MissingLadder: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, parked{a.reader})
 	if err != nil {
 		return nil, err
 	}
@@ -129,15 +130,19 @@ func (a *App) copier() ([]part, error) {
 
 func (a *App) deleter() ([]part, error) {
 	d, err := deletion.New(deletion.Config{Delay: a.cfg.Deletes.Delay,
-		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, a.reader)
+		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, parked{a.reader})
 	if err != nil {
 		return nil, err
 	}
 	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Deleter, kafka.PoolConfig{Role: schemas.RoleDeleter,
 		Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true,
-		Describe: func(b schemas.Body) kafka.Work { // its key is the record's: one owner of a destination does one delete at a time
+		// The record's key gives each destination one owner, which deletes many items at a time.
+		Describe: func(b schemas.Body) kafka.Work {
 			c := b.(*pb.DeletionCommand)
-			return kafka.Work{Account: c.GetAccount(), Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()}}
+			return kafka.Work{
+				Key:     schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
+				Account: c.GetAccount(), Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()},
+			}
 		}}), d.Handle)
 	if err != nil {
 		return nil, err
@@ -148,7 +153,8 @@ func (a *App) deleter() ([]part, error) {
 func (a *App) checker() ([]part, error) {
 	f := a.cfg.Fixity
 	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
-		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period}, a.stores, a.reader, missingSpaces{a.board})
+		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period},
+		a.stores, parked{a.reader}, missingSpaces{a.board})
 	if err != nil {
 		return nil, err
 	}

@@ -102,6 +102,9 @@ func (w work) parts(roles []schemas.Role) ([]part, error) {
 	if w.needs.stores {
 		parts = append(parts, part{"stores", w.stores.run})
 	}
+	if w.needs.policies {
+		parts = append(parts, part{"policy faults", newPolicyFaults(w.App).run})
+	}
 	if w.cfg.Policies.Folder != "" {
 		parts = append(parts, part{"policy folder", w.folder.run})
 	} else {

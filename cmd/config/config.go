@@ -262,8 +262,8 @@ type Lane struct {
 type Duplication struct {
 	// Items of this size and above go a way of their own, so that they hold up no others.
 	LargeThreshold Size `key:"large_threshold"`
-	// How long to wait each time for a fact that is missing, such as the record of a change that is on its way.
-	// After the last one an incident is opened.
+	// How long a command waits each time for the record of a change of the source that is on its way. After the
+	// last one the source is checked.
 	Wait []time.Duration `key:"wait"`
 }
 
@@ -275,7 +275,8 @@ type Fixity struct {
 	MinInterval time.Duration `key:"min_interval"`
 	// What differs within this time of an item's newest change is looked at again before it is called a fault.
 	Settle time.Duration `key:"settle"`
-	// How long to wait before each second look. After the last one the fault stands.
+	// How long to wait before each second look: of a check, and of a command whose source is missing. After the last
+	// one the fault stands.
 	Recheck []time.Duration `key:"recheck"`
 	// How long a fresh look at the records waits for the sinks to catch up.
 	FreshWait time.Duration `key:"fresh_wait"`
@@ -461,7 +462,7 @@ func Default() Config {
 		Roles: Roles{
 			Copier:   Role{Workers: 16, Reserved: 2, Large: 2, Window: 8192, Bytes: 64 << 20},
 			Checker:  Role{Workers: 8, Reserved: 1, Large: 2, Window: 8192, Bytes: 64 << 20},
-			Deleter:  Role{Workers: 4, Window: 8192, Bytes: 64 << 20},
+			Deleter:  Role{Workers: 16, Window: 8192, Bytes: 64 << 20},
 			Ingester: Role{Workers: 16, Window: 8192, Bytes: 64 << 20},
 			Attempts: 5, HighWeight: 8, Stall: 10 * time.Minute, Drain: time.Minute,
 		},

@@ -32,7 +32,7 @@ ClickHouse itself (--rows).`, bench.Sink},
 server and client are processes that share the machine, ours and the peer's in turns. It takes about seven minutes.`, bench.Storage},
 		{"main", "Take the figures of the main job", `All roles run over an embedded broker and an embedded ClickHouse,
 as 'millrace demo' has them: files are stored, copied twice, checked, and all of it is on record; then copies are
-deleted; then an import is copied. It takes about six minutes.`, bench.Main},
+deleted; then an import is copied; then changes are waited for. It takes about eight minutes.`, bench.Main},
 	}
 }
 

@@ -104,10 +104,10 @@ func newRolesSide() *cobra.Command {
 	var side bench.RolesSide
 	c := hidden("rolesside", "Run all roles for one job and say how long it took",
 		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
-	c.Flags().StringVar(&side.Do, "do", "", "store, delete or import")
+	c.Flags().StringVar(&side.Do, "do", "", "store, change, delete or import")
 	c.Flags().StringVar(&side.Dir, "dir", "", "empty `DIR` for all that it makes")
 	c.Flags().StringVar(&side.Files, "files", "", "store the files of `DIR`")
-	c.Flags().IntVar(&side.Items, "items", 0, "delete or import `N` items")
+	c.Flags().IntVar(&side.Items, "items", 0, "change, delete or import `N` items")
 	c.Flags().DurationVar(&side.Window, "window", 0, "count deletes or copies for `TIME`")
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -17,6 +18,7 @@ type Record struct {
 	schemas.Record       // its Topic is without prefix
 	Partition      int32 // -1, to write: by the key
 	Offset         int64
+	Timestamp      time.Time // to write, by the writer's clock; zero: now
 }
 
 // Header returns the value of a header, empty without one.
@@ -48,7 +50,7 @@ func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 	defer cl.Close()
 	out := make([]*kgo.Record, len(recs))
 	for i, r := range recs {
-		out[i] = &kgo.Record{Topic: cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
+		out[i] = &kgo.Record{Topic: cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition, Timestamp: r.Timestamp}
 		for _, h := range r.Headers {
 			out[i].Headers = append(out[i].Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 		}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -21,6 +23,9 @@ type span struct {
 // slow prints the slowest tests and packages of the run that log keeps.
 func slow(log string, w io.Writer) error {
 	f, err := os.Open(log)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s does not exist: make test and make integration write the logs of their runs", log)
+	}
 	if err != nil {
 		return err
 	}

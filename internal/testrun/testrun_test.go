@@ -218,6 +218,10 @@ func TestRun(t *testing.T) {
 	if code := command(t.Context(), []string{"slow", log}, &out, &stderr); code != 0 || !strings.Contains(out.String(), "example.org/m/good TestGood\n") {
 		t.Errorf("slow: exit code %d: %s", code, out.String())
 	}
+	stderr.Reset()
+	if code := command(t.Context(), []string{"slow", log + ".none"}, &out, &stderr); code == 0 || !strings.Contains(stderr.String(), "make test") {
+		t.Errorf("slow without a log: exit code %d: %s", code, stderr.String())
+	}
 }
 
 // An interrupt ends a test that ignores it, too.

@@ -4,6 +4,9 @@
 // source proves to be meant: one that is newer than what the destination holds and than
 // the rule that lets deletes through. Nothing is deleted while anything is unknown; what
 // is deleted is the version that was seen, and is kept where the store can.
+//
+// It looks at the source once more after the delete. If the source was put back meanwhile, a command to copy it goes
+// out, so a delete that crosses a put never costs a copy.
 package deletion
 
 import (
@@ -56,7 +59,7 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 }
 
 // Handle executes the DeletionCommand in d: it deletes one copy, if that is still
-// right, and returns the result, after the Change of the copy.
+// right, and returns the result, after the Change of the copy and a command to copy the source if it is back.
 func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DeletionCommand)
 	if !ok {
@@ -102,7 +105,7 @@ func (w *work) look() *pb.DuplicationCommand {
 		Id: c.GetId(), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(),
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Cause: c.GetCause(),
-		ChangeTime: c.GetDeleted(), PolicyRevision: c.GetPolicyRevision(), Time: c.GetTime(),
+		ChangeTime: c.GetDeleted(), PolicyRevision: c.GetPolicyRevision(), Time: c.GetTime(), Approved: c.GetApproved(),
 	}
 }
 
@@ -112,12 +115,13 @@ type end struct {
 	outcome             pb.Outcome
 	digests             digest.Set
 	change              *pb.Change
+	copy                *pb.DuplicationCommand
 }
 
 func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 	s := w.scene.Look(ctx)
 	if s.Source.Presence == duplicate.Present {
-		return w.messages(end{row: "C7", result: "not-deleted", detail: "the source is present", outcome: pb.Outcome_OUTCOME_NOTHING}), nil
+		return w.present(s), nil
 	}
 	d, err := w.scene.Decide(ctx, &s)
 	if err != nil {
@@ -127,7 +131,7 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 	switch {
 	case d.Row == "C8":
 		if d.Announce {
-			e.change = duplicate.Gone(w.scene.Command, w.scene.Copy, s.Destination.Record.GetManifest())
+			e.change = w.scene.Gone(s, d)
 		}
 	case d.Row == "C6", d.Row == "C8x":
 		// Nothing proves a delete: the duplication command that finds the same waits and reports.
@@ -141,7 +145,40 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 	return w.messages(e), nil
 }
 
+// present ends the execution if the source is there.
+func (w *work) present(s duplicate.Sight) []schemas.Message {
+	e := end{row: "C7", result: "not-deleted", detail: "the source is present", outcome: pb.Outcome_OUTCOME_NOTHING}
+	if e.copy = w.copy(s); e.copy != nil {
+		e.outcome = pb.Outcome_OUTCOME_HANDED_ON
+	}
+	return w.messages(e)
+}
+
+// copy returns the command to copy the source, unless the source is known to be absent, or the copy to be there. An
+// earlier execution may have deleted the copy, and died before it could report that.
+func (w *work) copy(s duplicate.Sight) *pb.DuplicationCommand {
+	if s.Source.Presence == duplicate.Absent || s.Destination.Presence == duplicate.Present {
+		return nil
+	}
+	c := w.command
+	return &pb.DuplicationCommand{
+		Id:      schemas.ID("put-back", c.GetId()),
+		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(),
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(),
+		PolicyRevision: c.GetPolicyRevision(), Time: c.GetTime(),
+	}
+}
+
+// delete deletes the version of the copy that was seen. The records took seconds to read, so both sides are looked at
+// right before it, and again after it.
 func (w *work) delete(ctx context.Context, seen storage.Object) ([]schemas.Message, error) {
+	switch s := w.scene.Look(ctx); s.Source.Presence {
+	case duplicate.Present:
+		return w.present(s), nil
+	case duplicate.Unknown:
+		return nil, s.Source.Err
+	}
 	at, store := w.scene.Copy, w.scene.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, Keep: store.Capabilities().KeepsReplaced,
@@ -151,10 +188,14 @@ func (w *work) delete(ctx context.Context, seen storage.Object) ([]schemas.Messa
 	}
 	change := record.Delete(at, deleted)
 	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, w.command.GetId(), agent
-	return w.messages(end{
+	e := end{
 		row: "C7", result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
 		digests: deleted.Object.Digests, change: record.Seal(change),
-	}), nil
+	}
+	if e.copy = w.copy(w.scene.Look(ctx)); e.copy != nil {
+		e.detail = "the source may have been put back"
+	}
+	return w.messages(e), nil
 }
 
 func (w *work) messages(e end) []schemas.Message {
@@ -162,6 +203,9 @@ func (w *work) messages(e end) []schemas.Message {
 	var out []schemas.Message
 	if e.change != nil {
 		out = append(out, schemas.Message{Topic: schemas.Changes, Body: e.change})
+	}
+	if e.copy != nil {
+		out = append(out, schemas.Message{Topic: schemas.DuplicationHigh, Body: e.copy})
 	}
 	return append(out, schemas.Message{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
 		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCommand(),

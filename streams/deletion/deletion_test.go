@@ -46,6 +46,7 @@ type world struct {
 	err     error
 	deleter *Deleter
 	seen    storage.Object
+	hooks   []func(store, method string) // called before each call of a store
 }
 
 func (w *world) Store(_, id string) (storage.Store, bool)  { s, ok := w.faulty[id]; return s, ok }
@@ -66,6 +67,12 @@ func newWorld(t *testing.T) *world {
 		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(3) }})
 		w.must(err)
 		w.mem[id], w.faulty[id] = s, storagetest.NewFaulty(s)
+		w.faulty[id].Before(func(_ context.Context, c storagetest.Call) error {
+			for _, hook := range w.hooks {
+				hook(id, c.Method)
+			}
+			return nil
+		})
 		s.Mark(id)
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	}
@@ -92,6 +99,15 @@ func (w *world) put(store, text string) storage.Object {
 	o, err := w.mem[store].Put(w.t.Context(), "photos", "a.jpg", strings.NewReader(text), storage.PutOptions{Size: storage.UnknownSize})
 	w.must(err)
 	return o
+}
+
+// on has f called before each call of a method of a store.
+func (w *world) on(store, method string, f func()) {
+	w.hooks = append(w.hooks, func(at, called string) {
+		if at == store && called == method {
+			f()
+		}
+	})
 }
 
 func order() *pb.DeletionCommand {
@@ -235,7 +251,8 @@ func TestDeletedButReportedAsFailed(t *testing.T) {
 	changes, r, err := w.run(order())
 	w.must(err)
 	if r.GetDecision() != "C8" || r.GetResult() != "gone" || len(changes) != 1 || changes[0].GetOp() != pb.Op_OP_DELETE ||
-		changes[0].GetStore() != "2" || changes[0].GetVersion() != w.seen.Version || !changes[0].GetTime().AsTime().Equal(hour(4)) {
+		changes[0].GetStore() != "2" || changes[0].GetVersion() != w.seen.Version ||
+		!changes[0].GetTime().AsTime().Equal(hour(3).Add(time.Millisecond)) { // by the clock of its store
 		t.Errorf("got %v, %v", r, changes)
 	}
 	again, _, err := w.run(order())
@@ -252,13 +269,12 @@ func TestDeletedButReportedAsFailed(t *testing.T) {
 func TestDeleteIsOfTheVersionSeen(t *testing.T) {
 	w := newWorld(t)
 	ran := false
-	w.faulty["2"].Before(func(_ context.Context, c storagetest.Call) error {
-		if c.Method == "Delete" && !ran {
+	w.on("2", "Delete", func() {
+		if !ran {
 			ran = true
 			w.mem["2"].Rewrite("photos", "a.jpg", []byte("mine"))
 			w.mem["2"].Date("photos", "a.jpg", hour(6))
 		}
-		return nil
 	})
 	_, r, err := w.run(order())
 	w.must(err)

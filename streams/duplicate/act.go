@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/digest"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -24,6 +23,7 @@ func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err er
 		Compute:      []string{digest.MD5, digest.SHA256},
 		Size:         s.Source.Object.Size,
 		KeepReplaced: s.Destination.Presence == Present,
+		Original:     w.of(s),
 	}
 	if d.Twice && len(s.Source.Read) == 0 {
 		first, err := hash(ctx, w.SourceStore, w.SourceCopy, s.Source.Object.Version, nil)
@@ -128,18 +128,15 @@ func (w *work) misreading(s Sight, d Decision, err error) (bool, error) {
 // copied notes what a copy leads to: the Changes, the check, the end of the command.
 func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	if d.Reference {
-		o := s.Source.Object
-		o.Digests = computable(put.Digests)
-		change := record.Content(w.SourceCopy, o)
-		w.emit(schemas.Changes, w.stamp(change, pb.Origin_ORIGIN_FIXITY))
+		w.announceSource(Side{Object: s.Source.Object, Read: put.Digests})
 	}
-	change := w.content(put, s.Source.Object)
+	change := w.content(put, w.of(s))
 	if s.Destination.Presence == Present {
 		change.Op = pb.Op_OP_UPDATE
 	}
 	w.emit(schemas.Changes, change)
 	w.task = w.afterCopy(change)
-	w.written, w.from, w.record = put, s.Source.Object, known(change)
+	w.written, w.from, w.record, w.fromRecord = put, s.Source.Object, known(change), s.Source.Record
 	w.bytes += put.Size
 	w.digests = digest.Set(change.GetDigests())
 	w.finish(d, pb.Outcome_OUTCOME_DONE)
@@ -168,10 +165,10 @@ func (w *work) setProperties(ctx context.Context, s Sight, d Decision) (done boo
 	// The content's Change has the id that it had, unless the store made a version of
 	// it: then, or where it was never sent, it is needed.
 	o.Digests = s.Destination.digests()
-	change := w.content(o, s.Source.Object)
+	change := w.content(o, w.of(s))
 	w.emit(schemas.Changes, change)
 	w.emit(schemas.Changes, w.propertiesSet(o))
-	w.written, w.from, w.record = o, s.Source.Object, known(change)
+	w.written, w.from, w.record, w.fromRecord = o, s.Source.Object, known(change), s.Source.Record
 	w.digests = o.Digests
 	if w.bytes == 0 {
 		w.finish(d, pb.Outcome_OUTCOME_DONE)

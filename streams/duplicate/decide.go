@@ -7,6 +7,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // action is what a decision asks for.
@@ -46,14 +47,14 @@ type Decision struct {
 	// Change of the source says so. Twice: it is read a second time first.
 	Reference, Twice bool
 	// Announce: the destination's Change goes out, since the manifest does not show it.
-	// AnnounceProperties: that of its properties does.
-	Announce, AnnounceProperties bool
+	// AnnounceProperties: that of its properties does. AnnounceSource: the source's does.
+	Announce, AnnounceProperties, AnnounceSource bool
 	// Unchecked: the manifest shows the content and no pass of it. An execution that died
 	// between its outputs may have sent the Change and not the task of its check.
 	Unchecked bool
 	// NeedsApproval is of a Delete.
 	NeedsApproval bool
-	// Deleted is when the source went, for a Delete.
+	// Deleted is when the source was deleted, by its store's clock: of a Delete, and of C8 with Announce.
 	Deleted time.Time
 	// Newer: the source is newer than the command knew (C11).
 	Newer bool
@@ -65,6 +66,9 @@ func Decide(s Sight) Decision {
 	c := s.Command
 	switch {
 	case c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR:
+		if !s.managed() {
+			return Decision{Row: "C0", Result: "repair-moot", CheckDestination: true}
+		}
 		return s.repair()
 	case !s.inPolicy():
 		return Decision{Row: "C12", Result: "not-in-policy"}
@@ -83,6 +87,13 @@ func Decide(s Sight) Decision {
 
 func (s Sight) inPolicy() bool {
 	return slices.Contains(s.Rules.Pairs, policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()})
+}
+
+// managed reports whether the destination is one of the policy's stores, on either side of a pair: a repair may go
+// against a pair.
+func (s Sight) managed() bool {
+	to := s.Command.GetDestinationStore()
+	return slices.ContainsFunc(s.Rules.Pairs, func(p policy.Pair) bool { return p.Source == to || p.Destination == to })
 }
 
 func (s Sight) seen() bool {
@@ -105,13 +116,16 @@ type knowledge struct {
 	speaks  bool       // it is about the version that is there now
 	suspect bool       // and yet the digests differ
 	newer   bool       // than the command knew
+	found   bool       // only a sweep or a check said so, or there is nothing
 }
 
 // known returns what is on record of the source, from the causing change, else from
 // the manifest; false where that would have to be read first.
 func (s Sight) known() (knowledge, bool) {
 	if told := s.told(); !told.empty() && told.speaksOf(s.Source) {
-		return s.knowledge(told), true
+		k := s.knowledge(told)
+		k.found = !byClient(s.Command)
+		return k, true
 	}
 	row, ok := s.sourceRow()
 	if !ok {
@@ -119,10 +133,10 @@ func (s Sight) known() (knowledge, bool) {
 	}
 	if isLive(row) && versionOf(row).speaksOf(s.Source) {
 		k := s.knowledge(versionOf(row))
-		k.newer = !s.told().empty()
+		k.newer, k.found = !s.told().empty(), found(row)
 		return k, true
 	}
-	return knowledge{nothing: row.GetState() == pb.RecordState_RECORD_STATE_NONE && s.told().empty()}, true
+	return knowledge{nothing: row.GetState() == pb.RecordState_RECORD_STATE_NONE && s.told().empty(), found: true}, true
 }
 
 func (s Sight) knowledge(v version) knowledge {
@@ -130,6 +144,12 @@ func (s Sight) knowledge(v version) knowledge {
 		digests: computable(v.digests), speaks: true,
 		suspect: v.digests.Compare(s.Source.digests()) == digest.Disagree,
 	}
+}
+
+// found reports whether a row comes from a sweep or a check, and not from a reported change.
+func found(r *pb.Record) bool {
+	o := r.GetOrigin()
+	return o == pb.Origin_ORIGIN_SWEEP || o == pb.Origin_ORIGIN_FIXITY
 }
 
 // carry decides where the source is present.
@@ -144,9 +164,13 @@ func (s Sight) carry() Decision {
 			return d
 		}
 	}
-	switch {
-	case k.suspect:
+	if k.suspect || present && k.found && s.contradicts() {
 		return Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: present}
+	}
+	if d, ok := s.resurrected(); ok {
+		return d
+	}
+	switch {
 	case !k.speaks && !k.nothing && len(s.Source.digests()) == 0 && len(s.Source.Read) == 0:
 		return Decision{Row: "C1", action: actReadBytes, ReadSource: true} // it may be what is known, only touched
 	case !k.speaks && !k.nothing:
@@ -167,6 +191,22 @@ func (s Sight) carry() Decision {
 		return s.inSync(k)
 	}
 	return s.copy(k, lost)
+}
+
+// resurrected decides C4r: the source is there under a tombstone that is not older than it. Unless a client's change of
+// content says otherwise, it came back with a disk or a backup.
+func (s Sight) resurrected() (Decision, bool) {
+	if byClient(s.Command) {
+		return Decision{}, false
+	}
+	row, ok := s.sourceRow()
+	if !ok {
+		return s.needRecords("C9"), true
+	}
+	if isTombstone(row) && !row.GetTime().AsTime().Before(s.Source.modified()) {
+		return Decision{Row: "C4r", Result: "resurrected", CheckSource: true}, true
+	}
+	return Decision{}, false
 }
 
 // waitForSource is C4w: the source is not the version that anything on record speaks of.
@@ -206,6 +246,13 @@ func (s Sight) inSync(k knowledge) Decision {
 		return s.needRecords("C9")
 	}
 	d := Decision{Row: "C2", Result: "in-sync", Newer: k.newer}
+	if len(k.digests) == 0 {
+		from, ok := s.sourceRow()
+		if !ok {
+			return s.needRecords("C9")
+		}
+		d.AnnounceSource = len(computable(from.GetDigests())) == 0
+	}
 	at := s.Destination.Object
 	if !isLive(row) || !versionOf(row).speaksOf(s.Destination) || row.GetVersion() != "" && row.GetVersion() != at.Version {
 		d.Announce = true // tells the properties too
@@ -261,70 +308,112 @@ func (s Sight) extra() Decision {
 	if !okFrom || !okTo {
 		return s.needRecords("C9")
 	}
-	deleted, told := s.deleteTold()
-	switch {
-	case isLive(from) && (!told || !deleted.After(from.GetTime().AsTime())):
+	if s.missing(from) {
 		return Decision{Row: "C6", action: actWait, Result: "source-missing"}
-	case from.GetState() == pb.RecordState_RECORD_STATE_NONE && !told:
-		return Decision{Row: "C7c", Result: "orphan"}
+	}
+	d, ok := s.deletion(from, s.sourceTime(to))
+	if !ok {
+		d = Decision{Row: "C7c", Result: "orphan"}
+	}
+	d.Announce = s.unrecorded(to)
+	return d
+}
+
+// missing reports whether the source should be there: its row is live, and the command comes from no later delete.
+func (s Sight) missing(from *pb.Record) bool {
+	deleted, told := s.deleteTold()
+	return isLive(from) && (!told || !deleted.After(from.GetTime().AsTime()))
+}
+
+// deletion decides C7, C7b or C7d for a copy that holds the source's content of a time; false if nothing says that the
+// source was deleted.
+func (s Sight) deletion(from *pb.Record, held time.Time) (Decision, bool) {
+	deleted, told := s.deleteTold()
+	if !told && !isTombstone(from) {
+		return Decision{}, false
 	}
 	// A tombstone that is as old as what it follows came after it: rows are folded in
 	// the order of the log. Of the command's own delete that is not known.
-	tombstone := from.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE
-	carried := s.sourceTime(to)
-	newer := told && deleted.After(carried)
-	if tombstone {
+	newer := told && deleted.After(held)
+	if isTombstone(from) {
 		at := from.GetTime().AsTime()
-		newer = newer || !at.Before(carried)
+		newer = newer || !at.Before(held)
 		if !told || at.After(deleted) {
 			deleted = at
 		}
 	}
 	if !newer {
-		return Decision{Row: "C7d", Result: "kept-newer"}
+		return Decision{Row: "C7d", Result: "kept-newer"}, true
 	}
 	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
 	if s.Rules.Deletes == policy.KeepCopy || !deleted.After(s.Rules.Since) || !deleted.After(s.Rules.Added[pair]) {
-		return Decision{Row: "C7b", Result: "kept"}
+		return Decision{Row: "C7b", Result: "kept"}, true
 	}
 	d := Decision{Row: "C7", action: actDelete, Result: "deletion-ordered", Deleted: deleted}
 	if s.Rules.Deletes != policy.Propagate || s.guessed(from) {
 		d.Row, d.NeedsApproval = "C7b", true
 	}
-	return d
+	return d, true
 }
 
-// sourceTime returns when the source content that the destination holds was made. Where
-// nobody recorded it of this very object, it is taken to be as young as the object.
+// sourceTime returns when the source content that the destination holds was made. If that
+// is on no record of this very object, it is taken to be as young as the object.
 func (s Sight) sourceTime(to *pb.Record) time.Time {
-	seen := s.Destination.Object.Modified.Truncate(time.Millisecond)
 	if isLive(to) && versionOf(to).speaksOf(s.Destination) && to.GetSourceTime() != nil {
 		return to.GetSourceTime().AsTime()
 	}
-	return seen
+	if o := s.original(); o != (storage.Original{}) {
+		return o.Modified
+	}
+	return s.Destination.modified()
+}
+
+// unrecorded reports whether the manifest does not know of the destination's object: it has no row, or one of a delete
+// that is older.
+func (s Sight) unrecorded(to *pb.Record) bool {
+	return to.GetState() == pb.RecordState_RECORD_STATE_NONE ||
+		isTombstone(to) && to.GetTime().AsTime().Before(s.Destination.modified())
 }
 
 // guessed reports whether the delete is only what a sweep or a check concluded: loss
 // looks the same, so a person must say that it was meant.
 func (s Sight) guessed(from *pb.Record) bool {
-	if s.Command.GetApproved() != "" {
-		return false
-	}
-	o := from.GetOrigin()
-	return s.Command.GetIfAbsent() || o == pb.Origin_ORIGIN_SWEEP || o == pb.Origin_ORIGIN_FIXITY
+	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() || found(from))
 }
 
-// gone decides where neither side is present: C8, C8x.
+// approvedDelete returns who approved the delete that a command is about. The approval of a correction of content is no
+// approval of a delete.
+func approvedDelete(c *pb.DuplicationCommand) string {
+	switch c.GetCauseOp() {
+	case pb.Op_OP_DELETE, pb.Op_OP_UNSPECIFIED:
+		return c.GetApproved()
+	}
+	return ""
+}
+
+// gone decides where neither side is present: C8, C8x. Loss of the destination looks the same as a delete that was
+// carried: it is announced as a delete only if it would have been one, without a person's approval.
 func (s Sight) gone() Decision {
 	from, okFrom := s.sourceRow()
 	to, okTo := s.destinationRow()
 	if !okFrom || !okTo {
 		return s.needRecords("C9")
 	}
-	if deleted, told := s.deleteTold(); isLive(from) && (!told || !deleted.After(from.GetTime().AsTime())) {
+	if s.missing(from) {
 		return Decision{Row: "C8x", action: actWait, Result: "all-copies-missing"}
 	}
-	return Decision{Row: "C8", Result: "gone", Announce: isLive(to)}
+	if !isLive(to) {
+		return Decision{Row: "C8", Result: "gone"}
+	}
+	held := to.GetTime()
+	if to.GetSourceTime() != nil {
+		held = to.GetSourceTime()
+	}
+	d, ok := s.deletion(from, held.AsTime())
+	if !ok || d.action != actDelete || d.NeedsApproval {
+		return Decision{Row: "C8", Result: "gone-unexplained"}
+	}
+	return Decision{Row: "C8", Result: "gone", Announce: true, Deleted: d.Deleted}
 }
 
 // repair decides C0: the preconditions of spec/fixity.md, "Incidents and repair". The

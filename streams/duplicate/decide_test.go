@@ -10,6 +10,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -97,6 +98,19 @@ func (s *Sight) bySweep(source, destination *pb.Record) {
 
 func (s *Sight) copied(version, md5 string) { s.Destination = there(version, md5, 3) }
 
+// lost is deleted, with the copy lost too.
+func (s *Sight) lost(source *pb.Record) {
+	s.deleted(source)
+	s.Destination.Presence, s.Destination.Object = Absent, storage.Object{}
+}
+
+// offRecord is deleted, with a copy of hour 6 that is on no record.
+func (s *Sight) offRecord(source *pb.Record) {
+	s.deleted(source)
+	s.Destination = there("d1", a, 6)
+	s.Destination.Record = &pb.CopyRecord{Manifest: row(none, "", "", 0)}
+}
+
 // deleted makes the sight that of a source which is gone while its copy is there.
 func (s *Sight) deleted(source *pb.Record) {
 	s.Source = Side{Presence: Absent}
@@ -151,6 +165,38 @@ func TestDecideCarries(t *testing.T) {
 			s.Source = there("v1", b, 2)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true}},
+		"C4s: the destination is a copy of this very version, and holds other bytes": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.copied("d1", b)
+			s.Destination.Object.Original = record.Original(s.Source.Object)
+			s.records(row(none, "", "", 0), row(none, "", "", 0))
+		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
+		"C4s: also against what a check took in": {func(s *Sight) {
+			s.copied("d1", b)
+			s.Destination.Object.Original = record.Original(s.Source.Object)
+			s.Command.Approved = "checker"
+		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
+		"C4r: under a tombstone that is younger": {func(s *Sight) {
+			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
+		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
+		"C4r: under one of the same time, with a copy": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.copied("d1", a)
+			s.records(row(tomb, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
+		"C4r: though a sweep has put it on record": {func(s *Sight) {
+			s.Command.IfAbsent = true
+			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
+		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
+		"C4r: though a correction was approved": {func(s *Sight) {
+			s.Command.Approved = "checker"
+			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
+		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
+		"C4r: needs the source's row, where no client says so": {func(s *Sight) { s.Command.IfAbsent = true },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C5: a client's change, and a younger tombstone": {func(s *Sight) { s.records(row(tomb, "v1", a, 4), row(none, "", "", 0)) },
+			Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
 		"C4w: newer than all that is known": {func(s *Sight) {
 			s.Source = there("v2", b, 3)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
@@ -192,6 +238,24 @@ func TestDecideCarries(t *testing.T) {
 			s.copied("d2", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 		}, Decision{Row: "C2", Result: "in-sync", Announce: true}},
+		"C2: in sync, and the source is on no record": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.copied("d1", a)
+			s.records(row(none, "", "", 0), row(live, "d1", a, 3))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync", AnnounceSource: true}},
+		"C2: in sync, and the source is on record without digests": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.copied("d1", a)
+			s.records(row(live, "v1", "", 2), row(live, "d1", a, 3))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync", AnnounceSource: true}},
+		"C2: in sync, and the manifest knows what the change does not say": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync"}},
 		"C2: needs the destination's row": {func(s *Sight) { s.copied("d1", a) }, Decision{Row: "C9", action: actReadRecords}},
 		"C2: the sweep carries both rows": {func(s *Sight) {
 			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
@@ -218,8 +282,15 @@ func TestDecideCarries(t *testing.T) {
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
 		"C4: copied over": {func(s *Sight) { s.copied("d1", b) },
 			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C4: not where only absence may be filled": {func(s *Sight) { s.copied("d1", b); s.Command.IfAbsent = true },
-			Decision{Row: "C4", Result: "if-absent"}},
+		"C4: a client's change says what the source is, whatever the destination is a copy of": {func(s *Sight) {
+			s.copied("d1", b)
+			s.Destination.Object.Original = record.Original(s.Source.Object)
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C4: not where only absence may be filled": {func(s *Sight) {
+			s.copied("d1", b)
+			s.Command.IfAbsent = true
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C4", Result: "if-absent"}},
 		"C4n: nothing is known": {func(s *Sight) {
 			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.copied("d1", b)
@@ -231,7 +302,10 @@ func TestDecideCarries(t *testing.T) {
 			s.records(row(live, "v1", "", 2), row(none, "", "", 0))
 		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true, Twice: true}},
 		"C5: plain": {nil, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C5: if_absent too": {func(s *Sight) { s.Command.IfAbsent = true },
+		"C5: if_absent too": {func(s *Sight) {
+			s.Command.IfAbsent = true
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		},
 			Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
 		"C5: without digests the manifest is asked first": {func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
 			Decision{Row: "C9", action: actReadRecords}},
@@ -271,7 +345,10 @@ func TestDecideDeletes(t *testing.T) {
 	ordered := func(row string, h int, approval bool) Decision {
 		return Decision{Row: row, action: actDelete, Result: "deletion-ordered", Deleted: hour(h), NeedsApproval: approval}
 	}
+	announced := func(d Decision) Decision { d.Announce = true; return d }
 	kept := Decision{Row: "C7b", Result: "kept"}
+	gone := func(h int) Decision { return Decision{Row: "C8", Result: "gone", Announce: true, Deleted: hour(h)} }
+	unexplained := Decision{Row: "C8", Result: "gone-unexplained"}
 	tests := map[string]struct {
 		sight func(*Sight)
 		want  Decision
@@ -304,7 +381,45 @@ func TestDecideDeletes(t *testing.T) {
 		"C7: the copy has no row and is older": {func(s *Sight) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest = row(none, "", "", 0)
+		}, announced(ordered("C7", 4, false))},
+		"C7: the copy has no row, and its store says that it is of older content": {func(s *Sight) {
+			s.offRecord(row(tomb, "v1", a, 4))
+			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
+		}, announced(ordered("C7", 4, false))},
+		"C7: the copy has no row, and the command says so": {func(s *Sight) {
+			s.offRecord(row(tomb, "v1", a, 4))
+			s.tell(pb.Op_OP_ADD, "v1", a, 2)
+		}, announced(ordered("C7", 4, false))},
+		"C7d: the copy has no row, and its store says that it is of younger content": {func(s *Sight) {
+			s.offRecord(row(tomb, "v1", a, 4))
+			s.Destination.Object.Original = storage.Original{Modified: hour(5), Version: "v2"}
+		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
+		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Sight) { s.offRecord(row(tomb, "v1", a, 4)) },
+			announced(Decision{Row: "C7d", Result: "kept-newer"})},
+		"C7d: the copy has no row, and the command tells of other bytes": {func(s *Sight) {
+			s.offRecord(row(tomb, "v1", a, 4))
+			s.tell(pb.Op_OP_ADD, "v1", b, 2)
+		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
+		"C7d: the copy has no row, and the delete's digests say nothing of its time": {func(s *Sight) {
+			s.offRecord(row(none, "", "", 0))
+			s.tell(pb.Op_OP_DELETE, "v1", a, 4)
+		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
+		"C7: the row of the copy is of an older delete": {func(s *Sight) {
+			s.offRecord(row(tomb, "v1", a, 4))
+			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
+			s.Destination.Record.Manifest = row(tomb, "d0", a, 5)
+		}, announced(ordered("C7", 4, false))},
+		"C7: the row of the copy is of a younger delete": {func(s *Sight) {
+			s.offRecord(row(tomb, "v1", a, 4))
+			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
+			s.Destination.Record.Manifest = row(tomb, "d0", a, 6)
 		}, ordered("C7", 4, false)},
+		"C7b: keep, and the copy has no row": {func(s *Sight) {
+			s.offRecord(row(tomb, "v1", a, 7))
+			s.Rules.Deletes = policy.KeepCopy
+		}, announced(kept)},
+		"C7c: nothing is known of either": {func(s *Sight) { s.offRecord(row(none, "", "", 0)) },
+			announced(Decision{Row: "C7c", Result: "orphan"})},
 		"C7b: keep":                {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.KeepCopy }, kept},
 		"C7b: approve":             {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.Approve }, ordered("C7b", 4, true)},
 		"C7b: older than the rule": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Since = hour(4) }, kept},
@@ -320,6 +435,11 @@ func TestDecideDeletes(t *testing.T) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
 		}, ordered("C7", 4, false)},
+		"C7b: an approved correction of content approves no delete": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.tell(pb.Op_OP_ADD, "v1", a, 2)
+			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "checker"
+		}, ordered("C7b", 4, true)},
 		"C7c: nothing is known of the source": {func(s *Sight) { s.deleted(row(none, "", "", 0)) }, Decision{Row: "C7c", Result: "orphan"}},
 		"C8: gone": {func(s *Sight) {
 			s.deleted(row(tomb, "v1", a, 4))
@@ -327,13 +447,38 @@ func TestDecideDeletes(t *testing.T) {
 			s.Destination.Record.Manifest = row(tomb, "d1", a, 5)
 		},
 			Decision{Row: "C8", Result: "gone"}},
-		"C8: gone, and nobody said so": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Destination.Presence = Absent },
-			Decision{Row: "C8", Result: "gone", Announce: true}},
+		"C8: gone, and nobody said so": {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)) }, gone(4)},
 		"C8: by this command's delete": {func(s *Sight) {
-			s.deleted(row(live, "v1", a, 2))
+			s.lost(row(live, "v1", a, 2))
 			s.tell(pb.Op_OP_DELETE, "v1", a, 4)
-			s.Destination.Presence = Absent
-		}, Decision{Row: "C8", Result: "gone", Announce: true}},
+		}, gone(4)},
+		"C8: in the millisecond of what was copied": {func(s *Sight) { s.lost(row(tomb, "v1", a, 2)) }, gone(2)},
+		"C8: the delete is a guess": {func(s *Sight) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
+		}, unexplained},
+		"C8: the command comes from a guess": {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)); s.Command.IfAbsent = true }, unexplained},
+		"C8: the guess was approved": {func(s *Sight) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
+		}, gone(4)},
+		"C8: an approved correction of content approves no delete": {func(s *Sight) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.tell(pb.Op_OP_UPDATE, "v1", a, 2)
+			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_FIXITY, "checker"
+		}, unexplained},
+		"C8: the destination held younger content": {func(s *Sight) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Destination.Record.Manifest.SourceTime = stamp(5)
+		}, unexplained},
+		"C8: the destination held content of its own, and it is younger": {func(s *Sight) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Destination.Record.Manifest = row(live, "d2", b, 5)
+		}, unexplained},
+		"C8: the rule keeps":             {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.KeepCopy }, unexplained},
+		"C8: the rule asks for approval": {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.Approve }, unexplained},
+		"C8: older than the rule":        {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Since = hour(4) }, unexplained},
+		"C8: nothing is known of the source, and the destination's row is live": {func(s *Sight) { s.lost(row(none, "", "", 0)) }, unexplained},
 		"C8: never was": {func(s *Sight) {
 			s.deleted(row(none, "", "", 0))
 			s.Destination = Side{Presence: Absent, Record: &pb.CopyRecord{Manifest: row(none, "", "", 0)}}

@@ -28,9 +28,10 @@ var errAgain = errors.New("item changed meanwhile")
 
 // Config is how an Executor works and names itself.
 type Config struct {
-	// WaitLadder is how long a command waits for what may still arrive, wait by wait;
-	// after the last it ends. nil: 5 m, 30 m, 2 h.
-	WaitLadder []time.Duration
+	// WaitLadder is how long a command waits for a Change that may still arrive, wait by wait;
+	// after the last it ends. MissingLadder is the same for a source that is missing (rows C6 and C8x).
+	// nil: 5 m, 30 m, 2 h.
+	WaitLadder, MissingLadder []time.Duration
 	// NoCheck leaves out the fixity task that follows each copy.
 	NoCheck bool
 	// Large is the size in bytes from which on a check is of the class large; 0: where its command is.
@@ -51,12 +52,14 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 	if err != nil {
 		return nil, err
 	}
-	if c.WaitLadder == nil {
-		c.WaitLadder = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
-	}
-	for _, wait := range c.WaitLadder {
-		if wait <= 0 {
-			return nil, fmt.Errorf("duplicate: wait of %s is not positive", wait)
+	for _, ladder := range []*[]time.Duration{&c.WaitLadder, &c.MissingLadder} {
+		if *ladder == nil {
+			*ladder = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
+		}
+		for _, wait := range *ladder {
+			if wait <= 0 {
+				return nil, fmt.Errorf("duplicate: wait of %s is not positive", wait)
+			}
 		}
 	}
 	return &Executor{c, looker}, nil
@@ -77,15 +80,30 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 		return nil, err
 	}
 	w := &work{Scene: scene, cfg: e.cfg, delivery: d, started: time.Now()}
-	if c.GetItem() == "" {
+	next, _ := d.Behind.(*pb.DuplicationCommand)
+	switch {
+	case c.GetItem() == "":
 		err = w.space(ctx)
-	} else {
+	case next.GetItem() != "" && supersedes(next, c):
+		w.detail = "command " + next.GetId()
+		w.finish(Decision{Row: "superseded", Result: "superseded"}, pb.Outcome_OUTCOME_NOTHING)
+	default:
 		err = w.item(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return w.messages(), nil
+}
+
+// supersedes reports whether the execution of next does all that one of c would do: it looks at the same item, later, with
+// the same rights and as soon. What only c says, of the change that caused it, is on record by then.
+func supersedes(next, c *pb.DuplicationCommand) bool {
+	return next.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_REPAIR && next.GetReason() == c.GetReason() &&
+		next.GetAccount() == c.GetAccount() && next.GetSpace() == c.GetSpace() && next.GetItem() == c.GetItem() &&
+		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
+		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetPriority() == c.GetPriority() &&
+		(byClient(next) || !byClient(c))
 }
 
 // work is one execution of one command.
@@ -100,12 +118,13 @@ type work struct {
 	end     Decision          // in which the command ends
 	outcome pb.Outcome
 	detail  string
-	// What was written last at the destination, if anything was; and from which version.
-	written, from storage.Object
-	record        *pb.CopyRecord
-	bytes         int64
-	digests       digest.Set
-	misread       int // readings of the source that did not agree with what is known
+	// What was written last at the destination, if anything was; and from which version, with what was on record of it.
+	written, from      storage.Object
+	record, fromRecord *pb.CopyRecord
+	sourceAnnounced    bool // the source's Change is among out
+	bytes              int64
+	digests            digest.Set
+	misread            int // readings of the source that did not agree with what is known
 }
 
 func (w *work) wrote() bool { return w.record != nil }
@@ -145,6 +164,9 @@ func (w *work) round(ctx context.Context) (done bool, err error) {
 		return false, again(err)
 	}
 	if w.wrote() && (d.Row == "C2" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
+		if d.AnnounceSource {
+			w.announceSource(s.Source)
+		}
 		return true, nil // as it should be, or not for this command to mend
 	}
 	done, err = w.act(ctx, s, d)
@@ -156,11 +178,11 @@ func (w *work) recall(s *Sight) {
 	if !w.wrote() {
 		return
 	}
-	if s.Source.Object.Version == w.from.Version && s.Source.Presence == Present {
-		s.Source.Read = w.digests
+	if s.Source.recall(w.from, w.digests) {
+		s.Source.Record = w.fromRecord
 	}
-	if s.Destination.Object.Version == w.written.Version && s.Destination.Presence == Present {
-		s.Destination.Read, s.Destination.Record = w.digests, w.record
+	if s.Destination.recall(w.written, w.digests) {
+		s.Destination.Record = w.record
 	}
 }
 
@@ -186,6 +208,7 @@ func (w *work) act(ctx context.Context, s Sight, d Decision) (done bool, err err
 	case actSetProperties:
 		return w.setProperties(ctx, s, d)
 	case actDelete:
+		w.announce(s, d)
 		w.finish(d, pb.Outcome_OUTCOME_HANDED_ON)
 		w.emit(schemas.Deletions, w.deletion(s, d))
 		return true, nil
@@ -204,29 +227,45 @@ func (w *work) rest(s Sight, d Decision) {
 		outcome = pb.Outcome_OUTCOME_HANDED_ON
 		w.ask(w.suspect(w.Copy, s))
 	}
+	w.announce(s, d)
+	w.finish(d, outcome)
+}
+
+// announce publishes what the manifest does not show of both sides.
+func (w *work) announce(s Sight, d Decision) {
+	if d.AnnounceSource {
+		w.announceSource(s.Source)
+	}
+	if s.Destination.Presence != Present {
+		if d.Announce {
+			w.emit(schemas.Changes, w.Gone(s, d))
+		}
+		return
+	}
 	o := s.Destination.Object
 	o.Digests = s.Destination.digests()
 	switch {
-	case d.Announce && s.Destination.Presence == Present:
-		change := w.content(o, s.Source.Object)
+	case d.Announce:
+		change := w.present(s, o)
 		w.emit(schemas.Changes, change)
 		w.task = w.afterCopy(change)
-	case d.Announce:
-		w.emit(schemas.Changes, Gone(w.Command, w.Copy, s.Destination.Record.GetManifest()))
 	case d.AnnounceProperties:
 		w.emit(schemas.Changes, w.propertiesSet(o))
 	}
 	if d.Unchecked && w.task == nil {
-		w.task = w.afterCopy(w.content(o, s.Source.Object))
+		w.task = w.afterCopy(w.present(s, o))
 	}
-	w.finish(d, outcome)
 }
 
 // wait returns an error of class wait, and after the last ends the command.
 func (w *work) wait(s Sight, d Decision) (bool, error) {
-	if n := w.delivery.Waits; n < len(w.cfg.WaitLadder) {
+	ladder := w.cfg.WaitLadder
+	if d.Row == "C6" || d.Row == "C8x" {
+		ladder = w.cfg.MissingLadder
+	}
+	if n := w.delivery.Waits; n < len(ladder) {
 		err := fmt.Errorf("row %s of %s: %s", d.Row, w.Copy, d.Result)
-		return false, retry.Wait(err, time.Now().Add(w.cfg.WaitLadder[max(n, 0)]))
+		return false, retry.Wait(err, time.Now().Add(ladder[max(n, 0)]))
 	}
 	w.rest(s, d)
 	return true, nil

@@ -235,8 +235,9 @@ func TestRowsThatWriteNothing(t *testing.T) {
 			w.mustRun(command(w.added("1", "x")))
 			return command(w.gone("1"))
 		}, "C7b", "kept"},
-		"C7c": {func(w *world) *pb.DuplicationCommand { w.put("2", "x"); return manual() }, "C7c", "orphan"},
-		"C8":  {func(w *world) *pb.DuplicationCommand { return manual() }, "C8", "gone"},
+		"C7c":             {func(w *world) *pb.DuplicationCommand { w.added("2", "x"); return manual() }, "C7c", "orphan"},
+		"C8, unexplained": {func(w *world) *pb.DuplicationCommand { w.added("2", "x"); w.remove("2"); return manual() }, "C8", "gone-unexplained"},
+		"C8":              {func(w *world) *pb.DuplicationCommand { return manual() }, "C8", "gone"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

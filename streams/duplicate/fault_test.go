@@ -281,6 +281,7 @@ func TestDestinationChangesUnderTheCopy(t *testing.T) {
 func TestWaits(t *testing.T) {
 	tests := map[string]struct {
 		command     func(*world) *pb.DuplicationCommand
+		ladder      []time.Duration
 		row, result string
 		outcome     pb.Outcome
 		tasks       int
@@ -289,31 +290,31 @@ func TestWaits(t *testing.T) {
 			c := command(w.added("1", "one"))
 			w.put("1", "two")
 			return c
-		}, "C4w", "source-newer", handedOn, 1},
+		}, ladder, "C4w", "source-newer", handedOn, 1},
 		"C6": {func(w *world) *pb.DuplicationCommand {
 			c := command(w.added("1", "one"))
 			w.mustRun(c)
 			w.remove("1")
 			return c
-		}, "C6", "source-missing", nothing, 0},
+		}, missing, "C6", "source-missing", nothing, 0},
 		"C8x": {func(w *world) *pb.DuplicationCommand {
 			c := command(w.added("1", "one"))
 			w.remove("1")
 			return c
-		}, "C8x", "all-copies-missing", nothing, 0},
+		}, missing, "C8x", "all-copies-missing", nothing, 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			c := tt.command(w)
-			for n, wait := range ladder {
+			for n, wait := range tt.ladder {
 				from := time.Now()
 				_, err := w.run(c, n)
 				if due := retry.Due(err); retry.ClassOf(err) != retry.ClassWait || due.Before(from.Add(wait)) || due.After(time.Now().Add(wait)) {
 					t.Errorf("wait %d: got %v, due %v", n, err, due)
 				}
 			}
-			got, err := w.run(c, len(ladder))
+			got, err := w.run(c, len(tt.ladder))
 			w.must(err)
 			got.ends(tt.row, tt.result, tt.outcome, 0, tt.tasks)
 		})

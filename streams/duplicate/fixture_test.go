@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-var ladder = []time.Duration{time.Minute, time.Hour}
+var ladder, missing = []time.Duration{time.Minute, time.Hour}, []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
 
 // world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal
 // of all Changes.
@@ -107,7 +107,7 @@ func newWorld(t *testing.T) *world {
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 	}
 	var err error
-	w.executor, err = New(Config{WaitLadder: ladder, Worker: "w", Host: "h", Software: "s"}, w, w, w.journal)
+	w.executor, err = New(Config{WaitLadder: ladder, MissingLadder: missing, Worker: "w", Host: "h", Software: "s"}, w, w, w.journal)
 	w.must(err)
 	return w
 }
@@ -152,12 +152,13 @@ func (w *world) added(store, text string) *pb.Change {
 
 // command is what the planner makes of a Change of store 1.
 func command(c *pb.Change) *pb.DuplicationCommand {
+	found := c.GetOrigin() == pb.Origin_ORIGIN_SWEEP || c.GetOrigin() == pb.Origin_ORIGIN_FIXITY
 	return &pb.DuplicationCommand{
 		Id: schemas.ID("command", c.GetId(), "2"), Account: "acme", Space: "photos", Item: "a.jpg",
 		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
 		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), CauseOp: c.GetOp(), ChangeTime: c.GetTime(),
 		ChangeVersion: c.GetVersion(), Size: c.GetSize(), Digests: c.GetDigests(), Provenance: c.GetProvenance(),
-		PolicyRevision: 3, Time: c.GetTime(),
+		PolicyRevision: 3, Time: c.GetTime(), IfAbsent: found && c.GetApproved() == "", Approved: c.GetApproved(),
 	}
 }
 

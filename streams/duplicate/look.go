@@ -97,6 +97,8 @@ func (sc *Scene) Look(ctx context.Context) Sight {
 	g.Go(func() error { s.Source = sc.looker.side(ctx, sc.SourceCopy, sc.SourceStore); return nil })
 	g.Go(func() error { s.Destination = sc.looker.side(ctx, sc.Copy, sc.Store); return nil })
 	_ = g.Wait() // each side keeps its own error
+	sc.looker.doubt(ctx, sc.SourceCopy, &s.Source)
+	sc.looker.doubt(ctx, sc.Copy, &s.Destination)
 	return s
 }
 
@@ -109,15 +111,25 @@ func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) 
 	case !noSpace && !errors.Is(err, storage.ErrNotFound):
 		return Side{Err: fmt.Errorf("stat %s: %w", c, err)}
 	}
+	var absent *storage.AbsentError
+	side := Side{Presence: Absent, NoSpace: noSpace}
+	if errors.As(err, &absent) {
+		side.Seen = absent.At
+	}
 	if err := l.confirm(ctx, c, store, time.Now()); err != nil {
 		return Side{Err: fmt.Errorf("believe that %s is absent: %w", c, err)}
 	}
-	if noSpace {
-		if err := l.mayLack(ctx, c); err != nil {
-			return Side{Err: err}
-		}
+	return side
+}
+
+// doubt makes a side unknown whose space is not there and should be.
+func (l *Looker) doubt(ctx context.Context, c schemas.Copy, s *Side) {
+	if !s.NoSpace {
+		return
 	}
-	return Side{Presence: Absent, NoSpace: noSpace}
+	if err := l.mayLack(ctx, c); err != nil {
+		*s = Side{Err: err}
+	}
 }
 
 // mayLack returns nil if the space of c, which is not there, is not expected either. Its error says that whatever was
@@ -140,7 +152,8 @@ func (l *Looker) mayLack(ctx context.Context, c schemas.Copy) error {
 }
 
 // Decide decides, after it has read what the decision needs: records afresh, bytes for
-// want of digests. Its error has the class of what did not answer.
+// want of digests. Records take seconds to read, in which either side may be written or deleted: both sides are looked
+// at again after it, so s may be another sight then. The error has the class of what did not answer.
 func (sc *Scene) Decide(ctx context.Context, s *Sight) (Decision, error) {
 	for {
 		d := Decide(*s)
@@ -161,6 +174,7 @@ func (sc *Scene) Decide(ctx context.Context, s *Sight) (Decision, error) {
 	}
 }
 
+// readRecords reads the records of both sides, and then looks at both sides again.
 func (sc *Scene) readRecords(ctx context.Context, s *Sight) error {
 	s.fresh = unanswered
 	records, err := sc.looker.records.Fresh(ctx, []schemas.Copy{sc.SourceCopy, sc.Copy})
@@ -170,12 +184,24 @@ func (sc *Scene) readRecords(ctx context.Context, s *Sight) error {
 	if err != nil {
 		return retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", sc.Copy, err))
 	}
+	was := *s
+	*s = sc.Look(ctx)
 	s.fresh = answered
-	s.Source.Record = records[0]
-	if s.Destination.Record == nil { // else this execution made it, and it is younger
-		s.Destination.Record = records[1]
+	s.Source.Record, s.Destination.Record = records[0], records[1]
+	s.Source.recall(was.Source.Object, was.Source.Read)
+	if s.Destination.recall(was.Destination.Object, was.Destination.Read) && was.Destination.Record != nil {
+		s.Destination.Record = was.Destination.Record // this execution made it, and it is younger
 	}
 	return nil
+}
+
+// recall adds the digests of the bytes of o, and returns true, if that is the object that is there.
+func (s *Side) recall(o storage.Object, read digest.Set) bool {
+	same := s.Presence == Present && s.Object.Version == o.Version
+	if same {
+		s.Read = read
+	}
+	return same
 }
 
 func (sc *Scene) readBytes(ctx context.Context, s *Sight, d Decision) error {

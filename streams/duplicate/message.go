@@ -60,11 +60,45 @@ func (w *work) stamp(c *pb.Change, o pb.Origin) *pb.Change {
 	return record.Seal(c)
 }
 
-// content is the Change of the destination's copy, o, made from the source's, from.
-func (w *work) content(o, from storage.Object) *pb.Change {
-	c := record.Content(w.Copy, o)
-	c.SourceTime, c.SourceVersion = record.Time(from.Modified), from.Version
-	return w.stamp(c, w.origin())
+// content is the Change of the destination's copy, o, which is a copy of from.
+func (w *work) content(o storage.Object, from storage.Original) *pb.Change {
+	o.Original = from
+	return w.stamp(record.Content(w.Copy, o), w.origin())
+}
+
+// of returns the content that the destination is a copy of, or is made one of. A repaired copy stays one of the content
+// that it is to hold again, whichever copy that is taken from.
+func (w *work) of(s Sight) storage.Original {
+	switch row := s.Destination.Record.GetManifest(); {
+	case w.origin() == pb.Origin_ORIGIN_REPAIR && row.GetSourceTime() == nil:
+		return storage.Original{}
+	case w.origin() == pb.Origin_ORIGIN_REPAIR:
+		return storage.Original{Modified: row.GetSourceTime().AsTime(), Version: row.GetSourceVersion()}
+	case s.Source.Presence == Present:
+		return record.Original(s.Source.Object)
+	}
+	return s.original()
+}
+
+// present is the Change of the destination's object, o, which was found there. Without a source, and with nothing that
+// says that it is a copy, it is put on record as found.
+func (w *work) present(s Sight, o storage.Object) *pb.Change {
+	c := w.content(o, w.of(s))
+	if s.Source.Presence != Present && c.GetSourceTime() == nil && c.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION {
+		c.Origin = pb.Origin_ORIGIN_SWEEP
+	}
+	return c
+}
+
+// announceSource publishes the source's content, once: nothing was on record of it, or no digests.
+func (w *work) announceSource(at Side) {
+	if w.sourceAnnounced {
+		return
+	}
+	w.sourceAnnounced = true
+	o := at.Object
+	o.Digests = computable(at.digests())
+	w.emit(schemas.Changes, w.stamp(record.Content(w.SourceCopy, o), pb.Origin_ORIGIN_FIXITY))
 }
 
 // propertiesSet is the Change that tells of o's properties. Stores date contents only, so
@@ -90,16 +124,24 @@ func (w *work) spaceCreated(space storage.Space) *pb.Change {
 	return w.stamp(c, w.origin())
 }
 
-// Gone is the DELETE Change of a copy that was found absent while its row was live.
-// When it went nobody saw: no earlier than its content came, nor than the delete of the
-// source, if that caused the command. Told again, it is the same Change.
-func Gone(c *pb.DuplicationCommand, at schemas.Copy, row *pb.Record) *pb.Change {
-	change := record.Delete(at, storage.Deleted{
+// Gone is the DELETE Change of a destination that C8 found absent while its row was live. No one saw when it was deleted:
+// by the clock of its store not before its content came, and not after the look that found it absent. Between these
+// the time of the source's delete is taken, though another clock has it: so a second execution publishes the same Change.
+func (sc *Scene) Gone(s Sight, d Decision) *pb.Change {
+	row := s.Destination.Record.GetManifest()
+	at := d.Deleted
+	if at.After(s.Destination.Seen) {
+		at = s.Destination.Seen
+	}
+	if came := row.GetTime().AsTime(); at.Before(came) {
+		at = came
+	}
+	change := record.Delete(sc.Copy, storage.Deleted{
 		Object: storage.Object{Version: row.GetVersion(), ETag: row.GetEtag(), Size: row.GetSize(), Digests: row.GetDigests()},
-		Time:   later(row.GetTime(), c.GetChangeTime()).AsTime(),
+		Time:   at,
 	})
 	change.Provenance = row.GetProvenance()
-	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, c.GetId(), agent
+	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, sc.Command.GetId(), agent
 	change.SourceTime, change.SourceVersion = row.GetSourceTime(), row.GetSourceVersion()
 	return record.Seal(change)
 }
@@ -172,6 +214,6 @@ func (w *work) deletion(s Sight, d Decision) *pb.DeletionCommand {
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(),
 		Command: c.GetId(), Cause: c.GetCause(), Deleted: timestamppb.New(d.Deleted.Truncate(time.Millisecond)),
 		Destination: record.Identity(s.Destination.Object), NeedsApproval: d.NeedsApproval,
-		Reason: c.GetReason(), PolicyRevision: s.Rules.Revision, Time: c.GetTime(),
+		Reason: c.GetReason(), PolicyRevision: s.Rules.Revision, Time: c.GetTime(), Approved: approvedDelete(c),
 	}
 }

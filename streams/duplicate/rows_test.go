@@ -19,7 +19,11 @@ func TestDecideRepairs(t *testing.T) {
 		want  Decision
 	}{
 		"corrupt":                 {func(*Sight) {}, repaired},
-		"outside of any policy":   {func(s *Sight) { s.Rules = policy.Rules{} }, repaired},
+		"outside of any policy":   {func(s *Sight) { s.Rules = policy.Rules{} }, moot},
+		"the store was taken out": {func(s *Sight) { s.Rules.Pairs = []policy.Pair{{Source: "1", Destination: "3"}} }, moot},
+		"taken out, and unseen":   {func(s *Sight) { s.Rules.Pairs, s.Source, s.Destination = nil, Side{}, Side{} }, moot},
+		"of a primary":            {func(s *Sight) { s.Rules.Pairs = []policy.Pair{{Source: "2", Destination: "1"}} }, repaired},
+		"from beside the pairs":   {func(s *Sight) { s.Rules.Pairs = []policy.Pair{{Source: "3", Destination: "2"}} }, repaired},
 		"missing":                 {func(s *Sight) { s.Destination.Presence, s.Command.Repair.Failed = Absent, nil }, repaired},
 		"nothing is read yet":     {func(s *Sight) { s.fresh = notAsked }, Decision{Row: "C0", action: actReadRecords}},
 		"records unknown":         {func(s *Sight) { s.fresh = unanswered }, Decision{Row: "C0", action: actFail}},
@@ -39,9 +43,15 @@ func TestDecideRepairs(t *testing.T) {
 		"gone meanwhile":          {func(s *Sight) { s.Destination.Presence = Absent }, moot},
 		"back meanwhile":          {func(s *Sight) { s.Command.Repair.Failed = nil }, moot},
 		"manifest: other content": {func(s *Sight) { s.Destination.Record.Manifest = row(live, "d1", b, 3) }, moot},
-		"audit: other content":    {func(s *Sight) { s.Destination.Record.Audit = row(live, "d1", b, 3) }, moot},
-		"manifest: no row":        {func(s *Sight) { s.Destination.Record.Manifest = row(none, "", "", 0) }, moot},
-		"audit: a tombstone":      {func(s *Sight) { s.Destination.Record.Audit = row(tomb, "d1", a, 4) }, moot},
+		"audit: read before a report that the manifest was read after": {func(s *Sight) {
+			s.Destination.Record.Manifest = row(live, "d2", b, 4)
+		}, moot},
+		"manifest: read before a report that the audit log was read after": {func(s *Sight) {
+			s.Destination.Record.Audit = row(tomb, "d1", a, 4)
+		}, moot},
+		"audit: other content": {func(s *Sight) { s.Destination.Record.Audit = row(live, "d1", b, 3) }, moot},
+		"manifest: no row":     {func(s *Sight) { s.Destination.Record.Manifest = row(none, "", "", 0) }, moot},
+		"audit: a tombstone":   {func(s *Sight) { s.Destination.Record.Audit = row(tomb, "d1", a, 4) }, moot},
 		"manifest and audit differ where the order is silent": {func(s *Sight) {
 			s.Destination.Record.Manifest.Digests["sha256"], s.Destination.Record.Audit.Digests["sha256"] = "00", "01"
 		}, moot},

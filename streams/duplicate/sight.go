@@ -30,6 +30,8 @@ type Side struct {
 	Object storage.Object
 	// NoSpace says that the space is absent too.
 	NoSpace bool
+	// Seen is when the store said that the item is absent, by the store's clock; zero if it does not say when.
+	Seen time.Time
 	// Read are the digests of the bytes, where they were read for want of others.
 	Read digest.Set
 	// Record is what is on record of the copy, read afresh or made by this execution;
@@ -68,6 +70,9 @@ func (s Side) digests() digest.Set {
 	return s.Object.Digests
 }
 
+// modified is the object's time as Changes have it.
+func (s Side) modified() time.Time { return s.Object.Modified.Truncate(time.Millisecond) }
+
 // version tells of one content, as a change or a row has it.
 type version struct {
 	name    string
@@ -90,7 +95,7 @@ func (v version) speaksOf(s Side) bool {
 	case v.name != "" && v.name == s.Object.Version, agreement == digest.Agree:
 		return true
 	case v.name == "" && agreement == digest.Incomparable:
-		return v.time.Equal(s.Object.Modified.Truncate(time.Millisecond)) && v.size == s.Object.Size
+		return v.time.Equal(s.modified()) && v.size == s.Object.Size
 	}
 	return false
 }
@@ -123,7 +128,8 @@ func (s Sight) destinationRow() (*pb.Record, bool) {
 	return s.row(s.Destination, s.Command.GetDestinationRecord())
 }
 
-func isLive(r *pb.Record) bool { return r.GetState() == pb.RecordState_RECORD_STATE_LIVE }
+func isLive(r *pb.Record) bool      { return r.GetState() == pb.RecordState_RECORD_STATE_LIVE }
+func isTombstone(r *pb.Record) bool { return r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE }
 
 // told is the content that the command's causing change speaks of; empty where it was no change of content.
 func (s Sight) told() version {
@@ -132,6 +138,38 @@ func (s Sight) told() version {
 		return version{}
 	}
 	return version{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), c.GetSize()}
+}
+
+// byClient reports whether a command comes from a change of content that was reported when it was made. What a sweep or
+// a check found, and what a person or a repair asks for, is no such change.
+func byClient(c *pb.DuplicationCommand) bool {
+	switch c.GetCauseOp() {
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
+		return c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_CHANGE && !c.GetIfAbsent() && c.GetApproved() == ""
+	}
+	return false
+}
+
+// original returns the content that the destination is a copy of: as its store says, or as the command does, if their
+// digests agree. Zero if neither knows.
+func (s Sight) original() storage.Original {
+	if o := s.Destination.Object.Original; o != (storage.Original{}) {
+		return o
+	}
+	told := s.told()
+	switch s.Command.GetCauseOp() {
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
+		if told.digests.Compare(s.Destination.digests()) == digest.Agree {
+			return storage.Original{Modified: told.time, Version: told.name}
+		}
+	}
+	return storage.Original{}
+}
+
+// contradicts reports whether the destination is a copy of the very version that the source is in, and holds other bytes.
+func (s Sight) contradicts() bool {
+	return s.Destination.Object.Original == record.Original(s.Source.Object) &&
+		s.Source.digests().Compare(s.Destination.digests()) == digest.Disagree
 }
 
 // deleteTold returns the time of the delete that caused the command, if one did.

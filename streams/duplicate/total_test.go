@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // may holds what each row may lead to.
@@ -23,6 +24,7 @@ var may = map[string][]action{
 	"C10": {actNothing},
 	"C1":  {actReadBytes},
 	"C4s": {actNothing},
+	"C4r": {actNothing},
 	"C4w": {actWait},
 	"C4d": {actNothing, actCopy},
 	"C2":  {actNothing},
@@ -47,11 +49,18 @@ func everySight(yield func(Sight) bool) {
 	destinations := []Side{{}, {Presence: Absent}, there("d1", a, 3), there("d1", b, 3), there("d1", "", 3), read(there("d1", "", 3), b)}
 	named := there("d1", a, 3)
 	named.Object.Properties.MediaType = "image/jpeg"
-	destinations = append(destinations, named)
+	of := func(s Side, version string, h int) Side {
+		s.Object.Original = storage.Original{Modified: hour(h), Version: version}
+		return s
+	}
+	destinations = append(destinations, named, of(there("d1", a, 6), "v1", 2), of(there("d1", b, 6), "v1", 2), there("d1", a, 6))
 	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2), row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
+	guess, adopted := row(tomb, "v1", a, 4), row(live, "v1", b, 2)
+	guess.Origin, adopted.Origin = pb.Origin_ORIGIN_SWEEP, pb.Origin_ORIGIN_FIXITY
+	sourceRows = append(sourceRows, guess, adopted)
 	made := row(live, "d1", a, 3)
 	made.SourceTime = stamp(2)
-	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4)}
+	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5)}
 	tells := []func(*Sight){
 		func(s *Sight) {},
 		func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
@@ -61,12 +70,20 @@ func everySight(yield func(Sight) bool) {
 			s.Command.ChangeTime = (*timestamppb.Timestamp)(nil)
 		},
 		func(s *Sight) { s.Command.IfAbsent = true },
+		func(s *Sight) { s.Command.Approved = "me" },
+		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
+		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
+		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Since = hour(5) },
 		func(s *Sight) { s.Rules.Pairs = nil },
 		func(s *Sight) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 },
 		func(s *Sight) { s.Rules.Deletes = policy.KeepCopy },
 		func(s *Sight) { s.Rules.Deletes = policy.Approve },
 		func(s *Sight) { s.bySweep(row(live, "v1", a, 2), row(none, "", "", 0)) },
 		func(s *Sight) { s.bySweep(row(tomb, "v1", a, 4), made) },
+		func(s *Sight) {
+			s.Command.Reason, s.Rules.Pairs = pb.DuplicationReason_DUPLICATION_REASON_REPAIR, nil
+			s.Command.Repair = &pb.RepairOrder{Digests: md5of(a), Failed: record.Identity(object("d1", b, 3))}
+		},
 		func(s *Sight) {
 			s.Command.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 			s.Command.Repair = &pb.RepairOrder{Digests: md5of(a), Failed: record.Identity(object("d1", b, 3))}
@@ -128,15 +145,21 @@ func wrong(s Sight, d Decision) string {
 		return "the row does not lead to this"
 	case (d.action == actFail || d.action == actReadRecords || d.action == actReadBytes) != (d.Result == ""):
 		return "a command ends without a word, or goes on with one"
-	case unseen && d.action != actFail && d.Row != "C12":
+	case unseen && d.action != actFail && d.Row != "C12" && !(repair && !s.inPolicy()):
 		return "decided on what nobody saw"
-	case writes && !s.inPolicy() && !repair:
+	case writes && !s.inPolicy():
 		return "writes outside of the policy"
 	case d.action == actReadRecords && s.fresh != notAsked:
 		return "asks twice"
 	case d.action == actReadBytes && !(d.ReadSource && s.Source.Presence == Present && len(s.Source.Read) == 0 ||
 		d.ReadDestination && s.Destination.Presence == Present && len(s.Destination.Read) == 0):
 		return "reads nothing, or twice"
+	case d.Row == "C8" && d.Result == "gone" && isLive(s.Destination.Record.GetManifest()) != d.Announce:
+		return "a live row stays of what is gone, or another is announced as deleted"
+	case d.Row == "C8" && d.Announce:
+		return wrongGone(s, d)
+	case d.Row == "C2" && d.AnnounceSource == s.sourceKnown():
+		return "the source's digests are on no record, or are announced though they are"
 	case d.action == actCopy:
 		return wrongCopy(s, d, repair)
 	case d.action == actDelete:
@@ -154,6 +177,10 @@ func wrongCopy(s Sight, d Decision, repair bool) string {
 		return "copies over what is present"
 	case d.Known.Compare(s.Source.digests()) == digest.Disagree:
 		return "copies what is not as known"
+	case !repair && !byClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) && !s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified):
+		return "copies what came back from the dead"
+	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && s.foundOnly():
+		return "copies over a copy of this very version, on the word of a check"
 	case len(d.Known) == 0 && !d.Reference || len(d.Known) > 0 && d.Reference:
 		return "copies without knowing, or makes a second reference"
 	case over && d.Reference && !d.Twice:
@@ -162,6 +189,42 @@ func wrongCopy(s Sight, d Decision, repair bool) string {
 		return "forgets what the manifest knows"
 	case repair && (s.fresh != answered || !over || s.Destination.Object.Version != "d1"):
 		return "repairs another object, or on stale records"
+	}
+	return ""
+}
+
+// foundOnly reports whether no one but a sweep or a check said what the source is.
+func (s Sight) foundOnly() bool {
+	row, _ := s.sourceRow()
+	told := s.told()
+	return !byClient(s.Command) && (!told.empty() && told.speaksOf(s.Source) || found(row) || row.GetState() == none)
+}
+
+// sourceKnown reports whether any digests of the source are on record.
+func (s Sight) sourceKnown() bool {
+	from, _ := s.sourceRow()
+	return len(from.GetDigests())+len(s.told().digests) > 0
+}
+
+// wrongGone returns what is wrong with the announcement of a delete that no one saw.
+func wrongGone(s Sight, d Decision) string {
+	told := s.Command.GetCauseOp() == pb.Op_OP_DELETE
+	from, to := s.Source.Record.GetManifest(), s.Destination.Record.GetManifest()
+	held := to.GetTime()
+	if to.GetSourceTime() != nil {
+		held = to.GetSourceTime()
+	}
+	switch {
+	case s.Source.Presence != Absent || s.Destination.Presence != Absent || !isLive(to):
+		return "announces a delete of what is there, or is on record as gone"
+	case from.GetState() != tomb && !told || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
+		return "announces a delete without proof"
+	case !(told && s.Command.GetApproved() != "") && (s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
+		return "makes a guess a fact"
+	case d.Deleted.Before(held.AsTime()):
+		return "announces a delete that is older than what was held"
+	case s.Rules.Deletes != policy.Propagate || !d.Deleted.After(s.Rules.Since):
+		return "announces a delete that the rule does not let through"
 	}
 	return ""
 }
@@ -180,6 +243,8 @@ func wrongDelete(s Sight, d Decision) string {
 		return "deletes what the rule keeps"
 	case s.Rules.Deletes == policy.Approve && !d.NeedsApproval:
 		return "deletes without approval"
+	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval && !(told && s.Command.GetApproved() != ""):
+		return "deletes on a guess"
 	case d.Deleted.Before(hour(2)) || d.Deleted.After(hour(4).Add(time.Second)):
 		return "deletes at an odd time"
 	}

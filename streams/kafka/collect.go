@@ -26,8 +26,9 @@ type RoleState struct {
 	// Owned are the partitions that it reads, by the topics' names with their prefix.
 	Owned map[string]map[int32]bool
 	// InFlight messages are read and not settled; Held of them are kept back by a pause.
-	// Busy calls of the handler are under way; Stuck tasks ignore that they were cancelled.
-	InFlight, Held, Busy, Stuck int64
+	// Busy calls of the handler are under way, and Parked ones wait without a worker; Stuck tasks ignore that they were
+	// cancelled.
+	InFlight, Held, Busy, Parked, Stuck int64
 	// Active is when a message was last settled, whatever became of it, or a task said
 	// that it gets on; Success is when one was last done. Zero: never.
 	Active, Success time.Time
@@ -38,7 +39,8 @@ func (m *Metrics) State() (states []RoleState) {
 	for _, r := range m.all() {
 		s := RoleState{
 			Role: r.at.role, Class: r.at.class, Owned: map[string]map[int32]bool{},
-			InFlight: r.records.Load(), Held: r.held.Load(), Busy: r.busy.Load(), Stuck: r.stuck.Load(),
+			InFlight: r.records.Load(), Held: r.held.Load(), Busy: r.busy.Load(),
+			Parked: r.waiting.Load(), Stuck: r.stuck.Load(),
 			Active: r.when(r.active.Load()), Success: r.when(r.success.Load()),
 		}
 		r.mu.Lock()
@@ -89,8 +91,8 @@ func (m *Metrics) SetLags(lags []Lag) {
 }
 
 type descriptions struct {
-	records, bytes, busy, held, stuck, partitions, task, message, success *prometheus.Desc
-	lagRecords, lagDue, lagBytes, lagSeconds                              *prometheus.Desc
+	records, bytes, busy, parked, held, stuck, partitions, task, message, success *prometheus.Desc
+	lagRecords, lagDue, lagBytes, lagSeconds                                      *prometheus.Desc
 }
 
 func describe() descriptions {
@@ -101,6 +103,7 @@ func describe() descriptions {
 		records:    desc("in_flight_messages", "Messages read and not settled."),
 		bytes:      desc("in_flight_bytes", "Bytes of messages read and not settled."),
 		busy:       desc("working_tasks", "Calls of the handler that are under way."),
+		parked:     desc("parked_tasks", "Calls of the handler that wait for what they must read, without a worker."),
 		held:       desc("paused_messages", "Messages in flight that a pause keeps from being handled."),
 		stuck:      desc("stuck_tasks", "Tasks that ignore that they were cancelled."),
 		partitions: desc("assigned_partitions", "Partitions that this process owns."),
@@ -117,7 +120,7 @@ func describe() descriptions {
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	d := m.descs
-	for _, one := range []*prometheus.Desc{d.records, d.bytes, d.busy, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
+	for _, one := range []*prometheus.Desc{d.records, d.bytes, d.busy, d.parked, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
 		d.lagRecords, d.lagDue, d.lagBytes, d.lagSeconds} {
 		ch <- one
 	}
@@ -139,6 +142,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(d.records, float64(r.records.Load()))
 		gauge(d.bytes, float64(r.bytes.Load()))
 		gauge(d.busy, float64(r.busy.Load()))
+		gauge(d.parked, float64(r.waiting.Load()))
 		gauge(d.held, float64(r.held.Load()))
 		gauge(d.stuck, float64(r.stuck.Load()))
 		r.mu.Lock()

@@ -27,6 +27,7 @@
 //	millrace-topic, -partition, -offset, -timestamp   where and when it was first read
 //	millrace-role                                     who failed
 //	millrace-attempts, -waits, -unavailable           deliveries that ended in each way
+//	millrace-waits-for                                of -waits, those with a cause: CAUSE=N ...
 //	millrace-due                                      when it may come back (RFC 3339)
 //	millrace-class, -error                            the last failure
 //	millrace-history                                  JSON: [{"attempt","class","error","by","first","last","times"}]

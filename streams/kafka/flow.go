@@ -21,13 +21,16 @@ type task struct {
 	seq      uint64 // of all that the scheduler was given
 	tries    int    // calls in this delivery so far
 	decoded  bool
-	slots    bool // it holds those of its flow
+	working  bool          // a worker has it
+	slots    bool          // it holds those of its flow
+	home     *flow         // its own, while it is in one of those that resume
+	goesOn   chan struct{} // closed when it has a worker again
 }
 
 func (t *task) bytes() int64 { return weigh(t.rec) }
 
 // A queue holds the tasks of one key, in order. Its head is in its flow, or at work, or
-// parked; never two of these.
+// parked, or postponed; never two of these.
 type queue struct {
 	key        uint64
 	head, tail *task
@@ -38,14 +41,15 @@ type queue struct {
 // A flow is what the scheduler tells apart: the work of one class, for one account, on the
 // same stores. It holds the keys whose heads are of that kind and wait to be run.
 type flow struct {
-	sched  *scheduler
-	class  int
-	work   Work // but for its key and bytes
-	turn   *turn
-	heads  heads
-	listed bool // is in turn.flows
-	paused bool // by a Control
-	spill  bool // although paused it is run, into the delay lanes
+	sched   *scheduler
+	class   int
+	resumes bool // its tasks were parked and go on: no pause holds them, and their rates are paid
+	work    Work // but for its key and bytes
+	turn    *turn
+	heads   heads
+	listed  bool // is in turn.flows
+	paused  bool // by a Control
+	spill   bool // although paused it is run, into the delay lanes
 
 	slots   []*slot // that each of its tasks needs
 	held    int     // of slots, for the next task; guarded by Slots.mu while waits
@@ -104,6 +108,23 @@ func (h *heads) pop() *queue {
 	return q
 }
 
+// remove takes q out, which is among them.
+func (h *heads) remove(q *queue) {
+	h.n--
+	if h.picked == q {
+		h.picked = nil
+		return
+	}
+	for i := range h.by {
+		f := &h.by[i]
+		for range f.len() {
+			if other := f.pop(); other != q {
+				f.push(other)
+			}
+		}
+	}
+}
+
 // all takes all out.
 func (h *heads) all() (qs []*queue) {
 	for h.n > 0 {
@@ -132,6 +153,7 @@ type class struct {
 	turns   fifo[*turn]
 	byName  map[string]*turn
 	atWork  int         // tasks that workers have
+	resumed bool        // the one that a worker was last given had been parked
 	yielded fifo[*flow] // that gave back their slots, as no worker could begin their tasks
 	idle    int         // how often it had no turns: debts are from the time after
 }

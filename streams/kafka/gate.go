@@ -1,11 +1,16 @@
 package kafka
 
+import "slices"
+
 // control sets what may be run: nothing, or all but what is paused, by that many workers.
 func (s *scheduler) control(halted bool, allowed int, paused func(Work) bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	s.halted, s.allowed, s.pausing = halted, allowed, halted
 	for _, f := range s.flows {
+		if f.resumes {
+			continue
+		}
 		f.paused = paused(f.work)
 		s.pausing = s.pausing || f.paused
 		s.settle(f, f.spill && f.paused)
@@ -69,11 +74,11 @@ func (s *scheduler) relieved() {
 	}
 }
 
-// room says whether a worker may begin another task of a class.
-func (s *scheduler) room(class int) bool {
+// room says whether a worker may begin another task of a class, or go on with one.
+func (s *scheduler) room(side int) bool {
 	high, low := s.classes[classHigh].atWork, s.classes[classLow].atWork
-	switch {
-	case s.halted:
+	switch class := side % resumed; {
+	case side < resumed && (s.halted || s.parked >= s.most):
 		return false
 	case class == classLarge:
 		return s.classes[classLarge].atWork < s.large
@@ -175,6 +180,9 @@ func (s *scheduler) purge() {
 		}
 	}
 	for _, f := range s.flows {
+		if f.resumes {
+			continue // the goroutine of a parked task takes it out
+		}
 		for _, q := range f.heads.all() {
 			if !q.head.share.stopping.Load() {
 				f.heads.push(q)
@@ -198,7 +206,7 @@ func (s *scheduler) prune() {
 		return
 	}
 	for k, f := range s.flows {
-		if f.heads.len() == 0 && !f.listed && !f.waits && !f.yielded && f.held == 0 && s.last[f.class] != f {
+		if f.heads.len() == 0 && !f.listed && !f.waits && !f.yielded && f.held == 0 && !slices.Contains(s.last[:], f) {
 			delete(s.flows, k)
 			f.turn.known--
 			if t := f.turn; t.known == 0 && !t.listed {

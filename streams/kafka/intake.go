@@ -300,7 +300,7 @@ func (in *intake) drop(shares []*share) {
 		sh.stop()
 		sh.kill()
 	}
-	in.p.interrupt(shares, errRevoked)
+	in.p.interrupt(shares, false, errRevoked)
 	in.p.sched.purge()
 	for _, sh := range shares {
 		in.mu.Lock()

@@ -137,20 +137,22 @@ func TestLagsOfLanes(t *testing.T) {
 		a := lagAdmin(t, b.Config())
 		lags(t, a, schemas.RoleDelayer) // the first look takes its time, to find the group
 		start := time.Now()
-		at := func(d time.Duration) { time.Sleep(time.Until(start.Add(d))) }
+		at := func(when time.Time) { time.Sleep(time.Until(when)) }
 		for i, lane := range []string{"30s", "5m", "30s"} {
-			at(time.Duration(i+1) * 10 * time.Second)
+			at(start.Add(time.Duration(i+1) * 10 * time.Second))
 			b.Write(kafkatest.Record{Partition: int32(i % 2), Record: schemas.Record{Topic: schemas.Delay(lane), Key: []byte("k"), Value: []byte("waits"),
 				Headers: []schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)}, {Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)}}}})
 		}
+		appended := b.Read(schemas.Delay("30s")) // the broker has dated them
+		first, second := appended[0].Timestamp.Add(30*time.Second), appended[1].Timestamp.Add(30*time.Second)
 		const d = "delayer high millrace.delayer delay."
 		none := []string{d + "30s: 0 of 0 due, 0 s", d + "5m: 0 of 0 due, 0 s"}
 		sameLines(t, "before", lags(t, a, schemas.RoleDelayer), none...)
-		at(40*time.Second - time.Millisecond)
+		at(first.Add(-time.Millisecond))
 		sameLines(t, "a moment before the first", lags(t, a, schemas.RoleDelayer), none...)
-		at(40 * time.Second)
+		at(first)
 		sameLines(t, "the first", lags(t, a, schemas.RoleDelayer), d+"30s: 1 of 1 due", none[1])
-		at(60 * time.Second)
+		at(second)
 		sameLines(t, "both of a lane", lags(t, a, schemas.RoleDelayer), d+"30s: 2 of 2 due", none[1])
 		background(t, delayer(t, b))
 		time.Sleep(time.Minute)

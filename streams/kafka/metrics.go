@@ -141,6 +141,7 @@ type roleMetrics struct {
 
 	records, bytes atomic.Int64 // in flight
 	busy, held     atomic.Int64 // tasks at work, and kept back by a pause
+	waiting        atomic.Int64 // tasks that are parked
 	stuck          atomic.Int64
 	success        atomic.Int64 // when one was last done, since base; 0: never
 	active         atomic.Int64 // when one was last settled, or said that it gets on
@@ -233,6 +234,13 @@ func (r *roleMetrics) inFlight(records int, bytes int64) {
 func (r *roleMetrics) working(delta int) {
 	if r != nil {
 		r.busy.Add(int64(delta))
+	}
+}
+
+// parking adds to the calls of the handler that wait without a worker.
+func (r *roleMetrics) parking(delta int) {
+	if r != nil {
+		r.waiting.Add(int64(delta))
 	}
 }
 

@@ -65,7 +65,8 @@ func TestMetricsOfNewRole(t *testing.T) {
 	NewMetrics(reg).role(schemas.RoleCopier, schemas.Large)
 	want := map[string]float64{"publish_failures_total{class=,role=producer}": 0}
 	for _, name := range []string{
-		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}", "working_tasks{%s}", "paused_messages{%s}", "stuck_tasks{%s}",
+		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}", "working_tasks{%s}", "parked_tasks{%s}", "paused_messages{%s}",
+		"stuck_tasks{%s}",
 		"assigned_partitions{%s}", "oldest_task_seconds{%s}", "oldest_message_seconds{%s}", "publish_failures_total{%s}",
 		"commits_total{class=large,result=ok,role=copier}", "commits_total{class=large,result=failed,role=copier}",
 		"messages_total{class=large,outcome=done,role=copier}", "messages_total{class=large,outcome=retried,role=copier}",

@@ -158,6 +158,7 @@ type world struct {
 
 	mu      sync.Mutex // guards the rest
 	busy    map[string]int
+	atWork  map[int]int  // tasks that are not parked, by member
 	tried   map[int]bool // jobs that were tried
 	commits []intent
 	wrong   []string
@@ -179,7 +180,7 @@ func (p *play) run(t *testing.T) *world {
 	} {
 		b.MakeTopic(topic, n, map[string]string{"message.timestamp.type": "LogAppendTime"})
 	}
-	w := &world{play: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, tried: map[int]bool{}}
+	w := &world{play: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{}, tried: map[int]bool{}}
 	if p.Delayer {
 		background(t, delayer(t, b))
 	}
@@ -335,9 +336,26 @@ func (w *world) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schem
 		defer w.mu.Unlock()
 		w.busy[name]--
 	}()
+	sleep := retry.Sleep
 	if j.Deaf {
-		time.Sleep(j.Takes)
-	} else if err := retry.Sleep(ctx, j.Takes); err != nil {
+		sleep = func(_ context.Context, d time.Duration) error { time.Sleep(d); return nil }
+	}
+	if j.Parks > 0 {
+		if err := kafka.Park(ctx, func(ctx context.Context) error { return sleep(ctx, j.Parks) }); err != nil {
+			return nil, err
+		}
+	}
+	w.mu.Lock()
+	if w.atWork[i]++; w.atWork[i] > w.Workers {
+		w.wrong = append(w.wrong, fmt.Sprintf("member %d has %d tasks at work, and %d workers", i, w.atWork[i], w.Workers))
+	}
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.atWork[i]--
+	}()
+	if err := sleep(ctx, j.Takes); err != nil {
 		return nil, err
 	}
 	w.mu.Lock()

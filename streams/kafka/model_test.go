@@ -34,6 +34,7 @@ const (
 type job struct {
 	Key   int
 	Takes time.Duration
+	Parks time.Duration // before that; 0: it does not
 	End   string
 	Deaf  bool // to being cancelled
 }
@@ -131,6 +132,7 @@ func drawJob(t *rapid.T, keys int) job {
 		End:   rapid.SampledFrom([]string{jobDone, jobDone, jobDone, jobDone, jobDone, jobDone, jobOnce, jobStubborn, jobLater, jobInvalid}).Draw(t, "end"),
 	}
 	j.Deaf = rapid.IntRange(0, 4).Draw(t, "deaf") == 4
+	j.Parks = rapid.SampledFrom([]time.Duration{0, 0, 0, 100 * time.Millisecond, 2 * time.Second}).Draw(t, "parks")
 	return j
 }
 

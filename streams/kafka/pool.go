@@ -192,6 +192,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		in.cl, in.leave = cl, leave
 	}
 	p.out = p.intakes[0].cl
+	p.sched.large = p.cfg.Large
 	p.spawn(p.cfg.Workers, 0)
 	p.spawn(p.cfg.Large, 1)
 	var loops sync.WaitGroup
@@ -246,11 +247,18 @@ func (p *Pool) spawn(n, kind int) {
 	p.sched.mu.Lock()
 	defer p.sched.mu.Unlock()
 	for range n {
-		w := newWorker(p, kind)
-		p.sched.workers = append(p.sched.workers, w)
-		p.workers.Go(w.loop)
-		p.sched.large += kind
+		p.hire(kind)
 	}
+	if kind == 0 {
+		p.sched.staff += n
+	}
+}
+
+// hire starts a worker. The scheduler's mu is held.
+func (p *Pool) hire(kind int) {
+	w := newWorker(p, kind)
+	p.sched.workers[w] = true
+	p.workers.Go(w.loop)
 }
 
 // maxWork bounds what a message may say of its size: sums of it are still numbers.

@@ -11,11 +11,13 @@ import (
 )
 
 // drain has no more tasks of shares begun, waits for those at work, and cancels them
-// after d. Those that are still at work after another poolGrace it leaves behind.
+// after d; those that are parked it cancels at once, as what they wait for may be about to end too. Those that are
+// still at work after another poolGrace it leaves behind.
 func (p *Pool) drain(shares []*share, d time.Duration) {
 	for _, sh := range shares {
 		sh.stop()
 	}
+	p.interrupt(shares, true, errRevoked)
 	for _, d := range []time.Duration{d, poolGrace} {
 		if awaitIdle(shares, d) {
 			return
@@ -23,7 +25,7 @@ func (p *Pool) drain(shares []*share, d time.Duration) {
 		for _, sh := range shares {
 			sh.over.Store(true)
 		}
-		p.interrupt(shares, errRevoked)
+		p.interrupt(shares, false, errRevoked)
 	}
 	for _, sh := range shares {
 		if n := int(sh.busy.Load()); n > 0 {
@@ -45,25 +47,30 @@ func awaitIdle(shares []*share, d time.Duration) bool {
 	return true
 }
 
-// interrupt cancels the tasks of shares that are at work.
-func (p *Pool) interrupt(shares []*share, cause error) {
+// interrupt cancels the tasks of shares that are at work, or only those that are parked.
+func (p *Pool) interrupt(shares []*share, onlyParked bool, cause error) {
 	for _, w := range p.staff() {
-		w.interrupt(func(t *task) bool { return slices.Contains(shares, t.share) }, cause)
+		w.interrupt(shares, onlyParked, cause)
 	}
 }
 
 func (p *Pool) staff() []*worker {
 	p.sched.mu.Lock()
 	defer p.sched.mu.Unlock()
-	return slices.Clone(p.sched.workers)
+	all := make([]*worker, 0, len(p.sched.workers))
+	for w := range p.sched.workers {
+		all = append(all, w)
+	}
+	return all
 }
 
-// atWork returns the offsets of in's tasks that handlers have, by share.
+// atWork returns the offsets of in's tasks that handlers have, by share. What is parked does nothing that could end
+// the process.
 func (p *Pool) atWork(in *intake) map[*share][]int64 {
 	at := map[*share][]int64{}
 	for _, w := range p.staff() {
 		w.mu.Lock()
-		if t := w.task; t != nil && t.share.in == in {
+		if t := w.task; t != nil && t.share.in == in && !w.parked {
 			at[t.share] = append(at[t.share], t.rec.Offset)
 		}
 		w.mu.Unlock()
@@ -189,7 +196,7 @@ func (p *Pool) obey(ctx context.Context) {
 			allowed = n
 		}
 		p.sched.mu.Lock()
-		missing := allowed + p.cfg.Large - len(p.sched.workers)
+		missing := allowed - p.sched.staff
 		p.sched.mu.Unlock()
 		p.spawn(max(missing, 0), 0)
 		p.sched.control(paused, allowed, p.paused)
@@ -244,7 +251,7 @@ func (p *Pool) oldest(in *intake) (o oldest) {
 	now := p.clock.Load()
 	for _, w := range p.staff() {
 		w.mu.Lock()
-		if t := w.task; t != nil && t.share.in == in {
+		if t := w.task; t != nil && t.share.in == in && !w.parked {
 			if since := time.Now().Add(-time.Duration(now - w.since)); o.task.IsZero() || since.Before(o.task) {
 				o.task = since
 			}

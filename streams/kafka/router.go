@@ -85,7 +85,7 @@ func (r *router) bare(l *letter, d *schemas.Delivery) {
 	d.From = d.Topic
 	if isAgain(d.From) {
 		t := r.trail(l)
-		d.Topic, d.Attempt, d.Waits = t.topic, t.attempts+1, t.waits
+		d.Topic, d.Attempt, d.Waits, d.WaitsBy = t.topic, t.attempts+1, t.waits, t.waitsBy
 		if !t.timestamp.IsZero() {
 			d.Timestamp = t.timestamp
 		}
@@ -248,10 +248,10 @@ func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
 		t.due = now.Add(nth(r.lanes, t.unavailable, maxUnavailable).Delay)
 		t.unavailable++
 	case class == retry.ClassWait:
+		n := t.waited(retry.CauseOf(err))
 		if t.due = retry.Due(err); !t.due.After(now) {
-			t.due = now.Add(nth(r.lanes, t.waits, 0).Delay)
+			t.due = now.Add(nth(r.lanes, n, 0).Delay)
 		}
-		t.waits++
 	default:
 		t.attempts, t.unavailable = attempt, 0
 		if attempt < r.attempts {

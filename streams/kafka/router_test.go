@@ -116,6 +116,9 @@ func TestTrail(t *testing.T) {
 			attempts: rapid.IntRange(0, 9).Draw(t, "attempts"), waits: rapid.IntRange(0, 9).Draw(t, "waits"),
 			unavailable: rapid.IntRange(0, 9).Draw(t, "unavailable"), class: "transient", err: rapid.String().Draw(t, "err"),
 		}
+		for _, cause := range rapid.SliceOfN(rapid.StringMatching("[a-z-]{1,12}"), 0, 12).Draw(t, "causes") {
+			want.waited(cause)
+		}
 		failures := rapid.SliceOfN(rapid.StringN(0, 3000, -1), 0, 30).Draw(t, "failures")
 		for i, text := range failures {
 			want.failed(failure{Attempt: i, Class: "transient", Error: text, First: at, Last: at, Times: 1})
@@ -141,11 +144,49 @@ func TestTrail(t *testing.T) {
 	})
 }
 
+// Each cause of a wait is counted for itself, in any order. What has none counts as a wait and nothing more, and what
+// there is no room for counts as all waits do, so that no message waits for ever.
+func TestWaitsAreCountedByCause(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000).UTC()
+	r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
+	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleCopier)), Key: []byte("k"), Value: []byte("v"),
+		Headers: trail{topic: schemas.DuplicationHigh}.headers(nil)}
+	wait := func(cause string) {
+		t.Helper()
+		err := retry.Wait(errors.New("not yet"), time.Time{})
+		if cause != "" {
+			err = fmt.Errorf("row: %w", retry.WaitFor(cause, errors.New("not yet"), time.Time{}))
+		}
+		rec = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Headers: r.after(&letter{rec: rec}, err, now).Headers}
+	}
+	counts := func() (got schemas.Delivery) {
+		r.bare(&letter{rec: rec}, &got)
+		return got
+	}
+	for _, cause := range []string{"newer", "newer", "missing", "", "newer"} {
+		wait(cause)
+	}
+	d := counts()
+	if d.Waits != 5 || d.WaitsFor("newer") != 3 || d.WaitsFor("missing") != 1 || d.WaitsFor("chunks") != 0 {
+		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
+	}
+	if due := readTrail(rec.Headers).due; !due.Equal(now.Add(defaultLanes()[2].Delay)) { // the third for its cause
+		t.Errorf("due %v after the fifth", due.Sub(now))
+	}
+	for i := range 20 {
+		wait(fmt.Sprint("cause-", i))
+	}
+	if d = counts(); len(d.WaitsBy) != schemas.MaxCauses || d.WaitsFor("newer") != 3 || d.WaitsFor("cause-19") != d.Waits || d.Waits != 25 {
+		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
+	}
+}
+
 // Headers that anybody may have written are no reason to fail.
 func FuzzReadTrail(f *testing.F) {
 	f.Add(schemas.TrailAttempts, []byte("-3"))
 	f.Add(schemas.TrailHistory, []byte(`[{"attempt":1}]`))
 	f.Add(schemas.TrailDue, []byte("tomorrow"))
+	f.Add(schemas.TrailWaitsFor, []byte("a=1 b=-2 =3 c"))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		tr := readTrail([]kgo.RecordHeader{{Key: key, Value: value}})
 		if tr.attempts < 0 || tr.waits < 0 || tr.unavailable < 0 {

@@ -15,6 +15,9 @@ const (
 	classes
 )
 
+// resumed is what is added to a class for those of its tasks that were parked and go on.
+const resumed = classes
+
 func rank(c schemas.Class) int {
 	switch c {
 	case schemas.Low:
@@ -36,16 +39,19 @@ type scheduler struct {
 	mu      sync.Mutex
 	work    [2]sync.Cond // there is work: for workers of high and low, and of large
 	idle    [2]int       // who waits for it
-	workers []*worker
+	workers map[*worker]bool
+	staff   int // of workers, those of high and low whose task, if they have one, was never parked
 	allowed int // tasks of high and low at work at a time
 	kept    int // of allowed, those that low must leave
 	large   int // tasks of large at work at a time
-	classes [classes]class
+	parked  int // tasks that were begun and have no worker
+	most    int // of parked: then no other task is begun
+	classes [2 * classes]class
 	added   uint64 // tasks
 	streak  int    // of class high, while low had work
 	keys    map[uint64]*queue
 	flows   map[Work]*flow
-	last    [classes]*flow // looked up last
+	last    [2 * classes]*flow // looked up last
 	free    *queue
 	ready   int // heads in flows that are not paused; an estimate of what may be given out
 	halted  bool
@@ -60,7 +66,7 @@ const defaultWeight = 8
 func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 	s := &scheduler{
 		keys: map[uint64]*queue{}, flows: map[Work]*flow{}, dropped: dropped, slots: slots,
-		weight: defaultWeight, allowed: 1,
+		weight: defaultWeight, allowed: 1, most: maxParked, workers: map[*worker]bool{},
 	}
 	for i := range s.work {
 		s.work[i].L = &s.mu
@@ -71,29 +77,30 @@ func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 	return s
 }
 
-// flowOf returns the flow of work of a class. w's key and bytes do not count.
-func (s *scheduler) flowOf(class int, w Work, paused func(Work) bool) *flow {
+// flowOf returns the flow of work of a class, or of resumed plus a class. w's key and bytes do not count.
+func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
 	w.Key, w.Bytes = "", 0
-	if f := s.last[class]; f != nil && f.work == w {
+	if f := s.last[side]; f != nil && f.work == w {
 		return f
 	}
-	w.Bytes = int64(class) // of the map's key alone
+	w.Bytes = int64(side) // of the map's key alone
 	f := s.flows[w]
 	if f == nil {
 		of := w
 		of.Bytes = 0
-		c := &s.classes[class]
+		c := &s.classes[side]
 		tn := c.byName[w.Account]
 		if tn == nil {
 			tn = &turn{class: c, account: w.Account}
 			c.byName[w.Account] = tn
 		}
 		tn.known++
-		f = &flow{sched: s, class: class, work: of, turn: tn, slots: s.slots.of(w.Account, w.Stores), paused: paused(of)}
+		f = &flow{sched: s, class: side % resumed, resumes: side >= resumed, work: of, turn: tn,
+			slots: s.slots.of(w.Account, w.Stores), paused: paused(of)}
 		s.pausing = s.pausing || f.paused
 		s.flows[w] = f
 	}
-	s.last[class] = f
+	s.last[side] = f
 	return f
 }
 
@@ -127,6 +134,16 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 	}
 	s.wake()
 	s.unlock()
+}
+
+// behind returns the newest message behind the head of q that is not about to be given back; nil if there is none.
+func (s *scheduler) behind(q *queue) schemas.Body {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := q.tail; t != q.head && t.delivery != nil && !t.share.stopping.Load() {
+		return t.delivery.Body
+	}
+	return nil
 }
 
 // unlock lets go of mu, and tells others of the slots that became theirs meanwhile.
@@ -199,7 +216,7 @@ func (s *scheduler) letGo(f *flow) {
 	if f.held > 0 {
 		held := f.slots[:f.held]
 		f.held = 0
-		s.pending = append(s.pending, s.slots.refund(held, f.cost)...)
+		s.pending = append(s.pending, s.slots.refund(held, f)...)
 	}
 }
 
@@ -212,9 +229,10 @@ func (s *scheduler) wake() {
 	}
 }
 
-// pick returns the next task for workers of a kind, or none.
+// pick returns the next task that a worker of a kind is to begin, or none. Parked tasks whose turn it is before that
+// go on.
 func (s *scheduler) pick(kind int) (item, bool) {
-	for !s.halted {
+	for {
 		c := s.choose(kind)
 		if c == nil {
 			break
@@ -225,7 +243,7 @@ func (s *scheduler) pick(kind int) (item, bool) {
 		q := f.heads.pop()
 		s.ready--
 		head := q.head
-		if !head.share.begin() {
+		if !f.resumes && !head.share.begin() {
 			s.dropped(head) // it is delivered again, to whoever owns the partition then
 			s.shift(q)
 			if f.heads.len() == 0 {
@@ -238,9 +256,14 @@ func (s *scheduler) pick(kind int) (item, bool) {
 			head.slots, f.held = true, 0
 		}
 		t.credit -= head.cost
-		c.atWork++
+		head.working = true
+		s.classes[f.class].atWork++
+		s.classes[f.class].resumed = f.resumes
 		s.list(f)
-		return item{head, q}, true
+		if !f.resumes {
+			return item{head, q}, true
+		}
+		s.goOn(head)
 	}
 	return item{}, false
 }
@@ -259,29 +282,46 @@ func (s *scheduler) relist(f *flow) {
 // choose returns the class whose turn it is, or nil if none has work.
 func (s *scheduler) choose(kind int) *class {
 	if kind == 1 {
-		if c := &s.classes[classLarge]; c.next() != nil {
-			return c
+		if s.classes[classLarge].atWork >= s.large {
+			return nil
 		}
+		return s.side(classLarge)
+	}
+	atWork := s.classes[classLow].atWork
+	if s.classes[classHigh].atWork+atWork >= s.allowed {
 		return nil
 	}
-	high, low := &s.classes[classHigh], &s.classes[classLow]
-	if high.atWork+low.atWork >= s.allowed {
-		return nil
+	high := s.side(classHigh)
+	var low *class
+	if atWork < max(1, s.allowed-s.kept) {
+		low = s.side(classLow)
 	}
-	hasHigh := high.next() != nil
-	hasLow := low.atWork < max(1, s.allowed-s.kept) && low.next() != nil
 	switch {
-	case hasHigh && hasLow && s.streak >= s.weight:
+	case high != nil && low != nil && s.streak >= s.weight:
 		s.streak = 0
 		return low
-	case hasHigh:
-		if hasLow {
+	case high != nil:
+		if low != nil {
 			s.streak++
 		}
 		return high
-	case hasLow:
+	case low != nil:
 		s.streak = 0
-		return low
+	}
+	return low
+}
+
+// side returns what is next in a class, or nil if it has no work: a task to begin and one that goes on take turns. While
+// too many are parked none is begun.
+func (s *scheduler) side(of int) *class {
+	begins, resumes := &s.classes[of], &s.classes[resumed+of]
+	begin := !s.halted && s.parked < s.most && begins.next() != nil
+	resume := resumes.next() != nil
+	switch {
+	case resume && !(begin && begins.resumed):
+		return resumes
+	case begin:
+		return begins
 	}
 	return nil
 }
@@ -291,10 +331,7 @@ func (s *scheduler) choose(kind int) *class {
 func (s *scheduler) take(kind int, completed item) (next item, ok bool) {
 	s.mu.Lock()
 	defer s.unlock()
-	if completed.task != nil {
-		s.ended(completed.task)
-		s.shift(completed.q)
-	}
+	s.complete(completed)
 	for {
 		s.restore()
 		if next, ok = s.pick(kind); ok {
@@ -322,8 +359,20 @@ func (s *scheduler) waitFree(kind int) {
 	s.work[kind].Wait()
 }
 
-// ended takes note that a worker is done with t.
+// complete ends a task that is done, if it is one.
+func (s *scheduler) complete(it item) {
+	if it.task != nil {
+		s.ended(it.task)
+		s.shift(it.q)
+	}
+}
+
+// ended takes note that t has no worker any more.
 func (s *scheduler) ended(t *task) {
+	if !t.working {
+		return
+	}
+	t.working = false
 	s.classes[t.flow.class].atWork--
 	if t.slots {
 		t.slots = false
@@ -348,8 +397,8 @@ func (s *scheduler) shift(q *queue) {
 	s.free = q
 }
 
-// park keeps q, whose head failed, from being run for d.
-func (s *scheduler) park(q *queue, d time.Duration) {
+// postpone keeps q, whose head failed, from being run for d.
+func (s *scheduler) postpone(q *queue, d time.Duration) {
 	s.mu.Lock()
 	s.ended(q.head)
 	q.head.share.leave()

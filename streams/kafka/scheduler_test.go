@@ -21,14 +21,22 @@ type shiftModel struct {
 	n       int64
 	waiting map[uint64][]int64 // offsets by key, in order
 	atWork  []item
+	parked  []item
+	resumed []goer
 	dropped int
+}
+
+// A goer was parked, and waits for a worker.
+type goer struct {
+	item
+	turn <-chan struct{}
 }
 
 func newShift(t *rapid.T, limit func(account, store string) Limit) *shiftModel {
 	m := &shiftModel{t: t, waiting: map[uint64][]int64{}, limits: map[string]int{}}
 	m.in = &intake{p: &Pool{}, weight: newScale(), shares: map[partition]*share{}}
 	m.s = newScheduler(NewSlots(limit), func(tk *task) { m.dropped++; m.gone(tk) })
-	m.s.allowed, m.s.kept = 4, 1
+	m.s.allowed, m.s.kept, m.s.most = 4, 1, 5
 	for i := range 3 {
 		m.shares = append(m.shares, newShare(m.in, partition{"t", int32(i)}, 64))
 	}
@@ -64,17 +72,23 @@ func (m *shiftModel) add() {
 	m.s.add([]*task{tk}, []uint64{key})
 }
 
-// begin has a worker take what is next, if anything is.
+// begin has a worker take what is next, if anything is, and parked tasks whose turn it is go on. It returns false if
+// neither was.
 func (m *shiftModel) begin() bool {
 	m.s.mu.Lock()
+	m.s.restore()
 	it, ok := m.s.pick(0)
 	m.s.unlock()
+	went := m.goOn()
 	if !ok {
-		return false
+		return went
 	}
-	for _, other := range m.atWork {
+	if n := len(m.parked) + len(m.resumed); n >= m.s.most {
+		m.t.Fatalf("a task is begun though %d are parked", n)
+	}
+	for _, other := range m.begun() {
 		if other.q == it.q {
-			m.t.Fatalf("two tasks of key %d at work", it.q.key)
+			m.t.Fatalf("two tasks of key %d are begun", it.q.key)
 		}
 	}
 	if first := m.waiting[it.q.key][0]; first != it.task.rec.Offset {
@@ -85,14 +99,63 @@ func (m *shiftModel) begin() bool {
 	return true
 }
 
+func (m *shiftModel) begun() []item {
+	all := slices.Concat(m.atWork, m.parked)
+	for _, g := range m.resumed {
+		all = append(all, g.item)
+	}
+	return all
+}
+
+// goOn has those that were parked, and have a worker now, be at work again.
+func (m *shiftModel) goOn() (any bool) {
+	m.resumed = slices.DeleteFunc(m.resumed, func(g goer) bool {
+		select {
+		case <-g.turn:
+			m.atWork = append(m.atWork, g.item)
+			any = true
+			return true
+		default:
+			return false
+		}
+	})
+	m.check()
+	return any
+}
+
+// park has a task at work be parked.
+func (m *shiftModel) park(i int) {
+	it := m.atWork[i]
+	m.atWork = slices.Delete(m.atWork, i, i+1)
+	m.s.park(it.task)
+	m.parked = append(m.parked, it)
+}
+
+// resume has a parked task wait for a worker.
+func (m *shiftModel) resume(i int) {
+	it := m.parked[i]
+	m.parked = slices.Delete(m.parked, i, i+1)
+	m.resumed = append(m.resumed, goer{it, m.s.resume(it.q)})
+}
+
+// withdraw has one that waits for a worker be cancelled, and end.
+func (m *shiftModel) withdraw(i int) {
+	it := m.resumed[i].item
+	m.resumed = slices.Delete(m.resumed, i, i+1)
+	if !m.s.withdraw(it.q) {
+		m.t.Fatal("a task has a worker that it was not given")
+	}
+	m.atWork = append(m.atWork, it)
+	m.end(len(m.atWork) - 1)
+}
+
 // end has a task at work be done.
 func (m *shiftModel) end(i int) {
 	it := m.atWork[i]
 	m.atWork = slices.Delete(m.atWork, i, i+1)
 	m.gone(it.task)
 	m.s.mu.Lock()
-	m.s.ended(it.task)
-	m.s.shift(it.q)
+	m.s.complete(it)
 	m.s.unlock()
 	it.task.share.leave()
 }
@@ -125,8 +188,8 @@ func (m *shiftModel) check() {
 	}
 }
 
-// Whatever the keys, classes, accounts and stores: one task of a key at a time and in order,
-// limits hold, and everything is given out in the end or dropped with its share.
+// Whatever the keys, classes, accounts and stores, and whatever is parked: one task of a key at a time and in order,
+// limits hold, and everything is given out in the end or dropped with its share, and goes on if it was parked.
 func TestSchedulerKeepsItsPromises(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		limits := map[string]int{}
@@ -144,7 +207,7 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 		})
 		m.limits = limits
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
-			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			switch rapid.IntRange(0, 14).Draw(t, "step") {
 			case 0, 1, 2, 3:
 				m.add()
 			case 4, 5, 6:
@@ -152,6 +215,18 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 			case 7, 8:
 				if n := len(m.atWork); n > 0 {
 					m.end(rapid.IntRange(0, n-1).Draw(t, "which"))
+				}
+			case 10, 11:
+				if n := len(m.atWork); n > 0 {
+					m.park(rapid.IntRange(0, n-1).Draw(t, "which"))
+				}
+			case 12, 13:
+				if n := len(m.parked); n > 0 {
+					m.resume(rapid.IntRange(0, n-1).Draw(t, "which"))
+				}
+			case 14:
+				if n := len(m.resumed); n > 0 {
+					m.withdraw(rapid.IntRange(0, n-1).Draw(t, "which"))
 				}
 			case 9:
 				if rapid.IntRange(0, 9).Draw(t, "stop") == 0 {
@@ -161,12 +236,18 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 			}
 		}
 		for range 10_000 {
-			if !m.begin() {
-				if len(m.atWork) == 0 {
-					break
-				}
+			switch {
+			case m.begin():
+			case len(m.atWork) > 0:
 				m.end(0)
+			case len(m.parked) > 0:
+				m.resume(0)
+			default:
+				m.s.yield() // as the watch does every second
 			}
+		}
+		if len(m.resumed) > 0 || m.s.parked != 0 {
+			t.Fatalf("%d never go on, %d are parked", len(m.resumed), m.s.parked)
 		}
 		for key, left := range m.waiting {
 			if len(left) > 0 {

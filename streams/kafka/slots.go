@@ -84,11 +84,11 @@ func (s *Slots) acquire(f *flow) bool {
 func (s *Slots) proceed(f *flow) bool {
 	for f.held < len(f.slots) {
 		sl := f.slots[f.held]
-		if sl.busy() || !sl.filledUp(s) {
+		if sl.busy() || !f.resumes && !sl.filledUp(s) {
 			sl.waiting[f.class].push(f)
 			return false
 		}
-		sl.take(f.cost)
+		sl.take(f)
 		f.held++
 	}
 	return true
@@ -107,13 +107,17 @@ func (sl *slot) busy() bool {
 	return false
 }
 
-func (sl *slot) take(cost int64) {
+// take gives f the slot. The rates are those of tasks that are begun.
+func (sl *slot) take(f *flow) {
 	sl.used++
+	if f.resumes {
+		return
+	}
 	if sl.limit.TasksPerSecond > 0 {
 		sl.tasks--
 	}
 	if sl.limit.BytesPerSecond > 0 {
-		sl.bytes -= float64(cost)
+		sl.bytes -= float64(f.cost)
 	}
 }
 
@@ -177,15 +181,18 @@ func (s *Slots) wanted(held []*slot) bool {
 	})
 }
 
-// refund gives back slots that were taken for a task which is not begun, with what it cost.
-func (s *Slots) refund(held []*slot, cost int64) (granted []*flow) {
+// refund gives back slots that f took for a task which is not begun, with what it cost.
+func (s *Slots) refund(held []*slot, f *flow) (granted []*flow) {
+	if f.resumes {
+		return s.release(held)
+	}
 	s.mu.Lock()
 	for _, sl := range held {
 		if sl.limit.TasksPerSecond > 0 {
 			sl.tasks++
 		}
 		if sl.limit.BytesPerSecond > 0 {
-			sl.bytes += float64(cost)
+			sl.bytes += float64(f.cost)
 		}
 	}
 	s.mu.Unlock()
@@ -196,11 +203,11 @@ func (s *Slots) refund(held []*slot, cost int64) (granted []*flow) {
 func (s *Slots) grant(sl *slot, granted []*flow) []*flow {
 	for sl.limit.Tasks == 0 || sl.used < sl.limit.Tasks {
 		class := sl.turn()
-		if class < 0 || !sl.filledUp(s) {
+		if class < 0 || !sl.waiting[class].peek().resumes && !sl.filledUp(s) {
 			break
 		}
 		f := sl.waiting[class].pop()
-		sl.take(f.cost)
+		sl.take(f)
 		f.held++
 		if s.proceed(f) {
 			granted = append(granted, f)

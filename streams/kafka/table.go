@@ -18,10 +18,13 @@ import (
 // A Table follows a whole topic, all partitions from their start, and hands every
 // record to a function that keeps in memory what it needs. It belongs to no group.
 type Table struct {
-	topic  schemas.Topic
-	name   string
-	opts   []kgo.Opt
-	apply  func(key []byte, d *schemas.Delivery) error
+	topic schemas.Topic
+	name  string
+	opts  []kgo.Opt
+	apply func(key []byte, d *schemas.Delivery) error
+	// unreadable may be nil.
+	unreadable func(key []byte, at time.Time, cause error)
+
 	router *router
 	ready  chan struct{}
 	bad    atomic.Int64
@@ -54,6 +57,10 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 	)
 	return t, err
 }
+
+// OnUnreadable has f called for each record that cannot be decoded, with its key, its time and
+// the cause, in its turn among the records that are applied. It is called before Run.
+func (t *Table) OnUnreadable(f func(key []byte, at time.Time, cause error)) { t.unreadable = f }
 
 // Ready is closed when everything that was in the topic when Run began has been applied.
 func (t *Table) Ready() <-chan struct{} { return t.ready }
@@ -154,7 +161,9 @@ func (t *Table) record(rec *kgo.Record, inc uint32) error {
 	}
 	var err error
 	if rec.Value != nil {
-		d, err = t.router.delivery(&l)
+		if d, err = t.router.delivery(&l); err != nil && t.unreadable != nil {
+			t.unreadable(rec.Key, rec.Timestamp, err)
+		}
 	}
 	if err == nil {
 		err = t.apply(rec.Key, d)

@@ -71,6 +71,13 @@ func TestTable(t *testing.T) {
 		b.Write(tombstone("c"), kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
 		var got cursors
 		tb := newTable(t, b, got.apply)
+		unreadable := map[string]error{}
+		tb.OnUnreadable(func(key []byte, at time.Time, cause error) {
+			if age := time.Since(at); age < 0 || age > time.Minute {
+				t.Errorf("%s: dated %v", key, at)
+			}
+			unreadable[string(key)] = cause
+		})
 		background(t, tb)
 		select {
 		case <-tb.Ready():
@@ -78,6 +85,9 @@ func TestTable(t *testing.T) {
 			t.Fatal("not ready")
 		}
 		got.check(t, map[string]string{"a/": "2", "b/": "1"})
+		if len(unreadable) != 1 || unreadable["x"] == nil {
+			t.Errorf("unreadable: %v, want x", unreadable)
+		}
 		if n := tb.Malformed(); n != 1 {
 			t.Errorf("%d malformed, want 1", n)
 		}

@@ -45,9 +45,13 @@ const (
 	minInSync      = "min.insync.replicas"
 )
 
+// logAppendTime is the value of timestampType with which brokers date records.
+const logAppendTime = "LogAppendTime"
+
 // EnsureTopics makes every topic of the catalogue that is missing, and checks those
-// that are there. Its error names everything in which they contradict the catalogue;
-// nothing that exists is changed.
+// that are there. Its error names everything in which they contradict the catalogue.
+// Of what exists it changes one setting, if there is no error: LogAppendTime, which
+// topics of earlier versions lack.
 func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 	if o.Partitions <= 0 {
 		o.Partitions = defaultPartitions
@@ -242,7 +246,7 @@ func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsReq
 		set(retentionBytes, "-1")
 	}
 	if entry.LogAppendTime {
-		set(timestampType, "LogAppendTime")
+		set(timestampType, logAppendTime)
 	}
 	if e.o.MinInSync > 0 {
 		set(minInSync, strconv.Itoa(e.o.MinInSync))
@@ -267,7 +271,10 @@ func (e *ensurer) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	var (
+		errs    []error
+		undated []string
+	)
 	for _, entry := range e.entries {
 		name := e.cfg.topic(entry.Topic)
 		c, err := configs.On(name, nil)
@@ -281,12 +288,38 @@ func (e *ensurer) check(ctx context.Context) error {
 		for _, fault := range e.faults(entry, there[name].partitions, c) {
 			errs = append(errs, fmt.Errorf("%s: %s", name, fault))
 		}
+		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
+			undated = append(undated, name)
+		}
 	}
 	want := e.cfg.topic(coPartitioned[0])
 	for _, t := range coPartitioned[1:] {
 		name := e.cfg.topic(t)
 		if a, b := there[want].partitions, there[name].partitions; a != b {
 			errs = append(errs, fmt.Errorf("%s: has %d partitions, but %s has %d: they must have equally many", name, b, want, a))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	return e.date(ctx, undated)
+}
+
+// date has the brokers date the records of topics from now on, in place of their writers.
+func (e *ensurer) date(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	value := logAppendTime
+	changes := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: timestampType, Value: &value}}
+	responses, err := e.adm.AlterTopicConfigs(ctx, changes, names...)
+	if err != nil {
+		return fmt.Errorf("set %s of %v to %s: %w", timestampType, names, value, err)
+	}
+	var errs []error
+	for _, r := range responses {
+		if r.Err != nil {
+			errs = append(errs, fmt.Errorf("%s: set %s to %s: %w", r.Name, timestampType, value, r.Err))
 		}
 	}
 	return errors.Join(errs...)
@@ -319,9 +352,6 @@ func (e *ensurer) faults(entry schemas.Entry, partitions int, c kadm.ResourceCon
 	}
 	least(maxBytes, int(batchBytes(entry.Topic)))
 	least(minInSync, e.o.MinInSync)
-	if v, _ := setting(c, timestampType); entry.LogAppendTime && v != "LogAppendTime" {
-		add("%s is %s, want LogAppendTime", timestampType, v)
-	}
 	if entry.FixedPartitions && partitions != fixedPartitions {
 		add("has %d partitions, want %d: they are never added to", partitions, fixedPartitions)
 	}

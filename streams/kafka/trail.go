@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +34,7 @@ type trail struct {
 	role        schemas.Role
 	attempts    int // deliveries that were tried and failed
 	waits       int
+	waitsBy     map[string]int // of waits, those with a cause; it is never changed
 	unavailable int
 	due         time.Time
 	class       string
@@ -71,6 +74,8 @@ func readTrail(headers []kgo.RecordHeader) trail {
 			t.err = v
 		case schemas.TrailDue:
 			t.due, _ = time.Parse(time.RFC3339Nano, v)
+		case schemas.TrailWaitsFor:
+			t.waitsBy = readWaits(v)
 		case schemas.TrailHistory:
 			if len(h.Value) > maxHistoryBytes || json.Unmarshal(h.Value, &t.history) != nil {
 				t.history = nil
@@ -123,6 +128,7 @@ func (t trail) headers(old []kgo.RecordHeader) []kgo.RecordHeader {
 	text(schemas.TrailRole, string(t.role))
 	number(schemas.TrailAttempts, int64(t.attempts))
 	number(schemas.TrailWaits, int64(t.waits))
+	text(schemas.TrailWaitsFor, waitsText(t.waitsBy))
 	number(schemas.TrailUnavailable, int64(t.unavailable))
 	if !t.due.IsZero() {
 		text(schemas.TrailDue, t.due.UTC().Format(time.RFC3339Nano))
@@ -136,6 +142,54 @@ func (t trail) headers(old []kgo.RecordHeader) []kgo.RecordHeader {
 		}
 	}
 	return hs
+}
+
+// waited counts one more wait for a cause, and returns how many there were before.
+func (t *trail) waited(cause string) (before int) {
+	before = t.waits
+	t.waits++
+	if cause == "" {
+		return before
+	}
+	n, known := t.waitsBy[cause]
+	if !known && len(t.waitsBy) >= schemas.MaxCauses {
+		return before
+	}
+	by := maps.Clone(t.waitsBy)
+	if by == nil {
+		by = map[string]int{}
+	}
+	by[cause] = n + 1
+	t.waitsBy = by
+	return n
+}
+
+// maxCause bounds what is read of a cause, in bytes.
+const maxCause = 64
+
+// waitsText is the header of counts; readWaits is its inverse.
+func waitsText(by map[string]int) string {
+	var words []string
+	for _, cause := range slices.Sorted(maps.Keys(by)) {
+		words = append(words, cause+"="+strconv.Itoa(by[cause]))
+	}
+	return strings.Join(words, " ")
+}
+
+func readWaits(text string) map[string]int {
+	var by map[string]int
+	for _, word := range strings.Fields(text) {
+		cause, count, ok := strings.Cut(word, "=")
+		n, err := strconv.Atoi(count)
+		if !ok || err != nil || n <= 0 || len(cause) > maxCause || len(by) >= schemas.MaxCauses {
+			continue
+		}
+		if by == nil {
+			by = map[string]int{}
+		}
+		by[cause] = n
+	}
+	return by
 }
 
 // failed adds a failure to the history, which stays bounded.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,20 +14,25 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A worker runs one task at a time.
+// A worker runs one task at a time. The first time that its task is parked another worker takes its place, and it
+// ends with that task.
 type worker struct {
 	p    *Pool
 	kind int
 
 	alive atomic.Int64 // when the task last said that it gets on, in the Pool's time
 
-	mu     sync.Mutex // guards the rest
-	task   *task      // at work
-	since  int64      // in the Pool's time
-	limit  int64      // when it is overdue
-	warned int64      // when it was cancelled; 0: it was not
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	mu       sync.Mutex // guards the rest
+	task     *task      // at work, or parked
+	q        *queue     // whose head task is
+	careful  bool       // task is on record before it is at work
+	since    int64      // in the Pool's time
+	limit    int64      // when it is overdue; while it is parked, how long it may be at work yet
+	warned   int64      // when it was cancelled; 0: it was not
+	parked   bool       // task is
+	replaced bool       // another took its place
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
 }
 
 func newWorker(p *Pool, kind int) *worker {
@@ -37,7 +43,7 @@ func newWorker(p *Pool, kind int) *worker {
 
 // renew gives w a context for the tasks to come: one is for many tasks, until it is cancelled.
 func (w *worker) renew() {
-	ctx, cancel := context.WithCancelCause(w.p.ctx)
+	ctx, cancel := context.WithCancelCause(context.WithValue(w.p.ctx, workerKey{}, w))
 	w.ctx, w.cancel = retry.Watched(ctx, w.progress), cancel
 }
 
@@ -51,29 +57,31 @@ func (w *worker) progress() {
 	}
 }
 
-// loop runs tasks until the scheduler is closed.
+// loop runs tasks until the scheduler is closed, or another worker has taken its place.
 func (w *worker) loop() {
 	var completed item
-	for {
+	for !w.replaced {
 		it, ok := w.p.sched.take(w.kind, completed)
+		completed = item{}
 		if !ok {
 			break
 		}
-		if completed = (item{}); w.p.run(w, it) {
+		if w.p.run(w, it) {
 			completed = it
 		}
 	}
+	w.p.sched.dismiss(w, completed)
 	w.cancel(nil)
 }
 
-// begin takes note that t is at work, and returns its context.
-func (w *worker) begin(t *task) context.Context {
-	now := w.p.clock.Load()
+// begin takes note that the task of it is at work, and returns its context.
+func (w *worker) begin(it item, careful bool) context.Context {
+	now, t := w.p.clock.Load(), it.task
 	w.alive.Store(now)
 	w.p.meter(t).working(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.task, w.since, w.limit, w.warned = t, now, now+int64(w.p.deadline(t)), 0
+	w.task, w.q, w.careful, w.since, w.limit, w.warned = t, it.q, careful, now, now+int64(w.p.deadline(t)), 0
 	return w.ctx
 }
 
@@ -90,11 +98,11 @@ func (w *worker) end() (cause error) {
 	return cause
 }
 
-// interrupt cancels the task at work if it is one that which says.
-func (w *worker) interrupt(which func(*task) bool, cause error) {
+// interrupt cancels the task at work, or only one that is parked, if it is of shares.
+func (w *worker) interrupt(shares []*share, onlyParked bool, cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.task != nil && w.warned == 0 && which(w.task) {
+	if w.task != nil && w.warned == 0 && (w.parked || !onlyParked) && slices.Contains(shares, w.task.share) {
 		w.warned = max(w.p.clock.Load(), 1)
 		w.cancel(cause)
 	}
@@ -120,6 +128,7 @@ func (w *worker) check(now int64) error {
 		t := w.task
 		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored for %v that it was cancelled (%w)",
 			t.share.partition, t.rec.Offset, t.rec.Key, time.Duration(now-w.warned).Round(time.Second), context.Cause(w.ctx))
+	case w.parked: // it waits for others, who are watched
 	case now > w.limit:
 		w.warned = now
 		w.cancel(errOverdue)
@@ -130,7 +139,7 @@ func (w *worker) check(now int64) error {
 	return nil
 }
 
-// run brings a task further, and reports whether it is at its end; if not, it is parked.
+// run brings a task further, and reports whether it is at its end; if not, it is postponed.
 func (p *Pool) run(w *worker, it item) bool {
 	t := it.task
 	if t.share.dead() {
@@ -142,7 +151,7 @@ func (p *Pool) run(w *worker, it item) bool {
 		return true
 	}
 	if p.kafka.Controls.active() && p.kafka.Controls.Role(p.cfg.Role) { // since it was given out
-		p.sched.park(it.q, poolClock)
+		p.sched.postpone(it.q, poolClock)
 		return false
 	}
 	if err := p.gate(t); errors.Is(err, errPartPaused) {
@@ -159,7 +168,7 @@ func (p *Pool) run(w *worker, it item) bool {
 	}
 	if deaths > 1 { // alone: who dies then is the cause, or next to nobody else
 		if !p.alone.TryLock() {
-			p.sched.park(it.q, time.Second)
+			p.sched.postpone(it.q, time.Second)
 			return false
 		}
 		defer p.alone.Unlock()
@@ -175,7 +184,7 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 		p.refuse(t, t.err)
 		return true
 	}
-	ctx := w.begin(t)
+	ctx := w.begin(it, careful)
 	if t.share.dead() { // whoever interrupted those at work may not have seen it
 		_ = w.end()
 		p.abandon(t)
@@ -188,7 +197,7 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 				p.abandon(t)
 				return true
 			}
-			p.sched.park(it.q, time.Second)
+			p.sched.postpone(it.q, time.Second)
 			return false
 		}
 	}
@@ -197,6 +206,7 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 		t.began = called
 	}
 	t.tries++
+	d.Behind = p.sched.behind(it.q)
 	ctx, ended := p.router.span(ctx, &t.letter)
 	out, err := call(ctx, p.handle, d)
 	ended(err)
@@ -211,7 +221,7 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 			t.err = fmt.Errorf("%w: %w", cause, err) // tried again later, and not at once
 		} else if wait, ok := p.again(t); ok {
 			p.meter(t).handled(fateRetried, 1, -1)
-			p.sched.park(it.q, wait)
+			p.sched.postpone(it.q, wait)
 			return false
 		}
 	}

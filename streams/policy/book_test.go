@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,11 +36,13 @@ const (
 	to2keep = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}], "spaces": {"photos": {"deletes": "keep"}}}`
 	to23    = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"3"}]}`
 	to9     = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"9"}]}`
+	later   = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}], "spaces": {"photos": {"deletes": "archive"}}}`
 	ignored = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}], "spacesToIgnore": ["photos"]}`
 )
 
 func TestBook(t *testing.T) {
-	p12, p13 := Pair{"1", "2"}, Pair{"1", "3"}
+	p12, p13, p19 := Pair{"1", "2"}, Pair{"1", "3"}, Pair{"1", "9"}
+	nothing := Rules{Deletes: KeepCopy}
 	removed := &pb.Policy{Account: "acme", Base: 1, Removed: true}
 	type want struct {
 		revision int64
@@ -53,25 +57,34 @@ func TestBook(t *testing.T) {
 		records []*pb.Policy // one an hour, from 1 on
 		want    want
 	}{
-		"empty":      {nil, want{}},
+		"empty":      {nil, want{rules: nothing}},
 		"first":      {[]*pb.Policy{record(t, 0, to2)}, want{1, false, true, rules(1, Propagate, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
-		"wrong base": {[]*pb.Policy{record(t, 1, to2)}, want{}},
+		"wrong base": {[]*pb.Policy{record(t, 1, to2)}, want{rules: nothing}},
 		"lost the race": {[]*pb.Policy{record(t, 0, to2), record(t, 0, to23)},
 			want{1, false, true, rules(1, Propagate, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
 		"a pair is added": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to23)},
 			want{2, false, true, rules(2, Propagate, 1, map[Pair]time.Time{p12: at(1), p13: at(2)}, p12, p13)}},
-		"an invalid one takes a revision": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to9), record(t, 1, to23)},
-			want{2, true, true, rules(1, Propagate, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
-		"an unreadable one too": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{"), record(t, 2, to23)},
-			want{3, false, true, rules(3, Propagate, 1, map[Pair]time.Time{p12: at(1), p13: at(3)}, p12, p13)}},
-		"invalid from the start": {[]*pb.Policy{record(t, 0, to9)}, want{revision: 1, fault: true}},
+		"an unknown store is in force": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to9), record(t, 1, to23)},
+			want{2, true, true, rules(2, Propagate, 1, map[Pair]time.Time{p19: at(2)}, p19)}},
+		"an unknown store from the start": {[]*pb.Policy{record(t, 0, to9)},
+			want{1, true, true, rules(1, Propagate, 1, map[Pair]time.Time{p19: at(1)}, p19)}},
+		"a word of a later version keeps": {[]*pb.Policy{record(t, 0, later)},
+			want{1, true, true, rules(1, KeepCopy, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
+		"an unreadable one keeps": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{")},
+			want{2, true, true, rules(1, KeepCopy, 2, map[Pair]time.Time{p12: at(1)}, p12)}},
+		"unreadable ones keep": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{"), record(t, 2, "{")},
+			want{3, true, true, rules(1, KeepCopy, 2, map[Pair]time.Time{p12: at(1)}, p12)}},
+		"what was deleted under an unreadable one is kept": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{"), record(t, 2, to23)},
+			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(1), p13: at(3)}, p12, p13)}},
+		"unreadable from the start": {[]*pb.Policy{record(t, 0, "{")}, want{revision: 1, fault: true, rules: nothing}},
 		"deletes kept, then not": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to2keep), record(t, 2, to2)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(1)}, p12)}},
 		"ignored for a while": {[]*pb.Policy{record(t, 0, to2), record(t, 1, ignored), record(t, 2, to2)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(3)}, p12)}},
 		"is ignored": {[]*pb.Policy{record(t, 0, ignored)},
 			want{1, false, true, Rules{Revision: 1, Deletes: Propagate}}},
-		"removed": {[]*pb.Policy{record(t, 0, to2), removed}, want{revision: 2}},
+		"removed":                 {[]*pb.Policy{record(t, 0, to2), removed}, want{revision: 2, rules: nothing}},
+		"removed, and unreadable": {[]*pb.Policy{record(t, 0, to2), removed, record(t, 2, "{")}, want{revision: 3, fault: true, rules: nothing}},
 		"removed and back": {[]*pb.Policy{record(t, 0, to2), removed, record(t, 2, to2)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(3)}, p12)}},
 	}
@@ -95,10 +108,37 @@ func TestBook(t *testing.T) {
 	}
 }
 
-// Readers that read the same records hold the same revisions and decide alike who lost,
-// whatever each thinks of the documents.
+// A store is taken out of the configuration of a reader, and put back: what is in force stays, with every date.
+func TestRulesDoNotDependOnStores(t *testing.T) {
+	const keep = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"3"}],
+		"spaces": {"photos": {"deletes": "keep"}}}`
+	rules := func(known ...string) (Rules, error) {
+		b := NewBook(func(string) []string { return known })
+		b.Apply([]byte("acme"), at(1), record(t, 0, to2))
+		b.Apply([]byte("acme"), at(10), record(t, 1, keep))
+		got, _ := b.Rules("acme", "photos")
+		return got, b.Faults()["acme"]
+	}
+	before, fault := rules("1", "2", "3")
+	if before.Deletes != KeepCopy || !before.Since.Equal(at(10)) || fault != nil {
+		t.Fatalf("with all stores: %+v, %v", before, fault)
+	}
+	without, fault := rules("1", "2")
+	if !reflect.DeepEqual(without, before) {
+		t.Errorf("without store 3: got %+v, want %+v", without, before)
+	}
+	if fault == nil || !strings.Contains(fault.Error(), `revision 2 is in force with faults: defaultPolicies[1].destStoreId: unknown store "3"`) {
+		t.Errorf("without store 3: fault %v", fault)
+	}
+	if after, fault := rules("1", "2", "3"); !reflect.DeepEqual(after, before) || fault != nil {
+		t.Errorf("put back: got %+v, %v, want %+v", after, fault, before)
+	}
+}
+
+// Readers that read the same records hold the same revisions and the same rules, and decide alike which record lost,
+// whatever stores each knows. A document that cannot be read leaves the last one in force, and keeps what is deleted.
 func TestReadersAgree(t *testing.T) {
-	documents := []string{to2, to2keep, to23, to9, ignored, "{"}
+	documents := []string{to2, to2keep, to23, to9, later, ignored, "{"}
 	need.Check(t, func(rt *rapid.T) {
 		all := NewBook(threeStores)
 		few := NewBook(func(string) []string { return []string{"1", "2"} })
@@ -109,20 +149,25 @@ func TestReadersAgree(t *testing.T) {
 			base := all.Revision("acme") + rapid.Int64Range(-1, 1).Draw(rt, "base")
 			p := record(t, base, rapid.SampledFrom(documents).Draw(rt, "document"))
 			p.Removed = rapid.IntRange(0, 9).Draw(rt, "removed") == 0
-			if base == all.Revision("acme") {
+			wins := base == all.Revision("acme")
+			if wins {
 				won++
 			}
 			before, _ := all.Document("acme")
 			all.Apply([]byte("acme"), at(i), p)
 			few.Apply([]byte("acme"), at(i), proto.Clone(p).(*pb.Policy))
 			log = append(log, p)
-			if all.Faults()["acme"] != nil {
-				if after, _ := all.Document("acme"); !reflect.DeepEqual(before, after) {
-					rt.Fatalf("a document with a fault came into force: %+v", after)
+			rules, _ := all.Rules("acme", "photos")
+			if wins && !p.GetRemoved() && p.GetDocument() == "{" {
+				if after, _ := all.Document("acme"); !reflect.DeepEqual(before, after) || rules.Deletes != KeepCopy {
+					rt.Fatalf("after a document that cannot be read: %+v, deletes %s", after, rules.Deletes)
 				}
 			}
 			if all.Revision("acme") != won || few.Revision("acme") != won {
 				rt.Fatalf("revisions: got %d and %d, want %d", all.Revision("acme"), few.Revision("acme"), won)
+			}
+			if got, _ := few.Rules("acme", "photos"); !reflect.DeepEqual(got, rules) {
+				rt.Fatalf("a reader that knows fewer stores: got %+v, want %+v", got, rules)
 			}
 		}
 		for i, p := range log {
@@ -134,6 +179,101 @@ func TestReadersAgree(t *testing.T) {
 			rt.Fatalf("a late reader: got %+v, want %+v", got, want)
 		}
 	})
+}
+
+// No revision is dated before the one that it follows, whatever the clock of the broker that appended it.
+func TestRevisionsAreDatedInOrder(t *testing.T) {
+	tests := map[string]struct {
+		times        []int // of three revisions that propagate, keep and propagate deletes; hours
+		since, added time.Time
+	}{
+		"in order":              {[]int{1, 2, 3}, at(3), at(1)},
+		"the rule steps back":   {[]int{5, 6, 2}, at(6), at(5)},
+		"the one before it too": {[]int{5, 1, 2}, at(5), at(5)},
+		"a leap":                {[]int{1, 20, 3}, at(20), at(1)},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := NewBook(threeStores)
+			for i, document := range []string{to2, to2keep, to2} {
+				b.Apply([]byte("acme"), at(tt.times[i]), record(t, int64(i), document))
+			}
+			got, _ := b.Rules("acme", "photos")
+			if got.Deletes != Propagate || !got.Since.Equal(tt.since) || !got.Added[Pair{"1", "2"}].Equal(tt.added) {
+				t.Errorf("got %s since %v, pair since %v; want %v and %v", got.Deletes, got.Since, got.Added, tt.since, tt.added)
+			}
+		})
+	}
+}
+
+// A record that cannot be decoded is no revision: what is in force stays, and what is deleted until the next revision is
+// kept, then and later.
+func TestRecordThatCannotBeDecoded(t *testing.T) {
+	broken := errors.New("broken")
+	p12 := Pair{"1", "2"}
+	for name, tt := range map[string]struct {
+		first         string
+		between, then Rules // of space photos: after the record, and after another revision
+	}{
+		"deletes are propagated": {to2,
+			Rules{Revision: 1, Pairs: []Pair{p12}, Deletes: KeepCopy, Since: at(2), Added: map[Pair]time.Time{p12: at(1)}},
+			Rules{Revision: 3, Pairs: []Pair{p12}, Deletes: Propagate, Since: at(4), Added: map[Pair]time.Time{p12: at(1)}}},
+		"deletes are kept": {to2keep,
+			Rules{Revision: 1, Pairs: []Pair{p12}, Deletes: KeepCopy, Since: at(1), Added: map[Pair]time.Time{p12: at(1)}},
+			Rules{Revision: 3, Pairs: []Pair{p12}, Deletes: Propagate, Since: at(4), Added: map[Pair]time.Time{p12: at(1)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBook(threeStores)
+			b.Apply([]byte("acme"), at(1), record(t, 0, tt.first))
+			b.Unreadable([]byte("acme"), at(2), broken)
+			b.Unreadable([]byte("acme"), at(3), broken)
+			if got, ok := b.Rules("acme", "photos"); !ok || !reflect.DeepEqual(got, tt.between) {
+				t.Errorf("after it: got  %+v, %v\nwant %+v", got, ok, tt.between)
+			}
+			if fault := b.Faults()["acme"]; !errors.Is(fault, broken) || b.Revision("acme") != 1 {
+				t.Errorf("after it: fault %v, revision %d", fault, b.Revision("acme"))
+			}
+			b.Apply([]byte("acme"), at(4), record(t, 1, to2))
+			b.Apply([]byte("acme"), at(5), record(t, 2, to2))
+			if got, ok := b.Rules("acme", "photos"); !ok || !reflect.DeepEqual(got, tt.then) {
+				t.Errorf("after the next ones: got  %+v, %v\nwant %+v", got, ok, tt.then)
+			}
+			if fault := b.Faults()["acme"]; fault != nil {
+				t.Errorf("after the next ones: fault %v", fault)
+			}
+		})
+	}
+	b := NewBook(threeStores)
+	b.Unreadable([]byte("acme"), at(1), broken)
+	if got, ok := b.Rules("acme", "photos"); ok || got.Deletes != KeepCopy {
+		t.Errorf("alone: got %+v, %v", got, ok)
+	}
+}
+
+// A writer learns whether its record was taken, also when others were taken since.
+func TestSettled(t *testing.T) {
+	b := NewBook(threeStores)
+	mine, other, unreadable := record(t, 0, to2), record(t, 0, to23), record(t, 1, "{")
+	other.Id, other.By, unreadable.Id = "another", "someone", "unreadable"
+	if settled, err := b.Settled(mine); settled || err != nil {
+		t.Errorf("before anything is read: got %v, %v", settled, err)
+	}
+	for i, p := range []*pb.Policy{other, mine, mine, unreadable} {
+		b.Apply([]byte("acme"), at(i+1), p)
+	}
+	for name, p := range map[string]*pb.Policy{"the first": other, "one that cannot be read": unreadable} {
+		if settled, err := b.Settled(p); !settled || err != nil {
+			t.Errorf("%s: got %v, %v", name, settled, err)
+		}
+	}
+	settled, err := b.Settled(mine)
+	var lost *LostError
+	if want := (LostError{Account: "acme", Revision: 1, By: "someone", Time: at(1)}); !settled || !errors.As(err, &lost) || *lost != want {
+		t.Errorf("the second: got %v, %+v, want %+v", settled, lost, want)
+	}
+	if settled, err := b.Settled(record(t, 2, to2)); settled || err != nil {
+		t.Errorf("one that has not been read: got %v, %v", settled, err)
+	}
 }
 
 func TestRecordIsAFunction(t *testing.T) {

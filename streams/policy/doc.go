@@ -2,9 +2,10 @@
 // from where to where, and how deletes are treated. It is pure: documents come in as
 // bytes or as records of the topic policies, rules go out.
 //
-// A document is taken whole or not at all, every fault of it is named at once, and one
-// account's faults never touch another's. Any readers of one topic hold the same
-// revisions, whatever they think of the documents.
+// A document is published whole or not at all, every fault of it is named at once, and one
+// account's faults never touch another's. All readers of one topic hold the same revisions,
+// and the same rules, whichever stores they know. The rule for deletes is KeepCopy for as
+// long as the newest document cannot be read.
 package policy
 
 import (

@@ -43,6 +43,7 @@ type copies struct {
 
 // rules returns what the document says of a space: nothing for spaces whose name
 // starts with x- and those that are ignored, else the space's own pairs, else the default.
+// A word for deletes that is not known is KeepCopy.
 func (d Document) rules(space string) Rules {
 	r := Rules{Deletes: Propagate}
 	if strings.HasPrefix(space, "x-") || slices.Contains(d.Ignore, space) {
@@ -53,8 +54,12 @@ func (d Document) rules(space string) Rules {
 		r.Pairs = own
 	}
 	o := d.Options[space]
-	if o.Deletes != "" {
+	switch o.Deletes {
+	case "":
+	case Propagate, KeepCopy, Approve:
 		r.Deletes = o.Deletes
+	default:
+		r.Deletes = KeepCopy
 	}
 	r.Exclude, r.MaxSize, r.Low = o.Exclude, o.MaxSize, o.Priority == "low"
 	return r
@@ -103,24 +108,29 @@ type validator struct {
 
 func (v *validator) pairs(path string, pairs []Pair) {
 	seen := map[Pair]bool{}
+	first := map[string]int{} // pair of a destination
 	next := map[string][]string{}
 	for i, p := range pairs {
 		at := index(path, i)
 		v.store(at, "srcStoreId", p.Source)
 		v.store(at, "destStoreId", p.Destination)
 		switch {
+		case p.Source == "" || p.Destination == "": // it has its fault
 		case p.Source == p.Destination:
-			if p.Source != "" {
-				v.faults.add(0, at, "source and destination are the same store %q", p.Source)
-			}
+			v.faults.add(0, at, "source and destination are the same store %q", p.Source)
 		case seen[p]:
 			v.faults.add(0, at, "is there twice: %s to %s", p.Source, p.Destination)
 		default:
 			next[p.Source] = append(next[p.Source], p.Destination)
+			if j, ok := first[p.Destination]; ok {
+				v.faults.add(0, at, "store %q has two sources: %q in %s, and %q", p.Destination, pairs[j].Source, index("", j), p.Source)
+			} else {
+				first[p.Destination] = i
+			}
 		}
 		seen[p] = true
 	}
-	if loop := cycle(next); loop != nil {
+	for _, loop := range cycles(next) {
 		v.faults.add(0, path, "changes would go round in a cycle: %s", strings.Join(loop, " to "))
 	}
 }
@@ -138,34 +148,31 @@ func (v *validator) store(path, key, store string) {
 	}
 }
 
-// cycle returns the stores along one cycle, the first of them again at the end; nil if there is none.
-func cycle(next map[string][]string) []string {
+// cycles returns the stores along each cycle that a walk meets, the first of them again at the end. Without any of these
+// cycles there is none.
+func cycles(next map[string][]string) (loops [][]string) {
 	done := map[string]bool{}
 	var path []string
-	var walk func(store string) []string
-	walk = func(store string) []string {
+	var walk func(store string)
+	walk = func(store string) {
 		if i := slices.Index(path, store); i >= 0 {
-			return append(slices.Clone(path[i:]), store)
+			loops = append(loops, append(slices.Clone(path[i:]), store))
+			return
 		}
 		if done[store] {
-			return nil
+			return
 		}
 		path = append(path, store)
 		for _, n := range next[store] {
-			if loop := walk(n); loop != nil {
-				return loop
-			}
+			walk(n)
 		}
 		path = path[:len(path)-1]
 		done[store] = true
-		return nil
 	}
 	for _, store := range slices.Sorted(maps.Keys(next)) {
-		if loop := walk(store); loop != nil {
-			return loop
-		}
+		walk(store)
 	}
-	return nil
+	return loops
 }
 
 func (v *validator) options(path string, o options) {

@@ -166,7 +166,8 @@ func TestValidate(t *testing.T) {
   "spaceDuplicationStorePolicies": {
     "a": [ {"srcStoreId":"1","destStoreId":"9"}, {"srcStoreId":"1"} ],
     "b": [ {"srcStoreId":"2","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"2"} ],
-    "c": [ {"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"2","destStoreId":"3"}, {"srcStoreId":"3","destStoreId":"1"} ]
+    "c": [ {"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"2","destStoreId":"3"}, {"srcStoreId":"3","destStoreId":"1"} ],
+    "d": [ {"srcStoreId":"1","destStoreId":"3"}, {"srcStoreId":"2","destStoreId":"3"}, {"srcStoreId":"3","destStoreId":"2"}, {"srcStoreId":"2","destStoreId":"1"} ]
   },
   "spaces": {
     "a": {"copies": {"min": 2, "among": ["1", "2"]}, "deletes": "never", "priority": "urgent"},
@@ -179,6 +180,9 @@ func TestValidate(t *testing.T) {
 		`spaceDuplicationStorePolicies.b[0]: source and destination are the same store "2"`,
 		`spaceDuplicationStorePolicies.b[2]: is there twice: 1 to 2`,
 		`spaceDuplicationStorePolicies.c: changes would go round in a cycle: 1 to 2 to 3 to 1`,
+		`spaceDuplicationStorePolicies.d[1]: store "3" has two sources: "1" in [0], and "2"`,
+		`spaceDuplicationStorePolicies.d: changes would go round in a cycle: 3 to 2 to 3`,
+		`spaceDuplicationStorePolicies.d: changes would go round in a cycle: 1 to 3 to 2 to 1`,
 		`spaces.a.copies: is not implemented; name pairs instead`,
 		`spaces.a.deletes: want propagate, keep or approve, got "never"`,
 		`spaces.a.priority: want high or low, got "urgent"`,
@@ -189,8 +193,8 @@ func TestValidate(t *testing.T) {
 	if err := d.Validate(stores); err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%v", err, want)
 	}
-	if got := d.rules("a").Deletes; got != "never" {
-		t.Errorf("rules of a document that was not validated: got %q", got)
+	if got := d.rules("a").Deletes; got != KeepCopy {
+		t.Errorf("rules of a word that is not known: got %q, want %q", got, KeepCopy)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 // Content returns the Change of a copy whose content is o: op ADD, in the store's time
-// in milliseconds. Digests, where o has any, count as verified. It has no id yet, and
-// says nothing of who, why and which way.
+// in milliseconds. Digests, where o has any, count as verified; of a copy it says what it
+// is a copy of. It has no id yet, and says nothing of who, why and which way.
 func Content(c schemas.Copy, o storage.Object) *pb.Change {
 	ch := object(c, o)
 	ch.Op = pb.Op_OP_ADD
@@ -45,7 +45,15 @@ func object(c schemas.Copy, o storage.Object) *pb.Change {
 		ch.Digests = maps.Clone(map[string]string(o.Digests))
 		ch.Provenance = pb.Provenance_PROVENANCE_VERIFIED
 	}
+	if o.Original != (storage.Original{}) {
+		ch.SourceTime, ch.SourceVersion = Time(o.Original.Modified), o.Original.Version
+	}
 	return ch
+}
+
+// Original returns what o is to those that are made copies of it.
+func Original(o storage.Object) storage.Original {
+	return storage.Original{Modified: Time(o.Modified).AsTime(), Version: o.Version}
 }
 
 // Seal gives ch the id that is a function of what it says, and returns it.

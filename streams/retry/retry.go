@@ -41,6 +41,7 @@ func (c Class) String() string {
 
 type classed struct {
 	class Class
+	cause string // of class wait
 	due   time.Time
 	err   error
 }
@@ -52,7 +53,7 @@ func mark(class Class, due time.Time, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &classed{class, due, err}
+	return &classed{class: class, due: due, err: err}
 }
 
 // Permanent marks err as one that no retry will cure. Permanent(nil) is nil, as are its siblings'.
@@ -63,6 +64,15 @@ func Unavailable(err error) error { return mark(ClassUnavailable, time.Time{}, e
 
 // Wait marks err as one that time may cure; due may be zero: then the lanes decide.
 func Wait(err error, due time.Time) error { return mark(ClassWait, due, err) }
+
+// WaitFor is Wait with a word for what is waited for. Waits of one message are counted by it, so that each of several
+// causes has all its waits.
+func WaitFor(cause string, err error, due time.Time) error {
+	if err == nil {
+		return nil
+	}
+	return &classed{class: ClassWait, cause: cause, due: due, err: err}
+}
 
 // ClassOf returns the class of err: that of the outermost mark, else Transient.
 func ClassOf(err error) Class {
@@ -148,6 +158,15 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	}
+}
+
+// CauseOf returns the cause of an error of class wait; "" if it has none.
+func CauseOf(err error) string {
+	var c *classed
+	if errors.As(err, &c) {
+		return c.cause
+	}
+	return ""
 }
 
 type watchKey struct{}

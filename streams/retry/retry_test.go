@@ -40,7 +40,17 @@ func TestClassOf(t *testing.T) {
 			}
 		})
 	}
-	if retry.Permanent(nil) != nil || retry.Unavailable(nil) != nil || retry.Wait(nil, due) != nil || retry.IsPermanent(nil) {
+	caused := fmt.Errorf("look: %w", retry.WaitFor("chunks", io.EOF, due))
+	if c := retry.CauseOf(caused); c != "chunks" || retry.ClassOf(caused) != retry.ClassWait || !retry.Due(caused).Equal(due) {
+		t.Errorf("got cause %q of %v", c, caused)
+	}
+	for _, err := range []error{nil, io.EOF, retry.Wait(io.EOF, due), retry.Unavailable(caused)} {
+		if c := retry.CauseOf(err); c != "" {
+			t.Errorf("got cause %q of %v", c, err)
+		}
+	}
+	if retry.Permanent(nil) != nil || retry.Unavailable(nil) != nil || retry.Wait(nil, due) != nil ||
+		retry.WaitFor("x", nil, due) != nil || retry.IsPermanent(nil) {
 		t.Error("a mark makes an error of none")
 	}
 }

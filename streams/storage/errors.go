@@ -1,6 +1,9 @@
 package storage
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // What a caller may branch on. Anything else means that the store did not answer.
 var (
@@ -25,3 +28,22 @@ var (
 	ErrNoMarker    = errors.New("store's marker is missing")
 	ErrWrongMarker = errors.New("store's marker is of another store")
 )
+
+// An AbsentError is the ErrNotFound or ErrNoSpace of a Stat.
+type AbsentError struct {
+	// At is when the store gave the answer, by its own clock: a write that follows is not dated before it.
+	// Zero if the store does not say.
+	At  time.Time
+	Err error
+}
+
+func (e *AbsentError) Error() string { return e.Err.Error() }
+func (e *AbsentError) Unwrap() error { return e.Err }
+
+// Absent returns err as an *AbsentError if it wraps ErrNotFound or ErrNoSpace, else as it is.
+func Absent(err error, at time.Time) error {
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrNoSpace) {
+		return &AbsentError{at.UTC(), err}
+	}
+	return err
+}

@@ -36,10 +36,10 @@ type Store interface {
 	DeleteSpace(ctx context.Context, space string) error
 
 	// List lists the items of a space whose ids are greater than after, sorted by
-	// their bytes, as Stat returns them; but digests and properties may be left out.
+	// their bytes, as Stat returns them; but digests, properties and Original may be left out.
 	// After an error the listing ends; what was not listed is then unknown, not absent.
 	List(ctx context.Context, space, after string) iter.Seq2[Object, error]
-	// Stat returns ErrNotFound where the item is absent and ErrNoSpace where its space is.
+	// Stat returns ErrNotFound where the item is absent and ErrNoSpace where its space is, in an *AbsentError.
 	Stat(ctx context.Context, space, item string) (Object, error)
 	// Open opens the item's bytes. With a version the object that is read is of that
 	// version or the error is ErrChanged, also when it changes while it is read. The Object
@@ -86,7 +86,10 @@ type Object struct {
 	ETag    string
 	// Digests are those that the store itself reports (evidence S); empty where it
 	// has none, or none that can be about these bytes.
-	Digests    digest.Set
+	Digests digest.Set
+	// Original is what PutOptions.Original said of these bytes; zero if the store does not
+	// have it, or cannot say that it is about these bytes.
+	Original   Original
 	Properties Properties
 	// Seen is when Stat found it so, by the store's clock; zero: that is the machine's, or it was not Stat.
 	Seen time.Time
@@ -118,9 +121,17 @@ type PutOptions struct {
 	// so has its service copy them from there instead of sending them, as far as the service proves that they are those
 	// that it was given to put. What is stored is never anything else.
 	Source *Place
+	// Original is kept with the item, through SetProperties too, as far as the store has room for it.
+	Original Original
 	// Verify, where it is set, is called with the digests of the streamed bytes before
 	// they become visible; its error is returned and nothing is visible.
 	Verify func(digest.Set, int64) error
+}
+
+// An Original is the content that a copy was made of. The zero Original is none.
+type Original struct {
+	Modified time.Time // by the clock of the store that it was in, UTC, in milliseconds
+	Version  string
 }
 
 // UnknownSize is the PutOptions.Size of streams whose length nobody knows.

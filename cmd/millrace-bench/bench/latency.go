@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/streams/kafka"
 )
 
@@ -135,4 +137,30 @@ func (r *runner) latency(
 		}
 		return once(ctx, g, p)
 	})
+}
+
+// sightings asks again and again until it has been answered with n different names, and returns how many seconds after it was
+// sent each was first seen. A name that has not been sent yet is passed over.
+func sightings(
+	ctx context.Context, b *clickhousebench.Bench, question string, n int, sent func(name string) time.Time,
+) (took []float64, err error) {
+	seen, moved := map[string]bool{}, time.Now()
+	for len(seen) < n && ctx.Err() == nil {
+		names, err := b.Strings(ctx, question)
+		if err != nil {
+			return nil, err
+		}
+		now := time.Now()
+		for _, name := range names {
+			if at := sent(name); !seen[name] && !at.IsZero() {
+				seen[name], moved = true, now
+				took = append(took, now.Sub(at).Seconds())
+			}
+		}
+		if now.Sub(moved) > still {
+			return nil, fmt.Errorf("nothing moves for %v: %d of %d are on record", still, len(seen), n)
+		}
+		pause(ctx, 20*time.Millisecond)
+	}
+	return took, ctx.Err()
 }

@@ -50,9 +50,12 @@ func (r *runner) mainFigures(files string, n int) []figure {
 		{"main job: processor time for it, with start and end of roles, broker and ClickHouse", "s", peer, target{},
 			r.mainJob(files, n, func(u cost) float64 { return u.cpu })},
 		{fmt.Sprintf("deletes: of one destination, on record within %.0f s", w), "deletes/s", "",
-			target{op: ">=", bound: 100}, r.counted("delete", r.amounts.deleted)},
+			target{op: ">=", bound: 200}, r.counted("delete", r.amounts.deleted)},
 		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %.0f s", w), "copies/s",
-			"", target{op: ">=", bound: 50}, r.counted("import", r.amounts.imported)},
+			"", target{op: ">=", bound: 300}, r.counted("import", r.amounts.imported)},
+		{fmt.Sprintf("changes: until both copies have passed their checks, on record, p99 at %d/s", changeRate), "s", "",
+			target{op: "<=", bound: 1}, r.verified},
+		r.auditRow(),
 	}
 }
 
@@ -141,4 +144,11 @@ func (r *runner) counted(do string, items int) func(context.Context) (measuremen
 		m.ours = []float64{res.rate()}
 		return m, err
 	}
+}
+
+// verified takes how long copies take until their checks are on record.
+func (r *runner) verified(ctx context.Context) (m measurement, err error) {
+	res, _, err := r.roles(ctx, "--do", "change", "--items", fmt.Sprint(r.amounts.changed))
+	m.ours = []float64{res.Seconds}
+	return m, err
 }

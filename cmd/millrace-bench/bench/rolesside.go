@@ -30,19 +30,27 @@ import (
 // A RolesSide is what a process of its own does for a figure of the main job: it runs the roles over an embedded broker
 // and an embedded ClickHouse, as millrace demo does, and reports how long they took for one job.
 type RolesSide struct {
-	Do     string        // store, delete or import
+	Do     string        // store, change, delete or import
 	Dir    string        // an empty folder for the state, the stores and the listing
 	Files  string        // of store: the folder whose files are stored
-	Items  int           // of delete and import: how many there are
+	Items  int           // of the others: how many there are
 	Window time.Duration // of delete and import: for how long deletes or copies are counted
 }
 
 var errRolesSide = errors.New(
-	"wants --dir, and --do store with --files, or --do delete or import with --items and --window")
+	"wants --dir, and --do store with --files, --do change with --items, or --do delete or import with --items and --window")
 
 func (s RolesSide) check() error {
-	counted := (s.Do == "delete" || s.Do == "import") && s.Items > 0 && s.Window > 0
-	if s.Dir == "" || !counted && (s.Do != "store" || s.Files == "") {
+	var complete bool
+	switch s.Do {
+	case "store":
+		complete = s.Files != ""
+	case "change":
+		complete = s.Items > 0
+	case "delete", "import":
+		complete = s.Items > 0 && s.Window > 0
+	}
+	if s.Dir == "" || !complete {
 		return fmt.Errorf("%w: %w", usage.Err, errRolesSide)
 	}
 	return nil
@@ -56,9 +64,9 @@ const (
 	known = "item-0000000"
 )
 
-// policies are the rules of each job: two copies of what is stored, else one.
+// policies are the rules of each job: two copies of what is stored or changed, else one.
 func (s RolesSide) policies() string {
-	if s.Do == "store" {
+	if s.Do == "store" || s.Do == "change" {
 		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`
 	}
 	return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`
@@ -193,6 +201,8 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 		}
 	}
 	switch j.Do {
+	case "change":
+		return j.change(ctx)
 	case "delete":
 		return j.delete(ctx)
 	case "import":

@@ -458,8 +458,10 @@ type DeletionCommand struct {
 	Reason         DuplicationReason      `protobuf:"varint,12,opt,name=reason,proto3,enum=millrace.v1.DuplicationReason" json:"reason,omitempty"`
 	PolicyRevision int64                  `protobuf:"varint,13,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	Time           *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=time,proto3" json:"time,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Who approved the correction that the duplication command came from.
+	Approved      string `protobuf:"bytes,15,opt,name=approved,proto3" json:"approved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeletionCommand) Reset() {
@@ -588,6 +590,13 @@ func (x *DeletionCommand) GetTime() *timestamppb.Timestamp {
 		return x.Time
 	}
 	return nil
+}
+
+func (x *DeletionCommand) GetApproved() string {
+	if x != nil {
+		return x.Approved
+	}
+	return ""
 }
 
 // DuplicationResult is the one row in which a command ends.
@@ -885,7 +894,7 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x06number\x18\x05 \x01(\x05R\x06number\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa8\x04\n" +
 	"\x0fDeletionCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -901,7 +910,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x0eneeds_approval\x18\v \x01(\bR\rneedsApproval\x126\n" +
 	"\x06reason\x18\f \x01(\x0e2\x1e.millrace.v1.DuplicationReasonR\x06reason\x12'\n" +
 	"\x0fpolicy_revision\x18\r \x01(\x03R\x0epolicyRevision\x12.\n" +
-	"\x04time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xaa\a\n" +
+	"\x04time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
+	"\bapproved\x18\x0f \x01(\tR\bapproved\"\xaa\a\n" +
 	"\x11DuplicationResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acommand\x18\x02 \x01(\tR\acommand\x12\x14\n" +

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
 // Options says what kind of broker New starts. The zero value is one with 2 partitions
@@ -68,6 +69,7 @@ func New(t testing.TB, o Options) *Broker {
 	}
 	t.Cleanup(cluster.Close)
 	b.cluster = cluster
+	embedded.StampAppends(cluster)
 	if !o.RealTime && !o.Loopback && !o.Prompt {
 		cluster.ControlKey(int16(kmsg.Fetch), waitLonger)
 	}
@@ -149,7 +151,7 @@ type Record struct {
 	schemas.Record
 	Partition int32 // to write to; -1: by the key
 	Offset    int64
-	Timestamp time.Time
+	Timestamp time.Time // to write: by the writer's clock; zero: now
 }
 
 // Header returns the value of a header, empty without one.
@@ -177,7 +179,7 @@ func (b *Broker) Write(recs ...Record) {
 	defer cl.Close()
 	var out []*kgo.Record
 	for _, r := range recs {
-		rec := &kgo.Record{Topic: b.name(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
+		rec := &kgo.Record{Topic: b.name(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition, Timestamp: r.Timestamp}
 		for _, h := range r.Headers {
 			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 		}

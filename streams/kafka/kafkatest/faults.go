@@ -54,6 +54,11 @@ func (b *Broker) Unknown(topic schemas.Topic, times int) {
 	b.fail(kmsg.DescribeConfigs, kfake.Fault{Resource: b.cfg.Prefix + string(topic), Err: kerr.UnknownTopicOrPartition, Count: times})
 }
 
+// FailAlter has the next request that changes the settings of topic fail.
+func (b *Broker) FailAlter(topic schemas.Topic, f Fault) {
+	b.fail(kmsg.IncrementalAlterConfigs, kfake.Fault{Resource: b.cfg.Prefix + string(topic), Err: f.err(kerr.UnknownServerError)})
+}
+
 func (b *Broker) fail(key kmsg.Key, f kfake.Fault) (mend func()) {
 	f.Keys = []kmsg.Key{key}
 	return b.cluster.Fault(f).Remove

@@ -98,7 +98,7 @@ func (w *write) aspectOf(old *unix.Stat_t) (*aspect, error) {
 // sidecar writes the sidecar anew; it is not synced.
 func (w *write) sidecar() error {
 	w.discard()
-	b, err := json.Marshal(sidecar{Item: w.p.item, Now: newAspect(&w.st, w.digests, w.o.Properties), Was: w.was})
+	b, err := json.Marshal(sidecar{Item: w.p.item, Now: newAspect(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original)), Was: w.was})
 	if err != nil {
 		return err
 	}

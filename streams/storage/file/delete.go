@@ -208,7 +208,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, props sto
 		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, err)
 	}
 	was, _ := sc.of(st.Mtim.Nano())
-	now := newAspect(&st, was.Digests, props)
+	now := newAspect(&st, was.Digests, props, was.Original)
 	if err := sess.setSidecar(p, sidecar{Item: item, Now: now}); err != nil {
 		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, refine(err))
 	}

@@ -140,7 +140,7 @@ func TestDiesBeforeRename(t *testing.T) {
 			tmp, err := s.sess.temp()
 			must(t, err)
 			w := &write{s: s, sess: s.sess, p: p, t: tmp, digests: map[string]string{"md5": "ff"}}
-			w.o.Properties.MediaType = "never/seen"
+			w.o.Properties.MediaType, w.o.Original.Version = "never/seen", "never seen"
 			must(t, w.prepare(), w.moveSidecar())
 			tmp.discard() // and now it is dead
 			if !present {
@@ -150,7 +150,8 @@ func TestDiesBeforeRename(t *testing.T) {
 				return
 			}
 			got := stat(t, s, "a")
-			if got.Version != was.Version || got.Digests["md5"] != was.Digests["md5"] || got.Properties.MediaType != was.Properties.MediaType {
+			if got.Version != was.Version || got.Digests["md5"] != was.Digests["md5"] || got.Properties.MediaType != was.Properties.MediaType ||
+				got.Original != was.Original {
 				t.Errorf("got %+v, want %+v", got, was)
 			}
 		})

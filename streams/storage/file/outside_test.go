@@ -160,6 +160,22 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 }
 
+// What a file is a copy of is on record of the file that was written, and of no other that came in its place.
+func TestOriginalOfAnotherFile(t *testing.T) {
+	s := store(t, Config{})
+	original := storage.Original{Modified: time.UnixMilli(1).UTC(), Version: "v"}
+	_, err := s.Put(t.Context(), sp, "a", strings.NewReader("copy"), storage.PutOptions{Size: storage.UnknownSize, Original: original})
+	must(t, err)
+	if got := stat(t, s, "a").Original; got != original {
+		t.Errorf("got %+v, want %+v", got, original)
+	}
+	path, err := s.Path(sp, "a")
+	must(t, err, os.WriteFile(path, []byte("mine"), 0o666))
+	if got := stat(t, s, "a").Original; got != (storage.Original{}) {
+		t.Errorf("of a file that was rewritten: got %+v", got)
+	}
+}
+
 // The store's digests are the sidecar's while the file's modification time is the
 // recorded one, and only then.
 func TestEvidenceS(t *testing.T) {

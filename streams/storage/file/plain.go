@@ -199,7 +199,7 @@ func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, e
 	defer p.leave(sess)
 	_, st, err := p.locate(sess, space, item)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.Absent(err, time.Now())
 	}
 	return plainObject(item, &st), nil
 }

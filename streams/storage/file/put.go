@@ -46,8 +46,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	if err := w.commit(ctx); err != nil {
 		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
 	}
-	obj := object(item, &w.st, aspect{Digests: maps.Clone(digests), MediaType: o.Properties.MediaType, User: maps.Clone(o.Properties.User)})
-	return obj, nil
+	return object(item, &w.st, newAspect(&w.st, maps.Clone(digests), o.Properties, newOriginal(o.Original))), nil
 }
 
 // check looks at a condition, and at the space, without a lock.

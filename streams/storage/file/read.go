@@ -15,7 +15,7 @@ func object(item string, st *unix.Stat_t, a aspect) storage.Object {
 	ns := st.Mtim.Nano()
 	return storage.Object{
 		Item: item, Size: st.Size, Modified: time.Unix(0, ns).UTC(), Version: versionOf(ns),
-		Digests: a.Digests, Properties: a.properties(),
+		Digests: a.Digests, Properties: a.properties(), Original: a.Original.original(),
 	}
 }
 
@@ -34,12 +34,12 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	}
 	defer s.leave(sess)
 	_, st, err := sess.locate(p)
-	if err != nil {
-		return storage.Object{}, err
+	var a aspect
+	if err == nil {
+		a, err = sess.about(p, &st)
 	}
-	a, err := sess.about(p, &st)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.Absent(err, s.now())
 	}
 	return object(item, &st, a), nil
 }

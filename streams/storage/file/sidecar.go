@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,27 @@ type aspect struct {
 	Digests   digest.Set        `json:"digests,omitempty"`
 	MediaType string            `json:"mediaType,omitempty"`
 	User      map[string]string `json:"properties,omitempty"`
+	Original  *original         `json:"original,omitempty"`
+}
+
+// An original is a storage.Original; nil is the zero one.
+type original struct {
+	Modified int64  `json:"modified"` // ms since 1970
+	Version  string `json:"version"`
+}
+
+func newOriginal(o storage.Original) *original {
+	if o == (storage.Original{}) {
+		return nil
+	}
+	return &original{o.Modified.UnixMilli(), o.Version}
+}
+
+func (o *original) original() storage.Original {
+	if o == nil {
+		return storage.Original{}
+	}
+	return storage.Original{Modified: time.UnixMilli(o.Modified).UTC(), Version: o.Version}
 }
 
 func (a aspect) properties() storage.Properties {
@@ -191,6 +213,6 @@ func checkProperties(p storage.Properties) error {
 	return nil
 }
 
-func newAspect(st *unix.Stat_t, d digest.Set, p storage.Properties) aspect {
-	return aspect{Modified: st.Mtim.Nano(), Size: st.Size, Digests: d, MediaType: p.MediaType, User: maps.Clone(p.User)}
+func newAspect(st *unix.Stat_t, d digest.Set, p storage.Properties, of *original) aspect {
+	return aspect{Modified: st.Mtim.Nano(), Size: st.Size, Digests: d, MediaType: p.MediaType, User: maps.Clone(p.User), Original: of}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"slices"
 	"time"
+
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // Corrupt replaces the bytes of an item behind the driver's back: its version, time and
@@ -22,7 +24,7 @@ func (s *Store) Rewrite(space, id string, to []byte) bool {
 	return s.damage(space, id, func(sp *shelf, it *item) {
 		it.bytes = bytes.Clone(to)
 		it.object.Size = int64(len(to))
-		it.object.Digests = nil
+		it.object.Digests, it.object.Original = nil, storage.Original{}
 		it.object.Version = s.version(to)
 		it.object.Modified = s.tick(sp, id)
 		sp.items[id] = it

@@ -263,13 +263,13 @@ func (s *Store) Stat(ctx context.Context, space, id string) (storage.Object, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, it, err := s.find(space, id)
+	sp, it, err := s.find(space, id)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.Absent(err, s.time(sp, id))
 	}
 	o := clone(it.object)
 	if s.clocks {
-		o.Seen = s.cfg.Now()
+		o.Seen = s.time(sp, id)
 	}
 	return o, nil
 }

@@ -37,7 +37,7 @@ func (s *Store) Put(ctx context.Context, space, id string, r io.Reader, o storag
 		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
 	}
 	return s.commit(space, &item{storage.Object{
-		Item: id, Size: int64(b.Len()), Digests: digests, Properties: properties(o.Properties),
+		Item: id, Size: int64(b.Len()), Digests: digests, Properties: properties(o.Properties), Original: o.Original,
 	}, b.Bytes()}, o)
 }
 
@@ -101,6 +101,15 @@ func (s *Store) tick(sp *shelf, id string) time.Time {
 		now = last.Add(time.Millisecond)
 	}
 	sp.last[id] = now
+	return now
+}
+
+// time returns the time of the store, not before that of what last happened to an item; sp may be nil. s.mu is held.
+func (s *Store) time(sp *shelf, id string) time.Time {
+	now := s.cfg.Now().UTC().Truncate(s.cfg.Weak.Times)
+	if sp != nil && now.Before(sp.last[id]) {
+		return sp.last[id]
+	}
 	return now
 }
 

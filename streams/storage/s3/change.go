@@ -32,7 +32,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 	if err != nil {
 		return storage.Object{}, err
 	}
-	o, err := s.object(item, info)
+	o, err := s.object(space, item, info)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -44,7 +44,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: it has %d bytes, and one request copies at most %d: %w",
 			what, o.Size, int64(maxSingle), storage.ErrUnsupported))
 	}
-	meta, contentType, err := encode(p, o.Digests, o.Size)
+	meta, contentType, err := encode(p, o.Digests, o.Size, originalText(space, item, o.Original))
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
 	}
@@ -60,7 +60,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 	if info, err = s.written(ctx, at, s.getOptions(), fmt.Sprintf("item %q", item)); err != nil {
 		return storage.Object{}, err
 	}
-	return s.object(item, info)
+	return s.object(space, item, info)
 }
 
 // A source is an object that the service copies.
@@ -123,7 +123,7 @@ func (s *Store) copy(ctx context.Context, from source, to spot, with *heading) e
 
 // copyParts copies an object that is larger than maxSingle to a key that no other write uses.
 func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
-	meta, contentType, err := encode(from.o.Properties, from.o.Digests, from.o.Size)
+	meta, contentType, err := encode(from.o.Properties, from.o.Digests, from.o.Size, "")
 	if err != nil {
 		return err
 	}

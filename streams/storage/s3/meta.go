@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/minio/minio-go/v7"
@@ -26,6 +27,9 @@ const (
 	metaHeader  = "X-Amz-Meta-"
 	moreName    = "millrace-more"    // base64url of JSON
 	digestsName = "millrace-digests" // "size=1,md5=...,sha256=..."
+	// originalName holds the storage.Original of an item: milliseconds since 1970, the version in base64url, and
+	// what names the item, separated by commas.
+	originalName = "millrace-original"
 	// plainType is what an object without a media type gets; moreName tells it from the same, asked for.
 	plainType = "binary/octet-stream"
 )
@@ -37,8 +41,8 @@ type more struct {
 }
 
 // encode makes headers of properties and of digests that are known before the bytes are stored; the media type stands
-// in contentType. More than S3 keeps is refused.
-func encode(p storage.Properties, sum digest.Set, size int64) (meta map[string]string, contentType string, err error) {
+// in contentType. More than S3 keeps is refused. of is the text of an Original, which is left out if there is no room.
+func encode(p storage.Properties, sum digest.Set, size int64, of string) (meta map[string]string, contentType string, err error) {
 	meta, contentType = map[string]string{}, plainType
 	var rest more
 	for name, v := range p.User {
@@ -78,6 +82,9 @@ func encode(p storage.Properties, sum digest.Set, size int64) (meta map[string]s
 	if n > maxMetadata {
 		return nil, "", retry.Permanent(fmt.Errorf("properties take %d bytes of metadata, and S3 keeps %d: %w", n, maxMetadata, storage.ErrTooLarge))
 	}
+	if of != "" && n+len(originalName)+len(of) <= maxMetadata {
+		meta[originalName] = of
+	}
 	return meta, contentType, nil
 }
 
@@ -110,8 +117,14 @@ func keepsValue(v string) bool {
 	return true
 }
 
-// decode returns the properties that headers tell of, and the digests that the driver wrote beside them.
-func decode(info minio.ObjectInfo) (p storage.Properties, beside digest.Set, err error) {
+// beside is what the driver wrote into the metadata of an object.
+type beside struct {
+	digests  digest.Set
+	original string
+}
+
+// decode returns the properties that headers tell of, and what the driver wrote beside them.
+func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error) {
 	p.MediaType = info.ContentType
 	if p.MediaType == plainType || p.MediaType == "application/octet-stream" && info.Headers.Get("Content-Type") == "" {
 		p.MediaType = ""
@@ -126,7 +139,7 @@ func decode(info minio.ObjectInfo) (p storage.Properties, beside digest.Set, err
 				err = json.Unmarshal(text, &rest)
 			}
 			if err != nil {
-				return p, nil, fmt.Errorf("read metadata %s: %w", moreName, err)
+				return p, own, fmt.Errorf("read metadata %s: %w", moreName, err)
 			}
 			if p.User == nil {
 				p.User = map[string]string{}
@@ -136,7 +149,9 @@ func decode(info minio.ObjectInfo) (p storage.Properties, beside digest.Set, err
 				p.MediaType = rest.Type
 			}
 		case digestsName:
-			beside = readDigests(v, info.Size)
+			own.digests = readDigests(v, info.Size)
+		case originalName:
+			own.original = v
 		default:
 			if p.User == nil {
 				p.User = map[string]string{}
@@ -144,8 +159,34 @@ func decode(info minio.ObjectInfo) (p storage.Properties, beside digest.Set, err
 			p.User[name] = v
 		}
 	}
-	return p, beside, nil
+	return p, own, nil
 }
+
+// originalText is of the zero Original empty.
+func originalText(space, item string, o storage.Original) string {
+	if o == (storage.Original{}) {
+		return ""
+	}
+	return strconv.FormatInt(o.Modified.UnixMilli(), 10) + "," + base64.RawURLEncoding.EncodeToString([]byte(o.Version)) + "," + itemName(space, item)
+}
+
+// readOriginal is the inverse of originalText; zero if the text is not about this item: metadata goes along when an
+// object is copied to another key.
+func readOriginal(space, item, text string) storage.Original {
+	parts := strings.Split(text, ",")
+	if len(parts) != 3 || parts[2] != itemName(space, item) {
+		return storage.Original{}
+	}
+	ms, err := strconv.ParseInt(parts[0], 10, 64)
+	version, verr := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || verr != nil || ms < 0 {
+		return storage.Original{}
+	}
+	return storage.Original{Modified: time.UnixMilli(ms).UTC(), Version: string(version)}
+}
+
+// itemName names an item in few bytes. No space's name has a zero byte.
+func itemName(space, item string) string { return digestOf(space + "\x00" + item)[:16] }
 
 func digestsText(sum digest.Set, size int64) string {
 	parts := []string{"size=" + strconv.FormatInt(size, 10)}
@@ -173,10 +214,10 @@ func readDigests(text string, size int64) digest.Set {
 	return sum
 }
 
-// evidence returns the digests that the service reports of an object. What the driver wrote beside the bytes counts
-// only where the service itself reports one that agrees: metadata goes along with other bytes when somebody
-// copies them.
-func (s *Store) evidence(info minio.ObjectInfo, beside digest.Set) digest.Set {
+// evidence returns the digests that the service reports of an object, and whether what the driver wrote beside the bytes
+// is about them: only if the service itself reports a digest that agrees. Programs keep metadata when they
+// write other bytes.
+func (s *Store) evidence(info minio.ObjectInfo, beside digest.Set) (all digest.Set, vouched bool) {
 	own := digest.Set{}
 	h := info.Headers
 	whole := h.Get("X-Amz-Checksum-Type") != "COMPOSITE" // elsewhere a composite ends in -N, which is no base64
@@ -193,9 +234,9 @@ func (s *Store) evidence(info minio.ObjectInfo, beside digest.Set) digest.Set {
 		}
 	}
 	if own.Compare(beside) == digest.Agree {
-		return own.Union(beside)
+		return own.Union(beside), true
 	}
-	return own
+	return own, false
 }
 
 // keyed says that an ETag depends on the key that the object is encrypted with.

@@ -45,7 +45,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	if o.Size > maxObject {
 		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", named(space, item), o.Size, storage.ErrTooLarge))
 	}
-	if _, _, err := encode(o.Properties, nil, 0); err != nil { // before anything is read or kept
+	if _, _, err := encode(o.Properties, nil, 0, ""); err != nil { // before anything is read or kept
 		return storage.Object{}, fmt.Errorf("write %s: %w", named(space, item), err)
 	}
 	if err := s.must(ctx, space); err != nil {
@@ -114,7 +114,7 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
-	meta, contentType, err := encode(w.o.Properties, sum.Only(w.kept()...), w.h.Size())
+	meta, contentType, err := encode(w.o.Properties, sum.Only(w.kept()...), w.h.Size(), originalText(w.space, w.item, w.o.Original))
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
@@ -137,7 +137,7 @@ func (w *write) found(ctx context.Context) (minio.UploadInfo, bool) {
 	if err != nil || info.Size != w.h.Size() || info.ETag == "" {
 		return minio.UploadInfo{}, false
 	}
-	o, err := w.s.object(w.item, info)
+	o, err := w.s.object(w.space, w.item, info)
 	if err != nil || o.Digests.Compare(w.h.Sum()) != digest.Agree || o.Properties.MediaType != w.o.Properties.MediaType ||
 		!maps.Equal(o.Properties.User, w.o.Properties.User) {
 		return minio.UploadInfo{}, false
@@ -272,7 +272,7 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 
 // stored is what the service tells of an object that has the ETag of what was written.
 func (w *write) stored(info minio.ObjectInfo) (storage.Object, error) {
-	o, err := w.s.object(w.item, info)
+	o, err := w.s.object(w.space, w.item, info)
 	switch {
 	case err != nil:
 		return o, err
@@ -291,7 +291,7 @@ func (w *write) replaced(put minio.UploadInfo, sum digest.Set) storage.Object {
 		at = w.s.cfg.now()
 	}
 	return storage.Object{
-		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag, Digests: sum, Properties: w.o.Properties,
+		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag, Digests: sum, Properties: w.o.Properties, Original: w.o.Original,
 		Version: version(minio.ObjectInfo{ETag: put.ETag, VersionID: put.VersionID}),
 	}
 }

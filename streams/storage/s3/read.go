@@ -44,18 +44,22 @@ func version(info minio.ObjectInfo) string {
 }
 
 // object returns what the service tells of an item.
-func (s *Store) object(item string, info minio.ObjectInfo) (storage.Object, error) {
+func (s *Store) object(space, item string, info minio.ObjectInfo) (storage.Object, error) {
 	if info.ETag == "" {
 		return storage.Object{}, alien(fmt.Sprintf("look at item %q: it has no ETag", item))
 	}
-	p, beside, err := decode(info)
+	p, own, err := decode(info)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
 	}
-	return storage.Object{
-		Item: item, Size: info.Size, Modified: info.LastModified.UTC().Truncate(time.Second), Version: version(info), ETag: info.ETag,
-		Digests: s.evidence(info, beside), Properties: p,
-	}, nil
+	o := storage.Object{
+		Item: item, Size: info.Size, Modified: info.LastModified.UTC().Truncate(time.Second), Version: version(info), ETag: info.ETag, Properties: p,
+	}
+	var vouched bool
+	if o.Digests, vouched = s.evidence(info, own.digests); vouched {
+		o.Original = readOriginal(space, item, own.original)
+	}
+	return o, nil
 }
 
 // Stat implements storage.Store.
@@ -67,9 +71,9 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	ctx, answer := noted(ctx)
 	info, err := s.stat(ctx, space, item, spot{bucket, key})
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.Absent(err, answer.answered())
 	}
-	o, err := s.object(item, info)
+	o, err := s.object(space, item, info)
 	o.Seen = answer.answered()
 	return o, err
 }
@@ -176,7 +180,7 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 	if err != nil {
 		return nil, storage.Object{}, s.notRead(ctx, ref, fmt.Errorf("%s: %w", what, err))
 	}
-	o, err := s.object(ref.Item, info)
+	o, err := s.object(ref.Space, ref.Item, info)
 	if err == nil && ref.Version != "" && o.Version != ref.Version { // a service that pins nothing
 		err = fmt.Errorf("%s: version %q came for %q: %w", what, o.Version, ref.Version, storage.ErrChanged)
 	}

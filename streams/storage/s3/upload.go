@@ -198,7 +198,7 @@ func (u *upload) done(ctx context.Context) {
 // inParts stores what does not fit into one part: first, and what r has. It is completed when the digests of all of it
 // agree with what is known.
 func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64) (info minio.UploadInfo, sum digest.Set, err error) {
-	meta, contentType, err := encode(w.o.Properties, w.o.Digests, w.o.Size)
+	meta, contentType, err := encode(w.o.Properties, w.o.Digests, w.o.Size, originalText(w.space, w.item, w.o.Original))
 	if err == nil && w.o.Size < 0 {
 		delete(meta, digestsName) // they are told with a size, or not at all
 	}

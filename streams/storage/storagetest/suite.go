@@ -97,6 +97,8 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"PutDigests":      x.putDigests,
 		"PutBroken":       x.putBroken,
 		"PutVersions":     x.putVersions,
+		"PutOriginal":     x.putOriginal,
+		"AbsentAt":        x.absentAt,
 		"OpenPinned":      x.openPinned,
 		"OpenWhileChange": x.openWhileChange,
 		"OpenRange":       x.openRange,
@@ -225,7 +227,8 @@ func same(t tb, call string, got, want storage.Object) {
 	t.Helper()
 	if got.Item != want.Item || got.Size != want.Size || got.Version != want.Version || got.ETag != want.ETag ||
 		!got.Modified.Equal(want.Modified) || !maps.Equal(got.Digests, want.Digests) ||
-		got.Properties.MediaType != want.Properties.MediaType || !maps.Equal(got.Properties.User, want.Properties.User) {
+		got.Properties.MediaType != want.Properties.MediaType || !maps.Equal(got.Properties.User, want.Properties.User) ||
+		got.Original != want.Original {
 		t.Fatalf("%s: got  %+v\nwant %+v", call, got, want)
 	}
 }

@@ -1,0 +1,181 @@
+package duplicate
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+var chain = policy.Rules{Revision: 1, Deletes: policy.Propagate, Since: hour(-1000),
+	Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "2", Destination: "3"}}}
+
+// tail decides about store 3, in a chain from 1 to 2 to 3, by what follows from a Change of store 2.
+func tail(change *pb.Change) Decision {
+	c := command(change)
+	c.SourceStore, c.DestinationStore = "2", "3"
+	s := Sight{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: there("d3", a, 6)}
+	to := row(live, "d3", a, 6)
+	to.SourceTime = stamp(5) // of what store 2 had
+	s.records(&pb.Record{State: tomb, Time: change.GetTime(), Origin: change.GetOrigin()}, to)
+	return Decide(s)
+}
+
+// In a chain a copy that was lost at 1 and 2 is deleted at 3 only if its delete at 1 is a fact that is about what 2 held.
+func TestLossIsNoDelete(t *testing.T) {
+	tests := map[string]struct {
+		origin  pb.Origin // of the delete at 1
+		deleted int
+		held    int // the time of the content at 2
+		result  string
+		last    string // decided about 3
+	}{
+		"a client's delete":                {pb.Origin_ORIGIN_CLIENT, 7, 5, "gone", "C7"},
+		"a delete that was carried":        {pb.Origin_ORIGIN_DUPLICATION, 7, 5, "gone", "C7"},
+		"a sweep misses it":                {pb.Origin_ORIGIN_SWEEP, 7, 5, "gone-unexplained", ""},
+		"a check misses it":                {pb.Origin_ORIGIN_FIXITY, 7, 5, "gone-unexplained", ""},
+		"a client wrote to 2 since":        {pb.Origin_ORIGIN_CLIENT, 4, 5, "gone-unexplained", ""},
+		"a sweep misses it, 2 was younger": {pb.Origin_ORIGIN_SWEEP, 4, 5, "gone-unexplained", ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			change := &pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+				Time: stamp(tt.deleted), Origin: tt.origin}
+			c := command(change)
+			scene := &Scene{Command: c, Copy: at("2")}
+			s := Sight{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: Side{Presence: Absent, Seen: hour(8)}}
+			s.records(&pb.Record{State: tomb, Time: stamp(tt.deleted), Origin: tt.origin}, row(live, "d2", a, tt.held))
+			d := Decide(s)
+			if d.Row != "C8" || d.Result != tt.result || d.Announce != (tt.last != "") {
+				t.Fatalf("about 2: %+v", d)
+			}
+			if !d.Announce {
+				return
+			}
+			if last := tail(scene.Gone(s, d)); last.Row != tt.last || last.NeedsApproval {
+				t.Errorf("about 3: %+v", last)
+			}
+		})
+	}
+}
+
+// A copy whose loss nothing explains stays on record, for a check or a person to find, however often the command runs.
+func TestLostCopyStaysOnRecord(t *testing.T) {
+	w := newWorld(t)
+	w.mustRun(command(w.added("1", "hello")))
+	w.remove("2")
+	found := record.Delete(at("1"), w.remove("1"))
+	found.Origin = pb.Origin_ORIGIN_SWEEP // nobody said so
+	w.journal.add(record.Seal(found))
+	c := command(found)
+	for range 2 {
+		w.mustRun(c).ends("C8", "gone-unexplained", nothing, 0, 0)
+	}
+	if r := w.journal.rows[at("2")]; r.GetState() != live {
+		t.Errorf("on record: %v", r)
+	}
+	c.Approved = "eve" // she says that it was meant
+	c.IfAbsent = false
+	w.mustRun(c).ends("C8", "gone", nothing, 1, 0)
+	w.mustRun(c).ends("C8", "gone", nothing, 0, 0)
+}
+
+// The DELETE of a copy that no one saw go is dated by the clock of its store, and not after the look: a copy that is made
+// later is on record as live, whichever way the clocks differ.
+func TestTimeOfADeleteThatNoOneSaw(t *testing.T) {
+	for name, tt := range map[string]struct{ deleted, want time.Time }{
+		"the source's clock is ahead":  {hour(12), hour(10).Add(time.Millisecond)}, // of the look
+		"the source's clock is behind": {hour(9).Add(time.Minute), hour(10)},       // of the copy's content
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t) // it is hour 10 at the destination
+			w.mustRun(command(w.added("1", "hello")))
+			w.remove("2")
+			w.remove("1")
+			gone := w.tell(&pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg", Time: ms(tt.deleted)})
+			// Not read, and read though the answer is an error: nothing is announced, and then it is.
+			w.faulty["2"].Script(storagetest.Fault{Method: "Stat"})
+			if _, err := w.run(command(gone), 0); err == nil {
+				t.Fatal("no error")
+			}
+			first, err := w.crash(command(gone), 0)
+			w.must(err)
+			got := w.mustRun(command(gone))
+			got.ends("C8", "gone", nothing, 1, 0)
+			if got.changes[0].GetId() != first.changes[0].GetId() {
+				t.Errorf("the second execution publishes %v, the first %v", got.changes[0], first.changes[0])
+			}
+			if at := got.changes[0].GetTime().AsTime(); !at.Equal(tt.want) {
+				t.Errorf("dated %v, want %v", at, tt.want)
+			}
+			back := w.put("1", "hello")
+			w.mem["1"].Date("photos", "a.jpg", hour(13))
+			back.Modified = hour(13)
+			c := command(w.tell(record.Content(at("1"), back)))
+			w.mustRun(c).ends("C5", "copied", done, 1, 1)
+			w.holds("2", "hello")
+			if r := w.journal.rows[at("2")]; r.GetState() != live {
+				t.Errorf("the copy is there, and on record is %v", r)
+			}
+		})
+	}
+}
+
+// What came back under a tombstone is left alone and checked; a client's change of content is carried all the same.
+func TestResurrected(t *testing.T) {
+	w := newWorld(t)
+	change := w.added("1", "hello")
+	from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	w.gone("1")
+	w.put("1", "hello")
+	w.mem["1"].Date("photos", "a.jpg", from.Modified) // a disk of last year
+	for range 2 {
+		got := w.mustRun(manual())
+		got.ends("C4r", "resurrected", handedOn, 0, 1)
+		for _, tasks := range got.tasks {
+			if tasks[0].GetStore() != "1" || tasks[0].GetReason() != pb.FixityReason_FIXITY_REASON_SUSPECT {
+				t.Errorf("task: %v", tasks[0])
+			}
+		}
+		w.holds("2", "")
+	}
+	w.mustRun(command(change)).ends("C5", "copied", done, 1, 1)
+	w.mustRun(manual()).ends("C4r", "resurrected", handedOn, 0, 1)
+	w.untouched("1")
+}
+
+// Where the records were lost and a check took in what has rotted, a copy that says which version it is of speaks
+// against it. Without such a copy nothing is concluded before the records have answered.
+func TestRotIsNotCopiedWhereRecordsWereLost(t *testing.T) {
+	w := newWorld(t)
+	w.put("1", "hello")
+	w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // its store has no digests of it
+	w.mustRun(manual()).ends("C5", "copied", done, 2, 1)
+	w.mem["1"].Corrupt("photos", "a.jpg", []byte("hellO"))
+	clear(w.journal.rows)
+	o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	sum, err := hash(t.Context(), w.mem["1"], at("1"), "", nil)
+	w.must(err)
+	o.Digests = sum
+	taken := record.Content(at("1"), o)
+	taken.Origin, taken.Approved = pb.Origin_ORIGIN_FIXITY, "checker"
+	w.journal.add(record.Seal(taken))
+	c := command(taken)
+	for range 2 {
+		w.mustRun(c).ends("C4s", "source-suspect", handedOn, 0, 2)
+		w.holds("2", "hello")
+	}
+	w.put("2", "hello")
+	w.journal.err = errors.New("the tables hold less than was committed")
+	if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("records unknown: got %v", err)
+	}
+	w.holds("2", "hello")
+}

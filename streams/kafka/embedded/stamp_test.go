@@ -1,0 +1,70 @@
+package embedded_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/embedded"
+)
+
+// Records of a topic with LogAppendTime have the broker's time, also when it has been started again; the others have
+// their writers'.
+func TestDatesOfRecords(t *testing.T) {
+	dir := t.TempDir()
+	var b *embedded.Broker
+	restart := func() (cl *kgo.Client) {
+		t.Helper()
+		if b != nil {
+			b.Close()
+		}
+		var err error
+		if b, err = embedded.StartBroker(embedded.BrokerConfig{Dir: dir}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		cl, err = kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.ConsumeTopics("policies", "changes"), kgo.DisableClientMetrics())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cl.Close)
+		return cl
+	}
+	cl := restart()
+	if err := kafka.EnsureTopics(t.Context(), kafka.Config{Brokers: []string{b.Addr()}}, kafka.TopicOptions{Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now().Truncate(time.Millisecond)
+	written := map[string]time.Time{"slow": begun.AddDate(-1, 0, 0), "fast": begun.AddDate(1, 0, 0)}
+	for writer, at := range written {
+		for _, topic := range []string{"policies", "changes"} {
+			r := &kgo.Record{Topic: topic, Key: []byte(writer), Value: []byte("x"), Timestamp: at}
+			if err := cl.ProduceSync(t.Context(), r).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check := func(cl *kgo.Client) {
+		t.Helper()
+		for n := 0; n < 2*len(written); {
+			fetches := cl.PollFetches(t.Context())
+			if err := fetches.Err(); err != nil {
+				t.Fatal(err)
+			}
+			fetches.EachRecord(func(r *kgo.Record) {
+				n++
+				want := written[string(r.Key)]
+				if r.Topic == "policies" {
+					want = begun
+				}
+				if off := r.Timestamp.Sub(want); off < 0 || off > time.Minute {
+					t.Errorf("%s of a %s writer is dated %v, want %v", r.Topic, r.Key, r.Timestamp, want)
+				}
+			})
+		}
+	}
+	check(cl)
+	check(restart())
+}

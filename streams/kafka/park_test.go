@@ -1,0 +1,474 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// parks is a handler whose tasks wait for d, parked, before they do what h does.
+func parks(d time.Duration, h kafka.Handler) kafka.Handler {
+	return func(ctx context.Context, in *schemas.Delivery) ([]schemas.Message, error) {
+		if err := kafka.Park(ctx, func(ctx context.Context) error { return retry.Sleep(ctx, d) }); err != nil {
+			return nil, err
+		}
+		return h(ctx, in)
+	}
+}
+
+// planning is a Pool that stops at once.
+func planning(workers int) kafka.PoolConfig {
+	return kafka.PoolConfig{
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: workers, Drain: time.Second,
+	}
+}
+
+// Tasks that wait do so side by side, however few the workers and the slots are; what they do before and after has
+// them all, and those of one key stay in order.
+func TestParkedTasksHoldNoWorker(t *testing.T) {
+	t.Parallel()
+	for name, slots := range map[string]*kafka.Slots{
+		"workers": nil,
+		"slots":   kafka.NewSlots(func(_, store string) kafka.Limit { return kafka.Limit{Tasks: 2 * len(store)} }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
+				const n, keys, workers = 600, 200, 2
+				b.Send(numbered(n, keys)...)
+				var (
+					mu   sync.Mutex
+					busy int
+					seen = map[string][]string{}
+					end  time.Time
+				)
+				work := func() {
+					mu.Lock()
+					if busy++; busy > workers {
+						t.Errorf("%d at work", busy)
+					}
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					mu.Lock()
+					busy--
+					mu.Unlock()
+				}
+				pc := kafka.PoolConfig{Workers: workers, Slots: slots}
+				if slots != nil {
+					pc.Workers = n
+					pc.Describe = func(body schemas.Body) kafka.Work {
+						return kafka.Work{Key: body.(*pb.Change).GetItem(), Account: "acme", Stores: [2]string{"1"}}
+					}
+				}
+				start := time.Now()
+				p := pool(t, b, pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					work()
+					out, err := parks(time.Second, plan)(ctx, d)
+					work()
+					c := d.Body.(*pb.Change)
+					mu.Lock()
+					defer mu.Unlock()
+					seen[c.GetItem()] = append(seen[c.GetItem()], c.GetVersion())
+					end = time.Now()
+					return out, err
+				})
+				if err := run(t, time.Minute, p); err != nil {
+					t.Fatal(err)
+				}
+				for i := range keys {
+					want := []string{fmt.Sprint(i), fmt.Sprint(i + keys), fmt.Sprint(i + 2*keys)}
+					if got := seen[fmt.Sprint(i)]; !slices.Equal(got, want) {
+						t.Errorf("item %d: got %v, want %v", i, got, want)
+					}
+				}
+				if took := end.Sub(start); took > 8*time.Second { // three waits of each key, and 600 ms of work
+					t.Errorf("%d tasks took %v", n, took)
+				}
+				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+					t.Errorf("committed %d, want %d", got, n)
+				}
+			})
+		})
+	}
+}
+
+// The window bounds how many tasks are parked.
+func TestParkedTasksCountInTheWindow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		const n = 1000
+		b.Send(numbered(n, n)...)
+		hold := make(chan struct{})
+		var parked atomic.Int32
+		background(t, pool(t, b, kafka.PoolConfig{Workers: 1, Window: 64}, func(
+			ctx context.Context, d *schemas.Delivery,
+		) ([]schemas.Message, error) {
+			err := kafka.Park(ctx, func(context.Context) error { parked.Add(1); <-hold; return nil })
+			if err != nil {
+				return nil, err
+			}
+			return plan(ctx, d)
+		}))
+		time.Sleep(time.Minute)
+		if got := parked.Load(); got < 48 || got > 64 {
+			t.Errorf("%d are parked, want three quarters of 64 or some more", got)
+		}
+		close(hold)
+		time.Sleep(time.Minute)
+		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+			t.Errorf("committed %d, want %d", got, n)
+		}
+	})
+}
+
+// A parked task is neither stalled nor overdue. What it does before and after counts as one.
+func TestParkedTasksAreNotStalled(t *testing.T) {
+	t.Parallel()
+	stalls := kafka.PoolConfig{Stall: 2 * time.Minute}
+	large := kafka.PoolConfig{Stall: time.Hour, Describe: sized(60 << 10)} // it may be at work for three minutes
+	for name, tt := range map[string]struct {
+		pc            kafka.PoolConfig
+		before, after time.Duration // it is parked
+		lanes         int
+	}{
+		"no progress while it is parked": {stalls, 0, 0, 0},
+		"no progress after":              {stalls, 0, 3 * time.Minute, 1},
+		"overdue in all":                 {large, 100 * time.Second, 100 * time.Second, 1},
+		"not overdue":                    {large, 80 * time.Second, 80 * time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(change("a"))
+				work := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if err := retry.Sleep(ctx, tt.after); err != nil {
+						return nil, err
+					}
+					return plan(ctx, d)
+				}
+				p := pool(t, b, tt.pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if err := retry.Sleep(ctx, tt.before); err != nil {
+						return nil, err
+					}
+					return parks(time.Hour, work)(ctx, d)
+				})
+				if err := run(t, 2*time.Hour, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
+					t.Fatal(err)
+				}
+				if got := len(b.Read(schemas.Delay("30s"))); got != tt.lanes {
+					t.Errorf("%d records in the lane, want %d", got, tt.lanes)
+				}
+			})
+		})
+	}
+}
+
+// A stop does not wait for what is parked: it is cancelled, and done again after. So is what would be parked then.
+func TestParkedTasksEndWithTheirPartition(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		first time.Duration // at work, before it is parked
+		took  time.Duration // for the stop
+	}{
+		"parked":           {0, time.Second},
+		"parked too late":  {12 * time.Second, 3 * time.Second},
+		"at work for long": {time.Hour, 21 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				b.Send(numbered(20, 20)...)
+				pc := kafka.PoolConfig{Workers: 4, Drain: 20 * time.Second}
+				p := pool(t, b, pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if err := retry.Sleep(ctx, tt.first); err != nil {
+						return nil, err
+					}
+					return parks(time.Hour, plan)(ctx, d)
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- p.Run(ctx) }()
+				time.Sleep(10 * time.Second)
+				start := time.Now()
+				cancel()
+				if err := <-ended; err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(start); took > tt.took {
+					t.Errorf("the stop took %v, want %v at most", took, tt.took)
+				}
+				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
+					t.Errorf("committed %d, want 0", got)
+				}
+				if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+					t.Fatal(err)
+				}
+				if got := len(items(b, schemas.DuplicationHigh)); got != 20 {
+					t.Errorf("%d outputs, want 20", got)
+				}
+			})
+		})
+	}
+}
+
+// A partition that was lost cancels what of it is parked, and what of it waits for a worker; both count for nothing.
+func TestParkedTasksOfALostPartition(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("parked"), change("waits"), change("works"))
+		var calls atomic.Int32
+		block := make(chan struct{})
+		one := kafka.PoolConfig{Workers: 1}
+		background(t, pool(t, b, one, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if calls.Add(1) > 3 {
+				return plan(ctx, d)
+			}
+			wait := map[string]time.Duration{"parked": time.Hour, "waits": time.Second}[d.Body.(*pb.Change).GetItem()]
+			if wait > 0 {
+				return parks(wait, plan)(ctx, d)
+			}
+			<-block // deaf: it keeps the worker
+			return nil, ctx.Err()
+		}))
+		time.Sleep(20 * time.Second)
+		if got := calls.Load(); got != 3 {
+			t.Fatalf("%d calls, want 3", got)
+		}
+		b.Fence(schemas.RolePlanner)
+		time.Sleep(30 * time.Second)
+		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
+			t.Errorf("committed %d, want 0", got)
+		}
+		close(block)
+		time.Sleep(2 * time.Minute)
+		if got, want := items(b, schemas.DuplicationHigh), []string{"parked", "waits", "works"}; !slices.Equal(got, want) {
+			t.Errorf("outputs of %v, want %v", got, want)
+		}
+	})
+}
+
+// A pause of the role keeps tasks from being begun. One that is parked was begun, and ends.
+func TestParkedTasksEndInAPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("a"), change("b"))
+		cfg := b.Config()
+		cfg.Controls = &kafka.Controls{}
+		p, err := kafka.NewPool(cfg, planning(2), parks(30*time.Second, plan))
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, p)
+		time.Sleep(10 * time.Second)
+		ctl := &pb.Control{Role: string(schemas.RolePlanner), Paused: true}
+		if err := cfg.Controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {
+			t.Fatal(err)
+		}
+		b.Send(change("c"))
+		time.Sleep(time.Minute)
+		if got, want := items(b, schemas.DuplicationHigh), []string{"a", "b"}; !slices.Equal(got, want) {
+			t.Errorf("outputs of %v, want %v", got, want)
+		}
+	})
+}
+
+// Parked tasks of a process that is killed are not taken for the cause, however often that happens: they did nothing.
+func TestParkedTasksAreNoSuspects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(numbered(4, 4)...)
+		for range 5 {
+			proc, cfg := newProcess(b.Config())
+			p, err := kafka.NewPool(cfg, planning(1), parks(time.Hour, plan))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- p.Run(ctx) }()
+			time.Sleep(2 * time.Minute)
+			proc.kill()
+			cancel()
+			<-ended
+		}
+		if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+			t.Fatal(err)
+		}
+		if got, dead := len(items(b, schemas.DuplicationHigh)), len(b.Read(schemas.Dead)); got != 4 || dead != 0 {
+			t.Errorf("%d outputs and %d dead letters, want 4 and none", got, dead)
+		}
+	})
+}
+
+// Errors, panics and retries of a task that was parked are those of any other.
+func TestParkedTasksThatFail(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("fails"), change("panics"), change("flaky"), change("twice"), change("inside"))
+		var calls atomic.Int32
+		errOwn := errors.New("its own")
+		one := kafka.PoolConfig{Workers: 1}
+		p := pool(t, b, one, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			var fail error
+			switch item := d.Body.(*pb.Change).GetItem(); item {
+			case "fails":
+				fail = retry.Permanent(errOwn)
+			case "flaky":
+				if calls.Add(1) == 1 {
+					fail = errOwn
+				}
+			case "twice":
+				if _, err := parks(time.Second, plan)(ctx, d); err != nil {
+					return nil, err
+				}
+			}
+			err := kafka.Park(ctx, func(ctx context.Context) error {
+				switch d.Body.(*pb.Change).GetItem() {
+				case "panics":
+					panic("boom")
+				case "inside":
+					return kafka.Park(ctx, func(ctx context.Context) error { return retry.Sleep(ctx, time.Second) })
+				}
+				return fail
+			})
+			if err != nil {
+				return nil, err
+			}
+			return plan(ctx, d)
+		})
+		if err := run(t, time.Minute, p); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := items(b, schemas.DuplicationHigh), []string{"flaky", "inside", "twice"}; !slices.Equal(got, want) {
+			t.Errorf("outputs of %v, want %v", got, want)
+		}
+		var why []string
+		for _, r := range b.Read(schemas.Dead) {
+			why = append(why, strings.SplitN(r.Header(schemas.TrailError), "\n", 2)[0])
+		}
+		slices.Sort(why)
+		if want := []string{"handler panicked: boom", "its own"}; !slices.Equal(why, want) {
+			t.Errorf("dead letters of %v, want %v", why, want)
+		}
+		if got := calls.Load(); got != 2 {
+			t.Errorf("%d calls of the flaky one, want 2", got)
+		}
+	})
+}
+
+// Parked tasks are counted as such, and not as at work.
+func TestParkedTasksAreMeasured(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		cfg, reg := measured(b)
+		b.Send(numbered(7, 7)...)
+		p, err := kafka.NewPool(cfg, planning(2),
+			parks(20*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				time.Sleep(10 * time.Second)
+				return plan(ctx, d)
+			}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, p)
+		time.Sleep(18 * time.Second)
+		const l = "{class=high,role=planner}"
+		kafka.SameValues(t, counted(t, reg, "tasks", l), map[string]float64{"parked_tasks" + l: 7})
+		if s := cfg.Metrics.State(); s[0].Parked != 7 || s[0].Busy != 0 || s[0].InFlight != 7 {
+			t.Errorf("got %+v, want 7 that are parked", s[0])
+		}
+		time.Sleep(10 * time.Second)
+		got := counted(t, reg, "tasks", l)
+		delete(got, "oldest_task_seconds"+l)
+		kafka.SameValues(t, got, map[string]float64{"parked_tasks" + l: 5, "working_tasks" + l: 2})
+		time.Sleep(time.Minute)
+		kafka.SameValues(t, counted(t, reg, "tasks", l), map[string]float64{})
+	})
+}
+
+// Outside of a Pool there is nothing to let go of.
+func TestParkOutsideAPool(t *testing.T) {
+	t.Parallel()
+	errOwn := errors.New("its own")
+	if err := kafka.Park(t.Context(), func(context.Context) error { return errOwn }); !errors.Is(err, errOwn) {
+		t.Errorf("got %v", err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(change("a"))
+		if err := run(t, 20*time.Second, planner(t, b, parks(time.Second, plan))); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(b.Read(schemas.DuplicationHigh)); got != 1 {
+			t.Errorf("%d outputs of a Group, want 1", got)
+		}
+	})
+}
+
+// A message that kills its process after it was parked is a dead letter after the third death, and nothing else is.
+func TestParkedPoisonThatKills(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		const n = 30
+		b.Send(numbered(n, n)...)
+		deaths := 0
+		for range 10 {
+			proc, cfg := newProcess(b.Config())
+			p, err := kafka.NewPool(cfg, planning(4),
+				parks(5*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if d.Body.(*pb.Change).GetItem() == "7" {
+						proc.kill()
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					if err := retry.Sleep(ctx, time.Second); err != nil {
+						return nil, err
+					}
+					return plan(ctx, d)
+				}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			ended := make(chan error, 1)
+			go func() { ended <- p.Run(ctx) }()
+			select {
+			case <-proc.dead:
+				deaths++
+			case <-ctx.Done():
+			}
+			cancel()
+			<-ended
+		}
+		var dead []string
+		for _, r := range b.Read(schemas.Dead) {
+			dead = append(dead, string(r.Key))
+		}
+		if want := []string{schemas.ItemKey("acme", "maps", "7")}; deaths != 3 || !slices.Equal(dead, want) {
+			t.Errorf("%d processes died and the dead letters are %v, want 3 and %v", deaths, dead, want)
+		}
+		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+			t.Errorf("committed %d, want %d", got, n)
+		}
+	})
+}
