@@ -10,6 +10,7 @@ package schemas
 import (
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -71,6 +72,8 @@ type Delivery struct {
 	Value   []byte
 	Headers []Header
 	Body    Body
+	// Hash is Hash of the record's value, whatever Value holds; 0: not known.
+	Hash uint64
 	// Attempt counts deliveries that were tried, this one included: 1 at first.
 	Attempt int
 	// Waits counts deliveries that ended in class wait, WaitsBy those of them that have a cause.
@@ -95,6 +98,10 @@ func (d *Delivery) WaitsFor(cause string) int {
 	}
 	return n
 }
+
+// Hash returns the hash of a record's value by which a row says of which bytes it was made: XXH64 with seed 0, of
+// which 0 counts as 1.
+func Hash(value []byte) uint64 { return max(1, xxhash.Sum64(value)) }
 
 // An Extent is the range of offsets that each partition of a topic holds at one moment.
 type Extent struct {

@@ -62,9 +62,10 @@ type App struct {
 	incidents  *kafka.Table
 	onIncident []func(key []byte, i *pb.Incident)
 	gone       space.Gone
-	actions    *kafka.Table  // the topic admin: what persons did, as far as roles go by it
-	outboxes   []*emit.File  // of the stores that emit
-	emits      *emit.Metrics // nil: nobody can ask for it, or nothing emits
+	actions    *kafka.Table       // the topic admin: what persons did, as far as roles go by it
+	unreadable *kafka.Unreadables // records of the tables of this process
+	outboxes   []*emit.File       // of the stores that emit
+	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
 	folder     *policyFolder
 }
 
@@ -80,6 +81,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.kafka, err = kafkaConfig(ctx, cfg, log); err != nil {
 		return nil, err
 	}
+	a.unreadable = kafka.NewUnreadables()
+	a.kafka.Unreadables = a.unreadable
 	a.measure()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
@@ -116,17 +119,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, fmt.Errorf("make the policies table: %w", err)
 	}
 	a.policies.OnUnreadable(a.book.Unreadable)
-	a.board = incident.NewBoard(a.producer, log)
-	a.onIncident = append(a.onIncident, a.board.Apply)
-	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
-		i, _ := d.Body.(*pb.Incident) // nil for a tombstone
-		for _, apply := range a.onIncident {
-			apply(key, i)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the incidents table: %w", err)
+	if err := a.newIncidents(); err != nil {
+		return nil, err
 	}
 	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {

@@ -182,7 +182,9 @@ func (a *App) steward() ([]part, error) {
 	a.onIncident = append(a.onIncident, s.Apply)
 	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
-		Retry:  inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
+		// One steward has all of a copy, and knows what the one before it has decided.
+		CoPartitioned: true, Prepare: a.incidents.CatchUp,
+		Retry: inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
 	if err != nil {
 		return nil, err
 	}

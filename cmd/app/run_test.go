@@ -83,6 +83,15 @@ func (s *site) run(roles ...schemas.Role) *App {
 	return a
 }
 
+// hasSpace makes the space photos in a store. One that is not there is only made when the records say that it is not
+// expected, and there are none here.
+func (s *site) hasSpace(store int) {
+	s.t.Helper()
+	if err := os.Mkdir(filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos"), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // asked asks for path, and returns 0 where nobody answers.
 func (s *site) asked(path string) (code int, body string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
@@ -178,13 +187,7 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
-	// The spaces are there. One that is not is made when the records say that it is not missed.
-	hasSpace := func(n int) {
-		if err := os.Mkdir(filepath.Join(s.cfg.Accounts[0].Stores[n].Root, "photos"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	hasSpace(1)
+	s.hasSpace(1)
 	copied := func(id string) func() error {
 		st, _ := a.Stores().Store("acme", id)
 		return func() error {
@@ -195,7 +198,7 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	s.until(copied("2"))
 	// The third one comes: it is found, and what waited for it is done.
 	marked(t, schemas.Key("acme", "3"), s.cfg.Accounts[0].Stores[2].Root)
-	hasSpace(2)
+	s.hasSpace(2)
 	s.until(copied("3"))
 }
 

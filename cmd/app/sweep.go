@@ -9,13 +9,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
-	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -264,22 +262,3 @@ func (a *App) sweepDue(ctx context.Context, account, store string) error {
 	_, err = a.SweepFixity(ctx, SweepOrder{Account: account, Store: store, Begun: begun, Period: a.cfg.Fixity.Period})
 	return err
 }
-
-// ApproveRepair publishes a person's approval of the repair of an incident, and returns the id of that action. An
-// incident that the steward would not have repaired is refused.
-func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (action string, err error) {
-	key := schemas.IncidentKey(i)
-	switch {
-	case !steward.Repairable(i.GetKind()):
-		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", ErrPrecondition, key, i.GetKind())
-	case a.stores.RepairMode(i.GetAccount(), i.GetStore()) == steward.Off:
-		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s", ErrPrecondition, key, i.GetAccount(), i.GetStore())
-	}
-	action = schemas.NewID()
-	return action, a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: action, Time: timestamppb.Now(), Who: by.Who, Action: "approve-repair", Target: key, Reason: by.Reason, From: by.From,
-	}})
-}
-
-// An Approval says who approves, why, and which way the word came.
-type Approval struct{ Who, Reason, From string }

@@ -33,17 +33,18 @@ func newVerify() *cobra.Command {
 	var f verifyFlags
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Compare what Kafka holds with what ClickHouse has of it, id by id",
-		Long: `Reads each topic once, up to where it ends now, and the views of its tables once, and names
-messages without a row, with several, or with one in the wrong month, and rows without a message.
-An id that stands at two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
-what its group has not committed yet (--strict counts it); and rows whose records retention
-has removed from Kafka.
+		Short: "Compare what Kafka holds with what ClickHouse has of it: ids, bytes and rows",
+		Long: `Reads each topic once, up to where it ends now, and its tables and their views once, and names
+messages without a row, with several, or with one in the wrong month, rows without a message,
+and rows that are not what was stored, or were not made of the bytes that Kafka has. An id that stands at
+two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
+what its group has not committed yet (--strict counts it); rows whose records retention
+has removed from Kafka; and rows that were stored before rows had hashes.
 
 With --manifest, makes the state of every copy once more, from audit log and bit log, in a table
 that is dropped again, and names the copies that the state says something else of, by column.
 
-Ids wait in a temporary file (64 bytes a message, in TMPDIR), so that memory does not grow with their number.
+Ids wait in a temporary file (120 bytes a message, in TMPDIR), so that memory does not grow with their number.
 
 Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupted.`,
 		Args: usage.NoArgs,

@@ -38,6 +38,11 @@ func wantedTables() (map[string]want, error) {
 		case drop:
 			delete(wanted, s.name)
 		case alter: // only ever adds
+			if s.key != "" {
+				w := wanted[s.name]
+				w.key = s.key
+				wanted[s.name] = w
+			}
 		}
 	}
 	return wanted, nil

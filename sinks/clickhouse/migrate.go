@@ -46,8 +46,11 @@ func readMigrations(files fs.FS) ([]migration, error) {
 	for i, name := range names {
 		digits, rest, ok := strings.Cut(strings.TrimSuffix(path.Base(name), ".sql"), "_")
 		n, err := strconv.ParseUint(digits, 10, 32)
-		if !ok || err != nil || n != uint64(i+1) {
-			return nil, fmt.Errorf("migration %s is not number %d in the row", name, i+1)
+		if !ok || err != nil || n == 0 {
+			return nil, fmt.Errorf("migration %s has no number", name)
+		}
+		if i > 0 && n == uint64(all[i-1].number) {
+			return nil, fmt.Errorf("migration %s has the number of %s", name, all[i-1])
 		}
 		text, err := fs.ReadFile(files, name)
 		if err != nil {

@@ -21,10 +21,8 @@ type task struct {
 	seq      uint64 // of all that the scheduler was given
 	tries    int    // calls in this delivery so far
 	decoded  bool
-	working  bool          // a worker has it
-	slots    bool          // it holds those of its flow
-	home     *flow         // its own, while it is in one of those that resume
-	goesOn   chan struct{} // closed when it has a worker again
+	working  bool // a worker has it
+	slots    bool // it holds those of its flow
 }
 
 func (t *task) bytes() int64 { return weigh(t.rec) }
@@ -36,6 +34,9 @@ type queue struct {
 	head, tail *task
 	n          int    // tasks
 	next       *queue // of the free ones
+	// While its head waits to go on: its own flow, and what is closed when it has a worker.
+	home   *flow
+	goesOn chan struct{}
 }
 
 // A flow is what the scheduler tells apart: the work of one class, for one account, on the

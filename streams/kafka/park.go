@@ -98,7 +98,7 @@ func (s *scheduler) resume(q *queue) <-chan struct{} {
 	s.mu.Lock()
 	t := q.head
 	turn := make(chan struct{})
-	t.home, t.goesOn = t.flow, turn
+	q.home, q.goesOn = t.flow, turn
 	t.flow = s.flowOf(resumed+t.flow.class, t.flow.work, func(Work) bool { return false })
 	s.push(q)
 	s.wake()
@@ -106,28 +106,31 @@ func (s *scheduler) resume(q *queue) <-chan struct{} {
 	return turn
 }
 
-// goOn gives t, which a worker is free for, back to its goroutine. mu is held.
-func (s *scheduler) goOn(t *task) {
+// goOn has the head of q go on, which a worker is free for. mu is held.
+func (s *scheduler) goOn(q *queue) {
+	close(q.goesOn)
+	s.home(q)
+}
+
+// home returns the head of q to its own flow. mu is held.
+func (s *scheduler) home(q *queue) {
 	s.parked--
-	close(t.goesOn)
-	t.flow, t.home, t.goesOn = t.home, nil, nil
+	q.head.flow, q.home, q.goesOn = q.home, nil, nil
 }
 
 // withdraw takes the head of q from those that wait to go on, unless it has a worker by now.
 func (s *scheduler) withdraw(q *queue) bool {
 	s.mu.Lock()
 	defer s.unlock()
-	t := q.head
-	if t.working {
+	if q.head.working {
 		return false
 	}
-	f := t.flow
+	f := q.head.flow
 	f.heads.remove(q)
 	if s.ready--; f.heads.len() == 0 && f.listed {
 		s.unlist(f)
 	}
-	t.flow, t.home, t.goesOn = t.home, nil, nil
-	s.parked--
+	s.home(q)
 	return true
 }
 

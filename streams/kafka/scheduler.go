@@ -263,7 +263,7 @@ func (s *scheduler) pick(kind int) (item, bool) {
 		if !f.resumes {
 			return item{head, q}, true
 		}
-		s.goOn(head)
+		s.goOn(q)
 	}
 	return item{}, false
 }
@@ -315,8 +315,8 @@ func (s *scheduler) choose(kind int) *class {
 // too many are parked none is begun.
 func (s *scheduler) side(of int) *class {
 	begins, resumes := &s.classes[of], &s.classes[resumed+of]
-	begin := !s.halted && s.parked < s.most && begins.next() != nil
-	resume := resumes.next() != nil
+	begin := begins.turns.len() > 0 && !s.halted && s.parked < s.most && begins.next() != nil
+	resume := resumes.turns.len() > 0 && resumes.next() != nil
 	switch {
 	case resume && !(begin && begins.resumed):
 		return resumes
