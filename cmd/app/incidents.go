@@ -39,7 +39,8 @@ type Approval struct{ Who, Reason, From string }
 func (by Approval) action(do string, i *pb.Incident) *pb.AdminAction {
 	return &pb.AdminAction{
 		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: do, Target: schemas.IncidentKey(i),
-		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(), Reason: by.Reason, From: by.From,
+		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
+		Reason: by.Reason, From: by.From,
 	}
 }
 

@@ -56,7 +56,8 @@ func TestIncidentsReachEveryProcess(t *testing.T) {
 	})
 }
 
-// What a person does about the incident of a copy has the key of the results about the copy, whoever the person is.
+// What a person does about the incident of a copy has the key of the results about the copy, no matter who the person
+// is.
 func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	i := &pb.Incident{Account: "acme", Store: "2", Space: "photos", Item: "a/b", Kind: "content-corrupt"}
 	keyOf := func(topic schemas.Topic, b schemas.Body) string {
@@ -122,7 +123,8 @@ func TestOneStewardHasAllOfACopy(t *testing.T) {
 	}
 }
 
-// An approval reaches the steward of the copy, whichever process that is, and whoever gives it; so does a closing.
+// An approval reaches the steward of the copy, in whichever process it runs, and no matter who gives it; so does a
+// closing.
 func TestActionsReachTheSteward(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 5

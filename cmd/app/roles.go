@@ -135,19 +135,20 @@ func (a *App) deleter() ([]part, error) {
 		return nil, err
 	}
 	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Deleter, kafka.PoolConfig{Role: schemas.RoleDeleter,
-		Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true,
-		// The record's key gives each destination one owner, which deletes many items at a time.
-		Describe: func(b schemas.Body) kafka.Work {
-			c := b.(*pb.DeletionCommand)
-			return kafka.Work{
-				Key:     schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
-				Account: c.GetAccount(), Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()},
-			}
-		}}), d.Handle)
+		Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true, Describe: deletionWork}), d.Handle)
 	if err != nil {
 		return nil, err
 	}
 	return []part{served("deleter", p.Run, a.policies, a.actions)}, nil
+}
+
+// deletionWork describes a delete. The record's key gives each destination one owner, which deletes many items at a time.
+func deletionWork(b schemas.Body) kafka.Work {
+	c := b.(*pb.DeletionCommand)
+	return kafka.Work{
+		Key:     schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
+		Account: c.GetAccount(), Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()},
+	}
 }
 
 func (a *App) checker() ([]part, error) {

@@ -21,8 +21,8 @@ func aboutUnreadable(u kafka.UnreadableRecord) incident.Subject {
 	return incident.Subject{Kind: incident.RecordUnreadable, Name: u.Position()}
 }
 
-// watchUnreadable opens an incident for each record of a table that cannot be read, and closes it when a later record of
-// the same key can be. One that a person has closed stays closed: its name has the record's offset.
+// watchUnreadable opens an incident for each record of a table that cannot be read, and closes it when a later record
+// of the same key can be. One that a person has closed stays closed: its name has the record's offset.
 func (a *App) watchUnreadable(ctx context.Context) error {
 	if err := ready(ctx, a.incidents); err != nil {
 		return err

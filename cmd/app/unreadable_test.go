@@ -97,7 +97,7 @@ func TestTablesThatRolesDependOn(t *testing.T) {
 	}
 }
 
-// Nobody ran when the record was followed by a good one: the incident is closed by the next process.
+// No process ran when a good record followed: the next process closes the incident.
 func TestUnreadableRecordOfThePast(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""

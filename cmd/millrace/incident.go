@@ -34,8 +34,9 @@ func newIncidentList() *cobra.Command {
 		Short: "List open incidents, or what may become one",
 		Long: `Lists open incidents: those of copies, and those of a table, a space, a policy or a record.
 
-With --pending it lists the copies of which the newest check, of the last 35 days, has concluded nothing yet: what it would
-conclude, since when, and when the copy is checked again. There is an incident only when a check has concluded something.`,
+With --pending it lists the copies of which the newest check, of the last 35 days, has concluded nothing yet: what
+it would conclude, since when, and when the copy is checked again. There is an incident only when a check has
+concluded something.`,
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if pending {
@@ -72,16 +73,20 @@ func listPending(c *cobra.Command, f engineFlags, o *output, account string) err
 	err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
 		all, err := db.Pending(ctx, account, time.Now().AddDate(0, 0, -pendingDays))
 		for _, p := range all {
-			rows = append(rows, pendingRow{p.Account, p.Store, p.Space, p.Item, p.Verdict, p.Finding, int32(p.Row), p.Since, p.Next, p.Checks})
+			rows = append(rows, pendingRow{p.Account, p.Store, p.Space, p.Item,
+				p.Verdict, p.Finding, int32(p.Row), p.Since, p.Next, p.Checks})
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return printList(c.OutOrStdout(), o, rows, table[pendingRow]{"COPY\tVERDICT\tFINDING\tROW\tSINCE\tNEXT CHECK", func(r pendingRow) []string {
-		return []string{schemas.Key(r.Account, r.Store, r.Space, r.Item), r.Verdict, r.Finding, strconv.Itoa(int(r.Row)), stamp(&r.Since), stamp(&r.Next)}
-	}})
+	cells := func(r pendingRow) []string {
+		return []string{schemas.Key(r.Account, r.Store, r.Space, r.Item), r.Verdict, r.Finding, strconv.Itoa(int(r.Row)),
+			stamp(&r.Since), stamp(&r.Next)}
+	}
+	return printList(c.OutOrStdout(), o, rows,
+		table[pendingRow]{"COPY\tVERDICT\tFINDING\tROW\tSINCE\tNEXT CHECK", cells})
 }
 
 // A pendingRow is what a list says of one copy of which nothing is concluded yet.
@@ -204,9 +209,9 @@ func newIncidentClose() *cobra.Command {
 		Short: "Close an incident of which a person knows that it is over",
 		Long: `Closes an open incident, and records who did it and why.
 
-An incident of a copy is closed by a running steward; a later check that passes closes it too, and one that finds the fault
-again opens a new one. An incident of a table, a space or a policy is opened again while its cause is there; one of a record
-that cannot be read stays closed, and the record is passed over from then on.`,
+An incident of a copy is closed by a running steward; a later check that passes closes it too, and one that finds
+the fault again opens a new one. An incident of a table, a space or a policy is opened again while its cause is
+there; one of a record that cannot be read stays closed, and the record is passed over from then on.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if reason == "" {

@@ -23,7 +23,8 @@ func proofText(b *strings.Builder, proofs []*clickhouse.TableProof) {
 	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tALTERED\tDEAD\tPENDING\t")
 	for _, p := range proofs {
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", p.Topic, p.Table, p.Records, p.Messages, p.Rows,
-			p.Missing.Messages, p.Doubled.Messages, p.Extra.Messages, p.Displaced.Messages, p.Altered.Messages, p.Dead.Messages, p.Pending.Messages)
+			p.Missing.Messages, p.Doubled.Messages, p.Extra.Messages, p.Displaced.Messages, p.Altered.Messages,
+			p.Dead.Messages, p.Pending.Messages)
 	}
 	tw.Flush() // into memory
 	for _, p := range proofs {
@@ -60,7 +61,8 @@ func discrepancyText(b *strings.Builder, p *clickhouse.TableProof, what string, 
 // goneText lists what was not compared.
 func goneText(b *strings.Builder, p *clickhouse.TableProof) {
 	if p.Unhashed > 0 {
-		fmt.Fprintf(b, "%s, %s: %d rows were stored before rows had hashes; what they say was not compared\n", p.Topic, p.Table, p.Unhashed)
+		fmt.Fprintf(b, "%s, %s: %d rows were stored before rows had hashes; what they say was not compared\n",
+			p.Topic, p.Table, p.Unhashed)
 	}
 	for _, t := range p.Trimmed {
 		fmt.Fprintf(b, "%s, %s: retention has removed partition %d below offset %d; %d rows of that are there and were not compared\n",

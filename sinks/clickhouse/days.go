@@ -25,7 +25,8 @@ type DayCount struct {
 // ChangesPerDay counts the changes of each day and op, in the order of days.
 func (db *DB) ChangesPerDay(ctx context.Context, q DayQuery) ([]DayCount, error) {
 	return db.perDay(ctx, q, "count changes", `SELECT day, what, count() AS n FROM (
-  SELECT any(toDate32(r.ts)) AS day, argMin(r.op, bitOr(bitShiftLeft(toUInt64(r.origin != 'client'), 63), r.off)) AS what
+  SELECT any(toDate32(r.ts)) AS day,
+    argMin(r.op, bitOr(bitShiftLeft(toUInt64(r.origin != 'client'), 63), r.off)) AS what
   FROM {db}.audit_log AS r WHERE %s GROUP BY r.id
 ) GROUP BY day, what ORDER BY day, what`)
 }
@@ -33,7 +34,8 @@ func (db *DB) ChangesPerDay(ctx context.Context, q DayQuery) ([]DayCount, error)
 // ChecksPerDay counts the checks of each day and verdict, in the order of days.
 func (db *DB) ChecksPerDay(ctx context.Context, q DayQuery) ([]DayCount, error) {
 	return db.perDay(ctx, q, "count checks",
-		"SELECT toDate32(ts) AS day, verdict AS what, count() AS n FROM {db}.bit_log_v WHERE %s GROUP BY day, what ORDER BY day, what")
+		"SELECT toDate32(ts) AS day, verdict AS what, count() AS n FROM {db}.bit_log_v WHERE %s"+
+			" GROUP BY day, what ORDER BY day, what")
 }
 
 // spilling bounds what the engine holds in memory of a question that groups as many rows as there are.

@@ -21,8 +21,8 @@ type Pending struct {
 // pendingLimit bounds how many pending copies are returned.
 const pendingLimit = 10_000
 
-// Pending returns the pending copies of an account, or of all with "", that were checked since a time: those that are checked
-// again first come first, and at most 10,000.
+// Pending returns the pending copies of an account, or of all with "", that were checked since a time: those that are
+// checked again first come first, and at most 10,000.
 func (db *DB) Pending(ctx context.Context, account string, since time.Time) ([]Pending, error) {
 	type row struct {
 		Account string    `ch:"account"`
@@ -36,8 +36,8 @@ func (db *DB) Pending(ctx context.Context, account string, since time.Time) ([]P
 		Next    time.Time `ch:"due"`
 		Checks  uint64    `ch:"checks"`
 	}
-	// Checks without a conclusion are rare, and found by the index of verdicts; only their copies are then looked at, on
-	// each shard of a cluster.
+	// Checks without a conclusion are rare, and found by the index of verdicts; only their copies are then looked at,
+	// on each shard of a cluster.
 	const undecided = "verdict IN ('undecided', 'unknown') AND NOT final AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND (? = '' OR account = ?)"
 	args := []any{since.UnixMilli(), account, account, since.UnixMilli(), pendingLimit}
 	rows, err := query[row](ctx, db, "list what is not decided",

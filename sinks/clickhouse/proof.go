@@ -20,8 +20,8 @@ import (
 // message must be one row, wherever it stands, and every row a message. It compares what the tables have of each record
 // with the record: the hash that the row has of it, and the row's own sum (sum.go).
 //
-// Add takes each record once; Compare then reads each view and each table once. What was read waits in a temporary file,
-// so memory does not grow with the number of records.
+// Add takes each record once; Compare then reads each view and each table once. What was read waits in a temporary
+// file, so memory does not grow with the number of records.
 type Proof struct {
 	db     *DB
 	topic  schemas.Topic
@@ -77,7 +77,8 @@ func monthMark(year, month int) uint16 { return uint16((year*12+month)&0xfff) * 
 
 // Add takes one record of the topic; unreadable says why it has no Body.
 func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
-	e := match.Entry{At: match.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}, Hash: d.Hash}
+	at := match.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}
+	e := match.Entry{At: at, Hash: d.Hash}
 	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
 		return fmt.Errorf("prove %s/%d@%d: the place is out of range", p.topic, d.Partition, d.Offset)
 	}
@@ -247,7 +248,8 @@ func (t *tableProof) viewRows(ctx context.Context, p *Proof, told func(done int6
 	type month struct {
 		Month uint32 `ch:"month"`
 	}
-	months, err := queryOn[month](ctx, p.db.conn, "list the months", p.db.name("SELECT DISTINCT toYYYYMM(ts) AS month FROM {db}."+t.table+" ORDER BY month"))
+	months, err := queryOn[month](ctx, p.db.conn, "list the months",
+		p.db.name("SELECT DISTINCT toYYYYMM(ts) AS month FROM {db}."+t.table+" ORDER BY month"))
 	if err != nil {
 		return 0, err
 	}
@@ -261,9 +263,10 @@ func (t *tableProof) viewRows(ctx context.Context, p *Proof, told func(done int6
 }
 
 // monthRows reads one month of the view.
-func (t *tableProof) monthRows(ctx context.Context, p *Proof, month uint32, told func(done int64)) (n int64, err error) {
-	rows, err := p.db.conn.Query(ctx, p.db.name("SELECT id, "+t.alsoOrNone()+", inc, part, off, topic = ? FROM {db}."+t.table+"_v")+
-		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))", string(p.topic), month, string(p.topic), t.topics)
+func (t *tableProof) monthRows(ctx context.Context, p *Proof, month uint32, told func(int64)) (n int64, err error) {
+	statement := "SELECT id, " + t.alsoOrNone() + ", inc, part, off, topic = ? FROM {db}." + t.table + "_v" +
+		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))"
+	rows, err := p.db.conn.Query(ctx, p.db.name(statement), string(p.topic), month, string(p.topic), t.topics)
 	if err != nil {
 		return 0, err
 	}
@@ -298,8 +301,9 @@ func (t *tableProof) monthRows(ctx context.Context, p *Proof, month uint32, told
 func (t *tableProof) tableRows(ctx context.Context, p *Proof, told func(done int64)) error {
 	ctx, cancel := context.WithTimeout(ctx, longQuery)
 	defer cancel()
-	rows, err := p.db.conn.Query(ctx, p.db.name("SELECT lower(hex(id)), "+t.alsoOrNone()+", inc, part, off, hash, sum, "+t.sums+
-		" FROM {db}."+t.table)+" WHERE (topic = ? OR NOT has(?, topic))"+t.withAccount(), string(p.topic), t.topics)
+	statement := "SELECT lower(hex(id)), " + t.alsoOrNone() + ", inc, part, off, hash, sum, " + t.sums +
+		" FROM {db}." + t.table + " WHERE (topic = ? OR NOT has(?, topic))" + t.withAccount()
+	rows, err := p.db.conn.Query(ctx, p.db.name(statement), string(p.topic), t.topics)
 	if err != nil {
 		return err
 	}
@@ -311,7 +315,8 @@ func (t *tableProof) tableRows(ctx context.Context, p *Proof, told func(done int
 			columns  []byte
 			e        match.Entry
 		)
-		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &e.Hash, &sum, &columns); err != nil {
+		at := &e.At
+		if err := rows.Scan(&id, &more, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &sum, &columns); err != nil {
 			return err
 		}
 		if e.Key, err = t.keyOf(id, more); err != nil {

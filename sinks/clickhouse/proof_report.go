@@ -40,7 +40,7 @@ type TableProof struct {
 	Doubled     Discrepancy   `json:"doubled"`   // a message has several rows in the view
 	Extra       Discrepancy   `json:"extra"`     // a row has no message, though Kafka should have it
 	Displaced   Discrepancy   `json:"displaced"` // a message's row stands in another month than its time says
-	Altered     Discrepancy   `json:"altered"`   // a row of the table is not what was stored, or not of the bytes in Kafka
+	Altered     Discrepancy   `json:"altered"`   // a row is not what was stored, or not of the bytes in Kafka
 	Dead        Discrepancy   `json:"dead"`      // no row: the sink made it a dead letter
 	// Pending messages have no row yet: they stand where the sink's group has not committed.
 	Pending Discrepancy `json:"pending"`
@@ -120,12 +120,13 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 			return nil, err
 		}
 		step := "read " + t.table
-		if counted[i], err = t.viewRows(ctx, p, func(done int64) { r.Told(step, min(done, total-1), total) }); err != nil {
+		told := func(done int64) { r.Told(step, min(done, total-1), total) }
+		if counted[i], err = t.viewRows(ctx, p, told); err != nil {
 			return nil, translate(fmt.Errorf("read the view of %s: %w", t.table, err))
 		}
 		r.Told(step, total, total)
 		step = "sum " + t.table
-		if err := t.tableRows(ctx, p, func(done int64) { r.Told(step, min(done, total-1), total) }); err != nil {
+		if err := t.tableRows(ctx, p, told); err != nil {
 			return nil, translate(fmt.Errorf("sum the rows of %s: %w", t.table, err))
 		}
 		r.Told(step, total, total)
@@ -270,7 +271,8 @@ func (j *judge) extra(e match.Entry) bool {
 }
 
 func (j *judge) result() *TableProof {
-	for _, f := range []*Discrepancy{&j.of.Missing, &j.of.Doubled, &j.of.Extra, &j.of.Displaced, &j.of.Altered, &j.of.Dead, &j.of.Pending} {
+	p := j.of
+	for _, f := range []*Discrepancy{&p.Missing, &p.Doubled, &p.Extra, &p.Displaced, &p.Altered, &p.Dead, &p.Pending} {
 		f.Ranges, f.MoreRanges = f.places.Ranges(mostRanges)
 		slices.SortFunc(f.Examples, func(a, b Example) int { return exampleAt(a).Compare(exampleAt(b)) })
 	}

@@ -249,7 +249,8 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 		case newer == nil:
 			records[c] = r
 		case a.Gone == 0: // this content was deleted
-			r.State, r.Time, r.ChangeId, r.Origin = newer.GetState(), newer.GetTime(), newer.GetChangeId(), newer.GetOrigin()
+			r.State, r.Time = newer.GetState(), newer.GetTime()
+			r.ChangeId, r.Origin = newer.GetChangeId(), newer.GetOrigin()
 			records[c] = r
 		}
 	}
@@ -258,7 +259,9 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 
 // record is what the change says alone.
 func (a *auditRecord) record() *pb.Record {
-	r := &pb.Record{State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: nullTime(&a.Time, a.Nanos), ChangeId: a.ID, Origin: originOf(a.Origin)}
+	r := &pb.Record{
+		State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: nullTime(&a.Time, a.Nanos), ChangeId: a.ID, Origin: originOf(a.Origin),
+	}
 	if a.Gone != 0 {
 		return r
 	}

@@ -54,7 +54,8 @@ func (t *table[T]) into() string {
 // block returns the rows as columns, which are used again after release.
 func (t *table[T]) block(rows []row[T]) (proto.Input, func(), error) {
 	large := slices.ContainsFunc(rows, func(r row[T]) bool { return len(r.Value) > mostKept })
-	input, release, err := fill(t.columns, &t.spare, rows, large, func(r row[T], column string, err error) error { return rowError(r.Delivery, column, err) })
+	wrong := func(r row[T], column string, err error) error { return rowError(r.Delivery, column, err) }
+	input, release, err := fill(t.columns, &t.spare, rows, large, wrong)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -123,9 +123,12 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 	if s.Source.Presence == duplicate.Present {
 		return w.present(s), nil
 	}
-	d, err := w.scene.Decide(ctx, &s)
+	d, err := w.scene.Decide(ctx, &s) // it looks again after the records were read: what follows is done at once
 	if err != nil {
 		return nil, err
+	}
+	if s.Source.Presence == duplicate.Present { // it came back while the records were read
+		return w.present(s), nil
 	}
 	e := end{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
 	switch {
@@ -170,15 +173,8 @@ func (w *work) copy(s duplicate.Sight) *pb.DuplicationCommand {
 	}
 }
 
-// delete deletes the version of the copy that was seen. The records took seconds to read, so both sides are looked at
-// right before it, and again after it.
+// delete deletes the version of the copy that was seen, and looks at both sides after it.
 func (w *work) delete(ctx context.Context, seen storage.Object) ([]schemas.Message, error) {
-	switch s := w.scene.Look(ctx); s.Source.Presence {
-	case duplicate.Present:
-		return w.present(s), nil
-	case duplicate.Unknown:
-		return nil, s.Source.Err
-	}
 	at, store := w.scene.Copy, w.scene.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, Keep: store.Capabilities().KeepsReplaced,

@@ -53,9 +53,9 @@ type ofPartition struct {
 	letters []letter
 }
 
-// lines returns what is queued. What is in one line is handled one after the other, each partition being the first in its
-// turn: of co-partitioned topics the partitions of one number, so that outputs about one key are published in the order in
-// which they were made.
+// lines returns what is queued. What is in one line is handled one after the other, each partition being the first in
+// its turn: of co-partitioned topics the partitions of one number, so that outputs about one key are published in the
+// order in which they were made.
 func (g *Group) lines() [][]ofPartition {
 	byID := map[int32][]ofPartition{}
 	var lines [][]ofPartition

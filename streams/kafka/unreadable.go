@@ -50,7 +50,8 @@ type keyAt struct {
 func NewUnreadables() *Unreadables {
 	return &Unreadables{
 		count: prometheus.NewDesc("millrace_kafka_table_unreadable",
-			"Keys of a table whose newest record cannot be decoded, or is refused for good; /readyz and an incident name it.", []string{"topic"}, nil),
+			"Keys of a table whose newest record cannot be decoded, or is refused for good; an incident names it.",
+			[]string{"topic"}, nil),
 		unread: map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{}, changed: make(chan struct{}),
 	}
 }

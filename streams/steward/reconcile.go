@@ -47,8 +47,8 @@ func lacks(i, other *pb.Incident) (steps []*pb.IncidentStep) {
 	return steps
 }
 
-// unite returns an incident with the steps of both a and b, which are of one id. It stands where the one stands that took
-// the newer check into account; but a repair that only the other has ordered is on its way.
+// unite returns an incident with the steps of both a and b, which are of one id. It stands where the one stands that
+// took the newer check into account; but a repair that only the other has ordered is on its way.
 func unite(a, b *pb.Incident) *pb.Incident {
 	if order := cmp.Or(
 		a.GetChecked().AsTime().Compare(b.GetChecked().AsTime()),
@@ -62,7 +62,9 @@ func unite(a, b *pb.Incident) *pb.Incident {
 	for _, s := range missed {
 		i.Steps = append(i.Steps, proto.CloneOf(s))
 	}
-	slices.SortStableFunc(i.Steps, func(x, y *pb.IncidentStep) int { return x.GetTime().AsTime().Compare(y.GetTime().AsTime()) })
+	slices.SortStableFunc(i.Steps, func(x, y *pb.IncidentStep) int {
+		return x.GetTime().AsTime().Compare(y.GetTime().AsTime())
+	})
 	i.StepCount = max(a.GetStepCount()+int32(len(missed)), b.GetStepCount()+1)
 	if b.GetUpdated().AsTime().After(a.GetUpdated().AsTime()) {
 		i.Updated = b.GetUpdated()

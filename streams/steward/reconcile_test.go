@@ -117,8 +117,9 @@ func (w *world) handle(s *Steward, b schemas.Body) []schemas.Message {
 	return out
 }
 
-// A process is frozen after it has decided, another one takes over and goes on, and the first one publishes what it had
-// decided when it wakes up. The topic's newest record is then an old one, and the next message about the copy mends that.
+// A process is frozen after it has decided, another one takes over and goes on, and the first one publishes what it
+// had decided when it wakes up. The topic's newest record is then an old one, and the next message about the copy
+// mends that.
 func TestFrozenStewardPublishesLate(t *testing.T) {
 	w := newWorld(t)
 	frozen := w.steward

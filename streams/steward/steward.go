@@ -128,7 +128,8 @@ func (s *Steward) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return s.restate(d.Body, out), nil
 }
 
-// restate adds to out the incidents of the copies that a message is about of which the topic's newest record lacks something.
+// restate adds to out the incidents of the copies that a message is about of which the topic's newest record lacks
+// something.
 func (s *Steward) restate(b schemas.Body, out []schemas.Message) []schemas.Message {
 	for _, c := range s.concerned(b) {
 		for _, i := range s.table.unsaid(c) {

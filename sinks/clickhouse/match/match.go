@@ -1,5 +1,5 @@
-// Package match compares large multisets of keys that stand at places in Kafka: the records of a topic, the rows that the
-// view of a table shows of it, and the rows that the table has.
+// Package match compares large multisets of keys that stand at places in Kafka: the records of a topic, the rows that
+// the view of a table shows of it, and the rows that the table has.
 //
 // Every entry that was added is seen once, with all others of its key. Entries wait in a
 // tally.Book, 40 bytes each, so memory does not grow with their number.
@@ -87,7 +87,8 @@ func (b *Book) Each(ctx context.Context, f func(topic, view, table []Entry) erro
 	return b.entries.Each(ctx, func(raw []byte) error {
 		all = decode(slices.Grow(all[:0], len(raw)/entrySize), raw)
 		slices.SortFunc(all, func(x, y Entry) int {
-			return cmp.Or(bytes.Compare(x.Key[:], y.Key[:]), cmp.Compare(x.Mark>>sideAt, y.Mark>>sideAt), x.At.Compare(y.At))
+			return cmp.Or(bytes.Compare(x.Key[:], y.Key[:]), cmp.Compare(x.Mark>>sideAt, y.Mark>>sideAt),
+				x.At.Compare(y.At))
 		})
 		return eachKey(all, f)
 	}, done)

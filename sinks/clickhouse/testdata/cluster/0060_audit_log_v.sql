@@ -6,7 +6,8 @@ FROM (
     bitShiftLeft(toUInt128(r.richness), 64) + bitNot(r.off) AS rich
   SELECT
     r.id AS id, r.ts AS ts, argMin(r.ns, turn) AS ns,
-    argMin(r.topic, turn) AS topic, argMin(r.inc, turn) AS inc, argMin(r.part, turn) AS part, argMin(r.off, turn) AS off,
+    argMin(r.topic, turn) AS topic, argMin(r.inc, turn) AS inc, argMin(r.part, turn) AS part,
+    argMin(r.off, turn) AS off,
     argMin(r.ingested, turn) AS ingested, argMin(r.op, turn) AS op,
     r.account AS account, r.store AS store, r.space AS space, r.item AS item,
     argMinIf(r.source_space, turn, r.source_space != '') AS source_space,
@@ -24,7 +25,8 @@ FROM (
     argMinIf(r.approved, turn, r.approved != '') AS approved,
     argMinIf(r.evidence, turn, notEmpty(r.evidence)) AS evidence,
     max(r.richness) AS richness,
-    max(bitShiftLeft(toUInt128(r.origin NOT IN ('fixity', 'sweep')), 82) + bitShiftLeft(toUInt128(r.off), 32) + toUInt128(r.inc)) AS newest
+    max(bitShiftLeft(toUInt128(r.origin NOT IN ('fixity', 'sweep')), 82) + bitShiftLeft(toUInt128(r.off), 32)
+      + toUInt128(r.inc)) AS newest
   FROM `millrace`.audit_log_local AS r
   WHERE r.account != ''
   GROUP BY r.account, r.space, r.item, r.store, r.ts, r.id
