@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
@@ -63,6 +64,8 @@ type App struct {
 	// incidents is the table of the topic; its records go to all of onIncident, which is complete before it runs.
 	incidents  *kafka.Table
 	onIncident []func(key []byte, i *pb.Incident)
+	gone       space.Gone
+	actions    *kafka.Table       // the topic admin: what persons did, as far as roles go by it
 	unreadable *kafka.Unreadables // records of the tables of this process
 	outboxes   []*emit.File       // of the stores that emit
 	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
@@ -122,9 +125,18 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err := a.newIncidents(); err != nil {
 		return nil, err
 	}
+	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
+		if action, ok := d.Body.(*pb.AdminAction); ok {
+			a.gone.Apply(action)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the table of actions: %w", err)
+	}
 	a.folder = newPolicyFolder(a)
 	a.mark = a.admin.NewWatermark(schemas.Changes, positionTopics())
-	a.reader = clickhouse.NewReader(a.db, a.mark, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait, Gaps: a.gaps})
+	a.reader = clickhouse.NewReader(a.db, a.mark, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait, Gaps: a.gaps, Gone: a.gone.Since})
 	return a, nil
 }
 

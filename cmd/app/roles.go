@@ -125,7 +125,7 @@ func (a *App) copier() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("copier", p.Run, a.policies)}, nil
+	return []part{served("copier", p.Run, a.policies, a.actions)}, nil
 }
 
 func (a *App) deleter() ([]part, error) {
@@ -139,7 +139,7 @@ func (a *App) deleter() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("deleter", p.Run, a.policies)}, nil
+	return []part{served("deleter", p.Run, a.policies, a.actions)}, nil
 }
 
 // deletionWork describes a delete. The record's key gives each destination one owner, which deletes many items at a time.
@@ -154,8 +154,8 @@ func deletionWork(b schemas.Body) kafka.Work {
 func (a *App) checker() ([]part, error) {
 	f := a.cfg.Fixity
 	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
-		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval},
-		a.stores, parked{a.reader})
+		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period},
+		a.stores, parked{a.reader}, missingSpaces{a.board})
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (a *App) checker() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{{"checker", p.Run}}, nil
+	return []part{served("checker", p.Run, a.actions)}, nil
 }
 
 func (a *App) steward() ([]part, error) {

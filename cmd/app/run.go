@@ -98,7 +98,7 @@ func (w work) parts(roles []schemas.Role) ([]part, error) {
 	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
 		{"unreadable records", w.watchUnreadable}}
 	if w.needs.clickhouse {
-		parts = append(parts, part{"schema", w.schema.run}, part{"reader", w.reader.Run})
+		parts = append(parts, part{"schema", w.schema.run}, part{"reader", w.reader.Run}, part{"actions", w.actions.Run})
 	}
 	if w.needs.stores {
 		parts = append(parts, part{"stores", w.stores.run})

@@ -40,7 +40,7 @@ func TestEveryListHasForms(t *testing.T) {
 		"pause", "pause list"}
 	documents := []string{"demo", "dead show", "store probe", "import", "verify", "sweep start", "migrate"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident close",
-		"store init", "workers"}
+		"space back", "space gone", "store init", "workers"}
 	for words, c := range leaves(newRoot()) {
 		if noun, _, _ := strings.Cut(words, " "); noun == "bench" || noun == "resume" ||
 			noun == "pause" && !slices.Contains(lists, words) {

@@ -29,6 +29,8 @@ type ReaderConfig struct {
 	// Gaps is called, if it is not nil, with what each read found the tables to lack; none: they have all that was
 	// committed.
 	Gaps func(context.Context, []Gap)
+	// Gone returns when a person declared a space gone; zero: nobody has. nil: nobody ever has.
+	Gone func(account, store, space string) time.Time
 
 	maxBatch int           // copies a query
 	linger   time.Duration // how long the first caller waits for others
@@ -65,6 +67,9 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 	if cfg.Wait <= 0 {
 		cfg.Wait = 30 * time.Second
 	}
+	if cfg.Gone == nil {
+		cfg.Gone = func(string, string, string) time.Time { return time.Time{} }
+	}
 	if cfg.maxBatch == 0 {
 		cfg.maxBatch = 1000
 	}
@@ -75,7 +80,7 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 }
 
 // Fresh returns what is on record of each copy, in their order. A place without a row
-// says state NONE. Every error is of class unavailable, or the end of ctx: nothing is known
+// says state NONE. Of a space, a copy without an item, the manifest says LIVE if it is expected, else NONE. Every error is of class unavailable, or the end of ctx: nothing is known
 // then. The records may be shared with other callers and must not be changed.
 func (r *Reader) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	if len(copies) == 0 {
@@ -211,11 +216,16 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log afresh: %w", err))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
-	var copies []schemas.Copy
+	var copies, spaces []schemas.Copy
 	for _, a := range batch {
 		for _, c := range a.copies {
-			if _, ok := known[c]; !ok {
-				known[c] = nil
+			if _, ok := known[c]; ok {
+				continue
+			}
+			known[c] = nil
+			if c.Item == "" {
+				spaces = append(spaces, c)
+			} else {
 				copies = append(copies, c)
 			}
 		}
@@ -228,6 +238,13 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 			return nil, retry.Unavailable(err)
 		}
 		copies = copies[n:]
+	}
+	for _, c := range spaces {
+		r, err := r.db.space(ctx, c, r.cfg.Gone(c.Account, c.Store, c.Space))
+		if err != nil {
+			return nil, retry.Unavailable(err)
+		}
+		known[c] = r
 	}
 	// Behind the read: a table that was emptied or restored before it has lost its position, too.
 	if err := r.complete(ctx, committed); err != nil {
