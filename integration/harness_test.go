@@ -167,7 +167,9 @@ func (r *rows) Store(_ context.Context, batch []*schemas.Delivery) error {
 	return nil
 }
 
-func (r *rows) Forget(schemas.Topic, int32) {}
+func (r *rows) Table(topic schemas.Topic) string               { return string(topic) }
+func (r *rows) Mark(context.Context, []schemas.Progress) error { return nil }
+func (r *rows) Forget(schemas.Topic, int32)                    {}
 
 func (r *rows) distinct() int {
 	r.mu.Lock()

@@ -46,7 +46,7 @@ func layers() []layer {
 		{[]string{"streams/storage/storagetest"}, []string{wire, retry, storage, digest, need}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{record}, []string{wire, storage, digest}},
-		{[]string{"streams/incident"}, []string{wire}},
+		{[]string{"streams/incident", "streams/space"}, []string{wire}},
 		{[]string{policy}, []string{wire, nearest}},
 		{[]string{"streams/inventory"}, []string{wire, digest, tally}},
 		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent

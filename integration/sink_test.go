@@ -40,6 +40,7 @@ func TestSinkFaults(t *testing.T) {
 		"one bad row among good ones":           {prefix: "bad", fault: badRow, full: true},
 		"partitions are added":                  {prefix: "more", fault: morePartitions, full: true},
 		"the topic is made anew":                {prefix: "anew", fault: anotherTopic},
+		"the tables are emptied":                {prefix: "emptied", fault: emptied, full: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.full {
@@ -328,5 +329,25 @@ func anotherTopic(t *testing.T, m *mill) {
 	m.send(t, 3000)
 	m.sink(t, "")
 	m.settled(t, time.Minute)
+	m.proven(t, m.sent)
+}
+
+// emptied has the tables of changes emptied beside a running sink, which hides nothing of that, and filled again.
+func emptied(t *testing.T, m *mill) {
+	m.sink(t, "one")
+	m.send(t, 5000)
+	m.settled(t, time.Minute)
+	for _, table := range []string{"audit_log", "copy_state"} {
+		if err := clickhousetest.Exec(t.Context(), m.engine.Addr(), "TRUNCATE TABLE millrace."+table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.send(t, 5000)
+	m.settled(t, time.Minute)
+	m.want(t, 3, "copy_state lacks offsets 0 to ", "verify")
+	m.want(t, 0, "copy_state: stored offsets 0 to ", "rebuild")
+	m.send(t, 1000)
+	m.settled(t, time.Minute)
+	m.want(t, 0, "the tables have all that was committed", "rebuild")
 	m.proven(t, m.sent)
 }

@@ -10,6 +10,7 @@ package schemas
 import (
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -71,6 +72,8 @@ type Delivery struct {
 	Value   []byte
 	Headers []Header
 	Body    Body
+	// Hash is Hash of the record's value, whatever Value holds; 0: not known.
+	Hash uint64
 	// Attempt counts deliveries that were tried, this one included: 1 at first.
 	Attempt int
 	// Waits counts deliveries that ended in class wait, WaitsBy those of them that have a cause.
@@ -96,12 +99,26 @@ func (d *Delivery) WaitsFor(cause string) int {
 	return n
 }
 
+// Hash returns the hash of a record's value by which a row says of which bytes it was made: XXH64 with seed 0, of
+// which 0 counts as 1.
+func Hash(value []byte) uint64 { return max(1, xxhash.Sum64(value)) }
+
 // An Extent is the range of offsets that each partition of a topic holds at one moment.
 type Extent struct {
 	// Incarnation differs for a topic of the same name that was deleted before.
 	Incarnation uint32
 	// Starts and Ends are by partition. An offset of Ends is the next that will be written.
 	Starts, Ends map[int32]int64
+}
+
+// A Progress says how far a group has handled one partition of a topic.
+type Progress struct {
+	Topic       Topic
+	Incarnation uint32
+	Partition   int32
+	// Start is where the log starts. From is where the member that reports it began to read; 0 in a report on the whole
+	// group. Next is the offset of the first record that is not handled.
+	Start, From, Next int64
 }
 
 // A Copy names one item in one store.

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +25,7 @@ import (
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
@@ -54,14 +57,18 @@ type App struct {
 	tracing  *tracing             // nil: no spans
 	producer *kafka.Producer
 	admin    *kafka.Admin
+	mark     *kafka.Watermark
 	policies *kafka.Table
 	controls *kafka.Controls
 	board    *incident.Board
 	// incidents is the table of the topic; its records go to all of onIncident, which is complete before it runs.
 	incidents  *kafka.Table
 	onIncident []func(key []byte, i *pb.Incident)
-	outboxes   []*emit.File  // of the stores that emit
-	emits      *emit.Metrics // nil: nobody can ask for it, or nothing emits
+	gone       space.Gone
+	actions    *kafka.Table       // the topic admin: what persons did, as far as roles go by it
+	unreadable *kafka.Unreadables // records of the tables of this process
+	outboxes   []*emit.File       // of the stores that emit
+	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
 	folder     *policyFolder
 }
 
@@ -77,6 +84,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.kafka, err = kafkaConfig(ctx, cfg, log); err != nil {
 		return nil, err
 	}
+	a.unreadable = kafka.NewUnreadables()
+	a.kafka.Unreadables = a.unreadable
 	a.measure()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
@@ -113,20 +122,21 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, fmt.Errorf("make the policies table: %w", err)
 	}
 	a.policies.OnUnreadable(a.book.Unreadable)
-	a.board = incident.NewBoard(a.producer, log)
-	a.onIncident = append(a.onIncident, a.board.Apply)
-	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
-		i, _ := d.Body.(*pb.Incident) // nil for a tombstone
-		for _, apply := range a.onIncident {
-			apply(key, i)
+	if err := a.newIncidents(); err != nil {
+		return nil, err
+	}
+	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
+		if action, ok := d.Body.(*pb.AdminAction); ok {
+			a.gone.Apply(action)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make the incidents table: %w", err)
+		return nil, fmt.Errorf("make the table of actions: %w", err)
 	}
 	a.folder = newPolicyFolder(a)
-	a.reader = clickhouse.NewReader(a.db, watermark{a.admin}, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait})
+	a.mark = a.admin.NewWatermark(schemas.Changes, positionTopics())
+	a.reader = clickhouse.NewReader(a.db, a.mark, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait, Gaps: a.gaps, Gone: a.gone.Since})
 	return a, nil
 }
 
@@ -168,7 +178,10 @@ func (a *App) Stores() *Stores { return a.stores }
 func (a *App) DB() *clickhouse.DB { return a.db }
 
 // CatchUp returns when all changes that are in Kafka now are in ClickHouse.
-func (a *App) CatchUp(ctx context.Context) error { return watermark{a.admin}.Wait(ctx) }
+func (a *App) CatchUp(ctx context.Context) error {
+	_, err := a.mark.Wait(ctx)
+	return err
+}
 
 // Behind is how many records the groups of roles have not committed, of those that wait for nothing.
 func (a *App) Behind(ctx context.Context, roles ...schemas.Role) (records int64, err error) {
@@ -196,12 +209,13 @@ func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name S
 	return errors.Join(stores.init(ctx, name), stores.close())
 }
 
-// watermark waits until ClickHouse holds the changes that are in Kafka now, in the log and in the state.
-type watermark struct{ admin *kafka.Admin }
-
-// Wait implements clickhouse.Watermark.
-func (w watermark) Wait(ctx context.Context) error {
-	return w.admin.Wait(ctx, schemas.Changes, schemas.RoleSink, schemas.RoleState)
+// positionTopics are the topics of which the tables hold positions, by the role that writes the tables.
+func positionTopics() map[schemas.Role][]schemas.Topic {
+	topics := map[schemas.Role][]schemas.Topic{}
+	for role, of := range clickhouse.Positions() {
+		topics[role] = slices.Sorted(maps.Keys(of))
+	}
+	return topics
 }
 
 // ready waits until the tables have been read to the ends that they had at the start.

@@ -25,7 +25,7 @@ const (
 	// startLimit is how long Kafka may be starting before something is wrong with it.
 	startLimit = time.Minute
 
-	maxReasons = 20 // policies that a verdict names
+	maxReasons = 20 // policies, and records, that a verdict names
 )
 
 // The engines, as reports name them.
@@ -71,7 +71,9 @@ type sight struct {
 	stores []BreakerState   // those that the roles touch
 	// policies are those that the roles apply and that are refused, with the reason.
 	policies []string
-	ending   bool // somebody has asked the process to end
+	// unread are the records of tables that cannot be read, with what to do.
+	unread []string
+	ending bool // somebody has asked the process to end
 }
 
 // A verdict says how the process is, and why it is not better.
@@ -111,6 +113,13 @@ func judge(s sight) verdict {
 			break
 		}
 		no(&v.Ready, "policy refused: %s", refused)
+	}
+	for i, record := range s.unread {
+		if i == maxReasons {
+			no(&v.Ready, "%d more records cannot be read", len(s.unread)-i)
+			break
+		}
+		no(&v.Ready, "record cannot be read: %s", record)
 	}
 	joined := true
 	for _, d := range s.duties {
@@ -170,6 +179,7 @@ type health struct {
 	ping     func(context.Context) error // ClickHouse; nil: no role here uses it
 	breakers func() []BreakerState       // of the stores that roles here touch
 	policies func() []string             // that are refused, and that roles here apply
+	unread   func() []string             // records of tables on which roles here depend
 	publish  func([]kafka.Lag)           // of metrics
 
 	// starting is since when Kafka has been starting; zero: it is not. Only look uses it.
@@ -195,7 +205,7 @@ func (a *App) newHealth(n needs, s *schema) *health {
 	h := &health{
 		log: a.log, stall: a.cfg.Health.StallAfter, prefix: a.cfg.Kafka.TopicPrefix,
 		states: m.State, lags: a.admin.Lags, breakers: func() []BreakerState { return nil }, publish: m.SetLags,
-		policies: func() []string { return nil },
+		policies: func() []string { return nil }, unread: func() []string { return a.unread(n) },
 	}
 	if n.clickhouse {
 		h.ping = s.ping
@@ -399,13 +409,13 @@ type breakerReport struct {
 
 // report judges what is known now.
 func (h *health) report() report {
-	states, breakers, policies := h.states(), h.breakers(), h.policies()
+	states, breakers, policies, unread := h.states(), h.breakers(), h.policies(), h.unread()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	duties := h.duties(states)
 	r := report{Engines: map[string]string{}, Roles: duties, Breakers: []breakerReport{},
 		verdict: judge(sight{now: time.Now(), looked: h.looked, fresh: 4 * h.every(), stall: h.stall, faults: h.faults,
-			duties: duties, stores: breakers, policies: policies, ending: h.ending})}
+			duties: duties, stores: breakers, policies: policies, unread: unread, ending: h.ending})}
 	h.started = h.started || r.Started
 	r.Started = h.started
 	for engine, err := range h.faults {

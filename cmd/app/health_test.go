@@ -40,6 +40,7 @@ func TestJudge(t *testing.T) {
 		ending bool
 		// policies are those that are refused.
 		policies []string
+		unread   []string
 		want     verdict
 	}{
 		"work is done":                        {duties: []duty{busy}, want: all},
@@ -68,11 +69,12 @@ func TestJudge(t *testing.T) {
 		"one store is away":                   {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
 		"every store is away":                 {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: verdict{Live: true, Started: true, Reasons: []string{"every store is away: a/1, b/1"}}},
 		"a policy is refused":                 {duties: []duty{busy}, policies: []string{"p/a.json:3: x"}, want: verdict{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
+		"a record cannot be read":             {duties: []duty{busy}, unread: []string{"policies/0@7"}, want: verdict{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
 		"asked to end":                        {duties: []duty{busy}, ending: true, want: verdict{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sight{now: now, looked: ago(10 * time.Second), fresh: time.Minute, stall: stallAfter, faults: tt.faults, duties: tt.duties,
-				stores: tt.stores, policies: tt.policies, ending: tt.ending}
+				stores: tt.stores, policies: tt.policies, unread: tt.unread, ending: tt.ending}
 			if tt.looked.Equal(time.Time{}.Add(1)) {
 				s.looked = time.Time{}
 			} else if !tt.looked.IsZero() {
@@ -109,6 +111,7 @@ func (s *scene) health(stall time.Duration) *health {
 		ping:     func(context.Context) error { return s.ping },
 		breakers: func() []BreakerState { return nil },
 		policies: func() []string { return nil },
+		unread:   func() []string { return nil },
 		publish:  func([]kafka.Lag) { s.set++ },
 	}
 }

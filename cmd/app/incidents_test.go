@@ -3,10 +3,17 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"sync"
 	"testing"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
 )
 
 // What one process opens, every other one knows and may close; a process that starts knows it before its roles run.
@@ -47,4 +54,165 @@ func TestIncidentsReachEveryProcess(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// What a person does about the incident of a copy has the key of the results about the copy, no matter who the person
+// is.
+func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
+	i := &pb.Incident{Account: "acme", Store: "2", Space: "photos", Item: "a/b", Kind: "content-corrupt"}
+	keyOf := func(topic schemas.Topic, b schemas.Body) string {
+		e, ok := schemas.Lookup(topic)
+		if !ok {
+			t.Fatalf("no topic %s", topic)
+		}
+		return e.Key(b)
+	}
+	want := keyOf(schemas.FixityResults, &pb.FixityResult{Account: "acme", Store: "2", Space: "photos", Item: "a/b"})
+	for _, who := range []string{"ann", "eve"} {
+		a := Approval{Who: who, Reason: "r", From: "cli"}.action("close-incident", i)
+		if got := keyOf(schemas.Admin, a); got != want || a.GetTarget() != schemas.IncidentKey(i) || a.GetWho() != who || a.GetStore() != "2" {
+			t.Errorf("got key %q of %v, want %q", got, a, want)
+		}
+	}
+	if got := keyOf(schemas.DuplicationResults, &pb.DuplicationResult{Account: "acme", Space: "photos", Item: "a/b"}); got != want {
+		t.Errorf("results of duplication have key %q, want %q", got, want)
+	}
+}
+
+// Of two processes with the role, each has the same partitions of all topics that concern copies.
+func TestOneStewardHasAllOfACopy(t *testing.T) {
+	s := newSite(t)
+	s.cfg.Kafka.Partitions = 5
+	var all []*App
+	for range 2 {
+		all = append(all, s.another(schemas.RoleSteward))
+	}
+	owned := func(a *App) map[string]map[int32]bool {
+		for _, r := range a.kafka.Metrics.State() {
+			if r.Role == schemas.RoleSteward {
+				return r.Owned
+			}
+		}
+		return nil
+	}
+	s.until(func() error {
+		total := 0
+		for n, a := range all {
+			own := 0
+			for _, ids := range owned(a) {
+				own += len(ids)
+			}
+			if own == 0 {
+				return fmt.Errorf("process %d owns nothing", n)
+			}
+			total += own
+		}
+		if total != 4*5 {
+			return fmt.Errorf("%d partitions are owned", total)
+		}
+		return nil
+	})
+	for n, a := range all {
+		parts := owned(a)
+		want := parts[s.cfg.Kafka.TopicPrefix+string(schemas.FixityResults)]
+		for topic, ids := range parts {
+			if !maps.Equal(ids, want) {
+				t.Errorf("process %d owns %v of %s, and %v of %s", n, ids, topic, want, schemas.FixityResults)
+			}
+		}
+	}
+}
+
+// An approval reaches the steward of the copy, in whichever process it runs, and no matter who gives it; so does a
+// closing.
+func TestActionsReachTheSteward(t *testing.T) {
+	s := newSite(t)
+	s.cfg.Kafka.Partitions = 5
+	var all []*App
+	for range 2 {
+		all = append(all, s.another(schemas.RoleSteward))
+	}
+	known := &kept{all: map[string]*pb.Incident{}}
+	table, err := kafka.NewTable(all[0].kafka, schemas.Incidents, known.apply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- table.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	const items = 12
+	var found []schemas.Message
+	for n := range items {
+		found = append(found, schemas.Message{Topic: schemas.FixityResults, Body: &pb.FixityResult{
+			Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: fmt.Sprint(n), Row: 14, Finding: "no-quorum",
+			Verdict: pb.Verdict_VERDICT_FAIL, Final: true, Started: timestamppb.Now(), Finished: timestamppb.Now(),
+		}})
+	}
+	if err := all[0].producer.Publish(t.Context(), found...); err != nil {
+		t.Fatal(err)
+	}
+	count := func(state pb.IncidentState) func() error {
+		return func() error {
+			if n := known.in(state); n != items {
+				return fmt.Errorf("%d incidents are %v, want %d", n, state, items)
+			}
+			return nil
+		}
+	}
+	s.until(count(pb.IncidentState_INCIDENT_STATE_OPEN))
+	for n, i := range known.list() {
+		if err := all[n%2].CloseIncident(t.Context(), i, Approval{Who: fmt.Sprintf("person %d", n), Reason: "seen", From: "cli"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.until(count(pb.IncidentState_INCIDENT_STATE_CLOSED))
+}
+
+// another runs a role in a process of its own, and returns when it has started.
+func (s *site) another(role schemas.Role) *App {
+	s.t.Helper()
+	cfg := *s.cfg
+	s.cfg = &cfg
+	cfg.HTTP.Listen = free(s.t)
+	s.url = "http://" + cfg.HTTP.Listen
+	a := s.run(role)
+	s.await("/startupz", 200)
+	return a
+}
+
+// kept holds the newest record of each incident.
+type kept struct {
+	mu  sync.Mutex
+	all map[string]*pb.Incident // guarded by mu
+}
+
+func (k *kept) apply(key []byte, d *schemas.Delivery) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all[string(key)] = d.Body.(*pb.Incident)
+	return nil
+}
+
+func (k *kept) list() (all []*pb.Incident) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, i := range k.all {
+		all = append(all, i)
+	}
+	return all
+}
+
+func (k *kept) in(state pb.IncidentState) (n int) {
+	for _, i := range k.list() {
+		if i.GetState() == state {
+			n++
+		}
+	}
+	return n
 }

@@ -50,6 +50,7 @@ func (a *App) MigrateAgain(ctx context.Context) (Migrated, error) { return a.mig
 func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error) {
 	plan, err := a.db.Plan(ctx, again)
 	if err == nil {
+		plan.Committed = a.mark.Committed
 		done.Applied, err = a.db.Apply(ctx, plan)
 	}
 	if err != nil {

@@ -11,11 +11,23 @@ type needs struct {
 	clickhouse bool
 	stores     bool // the stores' bytes, and not only what the configuration says of them
 	policies   bool
+	incidents  bool // those of copies, and not only what is observed here
 }
 
 func needsOf(roles []schemas.Role) needs {
 	return needs{slices.ContainsFunc(roles, readsClickHouse), slices.ContainsFunc(roles, touchesStores),
-		slices.ContainsFunc(roles, appliesPolicies)}
+		slices.ContainsFunc(roles, appliesPolicies), slices.Contains(roles, schemas.RoleSteward)}
+}
+
+// table reports whether what the roles do depends on each record of a topic that the process follows by a table.
+func (n needs) table(topic schemas.Topic) bool {
+	switch topic {
+	case schemas.Policies:
+		return n.policies
+	case schemas.Incidents:
+		return n.incidents
+	}
+	return true
 }
 
 // readsClickHouse says whether a role reads or writes ClickHouse.

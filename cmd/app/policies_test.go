@@ -391,6 +391,7 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 // other pairs go on.
 func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	s := newSite(t)
+	s.hasSpace(1)
 	a := s.run(schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDelayer)
 	s.await("/startupz", 200)
 	doc := document(t, "defaultPolicies:\n- {srcStoreId: 1, destStoreId: 2}\n- {srcStoreId: 1, destStoreId: 9}\n")

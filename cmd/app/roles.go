@@ -125,7 +125,7 @@ func (a *App) copier() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("copier", p.Run, a.policies)}, nil
+	return []part{served("copier", p.Run, a.policies, a.actions)}, nil
 }
 
 func (a *App) deleter() ([]part, error) {
@@ -139,7 +139,7 @@ func (a *App) deleter() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("deleter", p.Run, a.policies)}, nil
+	return []part{served("deleter", p.Run, a.policies, a.actions)}, nil
 }
 
 // deletionWork describes a delete. The record's key gives each destination one owner, which deletes many items at a time.
@@ -154,8 +154,8 @@ func deletionWork(b schemas.Body) kafka.Work {
 func (a *App) checker() ([]part, error) {
 	f := a.cfg.Fixity
 	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
-		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval},
-		a.stores, parked{a.reader})
+		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period},
+		a.stores, parked{a.reader}, missingSpaces{a.board})
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (a *App) checker() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{{"checker", p.Run}}, nil
+	return []part{served("checker", p.Run, a.actions)}, nil
 }
 
 func (a *App) steward() ([]part, error) {
@@ -183,7 +183,9 @@ func (a *App) steward() ([]part, error) {
 	a.onIncident = append(a.onIncident, s.Apply)
 	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
-		Retry:  inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
+		// One steward has all of a copy, and knows what the one before it has decided.
+		CoPartitioned: true, Prepare: a.incidents.CatchUp,
+		Retry: inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -193,9 +195,11 @@ func (a *App) steward() ([]part, error) {
 // sink feeds the logs and, in a group of their own, the state tables.
 func (a *App) sink() ([]part, error) {
 	logs, state := clickhouse.NewSink(a.db), clickhouse.NewState(a.db)
+	logs.Behind, state.Behind = a.behind, a.behind
 	s := a.cfg.Sink
 	batch := func(role schemas.Role, topics []schemas.Topic, memory config.Size) kafka.BatchConfig {
-		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, Memory: int64(memory), Drain: a.drain}
+		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, PartsPerSecond: s.PartsPerSecond,
+			Memory: int64(memory), Drain: a.drain}
 	}
 	lg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleSink, logs.Topics(), s.Memory), logs)
 	if err != nil {
@@ -205,5 +209,5 @@ func (a *App) sink() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{{"sink", lg.Run}, {"state", sg.Run}}, nil
+	return []part{{"sink", lg.Run}, {"state", sg.Run}, {"positions", a.watchPositions}}, nil
 }

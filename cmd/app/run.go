@@ -23,7 +23,7 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 		return w.run(ctx, roles)
 	}
 	w.health = a.newHealth(n, w.schema)
-	a.registry.MustRegister(a.folder.metric())
+	a.registry.MustRegister(a.folder.metric(), a.unreadable)
 	if n.stores {
 		a.registry.MustRegister(newBreakerMetrics(a.stores))
 	}
@@ -95,9 +95,10 @@ func (w work) prepare(ctx context.Context) error {
 
 // parts are those of the roles, and those that they use.
 func (w work) parts(roles []schemas.Role) ([]part, error) {
-	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run}}
+	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
+		{"unreadable records", w.watchUnreadable}}
 	if w.needs.clickhouse {
-		parts = append(parts, part{"schema", w.schema.run}, part{"reader", w.reader.Run})
+		parts = append(parts, part{"schema", w.schema.run}, part{"reader", w.reader.Run}, part{"actions", w.actions.Run})
 	}
 	if w.needs.stores {
 		parts = append(parts, part{"stores", w.stores.run})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -80,6 +81,15 @@ func (s *site) run(roles ...schemas.Role) *App {
 		a.Close()
 	})
 	return a
+}
+
+// hasSpace makes the space photos in a store. One that is not there is only made when the records say that it is not
+// expected, and there are none here.
+func (s *site) hasSpace(store int) {
+	s.t.Helper()
+	if err := os.Mkdir(filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos"), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // asked asks for path, and returns 0 where nobody answers.
@@ -177,6 +187,7 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
+	s.hasSpace(1)
 	copied := func(id string) func() error {
 		st, _ := a.Stores().Store("acme", id)
 		return func() error {
@@ -187,6 +198,7 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	s.until(copied("2"))
 	// The third one comes: it is found, and what waited for it is done.
 	marked(t, schemas.Key("acme", "3"), s.cfg.Accounts[0].Stores[2].Root)
+	s.hasSpace(2)
 	s.until(copied("3"))
 }
 

@@ -9,18 +9,18 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
-	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
 const (
 	fixitySweep = "fixity"
+	// demandSweep are the rounds of the fixity sweep that a person asks for.
+	demandSweep = "fixity.demand"
 	// sweepEvery is how often copies that have become due are asked for, and sweepLook how
 	// often the sweeper looks whether it is time.
 	sweepEvery = time.Hour
@@ -32,8 +32,12 @@ const (
 // A SweepOrder says which copies a fixity sweep asks checks for.
 type SweepOrder struct {
 	Account, Store string
+	Space          string // empty: every one
 	// Begun names the round: the same time is the same round, which goes on where it stopped.
 	Begun time.Time
+	// Demand has every copy be read, whenever it last passed. The round is one of its own, beside those that are
+	// due, and goes on with no other one.
+	Demand bool
 	// Period is how old a copy's last pass must be, at Begun, for the copy to be due; 0: any age.
 	Period time.Duration
 	// Asked, where it is set, is told how many more checks have been asked for.
@@ -74,16 +78,29 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if _, ok := a.stores.Store(o.Account, o.Store); !ok {
 		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, o.Account, o.Store)
 	}
-	c := sweep.FixityConfig{Account: o.Account, Store: o.Store, Period: o.Period,
+	c := sweep.FixityConfig{Account: o.Account, Store: o.Store, Space: o.Space, Period: o.Period, Demand: o.Demand,
 		Large: int64(a.cfg.Duplication.LargeThreshold), Page: sweepPage}
-	last, err := a.checkpoint(ctx, fixitySweep, c.Morsel())
+	name, beside := fixitySweep, demandSweep
+	if o.Demand {
+		name, beside, c.Period = demandSweep, fixitySweep, 0
+	}
+	last, err := a.checkpoint(ctx, name, c.Morsel())
 	if err != nil {
 		return Round{}, err
 	}
-	if last.GetFinished() != nil && last.GetStarted().AsTime().Equal(o.Begun) {
+	same := last.GetStarted().AsTime().Equal(o.Begun)
+	if last.GetFinished() != nil && same {
 		return Round{ID: last.GetRound(), Emitted: emitted(last.GetCounts())}, nil
 	}
-	c.Baseline = last == nil
+	first := last == nil
+	if first {
+		if first, err = a.neverSwept(ctx, beside, c); err != nil {
+			return Round{}, err
+		}
+	}
+	if o.Demand && !same {
+		last = nil
+	}
 	pages, err := sweep.Fixity(due{a.db}, c)
 	if err != nil {
 		return Round{}, err
@@ -96,11 +113,23 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if err != nil {
 		return Round{}, err
 	}
-	s, err := a.round(ctx, o, runner, sweep.Morsel{Sweep: fixitySweep, Name: c.Morsel(), Pages: pages, Start: o.Begun, Checkpoint: last})
+	s, err := a.round(ctx, o, runner, sweep.Morsel{Sweep: name, Name: c.Morsel(), Pages: pages, Start: o.Begun,
+		Baseline: first, Checkpoint: last})
 	if err != nil {
 		return Round{}, err
 	}
 	return Round{ID: s.ID, Emitted: s.Emitted}, nil
+}
+
+// neverSwept reports whether no round went over what c does: there is neither a checkpoint of the other rounds, nor a
+// check of any round on record. So a checkpoint that is lost makes no second first round.
+func (a *App) neverSwept(ctx context.Context, beside string, c sweep.FixityConfig) (bool, error) {
+	other, err := a.checkpoint(ctx, beside, c.Morsel())
+	if err != nil || other != nil {
+		return false, err
+	}
+	swept, err := a.db.Swept(ctx, c.Account, c.Store, c.Space)
+	return !swept, err
 }
 
 // errPaused says that a round is left where it is, to go on when it is let.
@@ -113,7 +142,7 @@ func (a *App) round(ctx context.Context, o SweepOrder, runner *sweep.Runner, m s
 		ctx, stop := context.WithCancelCause(ctx) // so that the end of the run is not taken for its failure
 		defer stop(nil)
 		going := func() error {
-			if k.Sweep(m.Sweep) || k.Paused(schemas.RoleSweeper, o.Account, o.Store) {
+			if k.Sweep(fixitySweep) || k.Paused(schemas.RoleSweeper, o.Account, o.Store) {
 				stop(errPaused)
 			}
 			return context.Cause(ctx)
@@ -233,22 +262,3 @@ func (a *App) sweepDue(ctx context.Context, account, store string) error {
 	_, err = a.SweepFixity(ctx, SweepOrder{Account: account, Store: store, Begun: begun, Period: a.cfg.Fixity.Period})
 	return err
 }
-
-// ApproveRepair publishes a person's approval of the repair of an incident, and returns the id of that action. An
-// incident that the steward would not have repaired is refused.
-func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (action string, err error) {
-	key := schemas.IncidentKey(i)
-	switch {
-	case !steward.Repairable(i.GetKind()):
-		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", ErrPrecondition, key, i.GetKind())
-	case a.stores.RepairMode(i.GetAccount(), i.GetStore()) == steward.Off:
-		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s", ErrPrecondition, key, i.GetAccount(), i.GetStore())
-	}
-	action = schemas.NewID()
-	return action, a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: action, Time: timestamppb.Now(), Who: by.Who, Action: "approve-repair", Target: key, Reason: by.Reason, From: by.From,
-	}})
-}
-
-// An Approval says who approves, why, and which way the word came.
-type Approval struct{ Who, Reason, From string }

@@ -19,6 +19,7 @@ import (
 // commits nothing; the one thing that it makes is a table in which the state is rebuilt, which it drops.
 type Verifier struct {
 	admin *kafka.Admin
+	mark  *kafka.Watermark
 	db    *clickhouse.DB
 	log   *slog.Logger
 	told  func(step string, done, total int64)
@@ -34,6 +35,7 @@ func OpenVerifier(ctx context.Context, cfg *config.Config, log *slog.Logger, tol
 	if v.admin, err = kafka.NewAdmin(k); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
+	v.mark = v.admin.NewWatermark(schemas.Changes, positionTopics())
 	if v.db, err = OpenDB(ctx, cfg, log); err != nil {
 		v.admin.Close()
 		return nil, err
@@ -170,6 +172,14 @@ func (v *Verifier) refused(ctx context.Context) (map[place]int64, error) {
 		return nil
 	})
 }
+
+// Behind returns what the tables lack by their positions of what was committed.
+func (v *Verifier) Behind(ctx context.Context) ([]clickhouse.Gap, error) {
+	return gapsIn(ctx, v.mark, v.db)
+}
+
+// Lost returns what rebuilds found to be lost for good, and nobody has accepted.
+func (v *Verifier) Lost(ctx context.Context) ([]Lost, error) { return lostForGood(ctx, v.admin) }
 
 // ManifestReport is what comparing the state of copies with the logs came to.
 type ManifestReport struct {

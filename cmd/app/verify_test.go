@@ -41,7 +41,7 @@ func newVerified(t *testing.T) *verified {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.Verifier = &Verifier{admin: admin, db: db, log: slog.New(slog.DiscardHandler), told: func(string, int64, int64) {}}
+	v.Verifier = &Verifier{admin: admin, db: db, mark: admin.NewWatermark(schemas.Changes, positionTopics()), log: slog.New(slog.DiscardHandler), told: func(string, int64, int64) {}}
 	t.Cleanup(func() {
 		if err := db.Drop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -118,9 +118,9 @@ func (v *verified) prove() string {
 	}
 	p := proofs[0]
 	s := fmt.Sprintf("%d records, %d messages, %d rows", p.Records, p.Messages, p.Rows)
-	for i, d := range []clickhouse.Discrepancy{p.Missing, p.Doubled, p.Extra, p.Displaced} {
+	for i, d := range []clickhouse.Discrepancy{p.Missing, p.Doubled, p.Extra, p.Displaced, p.Altered} {
 		if d.Messages > 0 {
-			s += fmt.Sprintf(", %s %d at %d", []string{"missing", "doubled", "extra", "displaced"}[i], d.Messages, d.Ranges[0].First)
+			s += fmt.Sprintf(", %s %d at %d", []string{"missing", "doubled", "extra", "displaced", "altered"}[i], d.Messages, d.Ranges[0].First)
 		}
 	}
 	return s + fmt.Sprintf(", dead %d, pending %d, trimmed %d", p.Dead.Messages, p.Pending.Messages, p.Gone.Retention)
@@ -155,18 +155,21 @@ func TestVerify(t *testing.T) {
 	check("stored", "25 records, 23 messages, 21 rows, dead 2, pending 0, trimmed 0")
 	v.exec("ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-007' SETTINGS mutations_sync = 2")
 	v.exec("INSERT INTO {db}.audit_log SELECT * REPLACE (reverse(id) AS id) FROM {db}.audit_log WHERE item = 'item-008'")
-	check("damaged", "25 records, 23 messages, 21 rows, missing 1 at 7, extra 1 at 8, dead 2, pending 0, trimmed 0")
+	v.exec("ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE item = 'item-011' SETTINGS mutations_sync = 2")
+	check("damaged", "25 records, 23 messages, 21 rows, missing 1 at 7, extra 1 at 8, altered 1 at 11, dead 2, pending 0, trimmed 0")
 	v.b.Trim(schemas.Changes, 0, 10)
-	check("trimmed", "15 records, 15 messages, 21 rows, dead 2, pending 0, trimmed 8") // the ids of 3 and 4 stand at later offsets too
+	check("trimmed", "15 records, 15 messages, 21 rows, altered 2 at 8, dead 2, pending 0, trimmed 8") // the ids of 3 and 4 stand at later offsets too
 
-	// A topic made anew holds nothing of what the table has, and its dead letters are another's.
+	// A topic made anew holds nothing of what the table has, and its dead letters are another's. Rows that are not what
+	// was stored are found all the same.
 	v.b.Recreate(schemas.Changes, 1)
 	for i := range 26 {
 		v.send(someChange(100 + i))
 	}
 	proofs, err := v.Topics(t.Context(), []schemas.Topic{schemas.Changes})
 	if err != nil || proofs[0].Records != 26 || proofs[0].Gone.Incarnations != 21 || proofs[0].Dead.Messages != 0 ||
-		proofs[0].Missing.Messages+proofs[0].Pending.Messages != 26 || proofs[0].Findings() != proofs[0].Missing.Messages {
+		proofs[0].Missing.Messages+proofs[0].Pending.Messages != 26 || proofs[0].Altered.Messages != 2 ||
+		proofs[0].Findings() != proofs[0].Missing.Messages+2 {
 		t.Errorf("made anew: %v, %+v", err, proofs[0])
 	}
 }

@@ -124,9 +124,9 @@ type Store struct {
 	// Clients write to this store. One in an account at most.
 	Primary bool `key:"primary"`
 	// Whether checks read the bytes of its copies. never is for archives whose reading costs too much. sampled reads those of a few in
-	// each round, others each time, and those that are checked for another reason than a round, such as on demand.
+	// each fixity.period, each copy in its turn, and those that are checked for another reason than a round, such as on demand.
 	Read string `key:"read" oneof:"always|sampled|never"`
-	// With read sampled: of how many copies in a hundred the bytes are read. Without it: 5.
+	// With read sampled: of how many copies in a hundred the bytes are read in each fixity.period. Without it: 5.
 	SamplePercent int `key:"sample_percent"`
 	// Whether damaged copies are repaired at once, after approval, or not at all. Without it: off for layout plain, approve for the primary, auto for the others.
 	Repair string `key:"repair" oneof:"auto|approve|off"`
@@ -271,7 +271,7 @@ type Duplication struct {
 type Fixity struct {
 	// Every copy is read at least once in this time.
 	Period time.Duration `key:"period"`
-	// A copy that passed more recently than this is skipped by a sweep.
+	// A copy that passed more recently than this is skipped by a sweep, but not by sweep start --all.
 	MinInterval time.Duration `key:"min_interval"`
 	// What differs within this time of an item's newest change is looked at again before it is called a fault.
 	Settle time.Duration `key:"settle"`
@@ -380,6 +380,9 @@ type Sink struct {
 	Bytes Size `key:"bytes"`
 	// How long the first row waits at most.
 	Age time.Duration `key:"age"`
+	// Inserts of one table in a second that are made although they could take more rows: at once, if no other insert of the
+	// table is under way.
+	PartsPerSecond int `key:"parts_per_second"`
 	// What is read for the logs and not stored; for the state of copies it is a third. Before there is more, the largest
 	// inserts are made though they have fewer rows and bytes than they may.
 	Memory Size `key:"memory"`
@@ -468,7 +471,7 @@ func Default() Config {
 		},
 		Ingest:   Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64},
 		Outbox:   Outbox{Limit: 1 << 30},
-		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, Memory: 20 << 20},
+		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, PartsPerSecond: 4, Memory: 20 << 20},
 		Trim:     Trim{Every: time.Hour, Keep: 14 * day},
 		Replaced: Replaced{Keep: 30 * day},
 		Tidy:     Tidy{Every: 6 * time.Hour},

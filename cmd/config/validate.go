@@ -66,6 +66,7 @@ func validate(c *Config, fault report) {
 		fault("sink.bytes", c.Sink.Bytes, "want 1MiB to 4GiB")
 	}
 	positive("sink.age", c.Sink.Age, fault)
+	between("sink.parts_per_second", c.Sink.PartsPerSecond, 100, fault)
 	if c.Sink.Memory < 4<<20 || c.Sink.Memory > 16<<30 {
 		fault("sink.memory", c.Sink.Memory, "want 4MiB to 16GiB")
 	}

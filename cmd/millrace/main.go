@@ -55,7 +55,7 @@ var (
 // run is main without the process.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(args)
+	root.SetArgs(withKeys(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
@@ -101,7 +101,8 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition,
 	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
-		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newImport(), newVerify(), newBench(), newVersion())
+		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newSpace(), newImport(),
+		newVerify(), newRebuild(), newBench(), newVersion())
 	return root
 }
 

@@ -26,9 +26,9 @@ func newSweep() *cobra.Command {
 // sweepFlags say what is swept.
 type sweepFlags struct {
 	engineFlags
-	account, store string
-	all, wait      bool
-	output         *output
+	account, store, space string
+	all, wait             bool
+	output                *output
 }
 
 func newSweepStart() *cobra.Command {
@@ -40,10 +40,14 @@ func newSweepStart() *cobra.Command {
 with --state all roles but the sweeper run in this command. While more than 10,000 tasks wait for checkers, no more are
 asked for.
 
-With --wait it ends when the result of every check is on record.
+With --all every copy is checked, however lately it passed, and its bytes are read, also in a store that is sampled.
+That is a round of its own beside those that are due. Without --all a copy that passed less than fixity.min_interval
+ago is skipped.
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy has failed its check, 5 precondition, 130 interrupted: a
-round that was interrupted goes on with the next sweep of its store.`,
+With --wait it ends when the result of every check is on record, and says how many copies passed, failed or were skipped.
+
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy has failed its check, 5 precondition, 130 interrupted: the
+round goes on with the next sweep of its store, but one with --all does not.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "fixity" {
 				return fmt.Errorf("%w: name a sweep; there is one: fixity", usage.Err)
@@ -55,6 +59,7 @@ round that was interrupted goes on with the next sweep of its store.`,
 	f.register(c)
 	c.Flags().StringVar(&f.account, "account", "", "only of this `ACCOUNT`")
 	c.Flags().StringVar(&f.store, "store", "", "only of the store of this `ID`")
+	c.Flags().StringVar(&f.space, "space", "", "only of this `SPACE`")
 	c.Flags().BoolVar(&f.all, "all", false, "every copy, not only those whose last pass is older than fixity.period")
 	c.Flags().BoolVar(&f.wait, "wait", false, "wait until the result of every check is on record")
 	f.output = outputFlag(c, formText, formJSON)
@@ -113,10 +118,8 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 			if f.account != "" && acc.ID != f.account || f.store != "" && st.ID != f.store {
 				continue
 			}
-			o := app.SweepOrder{Account: acc.ID, Store: st.ID, Begun: time.Now().UTC().Truncate(time.Millisecond), Asked: asked}
-			if !f.all {
-				o.Period = e.cfg.Fixity.Period
-			}
+			o := app.SweepOrder{Account: acc.ID, Store: st.ID, Space: f.space, Begun: time.Now().UTC().Truncate(time.Millisecond),
+				Demand: f.all, Period: e.cfg.Fixity.Period, Asked: asked}
 			round, err := a.SweepFixity(ctx, o)
 			if err != nil {
 				return fmt.Errorf("sweep store %s/%s: %w", acc.ID, st.ID, err)
@@ -179,7 +182,11 @@ func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
 		fmt.Fprintf(&b, "store %s/%s: round %s: %d checks asked for\n", round.Account, round.Store, round.Round, round.Asked)
 	}
 	for _, verdict := range slices.Sorted(maps.Keys(r.Verdicts)) {
-		fmt.Fprintf(&b, "%d copies: %s\n", r.Verdicts[verdict], verdict)
+		why := ""
+		if verdict == "skipped" {
+			why = ", since they passed less than fixity.min_interval ago: --all checks them"
+		}
+		fmt.Fprintf(&b, "%d copies: %s%s\n", r.Verdicts[verdict], verdict, why)
 	}
 	if f.state != "" && !f.wait && r.Asked > 0 {
 		fmt.Fprintf(&b, "%s\n", f.later("the checks that are left are made"))

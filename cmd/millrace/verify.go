@@ -33,17 +33,20 @@ func newVerify() *cobra.Command {
 	var f verifyFlags
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Compare what Kafka holds with what ClickHouse has of it, id by id",
-		Long: `Reads each topic once, up to where it ends now, and the views of its tables once, and names
-messages without a row, with several, or with one in the wrong month, and rows without a message.
-An id that stands at two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
-what its group has not committed yet (--strict counts it); and rows whose records retention
-has removed from Kafka.
+		Short: "Compare what Kafka holds with what ClickHouse has of it: ids, bytes and rows",
+		Long: `Reads each topic once, up to where it ends now, and its tables and their views once, and names
+messages without a row, with several, or with one in the wrong month, rows without a message,
+and rows that are not what was stored, or were not made of the bytes that Kafka has. An id that stands at
+two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
+what its group has not committed yet (--strict counts it); rows whose records retention
+has removed from Kafka; and rows that were stored before rows had hashes. A table that is behind what was committed,
+since it was emptied or restored, is a finding, and so is what 'millrace rebuild' found to be lost for good, until
+it is accepted.
 
 With --manifest, makes the state of every copy once more, from audit log and bit log, in a table
 that is dropped again, and names the copies that the state says something else of, by column.
 
-Ids wait in a temporary file (64 bytes a message, in TMPDIR), so that memory does not grow with their number.
+Ids wait in a temporary file (120 bytes a message, in TMPDIR), so that memory does not grow with their number.
 
 Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupted.`,
 		Args: usage.NoArgs,
@@ -103,6 +106,12 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		r.Manifest, err = v.Manifest(ctx)
 	} else {
 		r.Tables, err = v.Topics(ctx, topics)
+		if err == nil {
+			r.Behind, err = v.Behind(ctx)
+		}
+		if err == nil {
+			r.Lost, err = v.Lost(ctx)
+		}
 	}
 	show.display.Close()
 	if err != nil {
@@ -144,6 +153,8 @@ type verdict struct {
 	Strict   bool                     `json:"strict,omitempty"`
 	Tables   []*clickhouse.TableProof `json:"tables,omitempty"`
 	Manifest *app.ManifestReport      `json:"manifest,omitempty"`
+	Behind   []clickhouse.Gap         `json:"behind,omitempty"` // what tables lack by their positions
+	Lost     []app.Lost               `json:"lost,omitempty"`
 }
 
 // tell writes the verdict, and returns an error that wraps errFindings where there are any.
@@ -154,6 +165,7 @@ func (r *verdict) tell(out io.Writer, asJSON bool) error {
 			r.Findings += t.Pending.Messages
 		}
 	}
+	r.Findings += int64(len(r.Behind) + len(r.Lost))
 	if r.Manifest != nil {
 		r.Findings += int64(len(r.Manifest.Differ))
 		if r.Strict {
@@ -184,6 +196,10 @@ func (r *verdict) text(out io.Writer) error {
 		manifestText(&b, r.Manifest)
 	} else {
 		proofText(&b, r.Tables)
+		for _, g := range r.Behind {
+			fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
+		}
+		lostText(&b, r.Lost)
 	}
 	if r.OK {
 		b.WriteString("no findings\n")

@@ -20,10 +20,11 @@ const (
 // proofText writes a table of the proofs, and a line for whatever there is to say.
 func proofText(b *strings.Builder, proofs []*clickhouse.TableProof) {
 	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tDEAD\tPENDING\t")
+	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tALTERED\tDEAD\tPENDING\t")
 	for _, p := range proofs {
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", p.Topic, p.Table, p.Records, p.Messages, p.Rows,
-			p.Missing.Messages, p.Doubled.Messages, p.Extra.Messages, p.Displaced.Messages, p.Dead.Messages, p.Pending.Messages)
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", p.Topic, p.Table, p.Records, p.Messages, p.Rows,
+			p.Missing.Messages, p.Doubled.Messages, p.Extra.Messages, p.Displaced.Messages, p.Altered.Messages,
+			p.Dead.Messages, p.Pending.Messages)
 	}
 	tw.Flush() // into memory
 	for _, p := range proofs {
@@ -31,6 +32,7 @@ func proofText(b *strings.Builder, proofs []*clickhouse.TableProof) {
 		discrepancyText(b, p, "several rows in the view", p.Doubled)
 		discrepancyText(b, p, "a row, and no message in Kafka", p.Extra)
 		discrepancyText(b, p, "a row in another month than its time says", p.Displaced)
+		discrepancyText(b, p, "a row that is not what was stored, or not of the bytes in Kafka", p.Altered)
 		discrepancyText(b, p, "no row, but a dead letter (millrace dead list --role sink)", p.Dead)
 		discrepancyText(b, p, "no row yet: the sink has not committed so far", p.Pending)
 		goneText(b, p)
@@ -56,8 +58,12 @@ func discrepancyText(b *strings.Builder, p *clickhouse.TableProof, what string, 
 	}
 }
 
-// goneText says what Kafka does not have any more, so that nobody takes it for proved.
+// goneText lists what was not compared.
 func goneText(b *strings.Builder, p *clickhouse.TableProof) {
+	if p.Unhashed > 0 {
+		fmt.Fprintf(b, "%s, %s: %d rows were stored before rows had hashes; what they say was not compared\n",
+			p.Topic, p.Table, p.Unhashed)
+	}
 	for _, t := range p.Trimmed {
 		fmt.Fprintf(b, "%s, %s: retention has removed partition %d below offset %d; %d rows of that are there and were not compared\n",
 			p.Topic, p.Table, t.Partition, t.Before, t.Rows)

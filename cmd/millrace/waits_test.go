@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/storage"
@@ -228,7 +229,7 @@ func TestCommandsWait(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &open); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		return slices.DeleteFunc(open, func(r incidentRow) bool { return r.Item != "item-1" })
+		return slices.DeleteFunc(slices.Clone(open), func(r incidentRow) bool { return r.Item != "item-1" })
 	}
 	found := incidents()
 	if len(found) != 1 || found[0].State != "awaiting-approval" {
@@ -241,6 +242,31 @@ func TestCommandsWait(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(k.path("2"), "maps", "item-1"))
 	if err != nil || string(content) != "content 1" {
 		t.Errorf("the copy is %q, %v", content, err)
+	}
+
+	// An incident without an item is closed at once.
+	behind := incident.Subject{Kind: incident.RecordsBehind, Name: "copy_state"}
+	k.withBroker(func(cfg kafka.Config) error {
+		p, err := kafka.NewProducer(cfg, "test")
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		return incident.NewBoard(p, slog.New(slog.DiscardHandler)).Open(t.Context(), behind, "2 records")
+	})
+	k.sweep(exitFindings) // the sink stores it meanwhile; what was imported is not there
+	if incidents(); !slices.ContainsFunc(open, func(r incidentRow) bool {
+		return r.Key == behind.Key() && r.Subject == "copy_state" && r.Last == "opened: 2 records"
+	}) {
+		t.Errorf("open are %+v, want %s", open, behind.Key())
+	}
+	out = k.run(t.Context(), exitFine, quiet, "incident", "close", behind.Key(), "--reason", "restored")
+	if want := "close " + behind.Key() + ": closed\n"; out != want {
+		t.Errorf("close printed %q, want %q", out, want)
+	}
+	k.sweep(exitFindings)
+	if incidents(); slices.ContainsFunc(open, func(r incidentRow) bool { return r.Key == behind.Key() }) {
+		t.Errorf("open are %+v", open)
 	}
 
 	// Dead letters of a planner are handled when their redrive ends.

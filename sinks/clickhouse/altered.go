@@ -38,6 +38,11 @@ func wantedTables() (map[string]want, error) {
 		case drop:
 			delete(wanted, s.name)
 		case alter: // only ever adds
+			if s.key != "" {
+				w := wanted[s.name]
+				w.key = s.key
+				wanted[s.name] = w
+			}
 		}
 	}
 	return wanted, nil
@@ -53,6 +58,11 @@ func writtenTables() map[string]map[string]string {
 	}
 	for _, c := range stateColumns() {
 		tables["copy_state"][c.name] = c.typ
+	}
+	for _, table := range positionTables() {
+		for _, c := range positionColumns(table) {
+			tables[table][c.name] = c.typ
+		}
 	}
 	return tables
 }

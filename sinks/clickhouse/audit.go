@@ -8,7 +8,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// auditLog is the table of every Change.
+// auditLog is the table of every report of every Change: those of one id are told apart by their offsets.
 func auditLog() *table[*pb.Change] {
 	type r = row[*pb.Change]
 	return newTable("audit_log",
@@ -41,11 +41,12 @@ func auditLog() *table[*pb.Change] {
 		text("approved", func(x r) string { return x.m.GetApproved() }),
 		pairs("evidence", func(x r) map[string]string { return x.m.GetEvidence() }),
 		uint16s("richness", func(x r) uint16 { return richness(x.m) }),
+		uint64s("report", func(x r) uint64 { return uint64(x.Offset) }),
 	)
 }
 
-// richness orders rows of one id: of those told twice the one that says more stays, and of
-// those that say as much the one that is no correction: it knows who did it.
+// richness orders the reports of one change by what they say of its digests: verified ones come before claimed ones,
+// then more before fewer, then those that are no corrections.
 func richness(c *pb.Change) uint16 {
 	n := uint16(min(len(c.GetDigests()), 127)) << 1
 	if c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED {

@@ -2,7 +2,6 @@ package clickhouse
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -159,16 +158,16 @@ func withKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
 	return ch.Context(ctx, ch.WithExternalTable(t)), nil
 }
 
-// changesAt returns the changes at some keys, in their order, each once: the telling that says most.
+// changesAt returns the changes at some keys, in their order, each once.
 func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
 	ctx, err := withKeys(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	rows, err := query[changeRow](ctx, db, "read changes",
-		"SELECT "+changeFields+" FROM {db}.audit_log WHERE "+where+" AND ts BETWEEN "+milli+" AND "+milli+
+		"SELECT "+changeFields+" FROM {db}.audit_log_v WHERE "+where+" AND ts BETWEEN "+milli+" AND "+milli+
 			" AND (space, item, store, ts) IN (SELECT space, item, store, fromUnixTimestamp64Milli(millis, 'UTC') FROM keys)"+
-			" ORDER BY ts, space, item, store, id, richness DESC, off LIMIT 1 BY ts, space, item, store, id SETTINGS optimize_use_projections = 0",
+			" ORDER BY ts, space, item, store, id SETTINGS optimize_use_projections = 0",
 		append(args, keys[0].Time.UnixMilli(), keys[len(keys)-1].Time.UnixMilli())...)
 	changes := make([]*pb.Change, len(rows))
 	for i := range rows {
@@ -211,12 +210,12 @@ type changeRow struct {
 	Evidence      map[string]string `ch:"evidence"`
 }
 
-// change returns the message that made the row.
+// change returns what its reports say.
 func (r *changeRow) change() *pb.Change {
 	return &pb.Change{
-		Id: hex.EncodeToString([]byte(r.ID)), Op: pb.Op(enumValue(pb.Op_value, "OP_", r.Op)),
+		Id: r.ID, Op: pb.Op(enumValue(pb.Op_value, "OP_", r.Op)),
 		Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, SourceSpace: r.SourceSpace, SourceItem: r.SourceItem,
-		Version: r.Version, Etag: r.ETag, Size: r.Size, Digests: hexes(r.Digests),
+		Version: r.Version, Etag: r.ETag, Size: r.Size, Digests: r.Digests,
 		Provenance: pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", r.Provenance)),
 		MediaType:  r.MediaType, Properties: r.Properties, Acl: r.ACL, Time: nullTime(&r.Time, r.Nanos), Sequence: r.Sequence,
 		User: r.User, Agent: r.Agent, Origin: originOf(r.Origin), Cause: r.Cause, SourceTime: nullTime(r.SourceTime, r.SourceNanos),

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -63,6 +64,13 @@ func deliver(topic schemas.Topic, from int64, bodies ...schemas.Body) []*schemas
 		batch[i] = &schemas.Delivery{
 			Topic: topic, From: topic, Incarnation: 7, Partition: 3, Offset: from + int64(i),
 			Timestamp: start.Add(time.Hour), Body: b, Attempt: 1,
+		}
+		if b != nil {
+			value, err := proto.MarshalOptions{Deterministic: true}.Marshal(b)
+			if err != nil {
+				panic(err) // it is of these tests
+			}
+			batch[i].Hash = schemas.Hash(value)
 		}
 	}
 	return batch

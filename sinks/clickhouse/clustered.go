@@ -133,8 +133,10 @@ func (f *clusterForm) distributed(name, by string) string {
 	return fmt.Sprintf("Distributed(%s, %s, %s%s)", quoteText(f.cluster), quoteText(f.database), quoteText(name+"_local"), by)
 }
 
-// withoutStorage leaves out of a column what only a table that keeps rows can have.
-func withoutStorage(body string) string { return codec.ReplaceAllString(body, "") }
+// withoutStorage leaves out of a change of columns what only a table that keeps rows can have.
+func withoutStorage(body string) string {
+	return longerKey.ReplaceAllString(codec.ReplaceAllString(body, ""), "")
+}
 
 var codec = regexp.MustCompile(` CODEC\((?:[^()]|\([^()]*\))*\)`)
 

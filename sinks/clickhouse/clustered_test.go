@@ -75,6 +75,9 @@ func TestClusterFormOf(t *testing.T) {
 		"a column": {[]string{table}, "ALTER TABLE {db}.t ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)) AFTER off",
 			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)) AFTER off|" +
 				"ALTER TABLE {db}.t ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 AFTER off"},
+		"a column that ends the key": {[]string{table}, "ALTER TABLE {db}.t ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)),\n  MODIFY ORDER BY (off, n)",
+			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)),\n  MODIFY ORDER BY (off, n)|" +
+				"ALTER TABLE {db}.t ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8"},
 		"an index": {[]string{table}, "ALTER TABLE {db}.t ADD INDEX IF NOT EXISTS i off TYPE minmax",
 			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD INDEX IF NOT EXISTS i off TYPE minmax"},
 		"a drop": {[]string{table}, "DROP TABLE IF EXISTS {db}.t SYNC",
@@ -112,9 +115,9 @@ func TestReadMigrations(t *testing.T) {
 		files fstest.MapFS
 		want  string
 	}{
-		"a gap":       {fstest.MapFS{"0001_a.sql": file, "0003_b.sql": file}, "0003_b.sql is not number 2"},
-		"two of one":  {fstest.MapFS{"0001_a.sql": file, "0001_b.sql": file}, "0001_b.sql is not number 2"},
-		"no number":   {fstest.MapFS{"a.sql": file}, "a.sql is not number 1"},
+		"a gap":       {fstest.MapFS{"0001_a.sql": file, "0003_b.sql": file}, ""},
+		"two of one":  {fstest.MapFS{"0001_a.sql": file, "0001_b.sql": file}, "0001_b.sql has the number of 0001_a"},
+		"no number":   {fstest.MapFS{"a.sql": file}, "a.sql has no number"},
 		"in a row":    {fstest.MapFS{"0001_a.sql": file, "0002_b.sql": file}, ""},
 		"other files": {fstest.MapFS{"0001_a.sql": file, "migrations.go": file}, ""},
 	} {

@@ -2,7 +2,10 @@ package clickhouse
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
 )
 
 // A DayQuery asks for counts per day (UTC).
@@ -21,28 +24,37 @@ type DayCount struct {
 
 // ChangesPerDay counts the changes of each day and op, in the order of days.
 func (db *DB) ChangesPerDay(ctx context.Context, q DayQuery) ([]DayCount, error) {
-	return db.perDay(ctx, q, "count changes", "op", "audit_log_v")
+	return db.perDay(ctx, q, "count changes", `SELECT day, what, count() AS n FROM (
+  SELECT any(toDate32(r.ts)) AS day,
+    argMin(r.op, bitOr(bitShiftLeft(toUInt64(r.origin != 'client'), 63), r.off)) AS what
+  FROM {db}.audit_log AS r WHERE %s GROUP BY r.id
+) GROUP BY day, what ORDER BY day, what`)
 }
 
 // ChecksPerDay counts the checks of each day and verdict, in the order of days.
 func (db *DB) ChecksPerDay(ctx context.Context, q DayQuery) ([]DayCount, error) {
-	return db.perDay(ctx, q, "count checks", "verdict", "bit_log_v")
+	return db.perDay(ctx, q, "count checks",
+		"SELECT toDate32(ts) AS day, verdict AS what, count() AS n FROM {db}.bit_log_v WHERE %s"+
+			" GROUP BY day, what ORDER BY day, what")
+}
+
+// spilling bounds what the engine holds in memory of a question that groups as many rows as there are.
+func spilling(ctx context.Context) context.Context {
+	return ch.Context(ctx, ch.WithSettings(ch.Settings{"max_bytes_before_external_group_by": 512 << 20}))
 }
 
 // perDay reads the months asked for, and of those the account or the space. No counts are kept
 // beside the tables: what landed twice would count twice in them.
-func (db *DB) perDay(ctx context.Context, q DayQuery, what, column, view string) ([]DayCount, error) {
+func (db *DB) perDay(ctx context.Context, q DayQuery, what, statement string) ([]DayCount, error) {
 	from, to := q.Span.millis(time.Time{})
-	statement := "SELECT toDate32(ts) AS day, " + column + " AS what, count() AS n FROM {db}." + view +
-		" WHERE account = ? AND ts BETWEEN " + milli + " AND " + milli
-	args := []any{q.Account, from, to}
+	where, args := "account = ? AND ts BETWEEN "+milli+" AND "+milli, []any{q.Account, from, to}
 	if q.Store != "" {
-		statement += " AND store = ?"
+		where += " AND store = ?"
 		args = append(args, q.Store)
 	}
 	if q.Space != "" {
-		statement += " AND space = ?"
+		where += " AND space = ?"
 		args = append(args, q.Space)
 	}
-	return query[DayCount](ctx, db, what, statement+" GROUP BY day, what ORDER BY day, what", args...)
+	return query[DayCount](spilling(ctx), db, what, fmt.Sprintf(statement, where), args...)
 }

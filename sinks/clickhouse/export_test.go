@@ -148,6 +148,17 @@ func FedTables() map[schemas.Topic][]string {
 	return tables
 }
 
+// Summed returns SQL for what of a row of each table its sum is of.
+func Summed() map[string]string {
+	tables := map[string]string{}
+	for _, cs := range claims() {
+		for _, c := range cs {
+			tables[c.table] = c.sums
+		}
+	}
+	return tables
+}
+
 // DialingFor returns the Config with a bound of one attempt to connect.
 func (c Config) DialingFor(d time.Duration) Config {
 	c.dialTimeout = d

@@ -20,6 +20,16 @@ type ledger struct {
 	entries map[uint32]entry
 }
 
+// has reports whether a migration of a name was applied.
+func (l ledger) has(name string) bool {
+	for _, e := range l.entries {
+		if e.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
 type entry struct {
 	Version  uint32 `ch:"version"`
 	Name     string `ch:"name"`

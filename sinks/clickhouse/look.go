@@ -51,6 +51,15 @@ func (db *DB) RoundFinal(ctx context.Context, round string) (int64, error) {
 		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
 }
 
+// Swept reports whether a check that a round of a store asked for has come to its end; of one space of it, if that is not
+// empty.
+func (db *DB) Swept(ctx context.Context, account, store, space string) (bool, error) {
+	n, err := db.count(ctx, "look for the checks of rounds",
+		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND (space = ? OR ? = '')"+
+			" AND round != '' AND final LIMIT 1)", account, store, space, space)
+	return n > 0, err
+}
+
 // A CheckCount counts the checks of an account.
 type CheckCount struct {
 	Checks    uint64 `ch:"checks"`

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
@@ -46,8 +47,11 @@ func readMigrations(files fs.FS) ([]migration, error) {
 	for i, name := range names {
 		digits, rest, ok := strings.Cut(strings.TrimSuffix(path.Base(name), ".sql"), "_")
 		n, err := strconv.ParseUint(digits, 10, 32)
-		if !ok || err != nil || n != uint64(i+1) {
-			return nil, fmt.Errorf("migration %s is not number %d in the row", name, i+1)
+		if !ok || err != nil || n == 0 {
+			return nil, fmt.Errorf("migration %s has no number", name)
+		}
+		if i > 0 && n == uint64(all[i-1].number) {
+			return nil, fmt.Errorf("migration %s has the number of %s", name, all[i-1])
 		}
 		text, err := fs.ReadFile(files, name)
 		if err != nil {
@@ -63,6 +67,11 @@ func readMigrations(files fs.FS) ([]migration, error) {
 type Plan struct {
 	Prepare []string
 	Steps   []Step
+	// Committed returns what the groups of the sinks have committed. A database that is older than positions is taken to
+	// hold that; if Committed is nil it has no positions, and lacks all that was committed.
+	Committed func(context.Context) (map[schemas.Role][]schemas.Progress, error)
+
+	older bool // than positions
 }
 
 // A Step is one migration, as statements that may each be run again.
@@ -94,7 +103,7 @@ func (db *DB) Plan(ctx context.Context, again bool) (Plan, error) {
 	if err := db.agree(ctx, all, l); err != nil {
 		return Plan{}, fmt.Errorf("migrate database %s: %w", db.cfg.Database, err)
 	}
-	var p Plan
+	p := Plan{older: len(l.entries) > 0 && !l.has(positionsBring)}
 	if p.Prepare, err = db.prepare(ctx, l); err != nil {
 		return Plan{}, err
 	}
@@ -143,6 +152,11 @@ func (db *DB) Apply(ctx context.Context, p Plan) (applied []string, err error) {
 		for _, statement := range s.Statements {
 			if err := db.conn.Exec(ctx, statement); err != nil {
 				return applied, db.explain(db.cfg.writer(), fmt.Errorf("apply migration %s: %w", s.Name, err))
+			}
+		}
+		if s.migration.name == positionsBring && p.older && p.Committed != nil {
+			if err := db.beginPositions(ctx, p.Committed); err != nil {
+				return applied, fmt.Errorf("apply migration %s: %w", s.Name, err)
 			}
 		}
 		if err := db.note(ctx, s.migration); err != nil {

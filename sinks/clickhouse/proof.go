@@ -1,6 +1,7 @@
 package clickhouse
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -16,10 +17,11 @@ import (
 )
 
 // A Proof compares what a topic holds with the rows that the views of its tables show: every
-// message must be one row, wherever it stands, and every row a message.
+// message must be one row, wherever it stands, and every row a message. It compares what the tables have of each record
+// with the record: the hash that the row has of it, and the row's own sum (sum.go).
 //
-// It is told each record once, with Add, and then reads the views once, with Compare. What
-// it is told waits in a temporary file, so memory does not grow with the number of records.
+// Add takes each record once; Compare then reads each view and each table once. What was read waits in a temporary
+// file, so memory does not grow with the number of records.
 type Proof struct {
 	db     *DB
 	topic  schemas.Topic
@@ -57,12 +59,17 @@ func (p *Proof) Close() error {
 	return errors.Join(errs...)
 }
 
-// What a Proof notes of an entry.
+// What a Proof notes of an entry, in two bits of a meaning for each side, and the month in the twelve bits behind them.
 const (
-	markDead    = 1 << iota // the record is a dead letter
-	markForeign             // the row names a topic that does not feed the table
-	markNoID                // the record has no id of its own: its key says where it stands
-	monthAt                 // the month of the row, in the twelve bits from here on
+	markDead = 1 << 0 // of a record: it is a dead letter
+	markNoID = 1 << 1 // of a record: it has no id of its own, and its key says where it stands
+
+	markForeign = 1 << 0 // of a row of the view: it names a topic that does not feed the table
+
+	markAltered  = 1 << 0 // of a row of the table: its sum is not that of its columns
+	markUnhashed = 1 << 1 // of a row of the table: it has no hashes
+
+	monthAt = 1 << 2
 )
 
 // monthMark is the month of a time as an entry notes it.
@@ -70,7 +77,8 @@ func monthMark(year, month int) uint16 { return uint16((year*12+month)&0xfff) * 
 
 // Add takes one record of the topic; unreadable says why it has no Body.
 func (p *Proof) Add(d *schemas.Delivery, unreadable error) error {
-	e := match.Entry{At: match.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}}
+	at := match.At{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}
+	e := match.Entry{At: at, Hash: d.Hash}
 	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
 		return fmt.Errorf("prove %s/%d@%d: the place is out of range", p.topic, d.Partition, d.Offset)
 	}
@@ -122,6 +130,7 @@ type claim struct {
 	known func(*schemas.Delivery) (k known, concerned bool, err error)
 	// also is SQL for what tells rows of one id apart; empty where the id is all.
 	also   string
+	sums   string   // SQL for what of a row its sum is of
 	topics []string // all that feed the table
 }
 
@@ -139,7 +148,7 @@ func knownIn[T any](t *table[T], r row[T]) (k known, err error) {
 }
 
 func claimOf[T schemas.Body](t *table[T]) claim {
-	return claim{table: t.name, known: func(d *schemas.Delivery) (known, bool, error) {
+	return claim{table: t.name, sums: t.rowBinary(), known: func(d *schemas.Delivery) (known, bool, error) {
 		m, ok := d.Body.(T)
 		if !ok {
 			return known{}, true, fmt.Errorf("is a %T", d.Body)
@@ -162,11 +171,11 @@ func claims() map[schemas.Topic][]claim {
 		schemas.Policies:           {claimOf(policyHistory())},
 		schemas.Admin:              {claimOf(adminLog())},
 		schemas.Dead: {
-			{table: "dead_letters", known: func(d *schemas.Delivery) (known, bool, error) {
+			{table: letters.name, sums: letters.rowBinary(), known: func(d *schemas.Delivery) (known, bool, error) {
 				k, err := knownIn(letters, row[deadLetter]{d, readDead(d)})
 				return k, true, err
 			}},
-			{table: "duplication_log", known: func(d *schemas.Delivery) (known, bool, error) {
+			{table: results.name, sums: results.rowBinary(), known: func(d *schemas.Delivery) (known, bool, error) {
 				l := readDead(d)
 				k, err := knownIn(results, row[*pb.DuplicationResult]{d, l.result(d)})
 				return k, l.ofCommand(), err
@@ -210,17 +219,54 @@ func alsoKey(id match.Key, also string) (match.Key, error) {
 // longQuery bounds reads of whole tables, and whatever else takes as long as there are rows.
 const longQuery = 24 * time.Hour
 
-// rows reads the view once, and returns how many rows of the topic, or of none that feeds the
-// table, it shows.
-func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, longQuery)
-	defer cancel()
-	also := t.also
-	if also == "" {
-		also = "''"
+// withAccount is SQL that leaves out the positions, which three of the tables hold.
+func (c *claim) withAccount() string {
+	switch c.table {
+	case "audit_log", "duplication_log", "bit_log":
+		return " AND account != ''"
 	}
-	rows, err := p.db.conn.Query(ctx, p.db.name("SELECT id, "+also+", inc, part, off, topic = ?, toYear(ts), toMonth(ts) FROM {db}."+t.table+"_v")+
-		" WHERE topic = ? OR NOT has(?, topic)", string(p.topic), string(p.topic), t.topics)
+	return ""
+}
+
+// alsoOrNone is SQL for a text, whether the claim has one or not.
+func (c *claim) alsoOrNone() string { return cmp.Or(c.also, "''") }
+
+// keyOf is the key of a row.
+func (c *claim) keyOf(id, also string) (match.Key, error) {
+	key, err := parseID(id)
+	if err == nil && c.also != "" {
+		key, err = alsoKey(key, also)
+	}
+	return key, err
+}
+
+// viewRows reads the view once, month by month, and returns how many rows of the topic, or of none that feeds the
+// table, it shows.
+func (t *tableProof) viewRows(ctx context.Context, p *Proof, told func(done int64)) (n int64, err error) {
+	ctx, cancel := context.WithTimeout(spilling(ctx), longQuery)
+	defer cancel()
+	type month struct {
+		Month uint32 `ch:"month"`
+	}
+	months, err := queryOn[month](ctx, p.db.conn, "list the months",
+		p.db.name("SELECT DISTINCT toYYYYMM(ts) AS month FROM {db}."+t.table+" ORDER BY month"))
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range months {
+		more, err := t.monthRows(ctx, p, m.Month, func(done int64) { told(n + done) })
+		if n += more; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// monthRows reads one month of the view.
+func (t *tableProof) monthRows(ctx context.Context, p *Proof, month uint32, told func(int64)) (n int64, err error) {
+	statement := "SELECT id, " + t.alsoOrNone() + ", inc, part, off, topic = ? FROM {db}." + t.table + "_v" +
+		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))"
+	rows, err := p.db.conn.Query(ctx, p.db.name(statement), string(p.topic), month, string(p.topic), t.topics)
 	if err != nil {
 		return 0, err
 	}
@@ -229,23 +275,18 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 		var (
 			id, more string
 			ours     uint8
-			year     uint16
-			month    uint8
-			e        match.Entry
+			e        = match.Entry{Mark: monthMark(int(month/100), int(month%100))}
 		)
-		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours, &year, &month); err != nil {
+		if err := rows.Scan(&id, &more, &e.At.Incarnation, &e.At.Partition, &e.At.Offset, &ours); err != nil {
 			return n, err
 		}
-		if e.Key, err = parseID(id); err == nil && t.also != "" {
-			e.Key, err = alsoKey(e.Key, more)
-		}
-		if err != nil {
+		if e.Key, err = t.keyOf(id, more); err != nil {
 			return n, err
 		}
-		if e.Mark = monthMark(int(year), int(month)); ours == 0 {
+		if ours == 0 {
 			e.Mark |= markForeign
 		}
-		if err := t.book.Add(match.Table, e); err != nil {
+		if err := t.book.Add(match.View, e); err != nil {
 			return n, err
 		}
 		if n++; n%10_000 == 0 {
@@ -253,4 +294,47 @@ func (t *tableProof) rows(ctx context.Context, p *Proof, told func(done int64)) 
 		}
 	}
 	return n, rows.Err()
+}
+
+// tableRows reads the rows of the topic, or of none that feeds the table, as they lie in the table, those that the view
+// leaves out too, and sums each anew.
+func (t *tableProof) tableRows(ctx context.Context, p *Proof, told func(done int64)) error {
+	ctx, cancel := context.WithTimeout(ctx, longQuery)
+	defer cancel()
+	statement := "SELECT lower(hex(id)), " + t.alsoOrNone() + ", inc, part, off, hash, sum, " + t.sums +
+		" FROM {db}." + t.table + " WHERE (topic = ? OR NOT has(?, topic))" + t.withAccount()
+	rows, err := p.db.conn.Query(ctx, p.db.name(statement), string(p.topic), t.topics)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for n := int64(1); rows.Next(); n++ {
+		var (
+			id, more string
+			sum      uint64
+			columns  []byte
+			e        match.Entry
+		)
+		at := &e.At
+		if err := rows.Scan(&id, &more, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &sum, &columns); err != nil {
+			return err
+		}
+		if e.Key, err = t.keyOf(id, more); err != nil {
+			return err
+		}
+		switch sum {
+		case schemas.Hash(columns):
+		case 0:
+			e.Mark = markUnhashed
+		default:
+			e.Mark = markAltered
+		}
+		if err := t.book.Add(match.Table, e); err != nil {
+			return err
+		}
+		if n%10_000 == 0 {
+			told(n)
+		}
+	}
+	return rows.Err()
 }

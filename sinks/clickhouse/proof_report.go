@@ -28,7 +28,7 @@ type Reading struct {
 var ErrAnew = errors.New("the topic was made anew while it was read")
 
 // A TableProof is what the comparison of a topic with one table came to. Missing, Doubled,
-// Extra and Displaced are findings; the rest is said so that nobody takes it for more than it is.
+// Extra, Displaced and Altered are findings; the rest says what was not compared.
 type TableProof struct {
 	Topic       schemas.Topic `json:"topic"`
 	Table       string        `json:"table"`
@@ -40,9 +40,12 @@ type TableProof struct {
 	Doubled     Discrepancy   `json:"doubled"`   // a message has several rows in the view
 	Extra       Discrepancy   `json:"extra"`     // a row has no message, though Kafka should have it
 	Displaced   Discrepancy   `json:"displaced"` // a message's row stands in another month than its time says
+	Altered     Discrepancy   `json:"altered"`   // a row is not what was stored, or not of the bytes in Kafka
 	Dead        Discrepancy   `json:"dead"`      // no row: the sink made it a dead letter
 	// Pending messages have no row yet: they stand where the sink's group has not committed.
 	Pending Discrepancy `json:"pending"`
+	// Unhashed are rows of the table that were stored before rows had hashes: what they say was not compared.
+	Unhashed int64 `json:"unhashed,omitempty"`
 	// Gone are rows whose records are no longer, or not yet, to be compared with.
 	Gone Gone `json:"gone"`
 	// Trimmed are the partitions from whose start records were removed.
@@ -51,14 +54,14 @@ type TableProof struct {
 
 // Findings counts what is wrong.
 func (p *TableProof) Findings() int64 {
-	return p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages
+	return p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages + p.Altered.Messages
 }
 
 // A Discrepancy names messages, by their places.
 type Discrepancy struct {
 	Messages int64 `json:"messages"` // rows, where there is no message
 	// Ranges are the runs of offsets; those of missing messages tell the first place of each,
-	// those of doubled and extra ones where their rows say that they stood.
+	// those of doubled, extra and altered ones where their rows say that they stood.
 	Ranges     []match.Range `json:"ranges,omitempty"`
 	MoreRanges int           `json:"more_ranges,omitempty"`
 	Examples   []Example     `json:"examples,omitempty"`
@@ -117,8 +120,14 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 			return nil, err
 		}
 		step := "read " + t.table
-		if counted[i], err = t.rows(ctx, p, func(done int64) { r.Told(step, min(done, total-1), total) }); err != nil {
+		told := func(done int64) { r.Told(step, min(done, total-1), total) }
+		if counted[i], err = t.viewRows(ctx, p, told); err != nil {
 			return nil, translate(fmt.Errorf("read the view of %s: %w", t.table, err))
+		}
+		r.Told(step, total, total)
+		step = "sum " + t.table
+		if err := t.tableRows(ctx, p, told); err != nil {
+			return nil, translate(fmt.Errorf("sum the rows of %s: %w", t.table, err))
 		}
 		r.Told(step, total, total)
 	}
@@ -154,28 +163,34 @@ type judge struct {
 }
 
 // message judges what there is of one key.
-func (j *judge) message(topic, table []match.Entry) error {
+func (j *judge) message(topic, view, table []match.Entry) error {
 	hasID := j.t.also == ""
-	if len(table) > 1 {
+	if len(view) > 1 {
 		j.of.Doubled.Messages++
-		for _, e := range table {
+		for _, e := range view {
 			j.of.Doubled.add(e, hasID)
 		}
 	}
 	if len(topic) == 0 {
-		for _, e := range table {
+		known := true
+		for _, e := range view {
 			if j.extra(e) {
+				known = false
 				j.of.Extra.Messages++
 				j.of.Extra.add(e, hasID)
 			}
 		}
+		if known {
+			j.altered(nil, table, hasID)
+		}
 		return nil
 	}
 	j.of.Messages++
-	if len(table) > 0 {
-		if !sharesMonth(topic, table) {
+	j.altered(topic, table, hasID)
+	if len(view) > 0 {
+		if !sharesMonth(topic, view) {
 			j.of.Displaced.Messages++
-			j.of.Displaced.add(table[0], hasID)
+			j.of.Displaced.add(view[0], hasID)
 		}
 		return nil
 	}
@@ -194,10 +209,30 @@ func (j *judge) message(topic, table []match.Entry) error {
 	return nil
 }
 
+// altered judges what the rows of a message say. A row is compared with the record of its place alone: another report
+// of the message may say something else.
+func (j *judge) altered(topic, table []match.Entry, hasID bool) {
+	found := false
+	for _, row := range table {
+		if row.Mark&markUnhashed != 0 {
+			j.of.Unhashed++
+			continue
+		}
+		other := func(record match.Entry) bool { return record.At == row.At && record.Hash != row.Hash }
+		if row.Mark&markAltered != 0 || slices.ContainsFunc(topic, other) {
+			found = true
+			j.of.Altered.add(row, hasID)
+		}
+	}
+	if found {
+		j.of.Altered.Messages++
+	}
+}
+
 // sharesMonth says whether a row stands in the month of a record.
-func sharesMonth(topic, table []match.Entry) bool {
+func sharesMonth(topic, view []match.Entry) bool {
 	for _, a := range topic {
-		for _, b := range table {
+		for _, b := range view {
 			if a.Mark/monthAt == b.Mark/monthAt {
 				return true
 			}
@@ -236,7 +271,8 @@ func (j *judge) extra(e match.Entry) bool {
 }
 
 func (j *judge) result() *TableProof {
-	for _, f := range []*Discrepancy{&j.of.Missing, &j.of.Doubled, &j.of.Extra, &j.of.Displaced, &j.of.Dead, &j.of.Pending} {
+	p := j.of
+	for _, f := range []*Discrepancy{&p.Missing, &p.Doubled, &p.Extra, &p.Displaced, &p.Altered, &p.Dead, &p.Pending} {
 		f.Ranges, f.MoreRanges = f.places.Ranges(mostRanges)
 		slices.SortFunc(f.Examples, func(a, b Example) int { return exampleAt(a).Compare(exampleAt(b)) })
 	}

@@ -74,7 +74,7 @@ func inWords(p *clickhouse.TableProof) string {
 	for _, f := range []struct {
 		name string
 		of   clickhouse.Discrepancy
-	}{{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced}, {"dead", p.Dead}, {"pending", p.Pending}} {
+	}{{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced}, {"altered", p.Altered}, {"dead", p.Dead}, {"pending", p.Pending}} {
 		if f.of.Messages == 0 && len(f.of.Ranges) == 0 {
 			continue
 		}
@@ -82,6 +82,9 @@ func inWords(p *clickhouse.TableProof) string {
 		for _, r := range f.of.Ranges {
 			s += fmt.Sprintf(" %d/%d@%d-%d", r.Incarnation, r.Partition, r.First, r.Last)
 		}
+	}
+	if p.Unhashed > 0 {
+		s += fmt.Sprintf("; unhashed %d", p.Unhashed)
 	}
 	if p.Gone != (clickhouse.Gone{}) {
 		s += fmt.Sprintf("; gone %+v", p.Gone)
@@ -92,12 +95,21 @@ func inWords(p *clickhouse.TableProof) string {
 	return s
 }
 
+// ofOtherBytes is a record whose bytes are others.
+func ofOtherBytes(d *schemas.Delivery) []*schemas.Delivery {
+	other := *d
+	other.Hash++
+	return []*schemas.Delivery{&other}
+}
+
 func TestProof(t *testing.T) {
 	t.Parallel()
 	batch := deliver(schemas.Changes, 0, changes(100)...)
 	twice := append(slices.Clone(batch[:20]), deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
 	other := deliver(schemas.Changes, 50, change("other", 0))
 	other[0].Incarnation = 6
+	client, notified, checked := reported("reported")
+	reports := deliver(schemas.Changes, 0, client, notified, checked)
 	const insert = "INSERT INTO {db}.audit_log SELECT "
 	tests := map[string]struct {
 		stored []*schemas.Delivery // nil: all of batch
@@ -116,12 +128,12 @@ func TestProof(t *testing.T) {
 		},
 		"a row of another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42",
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1 7/3@42-42",
 		},
 		"a row moved to another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42",
 				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND toYYYYMM(ts) = 202603 SETTINGS mutations_sync = 2"},
-			kept: kept{records: batch}, want: "100 records, 100 messages, 100 rows; displaced 1 7/3@42-42",
+			kept: kept{records: batch}, want: "100 records, 100 messages, 100 rows; displaced 1 7/3@42-42; altered 1 7/3@42-42",
 		},
 		"a row stored twice is one in the view": {
 			damage: []string{insert + "* FROM {db}.audit_log WHERE off = 42"},
@@ -179,11 +191,41 @@ func TestProof(t *testing.T) {
 		"the log lost its end": {
 			kept: kept{records: batch[:80], end: 80, committed: 80, now: 99}, want: "80 records, 80 messages, 100 rows; extra 1 7/3@99-99; gone {Retention:0 Compaction:0 Incarnations:0 Later:19}",
 		},
+		"a column altered": {
+			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off IN (42, 43) SETTINGS mutations_sync = 2"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
+		},
+		"a row replaced by an altered one": {
+			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 SETTINGS mutations_sync = 2",
+				insert + "* REPLACE (42 AS off) FROM {db}.audit_log WHERE report = 41"},
+			kept: kept{records: batch}, want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; altered 1 7/3@42-42",
+		},
+		"an altered row beside the true one": {
+			damage: []string{insert + "* REPLACE ('eve' AS user) FROM {db}.audit_log WHERE off = 42"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+		},
+		"a column altered, and the record trimmed": {
+			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off = 7 SETTINGS mutations_sync = 2"},
+			kept:   kept{records: batch[30:], start: 30}, want: "70 records, 70 messages, 100 rows; altered 1 7/3@7-7; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
+		},
+		"the hash of other bytes, and a sum that fits": {
+			kept: kept{records: append(slices.Clone(batch[:42]), append(ofOtherBytes(batch[42]), batch[43:]...)...)},
+			want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+		},
+		"rows from before there were hashes": {
+			damage: []string{"ALTER TABLE {db}.audit_log UPDATE hash = 0, sum = 0 WHERE off < 10 SETTINGS mutations_sync = 2"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
+		},
+		"reports of one change that differ": {stored: reports, kept: kept{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows"},
+		"a report of a change altered, of which the view shows another": {
+			stored: reports, damage: []string{"ALTER TABLE {db}.audit_log UPDATE agent = 'eve' WHERE off = 1 SETTINGS mutations_sync = 2"},
+			kept: kept{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows; altered 1 7/3@1-1",
+		},
 		"a row of no topic, and one of a partition that is not there": {
 			damage: []string{insert + "* REPLACE ('somewhere' AS topic) FROM {db}.audit_log WHERE off = 42", "ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND topic = 'changes' SETTINGS mutations_sync = 2",
 				insert + "* REPLACE ('nowhere' AS topic, unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 43",
 				insert + "* REPLACE (9 AS part, unhex('" + id2 + "') AS id) FROM {db}.audit_log WHERE off = 44"},
-			kept: kept{records: batch}, want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44",
+			kept: kept{records: batch}, want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44; altered 1 7/3@42-42",
 		},
 	}
 	db := clickhousetest.Open(t)
@@ -216,7 +258,7 @@ func TestProof(t *testing.T) {
 			if len(got) != 1 || inWords(got[0]) != "audit_log: "+tc.want {
 				t.Fatalf("got  %s\nwant audit_log: %s", inWords(got[0]), tc.want)
 			}
-			wrong := regexp.MustCompile("missing|doubled|extra|displaced").MatchString(tc.want)
+			wrong := regexp.MustCompile("missing|doubled|extra|displaced|altered").MatchString(tc.want)
 			if n := got[0].Findings(); n > 0 != wrong {
 				t.Errorf("%d findings in: %s", n, tc.want)
 			}

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -13,22 +17,34 @@ import (
 
 // A Watermark knows how far the tables have come.
 type Watermark interface {
-	// Wait notes the ends of all partitions of changes as they are now and returns nil once the
-	// groups of the log and of the state have committed them. Every error means that it
-	// is not known whether they have.
-	Wait(ctx context.Context) error
+	// Wait notes the ends of all partitions of changes as they are now and returns once the
+	// groups of the log and of the state have committed them, with all that these groups have committed of the topics
+	// of Positions. Every error means that it is not known whether they have.
+	Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress, error)
 }
 
 // ReaderConfig is how a Reader works. Zero fields take their defaults.
 type ReaderConfig struct {
 	Wait time.Duration // for the watermark; default 30 s
+	// Gaps is called, if it is not nil, with what each read found the tables to lack; none: they have all that was
+	// committed.
+	Gaps func(context.Context, []Gap)
+	// Gone returns when a person declared a space gone; zero: nobody has. nil: nobody ever has.
+	Gone func(account, store, space string) time.Time
 
 	maxBatch int           // copies a query
 	linger   time.Duration // how long the first caller waits for others
 }
 
-// A Reader tells what is on record of copies: no less than everything that was in
-// Kafka when it was asked. Callers who ask at one time are answered by one read.
+const (
+	// readBatches are answered at one time. Most of the time of each goes by until its watermark is reached.
+	readBatches = 4
+	// readLooks is how often copies are read whose manifest and audit log disagree, before they are unknown.
+	readLooks = 4
+)
+
+// A Reader reports what is on record of copies: no less than everything that was in Kafka when it was asked, of
+// manifest and audit log alike. Callers who ask at one time are answered by one read.
 type Reader struct {
 	db   *DB
 	mark Watermark
@@ -51,6 +67,9 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 	if cfg.Wait <= 0 {
 		cfg.Wait = 30 * time.Second
 	}
+	if cfg.Gone == nil {
+		cfg.Gone = func(string, string, string) time.Time { return time.Time{} }
+	}
 	if cfg.maxBatch == 0 {
 		cfg.maxBatch = 1000
 	}
@@ -61,7 +80,7 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 }
 
 // Fresh returns what is on record of each copy, in their order. A place without a row
-// says state NONE. Every error is of class unavailable, or the end of ctx: nothing is known
+// says state NONE. Of a space, a copy without an item, the manifest says LIVE if it is expected, else NONE. Every error is of class unavailable, or the end of ctx: nothing is known
 // then. The records may be shared with other callers and must not be changed.
 func (r *Reader) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	if len(copies) == 0 {
@@ -83,12 +102,24 @@ func (r *Reader) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRe
 
 // Run answers until ctx is done.
 func (r *Reader) Run(ctx context.Context) error {
+	var g errgroup.Group
+	slots := make(chan struct{}, readBatches)
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return g.Wait()
+		case slots <- struct{}{}:
+		}
+		select {
+		case <-ctx.Done():
+			return g.Wait()
 		case first := <-r.asks:
-			r.answer(ctx, r.gather(ctx, first))
+			batch := r.gather(ctx, first)
+			g.Go(func() error {
+				defer func() { <-slots }()
+				r.answer(ctx, batch)
+				return nil
+			})
 		}
 	}
 }
@@ -112,38 +143,89 @@ func (r *Reader) gather(ctx context.Context, first *ask) []*ask {
 	return batch
 }
 
+// answer answers a batch. Log and state are written by two groups and read one after the other, so that a record that
+// comes meanwhile may be in one of them alone. A copy of which they disagree is read again, behind a later watermark:
+// if neither has changed, they disagree indeed.
 func (r *Reader) answer(ctx context.Context, batch []*ask) {
-	known, err := r.read(ctx, batch)
-	for _, a := range batch {
-		if err != nil {
-			a.answer <- answer{nil, err}
-			continue
+	var before map[schemas.Copy]*pb.CopyRecord
+	for look := 1; len(batch) > 0; look++ {
+		known, err := r.read(ctx, batch)
+		var torn []*ask
+		for _, a := range batch {
+			switch {
+			case err != nil:
+				a.answer <- answer{nil, err}
+			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !whole(known[c], before[c]) }):
+				if look == readLooks {
+					a.answer <- answer{nil, retry.Unavailable(errMoving)}
+					continue
+				}
+				torn = append(torn, a)
+			default:
+				records := make([]*pb.CopyRecord, len(a.copies))
+				for i, c := range a.copies {
+					records[i] = known[c]
+				}
+				a.answer <- answer{records, nil}
+			}
 		}
-		records := make([]*pb.CopyRecord, len(a.copies))
-		for i, c := range a.copies {
-			records[i] = known[c]
-		}
-		a.answer <- answer{records, nil}
+		before, batch = known, torn
 	}
 }
 
-var errLate = errors.New("the tables have not come as far as Kafka within the time allowed")
+// whole reports whether a record is of one time: manifest and audit log agree, or say what they said before.
+func whole(r, before *pb.CopyRecord) bool {
+	m, a := r.GetManifest(), r.GetAudit()
+	return alike(m, a) || before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
+}
+
+// alike reports whether manifest and audit log have the same newest change, with digests that do not contradict each
+// other.
+func alike(m, a *pb.Record) bool {
+	if m.GetState() != a.GetState() || m.GetChangeId() != a.GetChangeId() {
+		return false
+	}
+	if len(m.GetDigests()) == 0 || len(a.GetDigests()) == 0 {
+		return len(m.GetDigests()) == len(a.GetDigests())
+	}
+	shared := false
+	for algorithm, digest := range m.GetDigests() {
+		if other, ok := a.GetDigests()[algorithm]; ok {
+			if other != digest {
+				return false
+			}
+			shared = true
+		}
+	}
+	return shared
+}
+
+var (
+	errLate   = errors.New("the tables have not come as far as Kafka within the time allowed")
+	errMoving = errors.New("read manifest and audit log afresh: they change while they are read")
+)
 
 func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.CopyRecord, error) {
 	wait, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errLate)
 	defer cancel()
-	if err := r.mark.Wait(wait); err != nil {
+	committed, err := r.mark.Wait(wait)
+	if err != nil {
 		if wait.Err() != nil {
 			err = context.Cause(wait)
 		}
 		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log afresh: %w", err))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
-	var copies []schemas.Copy
+	var copies, spaces []schemas.Copy
 	for _, a := range batch {
 		for _, c := range a.copies {
-			if _, ok := known[c]; !ok {
-				known[c] = nil
+			if _, ok := known[c]; ok {
+				continue
+			}
+			known[c] = nil
+			if c.Item == "" {
+				spaces = append(spaces, c)
+			} else {
 				copies = append(copies, c)
 			}
 		}
@@ -157,5 +239,31 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		}
 		copies = copies[n:]
 	}
+	for _, c := range spaces {
+		r, err := r.db.space(ctx, c, r.cfg.Gone(c.Account, c.Store, c.Space))
+		if err != nil {
+			return nil, retry.Unavailable(err)
+		}
+		known[c] = r
+	}
+	// Behind the read: a table that was emptied or restored before it has lost its position, too.
+	if err := r.complete(ctx, committed); err != nil {
+		return nil, retry.Unavailable(err)
+	}
 	return known, nil
+}
+
+// complete returns an error if the tables lack something of what was committed.
+func (r *Reader) complete(ctx context.Context, committed map[schemas.Role][]schemas.Progress) error {
+	gaps, err := r.db.Gaps(ctx, committed)
+	if err != nil {
+		return err
+	}
+	if r.cfg.Gaps != nil {
+		r.cfg.Gaps(ctx, gaps)
+	}
+	if len(gaps) > 0 {
+		return fmt.Errorf("read manifest and audit log afresh: %s (%d such gaps): run millrace rebuild", gaps[0], len(gaps))
+	}
+	return nil
 }

@@ -33,12 +33,19 @@ func both(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodi
 
 type markFunc func(context.Context) error
 
-func (f markFunc) Wait(ctx context.Context) error { return f(ctx) }
+func (f markFunc) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
+	return nil, f(ctx)
+}
 
 func reached(context.Context) error { return nil }
 
 // reader returns a running Reader.
 func reader(t testing.TB, db *clickhouse.DB, mark markFunc, cfg clickhouse.ReaderConfig) *clickhouse.Reader {
+	t.Helper()
+	return readerOf(t, db, mark, cfg)
+}
+
+func readerOf(t testing.TB, db *clickhouse.DB, mark clickhouse.Watermark, cfg clickhouse.ReaderConfig) *clickhouse.Reader {
 	t.Helper()
 	r := clickhouse.NewReader(db, mark, cfg)
 	ctx, stop := context.WithCancel(context.Background())

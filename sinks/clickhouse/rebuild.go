@@ -81,7 +81,7 @@ func (db *DB) rebuild(ctx context.Context, told func(step string, done, total in
 		return "", drop, translate(fmt.Errorf("make a table for the rebuilt state: %w", err))
 	}
 	for _, r := range rebuilds() {
-		total, err := db.count(ctx, "count "+r.log, "SELECT count() AS n FROM {db}."+r.log)
+		total, err := db.count(ctx, "count "+r.log, "SELECT count() AS n FROM {db}."+r.log+" WHERE position = 0")
 		if err != nil {
 			return "", drop, err
 		}
@@ -92,7 +92,7 @@ func (db *DB) rebuild(ctx context.Context, told func(step string, done, total in
 			told(step, min(int64(read), total-1), total)
 		}))
 		if err := db.exec(watched, "INSERT INTO {db}."+table+" (account, store, space, item, "+r.columns+") SELECT account, store, space, item, "+
-			r.selects+" FROM {db}."+r.log+" WHERE "+r.where); err != nil {
+			r.selects+" FROM {db}."+r.log+" WHERE position = 0 AND "+r.where); err != nil {
 			return "", drop, translate(fmt.Errorf("rebuild the state from %s: %w", r.log, err))
 		}
 		told(step, total, total)

@@ -199,17 +199,14 @@ func nullTime(t *time.Time, nanos uint32) *timestamppb.Timestamp {
 
 func originOf(word string) pb.Origin { return pb.Origin(enumValue(pb.Origin_value, "ORIGIN_", word)) }
 
-// newestChanges are the newest writes and deletes of each copy, in the order of versions,
-// newest first: not one but a few, because of a change that was told several times the telling that
-// says most counts. (FINAL would do that too, for all columns of all rows that it passes.)
+// newestChanges are the newest write and the newest delete of each copy, the newer of the two first.
 const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
-  origin NOT IN ('fixity', 'sweep') AS rank, off, inc, size, version, etag, media_type, digests, provenance, properties,
-  source_time, source_ns, source_version, richness
-FROM {db}.audit_log
+  size, version, etag, media_type, digests, provenance, properties, source_time, source_ns, source_version
+FROM {db}.audit_log_v
 WHERE ` + asked + `
   AND op IN ('add', 'update', 'copy', 'delete')
-ORDER BY account, store, space, item, ts DESC, rank DESC, off DESC, inc DESC
-LIMIT 8 BY account, store, space, item, gone`
+ORDER BY account, store, space, item, ts DESC, newest DESC
+LIMIT 1 BY account, store, space, item, gone`
 
 type auditRecord struct {
 	Account       string            `ch:"account"`
@@ -221,9 +218,6 @@ type auditRecord struct {
 	Nanos         uint32            `ch:"ns"`
 	ID            string            `ch:"id"`
 	Origin        string            `ch:"origin"`
-	Rank          uint8             `ch:"rank"`
-	Offset        uint64            `ch:"off"`
-	Incarnation   uint32            `ch:"inc"`
 	Size          int64             `ch:"size"`
 	Version       string            `ch:"version"`
 	ETag          string            `ch:"etag"`
@@ -234,7 +228,6 @@ type auditRecord struct {
 	SourceTime    *time.Time        `ch:"source_time"`
 	SourceNanos   uint32            `ch:"source_ns"`
 	SourceVersion string            `ch:"source_version"`
-	Richness      uint16            `ch:"richness"`
 }
 
 // audit returns what the log says of the newest content of each copy that it knows of.
@@ -247,63 +240,35 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 	if err != nil {
 		return nil, err
 	}
-	type pair struct{ written, gone *auditRecord }
-	pairs := map[schemas.Copy]pair{}
+	records := map[schemas.Copy]*pb.Record{}
 	for i := range rows {
 		a := &rows[i]
 		c := schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
-		p := pairs[c]
-		newest := &p.written
-		if a.Gone != 0 {
-			newest = &p.gone
+		newer, r := records[c], a.record()
+		switch {
+		case newer == nil:
+			records[c] = r
+		case a.Gone == 0: // this content was deleted
+			r.State, r.Time = newer.GetState(), newer.GetTime()
+			r.ChangeId, r.Origin = newer.GetChangeId(), newer.GetOrigin()
+			records[c] = r
 		}
-		if *newest == nil || (*newest).ID == a.ID && (*newest).Richness < a.Richness {
-			*newest = a
-		}
-		pairs[c] = p
-	}
-	records := map[schemas.Copy]*pb.Record{}
-	for c, p := range pairs {
-		records[c] = auditPair(p.written, p.gone)
 	}
 	return records, nil
 }
 
-// auditPair makes the record of a copy's newest write and newest delete; one may be nil.
-func auditPair(written, gone *auditRecord) *pb.Record {
-	r := &pb.Record{State: pb.RecordState_RECORD_STATE_TOMBSTONE}
-	if written != nil {
-		r = written.record()
-	}
-	if gone != nil && (written == nil || gone.version().newer(written.version())) {
-		r.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-		r.Time, r.ChangeId, r.Origin = nullTime(&gone.Time, gone.Nanos), hex.EncodeToString([]byte(gone.ID)), originOf(gone.Origin)
-	}
-	return r
-}
-
-func (a *auditRecord) version() version {
-	return version{a.Time.UnixMilli(), uint64(a.Rank), a.Offset, a.Incarnation}
-}
-
+// record is what the change says alone.
 func (a *auditRecord) record() *pb.Record {
-	return &pb.Record{
-		State: pb.RecordState_RECORD_STATE_LIVE, Digests: hexes(a.Digests),
-		Provenance: pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", a.Provenance)),
-		Size:       a.Size, Version: a.Version, Etag: a.ETag, Time: nullTime(&a.Time, a.Nanos), ChangeId: hex.EncodeToString([]byte(a.ID)),
-		SourceTime: nullTime(a.SourceTime, a.SourceNanos), SourceVersion: a.SourceVersion,
-		MediaType: a.MediaType, Properties: a.Properties, Origin: originOf(a.Origin),
+	r := &pb.Record{
+		State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: nullTime(&a.Time, a.Nanos), ChangeId: a.ID, Origin: originOf(a.Origin),
 	}
-}
-
-// hexes returns digests in hex that are raw in the table.
-func hexes(raw map[string]string) map[string]string {
-	if len(raw) == 0 {
-		return nil
+	if a.Gone != 0 {
+		return r
 	}
-	set := make(map[string]string, len(raw))
-	for k, v := range raw {
-		set[k] = hex.EncodeToString([]byte(v))
-	}
-	return set
+	r.State, r.Digests = pb.RecordState_RECORD_STATE_LIVE, a.Digests
+	r.Provenance = pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", a.Provenance))
+	r.Size, r.Version, r.Etag = a.Size, a.Version, a.ETag
+	r.SourceTime, r.SourceVersion = nullTime(a.SourceTime, a.SourceNanos), a.SourceVersion
+	r.MediaType, r.Properties = a.MediaType, a.Properties
+	return r
 }

@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -45,7 +46,7 @@ func TestRows(t *testing.T) {
 			`"ingested":"2026-03-04 06:06:07.891","op":"set_properties","account":"acme","store":"1","space":"s","item":"` + longJSON +
 				`","source_space":"ss","source_item":"si","version":"v","etag":"e","size":1125899906842624,"digests":{"md5":"` + md5 + `","sha256":"` + sha +
 				`"},"provenance":"claimed","media_type":"text\/plain","properties":{"":"` + longJSON + `"},"acl":{"ann":"rw"},"sequence":"q","user":"u","agent":"a",` +
-				`"origin":"import","cause":"c","source_time":"2026-03-04 05:06:07.891","source_ns":234567,"source_version":"sv","approved":"bob","evidence":{"C":"x"},"richness":5}`,
+				`"origin":"import","cause":"c","source_time":"2026-03-04 05:06:07.891","source_ns":234567,"source_version":"sv","approved":"bob","evidence":{"C":"x"},"richness":5,"newest":39618916960410627304880865287}`,
 		},
 		schemas.DuplicationResults: {
 			&pb.DuplicationResult{
@@ -142,6 +143,7 @@ func TestRows(t *testing.T) {
 			if want := head + string(topic) + place + tc.want; got != want {
 				t.Errorf("the row is\n%s, want\n%s", got, want)
 			}
+			checkSum(t, db, strings.TrimSuffix(tc.view, "_v"))
 		})
 	}
 }
@@ -188,6 +190,7 @@ func TestDeadLetters(t *testing.T) {
 	if err != nil || len(got) != 3 {
 		t.Fatalf("got %q, %v, want three letters", got, err)
 	}
+	checkSum(t, db, "dead_letters")
 	if want := "1 changes/5@77 copier permanent no such store � 234  // 0067617262616765FF 11"; got[1] != want {
 		t.Errorf("the letter is %q, want %q", got[1], want)
 	}

@@ -81,6 +81,9 @@ func histories() [][]*schemas.Delivery {
 			of = append(of, c)
 			checks = append(checks, result(c, time.Duration(i+1)*time.Hour))
 		}
+		pending := result(change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
+		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8, "content-missing", false, at(64*time.Hour)
+		checks = append(checks, pending)
 		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/00", part),
 			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
 			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}}
@@ -136,6 +139,11 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 	tell(db.CopyDelays(t.Context(), "acme"))
 	tell(db.Timeline(t.Context(), "acme", "photos", "p05/00"))
 	tell(db.OpenIncidents(t.Context(), "acme"))
+	pending, err := db.Pending(t.Context(), "acme", start)
+	if len(pending) != 6 {
+		t.Errorf("%d copies are pending, want 6", len(pending))
+	}
+	tell(pending, err)
 	tell(db.RoundResults(t.Context(), "round-1"))
 	tell(db.RoundFinal(t.Context(), "round-1"))
 	tell(db.CheckCounts(t.Context(), "acme"))
@@ -170,6 +178,7 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	t.Run("spread", p.spread)
+	t.Run("proved", func(t *testing.T) { p.proved(t, all) })
 	t.Run("replay", func(t *testing.T) {
 		store(t, p.cluster[1], all)
 		if got := reads(t, p.cluster[0]); got != want {
@@ -179,6 +188,26 @@ func TestCluster(t *testing.T) {
 			if got, want := count(t, p.cluster[0], table), count(t, single, table); got != want {
 				t.Errorf("%s has %s rows, want %s: what had landed was inserted again", table, got, want)
 			}
+		}
+	})
+	t.Run("positions", func(t *testing.T) {
+		all := map[schemas.Role][]schemas.Progress{}
+		for part := range int32(6) {
+			p := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: part, Next: 5}
+			all[schemas.RoleSink], all[schemas.RoleState] = append(all[schemas.RoleSink], p), append(all[schemas.RoleState], p)
+		}
+		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) != 12 {
+			t.Errorf("before they are written: %v, %v, want 12 gaps", gaps, err)
+		}
+		if err := errors.Join(clickhouse.NewSink(p.cluster[0]).Mark(t.Context(), all[schemas.RoleSink]),
+			clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState])); err != nil {
+			t.Fatal(err)
+		}
+		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
+		}
+		if got := reads(t, p.cluster[0]); got != want {
+			t.Errorf("with positions the answers are\n%s\nwant\n%s", got, want)
 		}
 	})
 	t.Run("altered on the shards", func(t *testing.T) {
@@ -198,6 +227,35 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("a shard is away", func(t *testing.T) { p.oneShardAway(t, all) })
+}
+
+// proved says that rows are what was stored on whichever shard they are.
+func (p *pair) proved(t *testing.T, all [][]*schemas.Delivery) {
+	proof, err := p.cluster[0].NewProof(schemas.Changes, func(*schemas.Delivery) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proof.Close()
+	extent := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{}, Ends: map[int32]int64{}}
+	for _, batch := range all {
+		for _, d := range batch {
+			if d.Topic != schemas.Changes {
+				continue
+			}
+			extent.Starts[d.Partition], extent.Ends[d.Partition] = 0, max(extent.Ends[d.Partition], d.Offset+1)
+			if err := proof.Add(d, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got, err := proof.Compare(t.Context(), clickhouse.Reading{Noted: extent, Committed: extent.Ends, Told: func(string, int64, int64) {},
+		Now: func(context.Context) (schemas.Extent, error) { return extent, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got[0].Findings() != 0 || got[0].Unhashed != 0 || got[0].Rows == 0 {
+		t.Errorf("got %s", inWords(got[0]))
+	}
 }
 
 // spread says that each partition of a log, and each copy of the state, is on one shard.

@@ -21,9 +21,14 @@ import (
 // before had landed), the Sink reads from the table which rows it has and inserts only the rest.
 // Store may be called for several partitions at once, not twice for one.
 type Sink struct {
+	// Behind is as State.Behind.
+	Behind func(context.Context, []Gap)
+
 	db    *DB
 	log   *slog.Logger
 	feeds map[schemas.Topic][]feed
+	// marker moves the positions of those tables that have some.
+	marker *marker
 
 	mu    sync.Mutex
 	parts map[place]progress // guarded by mu
@@ -48,7 +53,7 @@ type progress struct {
 
 // NewSink returns a Sink on db.
 func NewSink(db *DB) *Sink {
-	return &Sink{db: db, log: db.log.With("part", "sink"), feeds: feeds(), parts: map[place]progress{}}
+	return &Sink{db: db, log: db.log.With("part", "sink"), feeds: feeds(), parts: map[place]progress{}, marker: newMarker(db, schemas.RoleSink)}
 }
 
 // Topics returns the topics that the Sink stores.
@@ -106,8 +111,22 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	return nil
 }
 
+// Table returns the table that the rows of a topic land in: of several, the one that is of the topic alone.
+func (s *Sink) Table(topic schemas.Topic) string {
+	if feeds := s.feeds[topic]; len(feeds) > 0 {
+		return feeds[0].table
+	}
+	return ""
+}
+
+// Mark records how far partitions are handled.
+func (s *Sink) Mark(ctx context.Context, done []schemas.Progress) error {
+	return s.marker.mark(ctx, done, s.Behind)
+}
+
 // Forget says that a partition has moved away, or is read again from elsewhere.
 func (s *Sink) Forget(topic schemas.Topic, partition int32) {
+	s.marker.forget(place{topic, partition})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.parts, place{topic, partition})

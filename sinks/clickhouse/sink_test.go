@@ -363,6 +363,10 @@ func TestLateAttempt(t *testing.T) {
 	if got := count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("after a replay the table has %s rows, want 1200", got)
 	}
+	proofs, err := prove(t, direct, schemas.Changes, kept{records: batch, end: 600, committed: 600})
+	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || inWords(proofs[0]) != want {
+		t.Errorf("got %s, %v, want %s", inWords(proofs[0]), err, want)
+	}
 }
 
 func TestStoreFails(t *testing.T) {

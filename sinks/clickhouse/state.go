@@ -13,14 +13,19 @@ import (
 // table. Records may be stored in any order and any number of times. Its consumer group
 // is its own, so that what it has committed says how far the state has come.
 type State struct {
+	// Behind is called with what the table lacks, each time that a position cannot be moved because of that. It may be
+	// nil, and is set before Mark is called.
+	Behind func(context.Context, []Gap)
+
 	db      *DB
 	columns []column[stateRow]
 	spare   spares[[]appender[stateRow]]
+	marker  *marker
 }
 
 // NewState returns a State on db.
 func NewState(db *DB) *State {
-	return &State{db: db, columns: stateColumns()}
+	return &State{db: db, columns: stateColumns(), marker: newMarker(db, schemas.RoleState)}
 }
 
 // Topics returns the topics that make the state.
@@ -50,7 +55,7 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	defer release()
 	err = s.db.write(ctx, insertion{
 		name: s.db.insertName("copy_state", at, first, last+1),
-		into: s.db.name(stateInto(s.columns)), columns: block, settings: insertSettings(),
+		into: s.db.name(insertInto("copy_state", s.columns)), columns: block, settings: insertSettings(),
 	})
 	if err != nil {
 		return translate(fmt.Errorf("store the state of %s/%d@%d-%d: %w", at.topic, at.partition, first, last, err))
@@ -58,8 +63,18 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	return nil
 }
 
-// Forget does nothing: a State remembers nothing of a partition.
-func (s *State) Forget(schemas.Topic, int32) {}
+// Table returns the one table of the state.
+func (s *State) Table(schemas.Topic) string { return "copy_state" }
+
+// Mark records how far partitions are handled.
+func (s *State) Mark(ctx context.Context, done []schemas.Progress) error {
+	return s.marker.mark(ctx, done, s.Behind)
+}
+
+// Forget says that a partition has moved away, or is read again from elsewhere.
+func (s *State) Forget(topic schemas.Topic, partition int32) {
+	s.marker.forget(place{topic, partition})
+}
 
 // A stateRow is what one record says of one copy; groups that it says nothing of are nil.
 type stateRow struct {

@@ -205,11 +205,3 @@ func (t *tupleColumn) WriteColumn(w *proto.Writer) {
 		p.WriteColumn(w)
 	}
 }
-
-func stateInto(columns []column[stateRow]) string {
-	names := make([]string, len(columns))
-	for i, c := range columns {
-		names[i] = "`" + c.name + "`"
-	}
-	return "INSERT INTO {db}.copy_state (" + strings.Join(names, ", ") + ") VALUES"
-}

@@ -16,6 +16,7 @@ var (
 	dropOne     = regexp.MustCompile(`(?s)^DROP (?:TABLE|VIEW) IF EXISTS \{db\}\.(\w+)(?: SYNC)?$`)
 	columnName  = regexp.MustCompile(`(?m)^  (\w+) `)
 	sortingKey  = regexp.MustCompile(`(?m)^ORDER BY (?:\(([^()]*)\)|(\w+))`)
+	longerKey   = regexp.MustCompile(`,\s*MODIFY ORDER BY \(([^()]*)\)`)
 	reference   = regexp.MustCompile(`\{db\}\.(\w+)`)
 )
 
@@ -34,11 +35,11 @@ type statement struct {
 	verb verb
 	name string
 	text string // without comments
+	key  string // of a table, or of its change: what it is sorted by from then on
 	// Of a table:
 	columns map[string]bool
 	engine  string
 	args    string // of the engine
-	key     string // what it is sorted by
 	rest    string // behind the engine
 	body    string // the columns, the question of a view, the change of a table
 	target  string // of a feed
@@ -63,6 +64,9 @@ func parse(m migration) (statement, error) {
 		s.verb, s.name, s.target, s.body = makeFeed, g[1], g[2], g[3]
 	} else if g := alterTable.FindStringSubmatch(text); g != nil {
 		s.verb, s.name, s.body = alter, g[1], g[2]
+		if k := longerKey.FindStringSubmatch(s.body); k != nil {
+			s.key = k[1]
+		}
 	} else if g := dropOne.FindStringSubmatch(text); g != nil {
 		s.verb, s.name = drop, g[1]
 	} else {

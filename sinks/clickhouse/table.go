@@ -29,10 +29,10 @@ type table[T any] struct {
 	spare   spares[[]appender[row[T]]] // emptied
 }
 
-// newTable returns the table with the columns that all logs have in front.
+// newTable returns the table with the columns that all logs have, in front and behind.
 func newTable[T any](name string, id func(row[T]) string, ts func(row[T]) *timestamppb.Timestamp, columns ...column[row[T]]) *table[T] {
 	type r = row[T]
-	return &table[T]{name: name, id: id, ts: ts, columns: append([]column[r]{
+	return &table[T]{name: name, id: id, ts: ts, columns: hashed(append([]column[r]{
 		id16("id", id),
 		moment("ts", ts),
 		uint32s("ns", func(x r) uint32 { return belowMillis(ts(x)) }),
@@ -40,7 +40,7 @@ func newTable[T any](name string, id func(row[T]) string, ts func(row[T]) *times
 		uint32s("inc", func(x r) uint32 { return x.Incarnation }),
 		uint16s("part", func(x r) uint16 { return uint16(x.Partition) }),
 		uint64s("off", func(x r) uint64 { return uint64(x.Offset) }),
-	}, columns...)}
+	}, columns...))}
 }
 
 func (t *table[T]) into() string {
@@ -52,9 +52,18 @@ func (t *table[T]) into() string {
 }
 
 // block returns the rows as columns, which are used again after release.
-func (t *table[T]) block(rows []row[T]) (_ proto.Input, release func(), err error) {
+func (t *table[T]) block(rows []row[T]) (proto.Input, func(), error) {
 	large := slices.ContainsFunc(rows, func(r row[T]) bool { return len(r.Value) > mostKept })
-	return fill(t.columns, &t.spare, rows, large, func(r row[T], column string, err error) error { return rowError(r.Delivery, column, err) })
+	wrong := func(r row[T], column string, err error) error { return rowError(r.Delivery, column, err) }
+	input, release, err := fill(t.columns, &t.spare, rows, large, wrong)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := fillSums(input); err != nil {
+		release()
+		return nil, nil, retry.Permanent(fmt.Errorf("sum the rows of %s: %w", t.name, err))
+	}
+	return input, release, nil
 }
 
 // fill appends rows to columns, to spare ones where there are some. After release, which holds nothing of rows, they

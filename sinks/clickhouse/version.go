@@ -43,12 +43,6 @@ func (v version) wide() proto.UInt128 {
 	}
 }
 
-// newer says whether v comes after o.
-func (v version) newer(o version) bool {
-	a, b := v.wide(), o.wide()
-	return a.High > b.High || a.High == b.High && a.Low > b.Low
-}
-
 // A digest's value in the state begins with its version, so that the greatest is the
 // newest: 8 bytes of time, 1 that says whether it is verified, 8 of rank and offset; then
 // 16 of the change that told it, then the digest.

@@ -127,7 +127,7 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Source.Presence == duplicate.Present {
+	if s.Source.Presence == duplicate.Present { // it came back while the records were read
 		return w.present(s), nil
 	}
 	e := end{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}

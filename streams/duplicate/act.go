@@ -233,5 +233,8 @@ func (l *Looker) lookAtSpace(ctx context.Context, c schemas.Copy, store storage.
 	if err := l.confirm(ctx, c, store, time.Now()); err != nil {
 		return spaceSide{Err: fmt.Errorf("believe that space %q is absent: %w", c.Space, err)}
 	}
+	if err := l.mayLack(ctx, c); err != nil {
+		return spaceSide{Err: err}
+	}
 	return spaceSide{Presence: Absent}
 }

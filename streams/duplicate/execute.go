@@ -259,13 +259,13 @@ func (w *work) announce(s Sight, d Decision) {
 
 // wait returns an error of class wait, and after the last ends the command.
 func (w *work) wait(s Sight, d Decision) (bool, error) {
-	ladder := w.cfg.WaitLadder
+	cause, ladder := "source-newer", w.cfg.WaitLadder
 	if d.Row == "C6" || d.Row == "C8x" {
-		ladder = w.cfg.MissingLadder
+		cause, ladder = "source-missing", w.cfg.MissingLadder
 	}
-	if n := w.delivery.Waits; n < len(ladder) {
+	if n := w.delivery.WaitsFor(cause); n < len(ladder) {
 		err := fmt.Errorf("row %s of %s: %s", d.Row, w.Copy, d.Result)
-		return false, retry.Wait(err, time.Now().Add(ladder[max(n, 0)]))
+		return false, retry.WaitFor(cause, err, time.Now().Add(ladder[max(n, 0)]))
 	}
 	w.rest(s, d)
 	return true, nil

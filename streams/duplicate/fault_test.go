@@ -321,6 +321,26 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+// What a command waited for before does not shorten its wait for something else.
+func TestWaitsAreCountedByCause(t *testing.T) {
+	w := newWorld(t)
+	c := command(w.added("1", "one"))
+	w.put("1", "two")
+	if _, err := w.waited(c, map[string]int{"source-missing": len(missing)}); retry.CauseOf(err) != "source-newer" {
+		t.Errorf("C4w: got %v", err)
+	}
+	w.remove("1")
+	for _, copied := range []bool{false, true} {
+		if copied {
+			w.put("2", "one")
+		}
+		_, err := w.waited(c, map[string]int{"source-newer": len(ladder), "source-missing": 1})
+		if wait := time.Until(retry.Due(err)); retry.CauseOf(err) != "source-missing" || wait > missing[1] || wait < missing[1]-time.Minute {
+			t.Errorf("copy present %t: got %v, due in %v", copied, err, wait)
+		}
+	}
+}
+
 func TestDeleteIsHandedOn(t *testing.T) {
 	w := newWorld(t)
 	w.mustRun(command(w.added("1", "one")))

@@ -208,7 +208,13 @@ func (w *world) mustRun(c *pb.DuplicationCommand) did {
 // crash executes a command, and nothing is published.
 func (w *world) crash(c *pb.DuplicationCommand, waits int) (did, error) {
 	w.t.Helper()
-	d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, Waits: waits, Timestamp: hour(9)}
+	return w.waited(c, map[string]int{"source-newer": waits, "source-missing": waits})
+}
+
+// waited is crash for a command that has waited so often, by cause.
+func (w *world) waited(c *pb.DuplicationCommand, waits map[string]int) (did, error) {
+	w.t.Helper()
+	d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, WaitsBy: waits, Timestamp: hour(9)}
 	out, err := w.executor.Handle(w.t.Context(), d)
 	if err != nil {
 		if out != nil {

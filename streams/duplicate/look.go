@@ -30,7 +30,8 @@ type Rules interface {
 }
 
 // Records reads what is on record of copies, behind all that has been published when
-// it is called, in their order. It is slow; an error means that nothing is known.
+// it is called, in their order. It is slow; an error means that nothing is known. The manifest's
+// record of a copy without an item is about its space: state NONE if the space may be absent.
 type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
@@ -96,6 +97,8 @@ func (sc *Scene) Look(ctx context.Context) Sight {
 	g.Go(func() error { s.Source = sc.looker.side(ctx, sc.SourceCopy, sc.SourceStore); return nil })
 	g.Go(func() error { s.Destination = sc.looker.side(ctx, sc.Copy, sc.Store); return nil })
 	_ = g.Wait() // each side keeps its own error
+	sc.looker.doubt(ctx, sc.SourceCopy, &s.Source)
+	sc.looker.doubt(ctx, sc.Copy, &s.Destination)
 	return s
 }
 
@@ -117,6 +120,35 @@ func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) 
 		return Side{Err: fmt.Errorf("believe that %s is absent: %w", c, err)}
 	}
 	return side
+}
+
+// doubt makes a side unknown whose space is not there and should be.
+func (l *Looker) doubt(ctx context.Context, c schemas.Copy, s *Side) {
+	if !s.NoSpace {
+		return
+	}
+	if err := l.mayLack(ctx, c); err != nil {
+		*s = Side{Err: err}
+	}
+}
+
+// mayLack returns nil if the space of c, which is not there, is not expected either. Its error says that whatever was
+// in the space is unknown.
+func (l *Looker) mayLack(ctx context.Context, c schemas.Copy) error {
+	c.Item = ""
+	records, err := l.records.Fresh(ctx, []schemas.Copy{c})
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return context.Cause(ctx)
+	case err == nil && len(records) != 1:
+		err = fmt.Errorf("found %d records for a space", len(records))
+	case err == nil && records[0].GetManifest().GetState() != pb.RecordState_RECORD_STATE_NONE:
+		err = errors.New("it is expected and not there")
+	}
+	if err != nil {
+		return retry.Unavailable(fmt.Errorf("believe that space %q of store %s/%s is absent: %w", c.Space, c.Account, c.Store, err))
+	}
+	return nil
 }
 
 // Decide decides, after it has read what the decision needs: records afresh, bytes for

@@ -21,6 +21,7 @@ var errOvertaken = errors.New("object changed during the check")
 const (
 	detailChanging  = "object changed during each attempt"
 	detailTransport = "transport"
+	detailNoSpace   = "space is expected and not there"
 )
 
 // A check is one execution of one task. One goroutine owns it.
@@ -36,6 +37,9 @@ type check struct {
 	started    time.Time
 	evidence   Evidence
 	object     storage.Object // the second S, where the store has it
+	seen       time.Time      // when that was, by the store's clock
+	noSpace    bool           // the last S said that the space is not there
+	missing    bool           // and the space is expected
 	known      *pb.CopyRecord // as read afresh, else nil
 	confirmed  Piece          // the second reading of the bytes
 	trouble    string         // what did not answer, and how
@@ -51,6 +55,7 @@ func (k *check) run(ctx context.Context) error {
 	for range k.config.Restarts + 1 {
 		k.started = time.Now()
 		k.evidence, k.object, k.known, k.confirmed, k.trouble = Evidence{}, storage.Object{}, nil, Piece{}, ""
+		k.seen, k.noSpace, k.missing = time.Time{}, false, false
 		if err := k.look(ctx); !errors.Is(err, errOvertaken) {
 			return err
 		}
@@ -113,19 +118,23 @@ func (k *check) stale(v Verdict) bool {
 
 // onRecord takes r for what manifest and audit log say.
 func (k *check) onRecord(r *pb.CopyRecord) {
-	k.evidence.Manifest, k.evidence.Audit = pieceOf(r.GetManifest()), pieceOf(r.GetAudit())
+	k.evidence.Manifest, k.evidence.Audit = manifestPiece(r.GetManifest()), auditPiece(r.GetAudit())
 	k.evidence.Newer = newer(k.object, r.GetManifest())
 }
 
 // refresh reads manifest and audit log afresh, and the bytes once more where these know
 // an algorithm that the first reading did not.
 func (k *check) refresh(ctx context.Context) error {
-	records, err := k.records.Fresh(ctx, []schemas.Copy{k.place})
+	copies := []schemas.Copy{k.place}
+	if k.noSpace {
+		copies = append(copies, k.spaceCopy())
+	}
+	records, err := k.records.Fresh(ctx, copies)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err == nil && len(records) != 1:
-		err = fmt.Errorf("%d records of one copy", len(records))
+	case err == nil && len(records) != len(copies):
+		err = fmt.Errorf("%d records of %d copies", len(records), len(copies))
 	}
 	if err != nil {
 		k.trouble = fmt.Sprintf("records did not answer (%v): %v", retry.ClassOf(err), err)
@@ -134,6 +143,13 @@ func (k *check) refresh(ctx context.Context) error {
 	}
 	k.known = records[0]
 	k.onRecord(k.known)
+	if k.noSpace {
+		if state := records[1].GetManifest().GetState(); state != pb.RecordState_RECORD_STATE_NONE {
+			k.missing, k.trouble = state == pb.RecordState_RECORD_STATE_LIVE, detailNoSpace
+			k.unbelieve()
+			return nil
+		}
+	}
 	if !k.lacking() {
 		return nil
 	}
@@ -168,6 +184,7 @@ func (k *check) lacking() bool {
 // unchanged is one more S after the records were read: an event that they tell of may
 // be younger than the bytes that were read.
 func (k *check) unchanged(ctx context.Context) error {
+	noSpace := k.noSpace
 	o, there, err := k.stat(ctx)
 	switch {
 	case err != nil:
@@ -175,7 +192,7 @@ func (k *check) unchanged(ctx context.Context) error {
 	case there == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN:
 		k.evidence.Stored = Piece{State: there}
 		k.conclude(verdict(12, ""))
-	case there != k.evidence.Stored.State || !sameObject(o, k.object):
+	case there != k.evidence.Stored.State || k.noSpace != noSpace || !sameObject(o, k.object):
 		return errOvertaken
 	}
 	return nil
@@ -238,6 +255,7 @@ func (k *check) gather(ctx context.Context) error {
 		k.evidence.Stored = Piece{State: there}
 		return nil
 	}
+	now, noSpace := time.Now(), k.noSpace
 	second, still, err := k.stat(ctx)
 	switch {
 	case err != nil:
@@ -245,10 +263,13 @@ func (k *check) gather(ctx context.Context) error {
 	case still == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN:
 		k.evidence.Stored = Piece{State: still}
 		return nil
-	case still != there || !sameObject(first, second):
+	case still != there || k.noSpace != noSpace || !sameObject(first, second):
 		return errOvertaken
 	}
-	k.object = second
+	k.object, k.seen = second, second.Seen
+	if k.seen.IsZero() {
+		k.seen = now
+	}
 	k.evidence.Stored = Piece{State: still, Digests: second.Digests}
 	return k.believe(ctx)
 }
@@ -256,6 +277,7 @@ func (k *check) gather(ctx context.Context) error {
 // stat is one S. Absent is not believed yet.
 func (k *check) stat(ctx context.Context) (storage.Object, pb.EvidenceState, error) {
 	o, err := k.store.Stat(ctx, k.place.Space, k.place.Item)
+	k.noSpace = errors.Is(err, storage.ErrNoSpace)
 	if err != nil {
 		state, err := k.failed(ctx, "store", err)
 		return storage.Object{}, state, err
@@ -288,7 +310,7 @@ func (k *check) failed(ctx context.Context, place string, err error) (pb.Evidenc
 
 // believe takes absences for true only where the store's marker can be read after them.
 func (k *check) believe(ctx context.Context) error {
-	const absent, unknown = pb.EvidenceState_EVIDENCE_STATE_ABSENT, pb.EvidenceState_EVIDENCE_STATE_UNKNOWN
+	const absent = pb.EvidenceState_EVIDENCE_STATE_ABSENT
 	if k.evidence.Content.State != absent && k.evidence.Stored.State != absent {
 		return nil
 	}
@@ -300,12 +322,17 @@ func (k *check) believe(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	k.trouble = fmt.Sprintf("store's marker did not answer (%v): %v", retry.ClassOf(err), err)
+	k.unbelieve()
+	return nil
+}
+
+// unbelieve makes what is absent unknown.
+func (k *check) unbelieve() {
 	for _, p := range [...]*Piece{&k.evidence.Content, &k.evidence.Stored} {
-		if p.State == absent {
-			p.State = unknown
+		if p.State == pb.EvidenceState_EVIDENCE_STATE_ABSENT {
+			p.State = pb.EvidenceState_EVIDENCE_STATE_UNKNOWN
 		}
 	}
-	return nil
 }
 
 // read is one C: the bytes of seen, hashed while they stream, by every algorithm that

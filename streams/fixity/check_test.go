@@ -62,14 +62,13 @@ func TestFindings(t *testing.T) {
 			w.settings.ExternalWrites = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(rot))
 		}, 10, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
-		"nobody told": {func(w *world) { w.record = nothing() }, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
-		"properly deleted": {func(w *world) {
-			w.delete()
-			w.record.Manifest.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-			w.record.Audit.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-		}, 11, pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_MOOT},
-		"audit row missing": {func(w *world) { w.record.Audit = nothing().Audit }, 7, fail, fail},
-		"manifest wrong":    {func(w *world) { w.record.Manifest.Digests = sums(rot) }, 5, fail, fail},
+		"nobody told":                     {func(w *world) { w.record = nothing() }, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
+		"properly deleted":                {func(w *world) { w.delete(); w.bury() }, 11, pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_MOOT},
+		"brought back with its old time":  {func(w *world) { w.bury() }, 16, undecided, fail},
+		"other bytes under its tombstone": {func(w *world) { w.put(rot); w.bury() }, 16, undecided, fail},
+		"brought back, never read":        {func(w *world) { w.settings.Never = true; w.bury() }, 16, undecided, fail},
+		"audit row missing":               {func(w *world) { w.record.Audit = nothing().Audit }, 7, fail, fail},
+		"manifest wrong":                  {func(w *world) { w.record.Manifest.Digests = sums(rot) }, 5, fail, fail},
 		"never read, no digest": {func(w *world) {
 			w.settings.Never = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(good))
@@ -156,10 +155,10 @@ func TestNew(t *testing.T) {
 	bad := specified()
 	bad.Recheck = []time.Duration{0}
 	bad.Restarts = -1
-	if _, err := New(bad, w, w); err == nil || !strings.Contains(err.Error(), "recheck") || !strings.Contains(err.Error(), "restarts") {
+	if _, err := New(bad, w, w, w); err == nil || !strings.Contains(err.Error(), "recheck") || !strings.Contains(err.Error(), "restarts") {
 		t.Errorf("got %v, want both faults", err)
 	}
-	if _, err := New(specified(), nil, w); err == nil {
+	if _, err := New(specified(), nil, w, w); err == nil {
 		t.Error("no stores, no error")
 	}
 }
@@ -177,7 +176,7 @@ func BenchmarkHandle(b *testing.B) {
 		b.Fatal(err)
 	}
 	w := &world{store: storagetest.NewFaulty(store), object: o, config: specified()}
-	c, err := New(w.config, w, w)
+	c, err := New(w.config, w, w, w)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 // waits says that the row is concluded only on the last re-check.
 func (v Verdict) waits() bool {
 	switch v.Row {
-	case 4, 8, 9, 10, 13:
+	case 4, 8, 9, 10, 13, 16:
 		return true
 	}
 	return false

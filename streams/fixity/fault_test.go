@@ -107,16 +107,6 @@ func TestAbsenceNeedsTheMarker(t *testing.T) {
 	}
 }
 
-func TestSpaceThatIsGone(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.delete()
-		if err := w.mem.DeleteSpace(t.Context(), at.Space); err != nil {
-			t.Fatal(err)
-		}
-		w.is(w.last(task(w.record)), 8, pb.Verdict_VERDICT_MISSING, true)
-	})
-}
-
 func TestChangeDuringTheCheck(t *testing.T) {
 	when := map[string]storagetest.Call{
 		"before the bytes": {Method: "Open", Space: at.Space, Item: at.Item},

@@ -20,8 +20,9 @@ import (
 type StoreSettings struct {
 	// Never: the store's bytes are not to be read for checks.
 	Never bool
-	// SamplePercent, where it is not 0, is of how many copies in a hundred of a round the bytes are read. Which ones
-	// is a function of round and copy. Checks of other reasons than a sweep's read them always.
+	// SamplePercent, if it is not 0, is the share of the copies, in a hundred, whose bytes the checks of
+	// sweeps read in one Config.Period. Which ones is a function of the copy and the number of the period:
+	// within 100/SamplePercent periods it is each copy's turn once. Checks of other reasons always read.
 	SamplePercent int
 	// ExternalWrites: others than millrace's clients are expected to write to the store.
 	ExternalWrites bool
@@ -35,6 +36,8 @@ type Config struct {
 	Settings
 	// MinInterval is how young a pass may be for a sweep's task to be skipped; 0 skips none.
 	MinInterval time.Duration
+	// Period is how often every copy is to be read; of it StoreSettings.SamplePercent is a share.
+	Period time.Duration
 	// Restarts bounds how often a check starts over because its object changed; 0 means 3.
 	Restarts int
 	// Worker, Host and Software name who checks, in results.
@@ -53,8 +56,18 @@ type Stores interface {
 // Records reads what is on record.
 type Records interface {
 	// Fresh returns a record of each copy, in their order, that tells of everything
-	// that was published before the call. An error means that it cannot say.
+	// that was published before the call. An error means that it cannot say. The manifest's
+	// record of a copy without an item is about its space: state NONE if the space may be absent.
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
+}
+
+// SpaceIncidents keeps one incident for each space that is expected and not there. A space is a
+// copy without an item.
+type SpaceIncidents interface {
+	// Open opens the incident of a space, unless it is open.
+	Open(ctx context.Context, space schemas.Copy, detail string) error
+	// Close closes the incident of a space, if it is open.
+	Close(ctx context.Context, space schemas.Copy, detail string) error
 }
 
 // A Checker handles fixity tasks. It is safe for concurrent use.
@@ -62,26 +75,27 @@ type Checker struct {
 	config  Config
 	stores  Stores
 	records Records
+	spaces  SpaceIncidents
 	markers storage.Markers
 	hashers hashers
 }
 
 // New returns a Checker.
-func New(c Config, stores Stores, records Records) (*Checker, error) {
+func New(c Config, stores Stores, records Records, spaces SpaceIncidents) (*Checker, error) {
 	var faults []error
 	if c.Restarts < 0 {
 		faults = append(faults, errors.New("restarts is negative"))
 	}
-	if c.Settle < 0 || c.MinInterval < 0 {
-		faults = append(faults, errors.New("settle or min_interval is negative"))
+	if c.Settle < 0 || c.MinInterval < 0 || c.Period < 0 {
+		faults = append(faults, errors.New("settle, min_interval or period is negative"))
 	}
 	for _, d := range c.Recheck {
 		if d <= 0 {
 			faults = append(faults, fmt.Errorf("recheck interval %v is not positive", d))
 		}
 	}
-	if stores == nil || records == nil {
-		faults = append(faults, errors.New("stores or records are missing"))
+	if stores == nil || records == nil || spaces == nil {
+		faults = append(faults, errors.New("stores, records or incidents of spaces are missing"))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, fmt.Errorf("checker: %w", err)
@@ -93,7 +107,7 @@ func New(c Config, stores Stores, records Records) (*Checker, error) {
 	if c.Agent == "" {
 		c.Agent = "checker"
 	}
-	return &Checker{config: c, stores: stores, records: records}, nil
+	return &Checker{config: c, stores: stores, records: records, spaces: spaces}, nil
 }
 
 // Handle does one check: it returns its result and, where the row asks for them, the
@@ -121,6 +135,9 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		return []schemas.Message{k.result(time.Now())}, nil
 	}
 	if err := k.run(ctx); err != nil {
+		return nil, fmt.Errorf("check %s: %w", place, err)
+	}
+	if err := k.reportSpace(ctx); err != nil {
 		return nil, fmt.Errorf("check %s: %w", place, err)
 	}
 	return k.messages(), nil

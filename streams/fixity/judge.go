@@ -15,9 +15,10 @@ import (
 // A Piece is what one of the four places said of a copy.
 //
 // The content is digests, absent, unread or unknown; the store says digests, none
-// (present without one), absent or unknown; manifest and audit log say digests, none (no
-// row, or a tombstone) or unknown. A live row without digests is digests with an empty
-// set. Any other state is taken for unknown.
+// (present without one), absent or unknown; the manifest says digests, none (no row),
+// tombstone or unknown; the audit log says digests, none (no row, or the newest is a delete)
+// or unknown. A live row without digests is digests with an empty set. Any other state is
+// taken for unknown.
 type Piece struct {
 	State   pb.EvidenceState
 	Digests digest.Set
@@ -34,7 +35,7 @@ type Evidence struct {
 
 // A Verdict is the row of the table that a set of evidence falls under.
 type Verdict struct {
-	// Row is 1 to 15.
+	// Row is 1 to 16.
 	Row int32
 	// Finding is the word for the row; where the row is a fault it is the kind of its incident.
 	Finding string
@@ -75,6 +76,8 @@ func verdict(row int32, detail string) Verdict {
 		v.Finding = "no-quorum"
 	case 15:
 		v.Finding, v.Outcome = "unverified", pb.Verdict_VERDICT_UNVERIFIED
+	case 16:
+		v.Finding = "resurrected"
 	default:
 		v.Row, v.Finding, v.Outcome = 12, "unknown", pb.Verdict_VERDICT_UNKNOWN
 	}
@@ -126,7 +129,7 @@ func (e Evidence) unanswered() string {
 		return place
 	}
 	switch {
-	case !e.Manifest.recorded():
+	case !e.Manifest.recorded() && !e.Manifest.tombstone():
 		return "manifest"
 	case !e.Audit.recorded():
 		return "audit log"
@@ -156,6 +159,9 @@ func (e Evidence) unseen() string {
 func (p Piece) recorded() bool {
 	return p.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || p.State == pb.EvidenceState_EVIDENCE_STATE_NONE
 }
+
+// tombstone says that the row of the manifest is one.
+func (p Piece) tombstone() bool { return p.State == pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE }
 
 // present says that there is a live row.
 func (p Piece) present() bool { return p.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS }
@@ -207,6 +213,8 @@ func relate(x digest.Set, p Piece) relation {
 func (e Evidence) against(x digest.Set, s StoreSettings) Verdict {
 	m, a := e.relations(x)
 	switch {
+	case e.Manifest.tombstone():
+		return verdict(16, "")
 	case m == incomparable || a == incomparable:
 		return verdict(15, detailIncomparable)
 	case m == none && a == none:

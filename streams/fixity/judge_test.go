@@ -18,6 +18,7 @@ const (
 	stAbsent  = pb.EvidenceState_EVIDENCE_STATE_ABSENT
 	stUnread  = pb.EvidenceState_EVIDENCE_STATE_UNREAD
 	stUnknown = pb.EvidenceState_EVIDENCE_STATE_UNKNOWN
+	stBuried  = pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE
 )
 
 // said returns the piece for a word: a state, or a digest (with "?" behind it: claimed).
@@ -33,6 +34,8 @@ func said(word string) Piece {
 		return Piece{State: stUnknown}
 	case "bare":
 		return Piece{State: stDigests}
+	case "tombstone":
+		return Piece{State: stBuried}
 	}
 	return Piece{State: stDigests, Digests: digest.Set{"sha256": word[:1]}, Claimed: len(word) > 1}
 }
@@ -53,7 +56,7 @@ func every(f func(symbolic)) {
 	recorded := []string{"a", "b", "c", "a?", "b?", "c?", "bare", "none", "unknown"}
 	for _, c := range []string{"a", "b", "c", "404", "unread", "unknown"} {
 		for _, s := range []string{"a", "b", "c", "none", "404", "unknown"} {
-			for _, m := range recorded {
+			for _, m := range append(recorded, "tombstone") {
 				for _, a := range recorded {
 					for _, newer := range []bool{false, true} {
 						f(symbolic{c, s, m, a, newer, false})
@@ -81,6 +84,8 @@ func rows(y symbolic) map[int32]bool {
 		x = y.s
 	}
 	mx, ax := is(y.m) && d(y.m) == x, is(y.a) && d(y.a) == x
+	buried := y.m == "tombstone"
+	recorded := y.m != "none" && !buried || y.a != "none"
 	var r string
 	switch {
 	case is(y.m) && is(y.a):
@@ -96,7 +101,7 @@ func rows(y symbolic) map[int32]bool {
 	verified := r != "" && (y.m == r || y.a == r) // one of them without the claim's mark
 	three := there && split && r == y.c
 	two := there && split && r != y.c && verified && (y.s == r || both)
-	plain := there && !split && !mute
+	plain := there && !split && !mute && !buried
 	neither := plain && (is(y.m) || is(y.a)) && !mx && !ax
 	ten := neither && !unread && y.newer && y.writes && is(y.m) && len(y.m) == 1
 	thirteen := neither && !unread && !ten && verified
@@ -108,14 +113,15 @@ func rows(y symbolic) map[int32]bool {
 		5:  plain && ax && !mx,
 		6:  plain && mx && is(y.a) && !ax,
 		7:  plain && mx && !is(y.a),
-		8:  answered && gone && (y.m != "none" || y.a != "none"),
+		8:  answered && gone && recorded,
 		9:  plain && !is(y.m) && !is(y.a),
 		10: ten,
-		11: answered && gone && y.m == "none" && y.a == "none",
+		11: answered && gone && !recorded,
 		12: !answered,
 		13: thirteen,
 		14: there && split && !two && !three || neither && !unread && !ten && !thirteen,
 		15: there && mute,
+		16: there && !split && !mute && buried,
 	}
 }
 
@@ -138,8 +144,8 @@ func TestJudgeHasOneRowForEverything(t *testing.T) {
 		}
 		seen[got.Row]++
 	})
-	if len(seen) != 15 || count != 6*6*9*9*2*2 {
-		t.Errorf("%d combinations fell under rows %v, want all 15", count, seen)
+	if len(seen) != 16 || count != 6*6*10*9*2*2 {
+		t.Errorf("%d combinations fell under rows %v, want all 16", count, seen)
 	}
 }
 
@@ -157,6 +163,8 @@ func TestJudgeInvariants(t *testing.T) {
 			t.Errorf("row %d of %+v without bytes", v.Row, y)
 		case v.Row == 8 && (e.Stored.State != stAbsent || bytes):
 			t.Errorf("missing, though %+v", y)
+		case y.m == "tombstone" && bytes && y.c == y.s && y.a != "unknown" && v.Row != 16:
+			t.Errorf("row %d of %+v, which was deleted", v.Row, y)
 		case v.Row == 10 && !y.writes:
 			t.Errorf("row 10 of %+v where nobody else writes", y)
 		case v.Detail == detailClaim && v.Row != 14 && v.Row != 4:
@@ -175,7 +183,7 @@ func TestJudgeInvariants(t *testing.T) {
 }
 
 func TestJudgeIsTotal(t *testing.T) {
-	states := []pb.EvidenceState{0, stDigests, stNone, stAbsent, stUnread, stUnknown, 99}
+	states := []pb.EvidenceState{0, stDigests, stNone, stAbsent, stUnread, stUnknown, stBuried, 99}
 	piece := rapid.Custom(func(t *rapid.T) Piece {
 		return Piece{
 			State: rapid.SampledFrom(states).Draw(t, "state"),
@@ -189,7 +197,7 @@ func TestJudgeIsTotal(t *testing.T) {
 			piece.Draw(t, "C"), piece.Draw(t, "S"), piece.Draw(t, "M"), piece.Draw(t, "A"), rapid.Bool().Draw(t, "newer"),
 		}
 		v := Judge(e, StoreSettings{})
-		if v.Row < 1 || v.Row > 15 || v.Finding == "" || v.Outcome == 0 {
+		if v.Row < 1 || v.Row > 16 || v.Finding == "" || v.Outcome == 0 {
 			t.Fatalf("Judge(%+v) = %+v", e, v)
 		}
 		x := e.Content.Digests
@@ -210,39 +218,49 @@ func TestRows(t *testing.T) {
 		finding  string
 		detail   string
 	}{
-		"1 pass":                            {symbolic{c: "a", s: "a", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
-		"1 pass, store without digest":      {symbolic{c: "a", s: "none", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
-		"1 pass, bytes unread":              {symbolic{c: "unread", s: "a", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
-		"1 pass on a claim":                 {symbolic{c: "a", s: "a", m: "a?", a: "a?"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
-		"2 content corrupt":                 {symbolic{c: "b", s: "a", m: "a", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
-		"2 content and store, two ways":     {symbolic{c: "b", s: "c", m: "a", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
-		"2 only the audit log knows":        {symbolic{c: "b", s: "a", m: "none", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
-		"3 store's digest wrong":            {symbolic{c: "a", s: "b", m: "a", a: "a"}, 3, pb.Verdict_VERDICT_FAIL, "store-digest-wrong", ""},
-		"4 store's digest wrong, unread":    {symbolic{c: "unread", s: "b", m: "a", a: "a"}, 4, pb.Verdict_VERDICT_FAIL, "store-digest-wrong-unread", ""},
-		"4 against a claim":                 {symbolic{c: "unread", s: "b", m: "a?", a: "a?"}, 4, pb.Verdict_VERDICT_FAIL, "store-digest-wrong-unread", "claim"},
-		"5 manifest wrong":                  {symbolic{c: "a", s: "a", m: "b", a: "a"}, 5, pb.Verdict_VERDICT_FAIL, "manifest-corrected", ""},
-		"5 manifest empty":                  {symbolic{c: "a", s: "a", m: "none", a: "a"}, 5, pb.Verdict_VERDICT_FAIL, "manifest-corrected", ""},
-		"6 audit out of step":               {symbolic{c: "a", s: "a", m: "a", a: "b"}, 6, pb.Verdict_VERDICT_FAIL, "audit-mismatch", ""},
-		"7 audit row missing":               {symbolic{c: "a", s: "a", m: "a", a: "none"}, 7, pb.Verdict_VERDICT_FAIL, "audit-missing", ""},
-		"8 missing":                         {symbolic{c: "404", s: "404", m: "a", a: "a"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
-		"8 missing, bytes unread":           {symbolic{c: "unread", s: "404", m: "none", a: "a"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
-		"8 a row without digests":           {symbolic{c: "404", s: "404", m: "bare", a: "none"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
-		"9 not captured":                    {symbolic{c: "a", s: "a", m: "none", a: "none"}, 9, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured", ""},
-		"9 a row without digests":           {symbolic{c: "a", s: "none", m: "bare", a: "none"}, 9, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured", detailNoDigests},
-		"10 update not captured":            {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, 10, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured-update", ""},
-		"11 moot":                           {symbolic{c: "404", s: "404", m: "none", a: "none"}, 11, pb.Verdict_VERDICT_MOOT, "moot", ""},
-		"12 content unknown":                {symbolic{c: "unknown", s: "a", m: "a", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "content did not answer"},
-		"12 audit log unknown":              {symbolic{c: "a", s: "a", m: "a", a: "unknown"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "audit log did not answer"},
-		"12 unknown, though it is gone":     {symbolic{c: "404", s: "404", m: "unknown", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "manifest did not answer"},
-		"12 there and not there":            {symbolic{c: "404", s: "a", m: "a", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", detailPresence},
-		"13 replaced":                       {symbolic{c: "b", s: "b", m: "a", a: "a"}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
-		"13 replaced, newer but not wanted": {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
-		"13 replaced, store without digest": {symbolic{c: "b", s: "none", m: "a", a: "none"}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
-		"14 all differ":                     {symbolic{c: "c", s: "b", m: "a", a: "none"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", ""},
-		"14 records differ":                 {symbolic{c: "c", s: "c", m: "a", a: "b"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", ""},
-		"14 corrupt by a claim":             {symbolic{c: "b", s: "a", m: "a?", a: "a?"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", "claim"},
-		"14 replaced by a claim":            {symbolic{c: "b", s: "b", m: "a?", a: "none"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", "claim"},
-		"15 nothing to compare":             {symbolic{c: "unread", s: "none", m: "a", a: "a"}, 15, pb.Verdict_VERDICT_UNVERIFIED, "unverified", detailUnreadable},
+		"1 pass":                              {symbolic{c: "a", s: "a", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
+		"1 pass, store without digest":        {symbolic{c: "a", s: "none", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
+		"1 pass, bytes unread":                {symbolic{c: "unread", s: "a", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
+		"1 pass on a claim":                   {symbolic{c: "a", s: "a", m: "a?", a: "a?"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
+		"2 content corrupt":                   {symbolic{c: "b", s: "a", m: "a", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
+		"2 content and store, two ways":       {symbolic{c: "b", s: "c", m: "a", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
+		"2 only the audit log knows":          {symbolic{c: "b", s: "a", m: "none", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
+		"3 store's digest wrong":              {symbolic{c: "a", s: "b", m: "a", a: "a"}, 3, pb.Verdict_VERDICT_FAIL, "store-digest-wrong", ""},
+		"4 store's digest wrong, unread":      {symbolic{c: "unread", s: "b", m: "a", a: "a"}, 4, pb.Verdict_VERDICT_FAIL, "store-digest-wrong-unread", ""},
+		"4 against a claim":                   {symbolic{c: "unread", s: "b", m: "a?", a: "a?"}, 4, pb.Verdict_VERDICT_FAIL, "store-digest-wrong-unread", "claim"},
+		"5 manifest wrong":                    {symbolic{c: "a", s: "a", m: "b", a: "a"}, 5, pb.Verdict_VERDICT_FAIL, "manifest-corrected", ""},
+		"5 manifest empty":                    {symbolic{c: "a", s: "a", m: "none", a: "a"}, 5, pb.Verdict_VERDICT_FAIL, "manifest-corrected", ""},
+		"6 audit out of step":                 {symbolic{c: "a", s: "a", m: "a", a: "b"}, 6, pb.Verdict_VERDICT_FAIL, "audit-mismatch", ""},
+		"7 audit row missing":                 {symbolic{c: "a", s: "a", m: "a", a: "none"}, 7, pb.Verdict_VERDICT_FAIL, "audit-missing", ""},
+		"8 missing":                           {symbolic{c: "404", s: "404", m: "a", a: "a"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
+		"8 missing, bytes unread":             {symbolic{c: "unread", s: "404", m: "none", a: "a"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
+		"8 a row without digests":             {symbolic{c: "404", s: "404", m: "bare", a: "none"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
+		"9 not captured":                      {symbolic{c: "a", s: "a", m: "none", a: "none"}, 9, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured", ""},
+		"9 a row without digests":             {symbolic{c: "a", s: "none", m: "bare", a: "none"}, 9, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured", detailNoDigests},
+		"10 update not captured":              {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, 10, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured-update", ""},
+		"11 moot":                             {symbolic{c: "404", s: "404", m: "none", a: "none"}, 11, pb.Verdict_VERDICT_MOOT, "moot", ""},
+		"12 content unknown":                  {symbolic{c: "unknown", s: "a", m: "a", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "content did not answer"},
+		"12 audit log unknown":                {symbolic{c: "a", s: "a", m: "a", a: "unknown"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "audit log did not answer"},
+		"12 unknown, though it is gone":       {symbolic{c: "404", s: "404", m: "unknown", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "manifest did not answer"},
+		"12 there and not there":              {symbolic{c: "404", s: "a", m: "a", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", detailPresence},
+		"13 replaced":                         {symbolic{c: "b", s: "b", m: "a", a: "a"}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
+		"13 replaced, newer but not wanted":   {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
+		"13 replaced, store without digest":   {symbolic{c: "b", s: "none", m: "a", a: "none"}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
+		"14 all differ":                       {symbolic{c: "c", s: "b", m: "a", a: "none"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", ""},
+		"14 records differ":                   {symbolic{c: "c", s: "c", m: "a", a: "b"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", ""},
+		"14 corrupt by a claim":               {symbolic{c: "b", s: "a", m: "a?", a: "a?"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", "claim"},
+		"14 replaced by a claim":              {symbolic{c: "b", s: "b", m: "a?", a: "none"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", "claim"},
+		"12 a tombstone, and unknown":         {symbolic{c: "a", s: "unknown", m: "tombstone", a: "none"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "store did not answer"},
+		"8 only the audit log has it":         {symbolic{c: "404", s: "404", m: "tombstone", a: "a"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
+		"11 gone, as its tombstone says":      {symbolic{c: "404", s: "404", m: "tombstone", a: "none"}, 11, pb.Verdict_VERDICT_MOOT, "moot", ""},
+		"3 corrupt or not, under a tombstone": {symbolic{c: "a", s: "b", m: "tombstone", a: "a"}, 3, pb.Verdict_VERDICT_FAIL, "store-digest-wrong", ""},
+		"14 split, under a tombstone":         {symbolic{c: "a", s: "b", m: "tombstone", a: "none"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", ""},
+		"15 mute, under a tombstone":          {symbolic{c: "unread", s: "none", m: "tombstone", a: "none"}, 15, pb.Verdict_VERDICT_UNVERIFIED, "unverified", detailUnreadable},
+		"16 resurrected":                      {symbolic{c: "a", s: "a", m: "tombstone", a: "none"}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
+		"16 resurrected, as the log has it":   {symbolic{c: "a", s: "a", m: "tombstone", a: "a"}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
+		"16 resurrected, with other bytes":    {symbolic{c: "b", s: "none", m: "tombstone", a: "a", newer: true, writes: true}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
+		"16 resurrected, bytes unread":        {symbolic{c: "unread", s: "a", m: "tombstone", a: "none"}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
+		"15 nothing to compare":               {symbolic{c: "unread", s: "none", m: "a", a: "a"}, 15, pb.Verdict_VERDICT_UNVERIFIED, "unverified", detailUnreadable},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

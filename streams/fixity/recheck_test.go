@@ -73,6 +73,7 @@ func TestCorrections(t *testing.T) {
 		"audit row missing":    {func(w *world, _ *pb.FixityTask) { w.record.Audit = nothing().Audit }, 7, true},
 		"unread, nobody told":  {func(w *world, _ *pb.FixityTask) { w.record, w.settings.Never = nothing(), true }, 9, false},
 		"replaced":             {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
+		"resurrected":          {func(w *world, t *pb.FixityTask) { w.bury(); t.Baseline = true }, 16, false},
 		"pass":                 {func(*world, *pb.FixityTask) {}, 1, false},
 		"others write, untold": {func(w *world, _ *pb.FixityTask) { w.record, w.settings.ExternalWrites = nothing(), true }, 9, true},
 	}
@@ -105,6 +106,9 @@ func TestCorrections(t *testing.T) {
 					t.Error("taken in without a second reading")
 				}
 				want := record.Content(at, w.object)
+				if tt.row == 9 {
+					want.Time = record.Time(o.result.GetStarted().AsTime()) // no time passes within a check
+				}
 				want.Origin, want.Agent, want.Cause = pb.Origin_ORIGIN_FIXITY, "checker", next.GetId()
 				if w.settings.ExternalWrites {
 					want.Approved = "checker"
@@ -119,6 +123,60 @@ func TestCorrections(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A correction is newer than the row that it corrects, and older than whatever a client writes from then on: state is
+// folded by time. Both times are by the store's clock, which need not be the machine's.
+func TestCorrectionsAreNewerThanWhatTheyCorrect(t *testing.T) {
+	prepare := map[string]func(*world){
+		"on no record": func(w *world) { w.record = nothing() },
+		"reported without digests, a second later": func(w *world) {
+			for _, r := range []*pb.Record{w.record.Manifest, w.record.Audit} {
+				r.Digests, r.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+				r.Time = timestamppb.New(w.object.Modified.Add(time.Second))
+			}
+		},
+	}
+	for name, prepare := range prepare {
+		for clock, ahead := range map[string]time.Duration{"": 0, ", the store's clock an hour ahead": time.Hour, ", an hour behind": -time.Hour} {
+			t.Run(name+clock, func(t *testing.T) {
+				in(t, func(t *testing.T, w *world) {
+					if ahead != 0 {
+						w.clock(ahead)
+					}
+					prepare(w)
+					o := w.last(task(nil))
+					if o.result.GetRow() != 9 || o.change == nil {
+						t.Fatalf("row %d, change %v", o.result.GetRow(), o.change)
+					}
+					c, m := o.change.GetTime().AsTime(), w.record.GetManifest().GetTime()
+					if m != nil && !c.After(m.AsTime()) {
+						t.Errorf("the correction is of %v, what it corrects of %v", c, m.AsTime())
+					}
+					time.Sleep(time.Second)
+					if w.put(rot); !w.object.Modified.After(c) {
+						t.Errorf("the correction is of %v, what a client wrote a second later of %v", c, w.object.Modified)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The missing Change of the audit log comes under the id that the manifest has it by, of whatever time that is.
+func TestMissingChangeHasItsOwnID(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		c := record.Content(at, w.object)
+		c.Time = timestamppb.New(w.object.Modified.Add(time.Hour)) // a correction of its own
+		m := w.record.Manifest
+		m.Time, m.ChangeId = c.Time, schemas.ChangeID(c)
+		m.SourceTime, m.SourceVersion = timestamppb.New(w.object.Modified.Add(-time.Hour)), "s1"
+		w.record.Audit = nothing().Audit
+		o := w.last(task(nil))
+		if got := o.change; got.GetId() != m.GetChangeId() || !proto.Equal(got.GetSourceTime(), m.GetSourceTime()) || got.GetSourceVersion() != "s1" {
+			t.Errorf("got %v, want that of %v", got, m)
+		}
+	})
 }
 
 func TestRecentlyChecked(t *testing.T) {

@@ -13,9 +13,17 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// pieceOf is what a record of the manifest or of the audit log says. Digests that are
+// manifestPiece is what a record of the manifest says.
+func manifestPiece(r *pb.Record) Piece {
+	if r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
+		return Piece{State: pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE}
+	}
+	return auditPiece(r)
+}
+
+// auditPiece is what a record of the audit log says: a delete is none. Digests that are
 // not known to be verified count as claimed.
-func pieceOf(r *pb.Record) Piece {
+func auditPiece(r *pb.Record) Piece {
 	switch r.GetState() {
 	case pb.RecordState_RECORD_STATE_LIVE:
 		return Piece{
@@ -109,8 +117,9 @@ func (e Evidence) level() int32 {
 }
 
 // correction is the Change that brings on record what a concluded check has read, for
-// the rows whose cure it is: what nobody told of (9), and what the audit log lacks (7).
-// It has the id and the time of the Change that ought to have been there.
+// the rows that it cures: a copy that is on no record (9), and one that the audit log lacks (7).
+// That of row 7 is the missing Change, under its own id. That of row 9 has the time of the second
+// S: it is newer than the row that it corrects, and older than whatever a client writes meanwhile.
 func (k *check) correction() *pb.Change {
 	if !k.conclusion.Final || k.evidence.Content.State != pb.EvidenceState_EVIDENCE_STATE_DIGESTS ||
 		k.verdict.Row != 9 && k.verdict.Row != 7 {
@@ -119,6 +128,17 @@ func (k *check) correction() *pb.Change {
 	o := k.object
 	o.Digests = k.evidence.Content.Digests
 	c := record.Content(k.place, o)
+	m := k.known.GetManifest()
+	same := m.GetVersion() == o.Version
+	switch {
+	case k.verdict.Row == 9:
+		c.Time = record.Time(k.seen)
+	case same && m.GetTime() != nil:
+		c.Time = m.GetTime()
+	}
+	if same { // a copy stays known as one of that source
+		c.SourceTime, c.SourceVersion = m.GetSourceTime(), m.GetSourceVersion()
+	}
 	c.Origin = pb.Origin_ORIGIN_FIXITY
 	c.Agent = k.config.Agent
 	c.Cause = k.task.GetId()
@@ -151,6 +171,8 @@ func (p Piece) String() string {
 		return "absent"
 	case pb.EvidenceState_EVIDENCE_STATE_UNREAD:
 		return "unread"
+	case pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE:
+		return "tombstone"
 	}
 	return "unknown"
 }

@@ -2,18 +2,39 @@ package fixity
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// sampled says whether the bytes are to be read as far as sampling goes: a re-check reads where its check did, and the next round
-// has another sample.
+// sampled says whether the bytes are to be read as far as sampling goes. A re-check reads if its check did.
 func (k *check) sampled() bool {
 	percent := k.settings.SamplePercent
 	if percent <= 0 || percent >= 100 || k.task.GetReason() != pb.FixityReason_FIXITY_REASON_SWEEP {
 		return true
 	}
-	n, err := strconv.ParseUint(schemas.ID("sample", k.task.GetRound(), k.place.String())[:8], 16, 32)
-	return err != nil || n%100 < uint64(percent)
+	began := k.started
+	if first := k.task.GetFirst(); first != nil {
+		began = first.AsTime()
+	}
+	return inTurn(k.place, began, k.config.Period, percent)
+}
+
+// inTurn says whether it is a copy's turn to be read at a time. The periods of copies begin at
+// different times, so that what is in turn is not read all at once.
+func inTurn(c schemas.Copy, at time.Time, period time.Duration, percent int) bool {
+	id := schemas.ID("sample", c.String())
+	slot, begins := part(id[:8]), part(id[8:16])
+	var number int64
+	if period > 0 {
+		number = (at.UnixMilli() + int64(begins*float64(period.Milliseconds()))) / max(period.Milliseconds(), 1)
+	}
+	return (int64(slot*100)+number*int64(percent))%100 < int64(percent)
+}
+
+// part is a hexadecimal number of 32 bits as a part of 1.
+func part(hex string) float64 {
+	n, _ := strconv.ParseUint(hex, 16, 32) // hexadecimal always
+	return float64(n) / (1 << 32)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -14,32 +15,96 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A sample is so large, the same for a re-check, and another in another round; whoever asks for a copy gets it read.
+const days = 24 * time.Hour
+
+// A share of the copies is read in each period, however many rounds ask for those that are due, and every copy once in
+// as many periods as make a whole.
+func TestSampleIsOfThePeriod(t *testing.T) {
+	const copies, percent, periods = 300, 10, 10
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	var inPeriod [1 + periods]int // the first one only brings the copies out of step
+	c := &Checker{config: Config{Period: 90 * days}}
+	for i := range copies {
+		place, read, times := at, -90, 0
+		place.Item = fmt.Sprintf("item %d", i)
+		for day := range len(inPeriod) * 90 {
+			k := &check{Checker: c, place: place, settings: StoreSettings{SamplePercent: percent}, started: start.Add(time.Duration(day) * days),
+				task: &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Round: fmt.Sprint("round ", day)}}
+			if day-read < 90 || !k.sampled() {
+				continue
+			}
+			read = day
+			if inPeriod[day/90]++; day >= 90 {
+				times++
+			}
+		}
+		if times != 1 {
+			t.Errorf("item %d is read %d times in %d periods, want once", i, times, periods)
+		}
+	}
+	for n, read := range inPeriod[1:] {
+		if read < 10 || read > 50 {
+			t.Errorf("period %d: %d of %d copies are read, want about %d", n, read, copies, copies*percent/100)
+		}
+	}
+}
+
+// A turn lasts a period, and the next comes as many periods later as there are shares; turns do not begin all at once.
+func TestTurns(t *testing.T) {
+	begin := map[int]int{}
+	for i := range 200 {
+		place := at
+		place.Item = fmt.Sprintf("item %d", i)
+		var turns []int
+		for day, was := 0, true; day < 24*90; day++ {
+			is := inTurn(place, time.Unix(0, 0).Add(time.Duration(day)*days), 90*days, 25)
+			if is && !was {
+				turns = append(turns, day)
+				begin[day%90]++
+			}
+			if !is && was && len(turns) > 0 && day-turns[len(turns)-1] != 90 {
+				t.Fatalf("item %d: its turn of day %d ends on day %d", i, turns[len(turns)-1], day)
+			}
+			was = is
+		}
+		for n := 1; n < len(turns); n++ {
+			if turns[n]-turns[n-1] != 4*90 {
+				t.Fatalf("item %d: its turns begin on the days %v", i, turns)
+			}
+		}
+	}
+	if len(begin) < 60 {
+		t.Errorf("all turns begin on %d of 90 days", len(begin))
+	}
+}
+
+// What is asked for by name is always read; a re-check of a sweep's is as its check was, whenever it comes.
 func TestSampled(t *testing.T) {
-	read := func(percent int, change func(*pb.FixityTask)) (n int, which string) {
+	read := func(percent int, change func(*pb.FixityTask)) (n int) {
 		for i := range 1000 {
-			task := &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Round: "r1"}
+			task := &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP}
 			change(task)
 			place := at
 			place.Item = fmt.Sprintf("item %d", i)
-			k := &check{task: task, place: place, settings: StoreSettings{SamplePercent: percent}}
-			if k.sampled() {
+			k := &check{task: task, place: place, settings: StoreSettings{SamplePercent: percent}, started: time.Unix(1e9, 0)}
+			k.Checker = &Checker{config: Config{Period: days}}
+			again := *k
+			again.started = k.started.Add(100 * time.Hour)
+			again.task = proto.CloneOf(task)
+			again.task.Recheck, again.task.First = 1, timestamppb.New(k.started)
+			is := k.sampled()
+			if is {
 				n++
-				which += fmt.Sprint(" ", i)
+			}
+			if is != again.sampled() {
+				t.Fatalf("item %d: a re-check does not read as its check did", i)
 			}
 		}
-		return n, which
+		return n
 	}
 	same := func(*pb.FixityTask) {}
-	n, which := read(10, same)
-	if n < 70 || n > 130 {
+	if n := read(10, same); n < 70 || n > 130 {
 		t.Errorf("10%% of 1000 is %d", n)
-	}
-	if _, again := read(10, func(k *pb.FixityTask) { k.Id, k.Recheck = "t2", 1 }); again != which {
-		t.Error("a re-check reads others")
-	}
-	if _, next := read(10, func(k *pb.FixityTask) { k.Round = "r2" }); next == which {
-		t.Error("the next round reads the same")
 	}
 	for name, tt := range map[string]struct {
 		percent int
@@ -49,7 +114,7 @@ func TestSampled(t *testing.T) {
 		"on demand":  {10, func(k *pb.FixityTask) { k.Reason = pb.FixityReason_FIXITY_REASON_DEMAND }},
 		"after copy": {10, func(k *pb.FixityTask) { k.Reason = pb.FixityReason_FIXITY_REASON_AFTER_COPY }},
 	} {
-		if n, _ := read(tt.percent, tt.change); n != 1000 {
+		if n := read(tt.percent, tt.change); n != 1000 {
 			t.Errorf("%s: %d of 1000", name, n)
 		}
 	}
@@ -58,19 +123,14 @@ func TestSampled(t *testing.T) {
 // A copy that is not in the sample passes by what the store says of it, which is no pass on bytes.
 func TestNotInTheSample(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.settings.SamplePercent = 1
-		for i := range 1000 {
-			k := task(w.record)
-			k.Round = fmt.Sprint("r", i)
-			if !(&check{task: k, place: at, settings: w.settings}).sampled() {
-				o := w.handle(k)
-				if o.result.GetRow() != 1 || o.result.GetBytesRead() != 0 || w.store.Count("Open") != 0 {
-					t.Errorf("got %v", o.result)
-				}
-				return
-			}
+		w.settings.SamplePercent, w.config.Period = 1, days
+		for inTurn(at, time.Now(), days, 1) {
+			time.Sleep(days)
 		}
-		t.Error("each round has it")
+		o := w.handle(task(w.record))
+		if o.result.GetRow() != 1 || o.result.GetBytesRead() != 0 || w.store.Count("Open") != 0 {
+			t.Errorf("got %v", o.result)
+		}
 	})
 }
 

@@ -57,6 +57,38 @@ type world struct {
 	record *pb.CopyRecord
 	fresh  func() ([]*pb.CopyRecord, error)
 	asked  int // how often Fresh was called
+	// space is the manifest's record of the space: whether it is expected.
+	space pb.RecordState
+	// incident is that of the space: opened or closed, as it was published last.
+	incident string
+	// publish, if it is set, decides about the publication of an incident: an error, and whether it is
+	// published all the same.
+	publish func() (done bool, err error)
+}
+
+func (w *world) Open(_ context.Context, space schemas.Copy, _ string) error {
+	return w.decide(space, "open")
+}
+
+func (w *world) Close(_ context.Context, space schemas.Copy, _ string) error {
+	if w.incident != "open" {
+		return nil
+	}
+	return w.decide(space, "closed")
+}
+
+func (w *world) decide(space schemas.Copy, incident string) error {
+	if want := (schemas.Copy{Account: at.Account, Store: at.Store, Space: at.Space}); space != want {
+		w.t.Errorf("incident of %v, want %v", space, want)
+	}
+	done, err := true, error(nil)
+	if w.publish != nil {
+		done, err = w.publish()
+	}
+	if done {
+		w.incident = incident
+	}
+	return err
 }
 
 func (w *world) Store(account, id string) (storage.Store, bool) {
@@ -67,35 +99,59 @@ func (w *world) Settings(string, string) StoreSettings { return w.settings }
 
 func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	w.asked++
-	if len(copies) != 1 || copies[0] != at {
+	space := schemas.Copy{Account: at.Account, Store: at.Store, Space: at.Space}
+	if len(copies) > 2 || copies[0] != at || len(copies) == 2 && copies[1] != space {
 		w.t.Errorf("records of %v were asked for", copies)
 	}
+	records := []*pb.CopyRecord{w.record}
 	if w.fresh != nil {
-		return w.fresh()
+		var err error
+		if records, err = w.fresh(); err != nil {
+			return nil, err
+		}
 	}
-	return []*pb.CopyRecord{w.record}, nil
+	if len(copies) == 2 {
+		records = append(records, &pb.CopyRecord{Manifest: &pb.Record{State: w.space}})
+	}
+	return records, nil
+}
+
+func (w *world) create() {
+	if err := w.mem.CreateSpace(w.t.Context(), storage.Space{Name: at.Space}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// clock puts a store in place whose clock is so far ahead of the machine's.
+func (w *world) clock(ahead time.Duration) {
+	var err error
+	if w.mem, err = mem.New(mem.Config{ID: at.Store, Now: func() time.Time { return time.Now().Add(ahead) }}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.fill()
 }
 
 // newWorld stores the good bytes, puts them on record, and lets three days pass.
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, config: specified()}
+	w := &world{t: t, config: specified(), space: pb.RecordState_RECORD_STATE_LIVE}
 	w.config.Worker, w.config.Host, w.config.Software = "worker-1", "host-1", "millrace-test"
 	var err error
 	if w.mem, err = mem.New(mem.Config{ID: at.Store}); err != nil {
 		t.Fatal(err)
 	}
+	w.fill()
+	return w
+}
+
+func (w *world) fill() {
 	w.store = storagetest.NewFaulty(w.mem)
-	ctx := t.Context()
-	if err := w.mem.WriteMarker(ctx); err != nil {
-		t.Fatal(err)
+	if err := w.mem.WriteMarker(w.t.Context()); err != nil {
+		w.t.Fatal(err)
 	}
-	if err := w.mem.CreateSpace(ctx, storage.Space{Name: at.Space}); err != nil {
-		t.Fatal(err)
-	}
+	w.create()
 	w.put(good)
 	w.record = w.now()
 	time.Sleep(72 * time.Hour)
-	return w
 }
 
 func (w *world) put(content string) {
@@ -121,6 +177,11 @@ func (w *world) now() *pb.CopyRecord {
 	return &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
 }
 
+// bury puts on record that the copy was deleted.
+func (w *world) bury() {
+	w.record.Manifest.State, w.record.Audit.State = pb.RecordState_RECORD_STATE_TOMBSTONE, pb.RecordState_RECORD_STATE_TOMBSTONE
+}
+
 func nothing() *pb.CopyRecord {
 	none := &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
 	return &pb.CopyRecord{Manifest: none, Audit: none}
@@ -143,7 +204,7 @@ type outcome struct {
 }
 
 func (w *world) checker() *Checker {
-	c, err := New(w.config, w, w)
+	c, err := New(w.config, w, w, w)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -213,23 +274,3 @@ func in(t *testing.T, f func(*testing.T, *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, newWorld(t)) })
 }
-
-// What the demo does behind the system's back, and what else a copy may suffer.
-
-// An absence without the store's marker is never believed, however often it is seen.
-
-// A change of the content while it is looked at has the look start over.
-
-// What happens while the records are read is no mismatch: the look starts over.
-
-// The task's records may be stale: only a pass rests on them.
-
-// Fresh records with an algorithm that the first reading did not compute.
-
-// The item comes back before the last re-check.
-
-// A check that is cancelled says nothing, wherever it stood.
-
-// Readings of the marker are shared by those who ask meanwhile, and by nobody who saw
-
-// an absence after they had begun.

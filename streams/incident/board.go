@@ -48,7 +48,9 @@ type Board struct {
 // NewBoard returns a Board that knows of no incident yet: Apply feeds it. It opens and closes nothing that is on record
 // as long as the records that the topic holds at the start have been applied first.
 func NewBoard(pub Publisher, log *slog.Logger) *Board {
-	return &Board{pub: pub, log: log.With("part", "incidents"), turn: make(chan struct{}, 1), known: map[string]*pb.Incident{}}
+	return &Board{
+		pub: pub, log: log.With("part", "incidents"), turn: make(chan struct{}, 1), known: map[string]*pb.Incident{},
+	}
 }
 
 // Apply takes a record of the topic incidents; nil is a tombstone. Incidents of items are passed over.
@@ -67,8 +69,8 @@ func (b *Board) Apply(key []byte, i *pb.Incident) {
 	}
 }
 
-// Open publishes the incident about s, with detail, if it is not open. If it is, and its last detail is another one, that
-// is published as a further step, at most once a minute. A nil error means that the incident is on record.
+// Open publishes the incident about s, with detail, if it is not open. If it is, and its last detail is another one,
+// that is published as a further step, at most once a minute. A nil error means that the incident is on record.
 func (b *Board) Open(ctx context.Context, s Subject, detail string) error {
 	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
 		action := stepSeen
@@ -145,7 +147,8 @@ func (b *Board) change(ctx context.Context, key string, next func(*pb.Incident, 
 		return nil
 	}
 	if err := b.pub.Publish(ctx, schemas.Message{Topic: schemas.Incidents, Body: i}); err != nil {
-		return fmt.Errorf("publish incident %s: %w", key, err) // may be on record: then the next call finds it, or says it again
+		// It may be on record: then the next call finds it there, or publishes it again.
+		return fmt.Errorf("publish incident %s: %w", key, err)
 	}
 	b.Apply([]byte(key), i)
 	step := i.GetSteps()[len(i.GetSteps())-1]
@@ -153,7 +156,8 @@ func (b *Board) change(ctx context.Context, key string, next func(*pb.Incident, 
 	if closed(i) {
 		level = slog.LevelInfo
 	}
-	b.log.Log(ctx, level, "publish incident", "incident", key, "step", step.GetAction(), "by", step.GetBy(), "detail", step.GetDetail())
+	b.log.Log(ctx, level, "publish incident",
+		"incident", key, "step", step.GetAction(), "by", step.GetBy(), "detail", step.GetDetail())
 	return nil
 }
 

@@ -267,6 +267,25 @@ func TestClosedByAPerson(t *testing.T) {
 	}
 }
 
+// What the runtime opens has ids of its own, one for each event: a person closes it.
+func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
+	var l topic
+	b := l.board()
+	removed := &pb.Incident{Id: schemas.ID("7", "12"), Account: "-", Kind: "records-removed", Subject: "sink changes 0", State: isOpen, StepCount: 1}
+	key := schemas.IncidentKey(removed)
+	b.Apply([]byte(key), removed)
+	must(t, b.CloseBy(t.Context(), key, &pb.AdminAction{Id: "a1", Who: "eve", Reason: "known"}))
+	if last := l.records[0]; last.GetId() != removed.GetId() || last.GetState() != isClosed || last.GetStepCount() != 2 {
+		t.Errorf("published %v", last)
+	}
+	next := proto.CloneOf(removed)
+	next.Id = schemas.ID("20", "30")
+	b.Apply([]byte(key), next)
+	if got := b.OpenOf("records-removed"); len(got) != 1 {
+		t.Errorf("the next one is not open: %v", got)
+	}
+}
+
 // Incidents of items, echoes of older steps and tombstones.
 func TestApply(t *testing.T) {
 	var l topic

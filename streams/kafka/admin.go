@@ -5,18 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/retry"
 )
-
-// watermarkPoll is the time between two looks at what groups have committed.
-const watermarkPoll = 50 * time.Millisecond
 
 // An Admin answers questions about topics and groups. It changes nothing.
 type Admin struct {
@@ -86,7 +81,7 @@ func bounds(ctx context.Context, adm *kadm.Client, topics ...string) (starts, en
 func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (offsets, error) {
 	out := offsets{}
 	for group, topics := range a.groups(role, topics) {
-		resp, err := a.adm.FetchOffsetsForTopics(ctx, group, topics...)
+		resp, err := a.adm.FetchOffsets(ctx, group)
 		if errors.Is(err, kerr.GroupIDNotFound) {
 			continue
 		}
@@ -94,6 +89,9 @@ func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...stri
 			return nil, fmt.Errorf("fetch offsets of group %s: %w", group, err)
 		}
 		for topic, ps := range resp {
+			if !slices.Contains(topics, topic) {
+				continue
+			}
 			for id, r := range ps {
 				if errors.Is(r.Err, kerr.UnknownTopicOrPartition) {
 					continue
@@ -198,29 +196,10 @@ func behind(starts, ends, done offsets) (n int64) {
 // Wait returns when the groups of all roles have committed up to where topic ends at the
 // time of the call: what was acknowledged before is then handled. ctx bounds it.
 func (a *Admin) Wait(ctx context.Context, topic schemas.Topic, roles ...schemas.Role) error {
-	name := a.cfg.topic(topic)
-	starts, ends, err := bounds(ctx, a.adm, name)
-	if err != nil {
-		return fmt.Errorf("wait for %s: %w", topic, err)
+	reads := map[schemas.Role][]schemas.Topic{}
+	for _, role := range roles {
+		reads[role] = []schemas.Topic{topic}
 	}
-	left := slices.Clone(roles)
-	for {
-		for i := 0; i < len(left); {
-			done, err := a.committed(ctx, left[i], name)
-			if err != nil {
-				return fmt.Errorf("wait for %s: %w", topic, err)
-			}
-			if behind(starts, ends, done) > 0 {
-				i++
-				continue
-			}
-			left = slices.Delete(left, i, i+1)
-		}
-		if len(left) == 0 {
-			return nil
-		}
-		if err := retry.Sleep(ctx, watermarkPoll); err != nil {
-			return fmt.Errorf("wait for %s: %s has not got there: %w", topic, left[0], err)
-		}
-	}
+	_, err := a.NewWatermark(topic, reads).wait(ctx)
+	return err
 }

@@ -23,18 +23,26 @@ type BatchSink interface {
 	// whose Store failed, or that was not committed, is given again in other pieces. A
 	// permanent error says that some of its records cannot be stored at all.
 	Store(ctx context.Context, batch []*schemas.Delivery) error
+	// Table returns the table that the rows of a topic land in. Stores of one table are kept apart.
+	Table(topic schemas.Topic) string
+	// Mark records how far partitions are handled, before that is committed. After an error nothing is committed, and
+	// Mark is called again.
+	Mark(ctx context.Context, done []schemas.Progress) error
 	// Forget says that a partition is no longer ours: what is known of it is stale.
 	Forget(topic schemas.Topic, partition int32)
 }
 
-// BatchConfig says what a BatchGroup reads and when a batch is complete. Zero values
-// take the defaults in brackets.
+// BatchConfig says what a BatchGroup reads and when a batch is stored: when it is complete, or before that if no other
+// batch of its table is being stored and the last one began 1/PartsPerSecond ago or earlier. Zero values take the
+// defaults in brackets.
 type BatchConfig struct {
 	Role     schemas.Role
 	Topics   []schemas.Topic
 	MaxRows  int           // records of a batch [50,000]
 	MaxBytes int           // bytes of its keys and values, give or take a record [32 MiB]
 	MaxAge   time.Duration // since its first record was read [1 s]
+	// PartsPerSecond is the number of batches of one table that are stored in a second although they are not complete [4].
+	PartsPerSecond int
 	// Memory bounds what is read and not stored, give or take one poll [20 MiB].
 	Memory int64
 	// Drain is how long a Store may go on when its partition moves or Run ends [10 s].
@@ -63,6 +71,7 @@ type BatchGroup struct {
 
 	mu      sync.Mutex // guards the rest
 	streams map[partition]*stream
+	tables  map[string]*spacing
 	turning bool               // some of them want to be read again from where they were
 	unpoll  context.CancelFunc // ends the poll at hand
 }
@@ -76,9 +85,12 @@ const (
 	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
 	batchFetch = 512 << 10
 	batchPoll  = 10_000 // records, by which Memory may be exceeded
-	// batchCommit is the least time between two commits while there is more to store.
+	// batchCommit is the least time between two commits while there is much to store.
 	batchCommit = time.Second
 )
+
+// markTimeout bounds a call of Mark, during which no partition can leave us.
+const markTimeout = commitTimeout / 2
 
 // batchRetry is the wait between two calls of Store while errors pass: there is no end to it.
 func batchRetry() retry.Policy {
@@ -96,10 +108,11 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
 		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
-		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
+		tables: map[string]*spacing{},
+		tap:    tap{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
-	g.commits.metrics = g.metrics
+	g.commits.metrics, g.commits.before = g.metrics, g.mark
 	g.metrics.look(g.oldest)
 	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.FetchMaxBytes(batchFetch), kgo.FetchMaxPartitionBytes(batchFetch),
@@ -123,6 +136,9 @@ func (c *BatchConfig) defaults() {
 	}
 	if c.Memory <= 0 {
 		c.Memory = BatchMemory
+	}
+	if c.PartsPerSecond <= 0 {
+		c.PartsPerSecond = 4
 	}
 }
 
@@ -168,25 +184,36 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 		if err != nil {
 			return err
 		}
-		g.mu.Lock()
-		for _, f := range fetches {
-			for _, t := range f.Topics {
-				inc := incarnation(t.TopicID)
-				for _, p := range t.Partitions {
-					at := partition{t.Topic, p.Partition}
-					if s := g.streams[at]; s != nil && len(p.Records) > 0 && !again[at] {
-						n, weight := s.add(p.Records, inc)
-						g.weight.add(weight)
-						g.metrics.inFlight(n, weight)
-					}
-				}
-			}
-		}
-		g.mu.Unlock()
+		g.fill(cl, fetches, again)
 		g.setBack(cl)
 		cl.AllowRebalance()
 	}
 	return nil
+}
+
+// fill adds what was fetched to the streams, but for the partitions that are read again.
+func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partition]bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var began map[string]map[int32]kgo.EpochOffset // what the group had committed of partitions of which nothing was read
+	for _, f := range fetches {
+		for _, t := range f.Topics {
+			inc := incarnation(t.TopicID)
+			for _, p := range t.Partitions {
+				at := partition{t.Topic, p.Partition}
+				s := g.streams[at]
+				if s == nil || len(p.Records) == 0 || again[at] {
+					continue
+				}
+				if began == nil && s.begins(inc) {
+					began = cl.CommittedOffsets()
+				}
+				n, weight := s.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
+				g.weight.add(weight)
+				g.metrics.inFlight(n, weight)
+			}
+		}
+	}
 }
 
 // makeRoom has what is in memory stored before memory is full, and returns when it is not.
@@ -217,10 +244,12 @@ func (g *BatchGroup) hurry() {
 	}
 }
 
-// commitLoop commits what was stored: every batchCommit, and if nothing else is to be
-// stored, so that whoever waits for the commit does not wait long, ten times as often.
+// commitLoop commits what was stored, the sooner the less there is to be stored: fresh reads wait for the commit.
 func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
-	var last time.Time
+	var (
+		last time.Time
+		took time.Duration // by the last commit
+	)
 	for {
 		select {
 		case <-ctx.Done():
@@ -228,16 +257,43 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 		case <-g.stored:
 		}
 		for ctx.Err() == nil {
-			if since := time.Since(last); since >= batchCommit || since >= batchCommit/10 && g.weight.n.Load() == 0 {
+			if time.Since(last) >= max(g.commitApart(), restShare*took) {
 				break
 			}
 			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommit/10))
 		}
-		last = time.Now()
+		began := time.Now()
 		if !g.commit(ctx, cl) {
 			time.AfterFunc(time.Second, g.signal)
 		}
+		last, took = began, min(time.Since(began), batchCommit)
 	}
+}
+
+// commitApart is the least time between two commits. Each costs the sink a small insert into each table.
+func (g *BatchGroup) commitApart() time.Duration {
+	switch n := g.weight.n.Load(); {
+	case n == 0:
+		return batchCommit / 10
+	case n < g.cfg.Memory/4:
+		return batchCommit / 2
+	}
+	return batchCommit
+}
+
+// mark has the sink record what is about to be committed.
+func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) error {
+	ctx, cancel := context.WithTimeout(ctx, markTimeout)
+	defer cancel()
+	done := make([]schemas.Progress, 0, len(todo))
+	for at, p := range todo {
+		done = append(done, schemas.Progress{Topic: g.router.cfg.bare(at.topic), Incarnation: p.incarnation, Partition: at.id,
+			Start: p.start, From: p.from, Next: p.Offset})
+	}
+	if err := g.sink.Mark(ctx, done); err != nil {
+		return fmt.Errorf("record what is to be committed: %w", err)
+	}
+	return nil
 }
 
 // signal has the commit loop commit.
@@ -272,7 +328,11 @@ func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[strin
 
 // begin starts the stream of a partition. g.mu is held.
 func (g *BatchGroup) begin(cl *kgo.Client, at partition) {
-	s := newStream(g, cl, at)
+	table := g.sink.Table(g.router.cfg.bare(at.topic))
+	if g.tables[table] == nil {
+		g.tables[table] = &spacing{apart: time.Second / time.Duration(g.cfg.PartsPerSecond)}
+	}
+	s := newStream(g, cl, at, g.tables[table])
 	g.streams[at] = s
 	go s.run()
 }

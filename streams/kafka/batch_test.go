@@ -30,7 +30,8 @@ type table struct {
 	hang    bool // a call waits for its context
 	maxRows int
 	stored  time.Time // when a batch last was
-	errs    []string  // what Store was given that it must not be
+	mark    func(context.Context, []schemas.Progress) error
+	errs    []string // what Store was given that it must not be
 }
 
 type fault struct {
@@ -80,6 +81,15 @@ func item(d *schemas.Delivery) string {
 		return string(d.Value)
 	}
 	return d.Body.(*pb.Change).GetItem()
+}
+
+func (tb *table) Table(topic schemas.Topic) string { return string(topic) }
+
+func (tb *table) Mark(ctx context.Context, done []schemas.Progress) error {
+	if tb.mark == nil {
+		return nil
+	}
+	return tb.mark(ctx, done)
 }
 
 func (tb *table) Forget(schemas.Topic, int32) {
@@ -242,7 +252,9 @@ type storeFunc struct {
 func (s storeFunc) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	return s.f(ctx, batch)
 }
-func (storeFunc) Forget(schemas.Topic, int32) {}
+func (storeFunc) Table(topic schemas.Topic) string               { return string(topic) }
+func (storeFunc) Mark(context.Context, []schemas.Progress) error { return nil }
+func (storeFunc) Forget(schemas.Topic, int32)                    {}
 
 // Batches are complete when they have MaxRows, or MaxBytes, or MaxAge, whatever is first.
 func TestBatchGroupLimits(t *testing.T) {

@@ -100,11 +100,12 @@ func (s standing) error(brokers []string) error {
 		where, s.position, s.start, s.end, reset("--to-latest"))
 }
 
-// incident is the message that tells of removed records. Its id is a function of the standing.
+// incident is the message that tells of removed records. It has no item: its subject is the partition, for the group.
+// Its id is a function of the standing.
 func (s standing) incident(role schemas.Role, detail string) *pb.Incident {
 	now := timestamppb.Now()
 	i := &pb.Incident{
-		Item: fmt.Sprintf("%s %s %d", s.group, s.at.topic, s.at.id), Kind: kindRemoved,
+		Account: "-", Kind: kindRemoved, Subject: fmt.Sprintf("%s %s %d", s.group, s.at.topic, s.at.id),
 		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: 1,
 		Steps: []*pb.IncidentStep{{Time: now, Action: "opened", By: string(role), Detail: detail}},
 	}
@@ -248,7 +249,7 @@ func (r *router) opened(ctx context.Context, known map[string]bool) error {
 		return err
 	}
 	return scan(ctx, r.cfg, name, parts, func(rec *kgo.Record, _ uint32) error {
-		if !strings.HasSuffix(string(rec.Key), "/"+kindRemoved) {
+		if !strings.Contains(string(rec.Key), "/"+kindRemoved) {
 			return nil
 		}
 		if body, err := schemas.Decode(schemas.Incidents, headersOf(rec), rec.Value); err == nil {

@@ -129,7 +129,7 @@ func checkRemoved(t *testing.T, err error, group string, untold bool) {
 	}
 }
 
-func checkIncidents(t *testing.T, b *kafkatest.Broker, item string, want int) {
+func checkIncidents(t *testing.T, b *kafkatest.Broker, subject string, want int) {
 	t.Helper()
 	told := b.Bodies(schemas.Incidents)
 	if len(told) != want {
@@ -137,7 +137,7 @@ func checkIncidents(t *testing.T, b *kafkatest.Broker, item string, want int) {
 	}
 	for _, body := range told {
 		i := body.(*pb.Incident)
-		if i.GetKind() != "records-removed" || i.GetItem() != item || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN ||
+		if i.GetKind() != "records-removed" || i.GetAccount() != "-" || i.GetItem() != "" || i.GetSubject() != subject || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN ||
 			len(i.GetSteps()) != 1 || !strings.Contains(i.GetSteps()[0].GetDetail(), "7 of them") {
 			t.Errorf("incident %v", i)
 		}

@@ -49,7 +49,9 @@ type Config struct {
 	Metrics  *Metrics
 	Tracer   trace.Tracer
 	Controls *Controls
-	Log      *slog.Logger
+	// Unreadables, where set, take the records that tables cannot apply.
+	Unreadables *Unreadables
+	Log         *slog.Logger
 }
 
 // SASL is how to log in. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.

@@ -139,6 +139,7 @@ func among[T any](all map[partition]T, parts map[string][]int32) []T {
 type position struct {
 	kgo.EpochOffset
 	metadata string
+	origin   // of a BatchGroup
 }
 
 // commits holds the positions that are done but not yet committed. It is safe for
@@ -147,7 +148,9 @@ type commits struct {
 	mu   sync.Mutex
 	todo map[partition]position
 
-	metrics *roleMetrics  // nil: nobody counts
+	metrics *roleMetrics // nil: nobody counts
+	// before is called with what is about to be committed. Its error keeps it from being committed. May be nil.
+	before  func(ctx context.Context, todo map[partition]position) error
 	sending chan struct{} // holds one from taking positions until their commit is answered
 }
 
@@ -196,6 +199,11 @@ func (c *commits) send(ctx context.Context, cl *kgo.Client) error {
 	c.mu.Unlock()
 	if len(offsets) == 0 {
 		return nil
+	}
+	if c.before != nil {
+		if err := c.before(ctx, sent); err != nil {
+			return err
+		}
 	}
 	var first error
 	member := membershipOf(cl)

@@ -4,36 +4,20 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
 )
 
 // Extent returns what a topic holds now. A topic that is not there is an error.
 func (a *Admin) Extent(ctx context.Context, topic schemas.Topic) (schemas.Extent, error) {
-	name := a.cfg.topic(topic)
-	parts, err := spans(ctx, a.adm, name)
+	logs, err := a.logs(ctx, []schemas.Topic{topic})
 	if err != nil {
 		return schemas.Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
 	}
-	// The client's own answer may be seconds old, and of a topic that is no more.
-	req := kmsg.NewPtrMetadataRequest()
-	req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &name})
-	resp, err := req.RequestWith(ctx, a.cl)
-	if err != nil {
-		return schemas.Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
-	}
-	if len(resp.Topics) != 1 {
-		return schemas.Extent{}, fmt.Errorf("look at topic %s: the broker tells of %d topics", topic, len(resp.Topics))
-	}
-	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
-		return schemas.Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
-	}
-	e := schemas.Extent{Incarnation: incarnation(resp.Topics[0].TopicID), Starts: map[int32]int64{}, Ends: map[int32]int64{}}
-	for id, s := range parts {
-		e.Starts[id], e.Ends[id] = s.from, s.to
+	e, ok := logs[topic]
+	if !ok || len(e.Ends) == 0 {
+		return schemas.Extent{}, fmt.Errorf("look at topic %s: it is not there", topic)
 	}
 	return e, nil
 }

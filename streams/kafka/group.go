@@ -24,6 +24,12 @@ type GroupConfig struct {
 	Retry retry.Policy
 	// MaxAttempts is how often a message is delivered before it is a dead letter [5].
 	MaxAttempts int
+	// CoPartitioned has one member own the same partitions of all topics, which must have equally many, and handle
+	// those of one number one after the other.
+	CoPartitioned bool
+	// Prepare, if set, is called after each assignment, before records of any partition are handled: what the
+	// members that had them before have published is on its topics by then. With an error it is called again.
+	Prepare func(context.Context) error
 }
 
 const (
@@ -45,7 +51,9 @@ type Group struct {
 	metrics *roleMetrics
 	began   atomic.Int64 // when the batch at hand was begun, in Unix nanoseconds; 0: none is
 	commits *commits
-	mu      sync.Mutex // guards queued
+	turns   int         // only Run uses it
+	fresh   atomic.Bool // partitions were assigned, and Prepare has not been called since
+	mu      sync.Mutex  // guards queued
 	queued  map[partition][]letter
 }
 
@@ -73,11 +81,13 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 			defer g.metrics.rebalanced(k, parts, time.Now())
 			if k != moveAssigned {
 				g.drop(parts)
+			} else if gc.Prepare != nil {
+				g.fresh.Store(true)
 			}
 		}
 	}
 	g.opts, err = cfg.options(string(gc.Role), append(
-		append(cfg.consume(member{role: gc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
+		append(cfg.consume(member{role: gc.Role, topics: topics, together: gc.CoPartitioned}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.OnPartitionsAssigned(moved(moveAssigned)), kgo.OnPartitionsRevoked(moved(moveRevoked)), kgo.OnPartitionsLost(moved(moveLost)))...)
 	return g, err
 }
@@ -160,6 +170,9 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
 	hctx, cancel := context.WithTimeoutCause(ctx, groupHold, errHeld)
 	defer cancel()
+	if ok, err := g.prepared(hctx); !ok {
+		return err // if it is nil, what is queued waits for the next turn
+	}
 	g.began.Store(time.Now().UnixNano())
 	defer g.began.Store(0)
 	h := g.begin(hctx, time.Now().Add(groupHold/2)) // so that every record has half of it at least
@@ -178,6 +191,27 @@ func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
 		g.settle(p, n)
 	}
 	return nil
+}
+
+// prepared reports whether Prepare has been called since partitions were last assigned. While a poll is held none are.
+func (g *Group) prepared(ctx context.Context) (bool, error) {
+	g.mu.Lock()
+	idle := len(g.queued) == 0
+	g.mu.Unlock()
+	if idle || !g.fresh.Load() {
+		return true, nil
+	}
+	_, err := g.cfg.Retry.Do(ctx, func() error { return g.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
+		g.router.log.Warn("prepare again for the partitions that were assigned", "attempt", attempt, "wait", wait, "err", err)
+	})
+	switch {
+	case err == nil:
+		g.fresh.Store(false)
+		return true, nil
+	case retry.ClassOf(err) == retry.Transient:
+		return false, nil
+	}
+	return false, fmt.Errorf("prepare for the partitions that were assigned: %w", err)
 }
 
 // settle takes the first n letters of p, which are done, off the queue.

@@ -32,13 +32,47 @@ func (g *Group) begin(ctx context.Context, latest time.Time) *hold {
 	if len(g.queued) == 0 {
 		close(h.ended)
 	}
-	for p, letters := range g.queued {
+	for _, line := range g.lines() {
 		go func() {
-			recs, n := g.partition(ctx, letters, latest, func(offset int64) { h.reach(p, offset) })
-			h.end(p, recs, n)
+			for i, q := range line {
+				var recs []*kgo.Record
+				n := 0
+				if i == 0 || !time.Now().After(latest) { // else what is queued waits for the next turn
+					recs, n = g.partition(ctx, q.letters, latest, func(offset int64) { h.reach(q.partition, offset) })
+				}
+				h.end(q.partition, recs, n)
+			}
 		}()
 	}
 	return h
+}
+
+// An ofPartition is what is queued of one partition.
+type ofPartition struct {
+	partition
+	letters []letter
+}
+
+// lines returns what is queued. What is in one line is handled one after the other, each partition being the first in
+// its turn: of co-partitioned topics the partitions of one number, so that outputs about one key are published in the
+// order in which they were made.
+func (g *Group) lines() [][]ofPartition {
+	byID := map[int32][]ofPartition{}
+	var lines [][]ofPartition
+	for p, letters := range g.queued {
+		if g.cfg.CoPartitioned {
+			byID[p.id] = append(byID[p.id], ofPartition{p, letters})
+		} else {
+			lines = append(lines, []ofPartition{{p, letters}})
+		}
+	}
+	g.turns++
+	for _, line := range byID {
+		slices.SortFunc(line, func(a, b ofPartition) int { return cmp.Compare(a.topic, b.topic) })
+		first := g.turns % len(line)
+		lines = append(lines, slices.Concat(line[first:], line[:first]))
+	}
+	return lines
 }
 
 func (h *hold) reach(p partition, offset int64) {

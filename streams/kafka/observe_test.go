@@ -335,7 +335,9 @@ type deaf struct{ hang chan struct{} }
 
 func (d deaf) Store(context.Context, []*schemas.Delivery) error { <-d.hang; return nil }
 
-func (deaf) Forget(schemas.Topic, int32) {}
+func (deaf) Table(topic schemas.Topic) string               { return string(topic) }
+func (deaf) Mark(context.Context, []schemas.Progress) error { return nil }
+func (deaf) Forget(schemas.Topic, int32)                    {}
 
 // A batch that ignores the end of its partition is told of until it ends after all.
 func TestBatchThatHangsIsMeasured(t *testing.T) {

@@ -136,6 +136,8 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 type discard struct{}
 
 func (discard) Store(context.Context, []*schemas.Delivery) error { return nil }
+func (discard) Table(topic schemas.Topic) string                 { return string(topic) }
+func (discard) Mark(context.Context, []schemas.Progress) error   { return nil }
 func (discard) Forget(schemas.Topic, int32)                      {}
 
 // What nobody could pass on any more ends the role, with the offset; the client alone would stop to read

@@ -325,8 +325,10 @@ func TestPauseBeforeStore(t *testing.T) {
 		}
 		background(t, g)
 		time.Sleep(5 * time.Second)
+		b.Send(change("a")) // is stored at once, and what follows waits
+		time.Sleep(50 * time.Millisecond)
 		garbage(b, schemas.Changes)
-		time.Sleep(5 * time.Second)
+		time.Sleep(50 * time.Millisecond)
 		apply(t, c, &pb.Control{Paused: true})
 		time.Sleep(time.Hour)
 		if got := len(b.Read(schemas.Dead)); got > 0 {

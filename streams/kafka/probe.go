@@ -11,9 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// probe asks for the records that the table still waits for: compaction may have left
+// probe asks for the records up to the offsets of open: compaction may have left
 // nothing before a partition's end, which no poll tells.
-func (t *Table) probe(ctx context.Context, cl *kgo.Client) error {
+func (t *Table) probe(ctx context.Context, cl *kgo.Client, open map[int32]int64) error {
 	adm := kadm.NewClient(cl)
 	topics, err := adm.ListTopics(ctx, t.name)
 	if err != nil {
@@ -24,16 +24,18 @@ func (t *Table) probe(ctx context.Context, cl *kgo.Client) error {
 		return err
 	}
 	var errs []error
-	for id, end := range t.open {
+	for id, end := range open {
+		t.mu.Lock()
 		from := max(t.seen[id], starts[t.name][id])
+		t.mu.Unlock()
 		next, err := from, error(nil)
 		if from < end {
 			next, err = firstFrom(ctx, cl, topics[t.name], id, from)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
-		} else if next >= end {
-			t.reached(id, end)
+		} else {
+			t.reached(id, next)
 		}
 	}
 	return errors.Join(errs...)

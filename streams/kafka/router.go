@@ -114,6 +114,7 @@ func (r *router) delivery(l *letter) (*schemas.Delivery, error) {
 // read decodes l into d. Its error is permanent.
 func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
 	r.bare(l, d)
+	d.Hash = schemas.Hash(l.rec.Value)
 	if d.Topic == schemas.Dead {
 		d.Value = l.rec.Value
 		return nil

@@ -182,7 +182,7 @@ func (s *share) position(atWork []int64) (position, bool) {
 		return position{}, false
 	}
 	s.told = text
-	return position{at, text}, true
+	return position{EpochOffset: at, metadata: text}, true
 }
 
 // last is the metadata that was last to be committed.

@@ -54,7 +54,7 @@ func TestStandingIncident(t *testing.T) {
 	if len(ids) != 6 {
 		t.Errorf("%d ids, want 6", len(ids))
 	}
-	if got, want := schemas.IncidentKey(first), "///millrace.sink millrace.changes 3/records-removed"; got != want {
+	if got, want := schemas.IncidentKey(first), "-////records-removed/millrace.sink millrace.changes 3"; got != want {
 		t.Errorf("key %q, want %q", got, want)
 	}
 	if err := schemas.Validate(first); err != nil {

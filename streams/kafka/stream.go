@@ -19,6 +19,7 @@ type stream struct {
 	partition
 	g      *BatchGroup
 	cl     *kgo.Client
+	table  *spacing // shared with the other streams of its table
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // there are more letters
@@ -28,7 +29,8 @@ type stream struct {
 	mu      sync.Mutex // guards the rest
 	letters []letter   // read and not stored
 	bytes   int64      // of them
-	read    time.Time  // when the first of them was read
+	read    time.Time  // when the first of them was read that is in no batch; zero: all are
+	origin             // of what was read
 	due     bool       // memory is full: what there is is a batch
 	taken   bool       // a batch of them is at hand
 	failing bool       // and could not be stored so far
@@ -42,25 +44,43 @@ type stream struct {
 	discarded bool
 }
 
-func newStream(g *BatchGroup, cl *kgo.Client, at partition) *stream {
+// An origin says of which log records are, and from where on they were read.
+type origin struct {
+	incarnation uint32
+	start, from int64 // where the log starts, and where reading began
+}
+
+func newStream(g *BatchGroup, cl *kgo.Client, at partition, table *spacing) *stream {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	return &stream{
-		partition: at, g: g, cl: cl, ctx: ctx, cancel: cancel,
+		partition: at, g: g, cl: cl, table: table, ctx: ctx, cancel: cancel,
 		wake: make(chan struct{}, 1), halt: make(chan struct{}), done: make(chan struct{}),
 	}
 }
 
 func weigh(rec *kgo.Record) int64 { return int64(len(rec.Key)+len(rec.Value)) + 512 }
 
-// add queues records, and returns how many it took and what they weigh. With two batches waiting, or all that
+// begins reports whether nothing of the log inc was read so far.
+func (s *stream) begins(inc uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.incarnation != inc
+}
+
+// add queues records of the log inc, which starts at start, and returns how many it took and what they weigh. The
+// group had committed offset committed when it began to read; 0 is nothing. With two batches waiting, or all that
 // memory is for, the partition is paused.
-func (s *stream) add(recs []*kgo.Record, inc uint32) (n int, weight int64) {
+func (s *stream) add(recs []*kgo.Record, inc uint32, start, committed int64) (n int, weight int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.back != nil { // they are read again
 		return 0, 0
 	}
-	if len(s.letters) == 0 {
+	if s.incarnation != inc {
+		// A record before what was committed is read if the log was made anew, or lost its end.
+		s.origin = origin{inc, start, min(max(committed, start), recs[0].Offset)}
+	}
+	if s.read.IsZero() {
 		s.read = time.Now()
 	}
 	for _, rec := range recs {
@@ -112,8 +132,8 @@ func (s *stream) waiting() (bytes int64, busy bool) {
 	return s.bytes, s.due || s.taken
 }
 
-// next returns the letters of the next batch, in an array of their own, if it is complete, else for how long to
-// wait for more, 0 being for ever.
+// next returns the letters of the next batch, in an array of their own, if it may be stored now, else for how long to
+// wait, 0 being for ever.
 func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,28 +146,39 @@ func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 		n++
 	}
 	full := n < len(s.letters) || n == s.g.cfg.MaxRows || bytes >= int64(s.g.cfg.MaxBytes)
-	if age := time.Since(s.read); !full && !s.due && age < s.g.cfg.MaxAge {
-		return nil, 0, s.g.cfg.MaxAge - age
+	left := s.g.cfg.MaxAge - time.Since(s.read)
+	if ok, wait := s.table.begin(full || s.due || left <= 0); !ok {
+		if wait > 0 {
+			left = min(left, wait)
+		}
+		return nil, 0, left
 	}
 	s.due, s.taken = false, true
+	if n == len(s.letters) {
+		s.read = time.Time{}
+	}
 	return slices.Clone(s.letters[:n]), bytes, 0
 }
 
 // settle takes a batch that is stored off the queue.
 func (s *stream) settle(batch []letter, bytes int64) {
-	last := batch[len(batch)-1].rec
+	end := batch[len(batch)-1]
+	last := end.rec
 	s.mu.Lock()
 	if s.discarded { // the partition went while Store was at it: it is not ours to commit
 		s.mu.Unlock()
 		return
 	}
-	s.g.commits.done(s.partition, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
+	at := position{EpochOffset: kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, origin: s.origin}
+	if end.incarnation != at.incarnation { // of a log that was made anew since
+		at.origin = origin{incarnation: end.incarnation, from: at.Offset}
+	}
+	s.g.commits.set(s.partition, at)
 	clear(s.letters[:len(batch)]) // or the array would keep them
 	if s.letters = s.letters[len(batch):]; len(s.letters) == 0 {
 		s.letters = nil // lets go of the array
 	}
 	s.bytes, s.taken, s.failing = s.bytes-bytes, false, false
-	s.read = time.Now()
 	back := s.back != nil
 	resume := !back && s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < s.most()/2
 	s.paused = s.paused && !resume
@@ -196,10 +227,12 @@ func (s *stream) run() {
 			continue
 		}
 		if !s.mayGo() || !s.enter() {
+			s.leave()
 			return
 		}
 		dead, err := s.batch(batch)
 		<-s.g.slots
+		s.leave()
 		if err != nil {
 			tries++
 			if !s.retreat(batch, tries, err) {
@@ -216,6 +249,16 @@ func (s *stream) run() {
 			return
 		}
 		s.settle(batch, bytes)
+	}
+}
+
+// leave lets other batches of the table be stored.
+func (s *stream) leave() {
+	s.table.end()
+	for _, o := range s.g.owned(nil) {
+		if o.table == s.table {
+			o.rouse()
+		}
 	}
 }
 

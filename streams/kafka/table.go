@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,8 +31,16 @@ type Table struct {
 	ready  chan struct{}
 	bad    atomic.Int64
 
-	open map[int32]int64 // partition: the offset to reach before ready
-	seen map[int32]int64 // partition: the next offset
+	mu    sync.Mutex      // guards the rest
+	cl    *kgo.Client     // that of Run; nil before
+	goals []*goal         // that are not reached
+	seen  map[int32]int64 // partition: the next offset
+}
+
+// A goal is where a table is to come.
+type goal struct {
+	open map[int32]int64 // partition: the offset to reach
+	done chan struct{}   // closed when none is open
 }
 
 // tableStall is how long nothing may come before a Table looks whether the rest of what
@@ -39,8 +49,8 @@ const tableStall = 2 * time.Second
 
 // NewTable returns a Table that hands the records of topic to apply, those of one key
 // in order, one call at a time. The delivery of a tombstone has no Body. A record that
-// cannot be decoded, and one for which apply returns a permanent error, is logged and
-// counted; any other error of apply ends Run.
+// cannot be decoded, and one for which apply returns a permanent error, is logged, counted
+// and kept by cfg.Unreadables; any other error of apply ends Run.
 func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error) (*Table, error) {
 	if _, ok := schemas.Lookup(topic); !ok {
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
@@ -55,7 +65,11 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxPartitionBytes(1<<20),
 	)
-	return t, err
+	if err != nil {
+		return nil, err
+	}
+	cfg.Unreadables.begin(topic)
+	return t, nil
 }
 
 // OnUnreadable has f called for each record that cannot be decoded, with its key, its time and
@@ -64,6 +78,30 @@ func (t *Table) OnUnreadable(f func(key []byte, at time.Time, cause error)) { t.
 
 // Ready is closed when everything that was in the topic when Run began has been applied.
 func (t *Table) Ready() <-chan struct{} { return t.ready }
+
+// CatchUp returns when everything that is in the topic at the time of the call has been applied. It waits for a Run that
+// begins.
+func (t *Table) CatchUp(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("table %s: catch up: %w", t.topic, context.Cause(ctx))
+	case <-t.ready:
+	}
+	t.mu.Lock()
+	cl := t.cl
+	t.mu.Unlock()
+	g, err := t.aim(ctx, cl, make(chan struct{}))
+	if err != nil {
+		return fmt.Errorf("table %s: catch up: %w", t.topic, err)
+	}
+	select {
+	case <-ctx.Done():
+		t.giveUp(g)
+		return fmt.Errorf("table %s: catch up: %w", t.topic, context.Cause(ctx))
+	case <-g.done:
+		return nil
+	}
+}
 
 // Malformed is how many records were not applied, because they could not be decoded or
 // apply refused them for good.
@@ -76,6 +114,9 @@ func (t *Table) Run(ctx context.Context) error {
 		return fmt.Errorf("table %s: new client: %w", t.topic, err)
 	}
 	defer cl.Close()
+	t.mu.Lock()
+	t.cl = cl
+	t.mu.Unlock()
 	err = t.follow(ctx, cl)
 	if ctx.Err() != nil || err == nil {
 		return nil
@@ -85,16 +126,25 @@ func (t *Table) Run(ctx context.Context) error {
 
 func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second} // for ever, but for refusals
-	if _, err := policy.Do(ctx, func() error { return t.look(ctx, cl) }, func(_ int, wait time.Duration, err error) {
+	if _, err := policy.Do(ctx, func() error {
+		_, err := t.aim(ctx, cl, t.ready)
+		return err
+	}, func(_ int, wait time.Duration, err error) {
 		t.router.log.Warn("the table cannot be read yet", "wait", wait, "err", err)
 	}); err != nil {
 		return err
 	}
+	complete := false
 	for ctx.Err() == nil {
-		pctx, cancel := ctx, context.CancelFunc(func() {})
-		if len(t.open) > 0 {
-			pctx, cancel = context.WithTimeout(ctx, tableStall)
+		select {
+		case <-t.ready:
+			if !complete {
+				complete = true
+				t.router.cfg.Unreadables.end(t.topic)
+			}
+		default:
 		}
+		pctx, cancel := context.WithTimeout(ctx, tableStall)
 		fetches := cl.PollFetches(pctx)
 		stalled := pctx.Err() != nil && ctx.Err() == nil
 		cancel()
@@ -104,34 +154,58 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		if err := t.take(fetches); err != nil {
 			return err
 		}
-		if stalled {
-			if err := t.probe(ctx, cl); err != nil {
-				t.router.log.Warn("the table is not yet complete", "partitions", len(t.open), "err", err)
+		if open := t.open(); stalled && len(open) > 0 {
+			if err := t.probe(ctx, cl, open); err != nil {
+				t.router.log.Warn("the table is not yet complete", "partitions", len(open), "err", err)
 			}
 		}
 	}
 	return nil
 }
 
-// look notes where every partition ends now.
-func (t *Table) look(ctx context.Context, cl *kgo.Client) error {
+// aim makes it a goal to come to where every partition ends now; done is closed when the table has.
+func (t *Table) aim(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
 	starts, ends, err := bounds(ctx, kadm.NewClient(cl), t.name)
 	if code := (*kerr.Error)(nil); errors.As(err, &code) && !code.Retriable {
 		err = retry.Permanent(err)
 	}
 	if err != nil {
-		return fmt.Errorf("read the ends: %w", err)
+		return nil, fmt.Errorf("read the ends: %w", err)
 	}
-	t.open = map[int32]int64{}
+	g := &goal{open: map[int32]int64{}, done: done}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for id, end := range ends[t.name] {
-		if end > starts[t.name][id] {
-			t.open[id] = end
+		if end > max(starts[t.name][id], t.seen[id]) {
+			g.open[id] = end
 		}
 	}
-	if len(t.open) == 0 {
-		close(t.ready)
+	if len(g.open) == 0 {
+		close(g.done)
+	} else {
+		t.goals = append(t.goals, g)
 	}
-	return nil
+	return g, nil
+}
+
+// giveUp forgets a goal.
+func (t *Table) giveUp(g *goal) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.goals = slices.DeleteFunc(t.goals, func(o *goal) bool { return o == g })
+}
+
+// open returns the farthest offset that some goal wants to reach, by partition.
+func (t *Table) open() map[int32]int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	open := map[int32]int64{}
+	for _, g := range t.goals {
+		for id, end := range g.open {
+			open[id] = max(open[id], end)
+		}
+	}
+	return open
 }
 
 func (t *Table) take(fetches kgo.Fetches) error {
@@ -168,23 +242,31 @@ func (t *Table) record(rec *kgo.Record, inc uint32) error {
 	if err == nil {
 		err = t.apply(rec.Key, d)
 	}
+	if err != nil && !retry.IsPermanent(err) {
+		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)
+	}
+	t.router.cfg.Unreadables.note(t.topic, rec, err)
 	if err == nil {
 		return nil
-	}
-	if !retry.IsPermanent(err) {
-		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)
 	}
 	t.bad.Add(1)
 	t.router.log.Error("a record of a table is left out", "topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
 	return nil
 }
 
+// reached says that everything of a partition below next has been applied.
 func (t *Table) reached(id int32, next int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.seen[id] = next
-	if end, ok := t.open[id]; ok && next >= end {
-		delete(t.open, id)
-		if len(t.open) == 0 {
-			close(t.ready)
+	t.goals = slices.DeleteFunc(t.goals, func(g *goal) bool {
+		if end, ok := g.open[id]; ok && next >= end {
+			delete(g.open, id)
 		}
-	}
+		if len(g.open) > 0 {
+			return false
+		}
+		close(g.done)
+		return true
+	})
 }

@@ -33,7 +33,10 @@ const (
 
 // coPartitioned topics have equally many partitions, so that one member of their group
 // owns all that concerns one key.
-var coPartitioned = []schemas.Topic{schemas.Deletions, schemas.Again(schemas.RoleDeleter)}
+var coPartitioned = [][]schemas.Topic{
+	{schemas.Deletions, schemas.Again(schemas.RoleDeleter)},
+	{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin, schemas.Again(schemas.RoleSteward)},
+}
 
 // A topic's settings, as the brokers name them.
 const (
@@ -292,11 +295,13 @@ func (e *ensurer) check(ctx context.Context) error {
 			undated = append(undated, name)
 		}
 	}
-	want := e.cfg.topic(coPartitioned[0])
-	for _, t := range coPartitioned[1:] {
-		name := e.cfg.topic(t)
-		if a, b := there[want].partitions, there[name].partitions; a != b {
-			errs = append(errs, fmt.Errorf("%s: has %d partitions, but %s has %d: they must have equally many", name, b, want, a))
+	for _, topics := range coPartitioned {
+		want := e.cfg.topic(topics[0])
+		for _, t := range topics[1:] {
+			name := e.cfg.topic(t)
+			if a, b := there[want].partitions, there[name].partitions; a != b {
+				errs = append(errs, fmt.Errorf("%s: has %d partitions, but %s has %d: they must have equally many", name, b, want, a))
+			}
 		}
 	}
 	if len(errs) > 0 {

@@ -71,6 +71,7 @@ func TestEnsureTopicsContradictions(t *testing.T) {
 		b.MakeTopic(schemas.Reports, 2, map[string]string{"max.message.bytes": "4000000"})
 		b.MakeTopic(schemas.Incidents, 2, forever(nil))
 		b.MakeTopic(schemas.Deletions, 7, forever(nil))
+		b.MakeTopic(schemas.DuplicationResults, 3, forever(nil))
 		b.MakeTopic(schemas.Delay("5m"), 2, forever(map[string]string{"max.message.bytes": "1000"}))
 		err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2})
 		if err == nil {
@@ -83,14 +84,15 @@ func TestEnsureTopicsContradictions(t *testing.T) {
 			"millrace.incidents: cleanup.policy is delete, want compact",
 			"millrace.incidents: has 2 partitions, want 4",
 			"millrace.again.deleter: has 2 partitions, but millrace.deletions has 7",
+			"millrace.duplication.results: has 3 partitions, but millrace.fixity.results has 2",
 			"millrace.delay.5m: max.message.bytes is 1000, want at least 2097152",
 		} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("not named: %s", want)
 			}
 		}
-		if n := strings.Count(err.Error(), "\n") + 1; n != 7 {
-			t.Errorf("%d contradictions, want 7:\n%v", n, err)
+		if n := strings.Count(err.Error(), "\n") + 1; n != 8 {
+			t.Errorf("%d contradictions, want 8:\n%v", n, err)
 		}
 	})
 }

@@ -7,6 +7,7 @@ package plan
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -22,6 +23,9 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	}
 	if byUs(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
 		return nil // of a primary: nothing new to carry
+	}
+	if isPlanned(rules, c) {
+		return nil
 	}
 	var commands []*pb.DuplicationCommand
 	for _, pair := range rules.Pairs {
@@ -47,6 +51,18 @@ func isDestination(rules policy.Rules, store string) bool {
 	return false
 }
 
+// isPlanned reports whether a command of this very Change caused c: the copier read what nothing was known of, and
+// publishes the Change once more, with digests. The first one was planned for every destination.
+func isPlanned(rules policy.Rules, c *pb.Change) bool {
+	return slices.ContainsFunc(rules.Pairs, func(p policy.Pair) bool {
+		return p.Source == c.GetStore() && c.GetCause() == commandID(c, p.Destination)
+	})
+}
+
+func commandID(c *pb.Change, destination string) string {
+	return schemas.ID("command", c.GetId(), destination)
+}
+
 func command(rules policy.Rules, c *pb.Change, destination string) *pb.DuplicationCommand {
 	found := c.GetOrigin() == pb.Origin_ORIGIN_SWEEP || c.GetOrigin() == pb.Origin_ORIGIN_FIXITY
 	priority := pb.Priority_PRIORITY_HIGH
@@ -54,7 +70,7 @@ func command(rules policy.Rules, c *pb.Change, destination string) *pb.Duplicati
 		priority = pb.Priority_PRIORITY_LOW
 	}
 	return &pb.DuplicationCommand{
-		Id:      schemas.ID("command", c.GetId(), destination),
+		Id:      commandID(c, destination),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetStore(), DestinationStore: destination,
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: priority,

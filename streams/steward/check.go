@@ -251,7 +251,7 @@ func (s *Steward) fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyR
 
 // bad says that a copy with an open incident of kind is no source of a repair.
 func bad(kind string) bool {
-	return Repairable(kind) || kind == "no-quorum" || kind == "source-missing"
+	return Repairable(kind) || kind == "no-quorum" || kind == "source-missing" || kind == kindBack
 }
 
 // takenIn says that the check took in what nobody had told of, as it should: a

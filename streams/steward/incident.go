@@ -32,6 +32,7 @@ const (
 	kindMissing    = "content-missing"
 	kindReplaced   = "replaced"
 	kindUncaptured = "not-captured"
+	kindBack       = "resurrected" // present under a tombstone
 )
 
 // A cause is the message that makes an incident change.

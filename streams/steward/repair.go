@@ -7,9 +7,15 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// action takes what a person did: the approval of a repair.
+// The actions of a person that the steward carries out. Their target is the key of an incident.
+const (
+	ActionApprove = "approve-repair"
+	ActionClose   = "close-incident"
+)
+
+// action takes what a person did: the approval of a repair, or the end of an incident.
 func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
-	if a.GetAction() != "approve-repair" {
+	if a.GetAction() != ActionApprove && a.GetAction() != ActionClose {
 		return nil, nil
 	}
 	i := s.table.get(a.GetTarget())
@@ -18,27 +24,32 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 		i = s.table.get(a.GetTarget())
 	}
 	log := s.log.With("target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId())
+	c := cause{ref: a.GetId(), by: a.GetWho(), at: a.GetTime().AsTime()}
 	switch {
 	case knows(i, a.GetId()):
 		return s.tell(i, a.GetId()), nil
 	case closed(i):
-		log.Warn("approval of a repair ignored: there is no such open incident")
+		log.Warn("ignore a person's action: there is no such open incident", "do", a.GetAction())
 		return nil, nil
 	case a.GetAccount() != "" && a.GetAccount() != i.GetAccount():
-		log.Warn("approval of a repair ignored: the incident is of another account")
+		log.Warn("ignore a person's action: the incident is of another account", "do", a.GetAction())
 		return nil, nil
-	case s.onItsWay(i, cause{at: a.GetTime().AsTime()}):
-		log.Warn("approval of a repair ignored: one is on its way")
+	case a.GetAction() == ActionClose:
+		i = edit(i)
+		i.State, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, a.GetTime()
+		s.step(i, stepClosed, c, a.GetReason())
+		return s.tell(i, c.ref), nil
+	case s.onItsWay(i, c):
+		log.Warn("ignore approval of a repair: one is on its way")
 		return nil, nil
 	case !Repairable(i.GetKind()):
-		log.Warn("approval of a repair ignored: incidents of this kind have none", "kind", i.GetKind())
+		log.Warn("ignore approval of a repair: incidents of this kind have none", "kind", i.GetKind())
 		return nil, nil
 	case s.stores.RepairMode(i.GetAccount(), i.GetStore()) == Off:
-		log.Warn("approval of a repair ignored: repair is off for the store", "store", i.GetStore())
+		log.Warn("ignore approval of a repair: repair is off for the store", "store", i.GetStore())
 		return nil, nil
 	}
 	i = edit(i)
-	c := cause{ref: a.GetId(), by: a.GetWho(), at: a.GetTime().AsTime()}
 	s.step(i, stepApproved, c, a.GetReason())
 	if err := s.order(ctx, i, c); err != nil {
 		return nil, err
@@ -46,26 +57,27 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	return s.tell(i, c.ref), nil
 }
 
-// duplication takes a result of duplication: the end of a repair, or a copy that an
-// executor found missing.
+// duplication takes a result of duplication: the end of a repair, or a copy of which an
+// executor found that it is missing, or is there again though it was deleted.
 func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	if r.GetIncident() != "" {
 		return s.repaired(r)
 	}
 	place := schemas.Copy{Account: r.GetAccount(), Space: r.GetSpace(), Item: r.GetItem()}
 	switch r.GetResult() {
-	case "source-missing", "all-copies-missing":
+	case "source-missing", "all-copies-missing", kindBack:
 		place.Store = r.GetSourceStore()
-		return s.missing(place, r.GetResult(), r)
-	case "was-lost":
+		return s.noticed(place, r.GetResult(), r)
+	case "was-lost", "gone-unexplained":
 		place.Store = r.GetDestinationStore()
-		out := s.missing(place, kindMissing, r)
+		out := s.noticed(place, kindMissing, r)
 		if out == nil {
 			return nil
 		}
-		// The copy is there again by now; the check that says so closes the incident.
+		// What was lost is there again by now, and the check that says so closes the incident. What is gone is
+		// checked until it is settled that it is missing: that orders a repair from a good copy, if there is one.
 		return append(out, s.asked(&pb.FixityTask{
-			Id:      schemas.ID("was-lost", r.GetId()),
+			Id:      schemas.ID(r.GetResult(), r.GetId()),
 			Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item,
 			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH,
 			Cause: r.GetId(), Time: r.GetFinished(), Size: r.GetBytes(),
@@ -74,8 +86,8 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	return nil
 }
 
-// missing opens the incident of a copy that is not where it should be, or adds to it.
-func (s *Steward) missing(place schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
+// noticed opens the incident of a copy that an executor came across, or adds to it.
+func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
 	defer s.lock(place)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kind))

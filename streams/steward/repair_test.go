@@ -181,7 +181,7 @@ func TestSeenWhileRepairing(t *testing.T) {
 	}
 }
 
-func TestWhatDuplicationFindsMissing(t *testing.T) {
+func TestWhatDuplicationComesAcross(t *testing.T) {
 	tests := map[string]struct {
 		kind, store string
 		checked     bool
@@ -189,6 +189,8 @@ func TestWhatDuplicationFindsMissing(t *testing.T) {
 		"source-missing":     {"source-missing", "1", false},
 		"all-copies-missing": {"all-copies-missing", "1", false},
 		"was-lost":           {"content-missing", "2", true},
+		"gone-unexplained":   {"content-missing", "2", true},
+		"resurrected":        {"resurrected", "1", false},
 	}
 	for result, tt := range tests {
 		t.Run(result, func(t *testing.T) {
@@ -199,10 +201,13 @@ func TestWhatDuplicationFindsMissing(t *testing.T) {
 			if i := w.topic[k]; i.GetState() != open || i.GetStore() != tt.store || i.GetSteps()[0].GetRef() != lost.GetId() {
 				t.Errorf("got %v", i)
 			}
+			if len(w.orders) != 0 {
+				t.Errorf("ordered %v", w.orders)
+			}
 			if (len(w.tasks) == 1) != tt.checked {
 				t.Errorf("asked for checks %v", w.tasks)
 			}
-			if tt.checked && (w.tasks[0].GetStore() != tt.store || w.tasks[0].GetId() != schemas.ID("was-lost", lost.GetId())) {
+			if tt.checked && (w.tasks[0].GetStore() != tt.store || w.tasks[0].GetId() != schemas.ID(result, lost.GetId())) {
 				t.Errorf("asked for %v", w.tasks[0])
 			}
 			w.do(w.lost(result))
@@ -218,6 +223,109 @@ func TestWhatDuplicationFindsMissing(t *testing.T) {
 	w := newWorld(t)
 	if got := w.do(w.lost("copied")); got != nil {
 		t.Errorf("an ordinary copy tells %v", got)
+	}
+}
+
+// What is gone without an explanation is repaired when a check has settled that it is missing.
+func TestGoneUnexplainedIsRepaired(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.lost("gone-unexplained"))
+	w.is("content-missing", open, "opened")
+	w.do(w.result(8, because(pb.FixityReason_FIXITY_REASON_SUSPECT)))
+	w.is("content-missing", repairing, "opened", "seen-again", "repair-ordered")
+	w.do(w.result(11))
+	w.is("content-missing", shut, "opened", "seen-again", "repair-ordered", "closed")
+}
+
+// A copy that is there under a tombstone is left to a person, whatever the store's mode, and is no source of a repair.
+func TestResurrectedCopy(t *testing.T) {
+	w := newWorld(t)
+	back := func(r *pb.FixityResult) { r.Row, r.Finding, r.Store = 16, "resurrected", "1" }
+	w.do(w.result(2, back))
+	k := schemas.Key(at.Account, "1", at.Space, at.Item, "resurrected")
+	if i := w.topic[k]; i.GetState() != open || i.GetStepCount() != 1 || len(w.orders)+len(w.tasks) != 0 {
+		t.Fatalf("got %v, orders %v", i, w.orders)
+	}
+	approval := w.approval("resurrected")
+	approval.Target = k
+	if got := w.do(approval); got != nil {
+		t.Errorf("approved: %v, want nothing", got)
+	}
+	w.do(w.result(2))
+	if len(w.orders) != 1 || w.orders[0].GetSourceStore() != "3" {
+		t.Errorf("ordered %v, want from store 3", w.orders)
+	}
+	w.do(w.result(11, func(r *pb.FixityResult) { r.Store = "1" })) // deleted again
+	if i := w.topic[k]; i.GetState() != shut {
+		t.Errorf("is %v", i)
+	}
+}
+
+// A person closes an incident, whatever its kind and state; a fault that is found again opens a new one.
+func TestClosedByAPerson(t *testing.T) {
+	for name, tt := range map[string]struct {
+		row  int32
+		mode Mode
+		kind string
+	}{
+		"without a repair": {14, Auto, "no-quorum"},
+		"repair is off":    {2, Off, "content-corrupt"},
+		"awaits approval":  {2, Approve, "content-corrupt"},
+		"repair under way": {2, Auto, "content-corrupt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.modes[at.Store] = tt.mode
+			w.do(w.result(tt.row))
+			first := w.topic[key(tt.kind)]
+			other := w.closing(tt.kind)
+			other.Account = "umbrella"
+			if got := w.do(other); got != nil {
+				t.Errorf("closed for another account: %v", got)
+			}
+			a := w.closing(tt.kind)
+			lost := w.lose(a)
+			w.do(a)
+			w.restart()
+			if got := w.do(a); len(got) != 1 || !proto.Equal(got[0].Body, lost[0].Body) {
+				t.Errorf("handled again: %v, want %v", got, lost)
+			}
+			i := w.topic[key(tt.kind)]
+			last := i.GetSteps()[len(i.GetSteps())-1]
+			if i.GetState() != shut || !proto.Equal(i.GetClosed(), a.GetTime()) || last.GetAction() != "closed" || last.GetBy() != "eve" || last.GetRef() != a.GetId() {
+				t.Errorf("got %v", i)
+			}
+			if got := w.do(w.closing(tt.kind)); got != nil {
+				t.Errorf("closed twice: %v", got)
+			}
+			w.do(w.result(tt.row))
+			if again := w.topic[key(tt.kind)]; again.GetState() == shut || again.GetId() == first.GetId() {
+				t.Errorf("found again: %v", again)
+			}
+		})
+	}
+}
+
+func (w *world) closing(kind string) *pb.AdminAction {
+	a := w.approval(kind)
+	a.Action = ActionClose
+	return a
+}
+
+// Incidents without an item are those of the roles that observe them: the steward neither keeps nor closes them.
+func TestIncidentsWithoutAnItemAreLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	i := &pb.Incident{Id: schemas.ID("i"), Account: at.Account, Store: at.Store, Space: at.Space, Kind: "space-missing", State: open}
+	k := schemas.IncidentKey(i)
+	w.topic[k] = i
+	w.restart()
+	a := w.closing("space-missing")
+	a.Target = k
+	if got := w.do(a); got != nil {
+		t.Errorf("published %v", got)
+	}
+	if got := w.do(w.result(1, func(r *pb.FixityResult) { r.Item = "" })); got != nil {
+		t.Errorf("published %v", got)
 	}
 }
 

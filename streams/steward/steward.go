@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,7 +125,38 @@ func (s *Steward) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if err != nil {
 		return nil, fmt.Errorf("steward: %w", err)
 	}
-	return out, nil
+	return s.restate(d.Body, out), nil
+}
+
+// restate adds to out the incidents of the copies that a message is about of which the topic's newest record lacks
+// something.
+func (s *Steward) restate(b schemas.Body, out []schemas.Message) []schemas.Message {
+	for _, c := range s.concerned(b) {
+		for _, i := range s.table.unsaid(c) {
+			if !slices.ContainsFunc(out, func(m schemas.Message) bool { return m.Body == i }) {
+				out = append(out, schemas.Message{Topic: schemas.Incidents, Body: i})
+			}
+		}
+	}
+	return out
+}
+
+// concerned returns the copies that a message is about.
+func (s *Steward) concerned(b schemas.Body) []schemas.Copy {
+	switch m := b.(type) {
+	case *pb.FixityResult:
+		return []schemas.Copy{schemas.CopyOf(m)}
+	case *pb.DuplicationResult:
+		c := schemas.Copy{Account: m.GetAccount(), Store: m.GetSourceStore(), Space: m.GetSpace(), Item: m.GetItem()}
+		other := c
+		other.Store = m.GetDestinationStore()
+		return []schemas.Copy{c, other}
+	case *pb.AdminAction:
+		if i := s.table.get(m.GetTarget()); i != nil {
+			return []schemas.Copy{schemas.CopyOf(i)}
+		}
+	}
+	return nil
 }
 
 // lock keeps everybody else from thinking about c until the returned function is called.

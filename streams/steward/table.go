@@ -9,34 +9,52 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// table holds the newest form of each incident, closed ones too: what the topic said,
+// table holds the newest form of each incident of a copy, closed ones too: what the topic says,
 // and what was decided since. What it holds is never modified.
 type table struct {
 	mu sync.RWMutex
-	// Both guarded by mu.
+	// All guarded by mu.
 	incidents map[string]*pb.Incident
 	copies    map[schemas.Copy][]string // keys of a copy's incidents, sorted
+	behind    map[string]bool           // keys of which the topic's newest record lacks something that is held
 }
 
-// apply takes what the topic says, unless more has been decided since.
+// apply takes what the topic says. Incidents without an item are those of others.
 func (t *table) apply(key string, i *pb.Incident) {
+	if i != nil && i.GetItem() == "" {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.incidents[key]
-	switch {
-	case i == nil:
+	delete(t.behind, key)
+	if i == nil {
 		t.drop(key, old)
-	case old == nil || !ahead(old, i):
-		t.put(key, i)
+		return
+	}
+	now, behind := reconcile(old, i)
+	t.put(key, now)
+	if behind {
+		if t.behind == nil {
+			t.behind = map[string]bool{}
+		}
+		t.behind[key] = true
 	}
 }
 
-// ahead says that a was decided after b.
-func ahead(a, b *pb.Incident) bool {
-	if a.GetId() == b.GetId() {
-		return a.GetStepCount() > b.GetStepCount()
+// unsaid returns the incidents of a copy of which the topic's newest record lacks something.
+func (t *table) unsaid(c schemas.Copy) (all []*pb.Incident) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if len(t.behind) == 0 { // nearly always
+		return nil
 	}
-	return a.GetOpened().AsTime().After(b.GetOpened().AsTime())
+	for _, key := range t.copies[c] {
+		if t.behind[key] {
+			all = append(all, t.incidents[key])
+		}
+	}
+	return all
 }
 
 func (t *table) drop(key string, old *pb.Incident) {

@@ -91,6 +91,8 @@ type Object struct {
 	// have it, or cannot say that it is about these bytes.
 	Original   Original
 	Properties Properties
+	// Seen is when Stat found it so, by the store's clock; zero: that is the machine's, or it was not Stat.
+	Seen time.Time
 }
 
 // A Condition makes a write depend on what was seen before. The zero Condition always holds.

@@ -47,8 +47,8 @@ type FixityConfig struct {
 	Space string
 	// Period is how old a pass may be, at the start of the round, before its copy is due.
 	Period time.Duration
-	// Baseline: the round is the first of its (store, space).
-	Baseline bool
+	// Demand: a person asks. Each copy is read, also one that passed a moment ago or is not in the sample.
+	Demand bool
 	// Large is the size in bytes from which on items have topic and workers of their own;
 	// 0: none.
 	Large int64
@@ -101,9 +101,8 @@ func (c FixityConfig) page(round Round, copies []schemas.KnownCopy) (Page, error
 	page := Page{
 		Messages: make([]schemas.Message, len(copies)), Counts: map[string]int64{}, Last: len(copies) < c.Page,
 	}
-	started := timestamppb.New(round.Started)
 	for n, k := range copies {
-		page.Messages[n] = c.task(round.ID, started, k)
+		page.Messages[n] = c.task(round, k)
 		page.Counts[schemas.Key(k.Store, k.Space)]++
 	}
 	if page.Last {
@@ -121,16 +120,20 @@ func (c FixityConfig) page(round Round, copies []schemas.KnownCopy) (Page, error
 	return page, nil
 }
 
-func (c FixityConfig) task(round string, started *timestamppb.Timestamp, k schemas.KnownCopy) schemas.Message {
+func (c FixityConfig) task(round Round, k schemas.KnownCopy) schemas.Message {
+	reason := pb.FixityReason_FIXITY_REASON_SWEEP
+	if c.Demand {
+		reason = pb.FixityReason_FIXITY_REASON_DEMAND
+	}
 	topic, priority := schemas.FixityLow, pb.Priority_PRIORITY_LOW
 	if c.Large > 0 && k.Record.GetManifest().GetSize() >= c.Large {
 		topic, priority = schemas.FixityLarge, pb.Priority_PRIORITY_LARGE
 	}
 	return schemas.Message{Topic: topic, Body: &pb.FixityTask{
-		Id:      schemas.ID("sweep", round, k.Copy.String()),
+		Id:      schemas.ID("sweep", round.ID, k.Copy.String()),
 		Account: k.Account, Store: k.Store, Space: k.Space, Item: k.Item,
-		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: priority,
-		Cause: round, Round: round, Baseline: c.Baseline, Time: started,
+		Reason: reason, Priority: priority,
+		Cause: round.ID, Round: round.ID, Baseline: round.Baseline, Time: timestamppb.New(round.Started),
 		Known: schemas.WithoutProperties(k.Record),
 	}}
 }

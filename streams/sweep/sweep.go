@@ -32,6 +32,8 @@ type Round struct {
 	// ID is a function of the sweep, the morsel and Started.
 	ID      string
 	Started time.Time
+	// Baseline: the round is the first one ever of what it goes over. A round that is resumed stays what it was.
+	Baseline bool
 }
 
 // A Page is what a sweep found between two cursors.
@@ -55,6 +57,8 @@ type Morsel struct {
 	Pages       Sweep
 	// Start is when a new round begins. It names the round.
 	Start time.Time
+	// Baseline is that of a new round.
+	Baseline bool
 	// Checkpoint is the newest of the morsel; nil where there is none. A round that
 	// it leaves unfinished goes on, instead of a new one.
 	Checkpoint *pb.Checkpoint
@@ -161,13 +165,14 @@ func newRun(r *Runner, m Morsel) *run {
 	if c := m.Checkpoint; c != nil && c.GetFinished() == nil && c.GetSweep() == m.Sweep && c.GetMorsel() == m.Name {
 		n.resumed = true
 		n.cursor = c.GetCursor()
-		n.summary.Round = Round{ID: c.GetRound(), Started: c.GetStarted().AsTime()}
+		n.summary.Round = Round{ID: c.GetRound(), Started: c.GetStarted().AsTime(), Baseline: c.GetBaseline()}
 		maps.Copy(n.summary.Counts, c.GetCounts())
 		n.summary.Emitted = total(c.GetCounts())
 		return n
 	}
 	start := m.Start.UTC()
-	n.summary.Round = Round{ID: schemas.ID("round", m.Sweep, m.Name, start.Format(time.RFC3339Nano)), Started: start}
+	id := schemas.ID("round", m.Sweep, m.Name, start.Format(time.RFC3339Nano))
+	n.summary.Round = Round{ID: id, Started: start, Baseline: m.Baseline}
 	return n
 }
 
@@ -268,6 +273,7 @@ func (r *run) checkpoint() schemas.Message {
 		Id:    schemas.ID("checkpoint", r.morsel.Sweep, r.morsel.Name, r.summary.ID, string(r.cursor)),
 		Sweep: r.morsel.Sweep, Morsel: r.morsel.Name, Round: r.summary.ID, Cursor: r.cursor,
 		Started: timestamppb.New(r.summary.Started), Counts: maps.Clone(r.summary.Counts), Time: timestamppb.Now(),
+		Baseline: r.summary.Baseline,
 	}}
 }
 

@@ -84,7 +84,7 @@ func TestTopics(t *testing.T) {
 	w.copies[large] = r
 	w.add("photos", "small", 0)
 	c := w.config()
-	c.Space, c.Baseline = "photos", true
+	c.Space, w.baseline = "photos", true
 	if _, err := w.run(c, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -138,6 +138,23 @@ func TestEmptyRound(t *testing.T) {
 	}
 }
 
+// What a person asks for is of reason demand, so that it is read whenever it last passed.
+func TestDemand(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	c := w.config()
+	c.Demand, c.Period = true, 0
+	s, err := w.run(c, nil)
+	if err != nil || s.Emitted != 7 {
+		t.Fatalf("got %+v, %v, want all 7 copies", s, err)
+	}
+	for _, task := range of[*pb.FixityTask](w) {
+		if task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND || task.GetRound() != s.ID || task.GetPriority() != pb.Priority_PRIORITY_LOW {
+			t.Errorf("got %v", task)
+		}
+	}
+}
+
 // Killed after any publish, failed or not, and started again on the newest checkpoint:
 // the same round, every copy once or, of one page, twice with the same id.
 func TestInterrupted(t *testing.T) {
@@ -147,6 +164,7 @@ func TestInterrupted(t *testing.T) {
 			t.Run(fmt.Sprintf("publish %d, persisted %v", n, persisted), func(t *testing.T) {
 				w := newWorld(t)
 				w.fill()
+				w.baseline = true
 				w.publish = func(call int) (bool, error) {
 					switch {
 					case call == n:
@@ -164,6 +182,7 @@ func TestInterrupted(t *testing.T) {
 					newest = c[len(c)-1]
 				}
 				w.publish = nil
+				w.baseline = newest == nil // what the round is says its checkpoint
 				s, err := w.run(w.config(), newest)
 				if err != nil {
 					t.Fatal(err)
@@ -174,6 +193,9 @@ func TestInterrupted(t *testing.T) {
 				ids, twice := map[string]string{}, 0
 				for _, task := range of[*pb.FixityTask](w) {
 					item := task.GetSpace() + "/" + task.GetItem()
+					if finished := newest.GetFinished() != nil; !task.GetBaseline() && !finished {
+						t.Errorf("%s is not of the baseline", item)
+					}
 					if old, ok := ids[item]; ok {
 						twice++
 						if old != task.GetId() {

@@ -30,6 +30,8 @@ type world struct {
 	publish func(n int) (bool, error)
 	calls   int
 
+	baseline bool // of a new round
+
 	lags []int64 // answers of Lag, the last one for ever
 	lag  error
 }
@@ -138,7 +140,7 @@ func (w *world) run(c FixityConfig, from *pb.Checkpoint) (Summary, error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return r.Run(w.t.Context(), Morsel{Sweep: "fixity", Name: c.Morsel(), Pages: pages, Start: start, Checkpoint: from})
+	return r.Run(w.t.Context(), Morsel{Sweep: "fixity", Name: c.Morsel(), Pages: pages, Start: start, Baseline: w.baseline, Checkpoint: from})
 }
 
 // fill puts seven copies on record, of which five are due.

@@ -374,7 +374,13 @@ func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n
 	for first := 0; first < n; first += batchRows {
 		var batch []*schemas.Delivery
 		for i := first; i < min(n, first+batchRows); i++ {
-			batch = append(batch, &schemas.Delivery{Topic: topic, From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(), Body: body(i)})
+			one := body(i)
+			rec, err := schemas.Encode(schemas.Message{Topic: topic, Body: one})
+			if err != nil {
+				return m, err
+			}
+			batch = append(batch, &schemas.Delivery{Topic: topic, From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(),
+				Body: one, Hash: schemas.Hash(rec.Value)})
 		}
 		if err := logs.Store(ctx, batch); err != nil {
 			return m, err
@@ -440,7 +446,7 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 type atEnd struct{}
 
 // Wait implements clickhouse.Watermark.
-func (atEnd) Wait(context.Context) error { return nil }
+func (atEnd) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) { return nil, nil }
 
 // timeline takes how much of a table the engine looks at for one item.
 func (r *runner) timeline(ctx context.Context) (m measurement, err error) {

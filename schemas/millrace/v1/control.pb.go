@@ -253,17 +253,19 @@ func (x *Control) GetUntil() *timestamppb.Timestamp {
 
 // Checkpoint is how far a resumable loop has come with one morsel.
 type Checkpoint struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Sweep         string                 `protobuf:"bytes,2,opt,name=sweep,proto3" json:"sweep,omitempty"`
-	Morsel        string                 `protobuf:"bytes,3,opt,name=morsel,proto3" json:"morsel,omitempty"`
-	Round         string                 `protobuf:"bytes,4,opt,name=round,proto3" json:"round,omitempty"`
-	Cursor        []byte                 `protobuf:"bytes,5,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	Started       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
-	Finished      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=finished,proto3" json:"finished,omitempty"`
-	NextStart     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_start,json=nextStart,proto3" json:"next_start,omitempty"`
-	Counts        map[string]int64       `protobuf:"bytes,9,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Sweep     string                 `protobuf:"bytes,2,opt,name=sweep,proto3" json:"sweep,omitempty"`
+	Morsel    string                 `protobuf:"bytes,3,opt,name=morsel,proto3" json:"morsel,omitempty"`
+	Round     string                 `protobuf:"bytes,4,opt,name=round,proto3" json:"round,omitempty"`
+	Cursor    []byte                 `protobuf:"bytes,5,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	Started   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
+	Finished  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=finished,proto3" json:"finished,omitempty"`
+	NextStart *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_start,json=nextStart,proto3" json:"next_start,omitempty"`
+	Counts    map[string]int64       `protobuf:"bytes,9,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Time      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
+	// The round is the baseline of what it goes over.
+	Baseline      bool `protobuf:"varint,11,opt,name=baseline,proto3" json:"baseline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -366,6 +368,13 @@ func (x *Checkpoint) GetTime() *timestamppb.Timestamp {
 		return x.Time
 	}
 	return nil
+}
+
+func (x *Checkpoint) GetBaseline() bool {
+	if x != nil {
+		return x.Baseline
+	}
+	return false
 }
 
 // Report is what a round of one (store, space) came to.
@@ -748,7 +757,7 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12.\n" +
 	"\x04time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
-	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xc9\x03\n" +
+	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xe5\x03\n" +
 	"\n" +
 	"Checkpoint\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -762,7 +771,8 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"next_start\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tnextStart\x12;\n" +
 	"\x06counts\x18\t \x03(\v2#.millrace.v1.Checkpoint.CountsEntryR\x06counts\x12.\n" +
 	"\x04time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x1a9\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
+	"\bbaseline\x18\v \x01(\bR\bbaseline\x1a9\n" +
 	"\vCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x9e\x03\n" +

@@ -88,7 +88,7 @@ type EvidenceState int32
 const (
 	EvidenceState_EVIDENCE_STATE_UNSPECIFIED EvidenceState = 0
 	EvidenceState_EVIDENCE_STATE_DIGESTS     EvidenceState = 1
-	// Present without a digest (S), no row or a tombstone (M, A).
+	// Present without a digest (S), no row (M, A), or the newest row is a delete (A).
 	EvidenceState_EVIDENCE_STATE_NONE EvidenceState = 2
 	// 404, confirmed by the store's marker.
 	EvidenceState_EVIDENCE_STATE_ABSENT EvidenceState = 3
@@ -96,6 +96,8 @@ const (
 	EvidenceState_EVIDENCE_STATE_UNREAD EvidenceState = 4
 	// The place did not answer.
 	EvidenceState_EVIDENCE_STATE_UNKNOWN EvidenceState = 5
+	// The row is a tombstone (M).
+	EvidenceState_EVIDENCE_STATE_TOMBSTONE EvidenceState = 6
 )
 
 // Enum value maps for EvidenceState.
@@ -107,6 +109,7 @@ var (
 		3: "EVIDENCE_STATE_ABSENT",
 		4: "EVIDENCE_STATE_UNREAD",
 		5: "EVIDENCE_STATE_UNKNOWN",
+		6: "EVIDENCE_STATE_TOMBSTONE",
 	}
 	EvidenceState_value = map[string]int32{
 		"EVIDENCE_STATE_UNSPECIFIED": 0,
@@ -115,6 +118,7 @@ var (
 		"EVIDENCE_STATE_ABSENT":      3,
 		"EVIDENCE_STATE_UNREAD":      4,
 		"EVIDENCE_STATE_UNKNOWN":     5,
+		"EVIDENCE_STATE_TOMBSTONE":   6,
 	}
 )
 
@@ -518,7 +522,7 @@ type FixityResult struct {
 	StoreKind string       `protobuf:"bytes,8,opt,name=store_kind,json=storeKind,proto3" json:"store_kind,omitempty"`
 	Reason    FixityReason `protobuf:"varint,9,opt,name=reason,proto3,enum=millrace.v1.FixityReason" json:"reason,omitempty"`
 	Verdict   Verdict      `protobuf:"varint,10,opt,name=verdict,proto3,enum=millrace.v1.Verdict" json:"verdict,omitempty"`
-	// 1 to 15; 0 for a check that was skipped.
+	// 1 to 16; 0 for a check that was skipped.
 	Row int32 `protobuf:"varint,11,opt,name=row,proto3" json:"row,omitempty"`
 	// A word for the row: content-corrupt, missing, replaced, ...
 	Finding string `protobuf:"bytes,12,opt,name=finding,proto3" json:"finding,omitempty"`
@@ -1218,14 +1222,15 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x18FIXITY_REASON_AFTER_COPY\x10\x02\x12\x18\n" +
 	"\x14FIXITY_REASON_DEMAND\x10\x03\x12\x19\n" +
 	"\x15FIXITY_REASON_SUSPECT\x10\x04\x12\x18\n" +
-	"\x14FIXITY_REASON_REPAIR\x10\x05*\xb6\x01\n" +
+	"\x14FIXITY_REASON_REPAIR\x10\x05*\xd4\x01\n" +
 	"\rEvidenceState\x12\x1e\n" +
 	"\x1aEVIDENCE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVIDENCE_STATE_DIGESTS\x10\x01\x12\x17\n" +
 	"\x13EVIDENCE_STATE_NONE\x10\x02\x12\x19\n" +
 	"\x15EVIDENCE_STATE_ABSENT\x10\x03\x12\x19\n" +
 	"\x15EVIDENCE_STATE_UNREAD\x10\x04\x12\x1a\n" +
-	"\x16EVIDENCE_STATE_UNKNOWN\x10\x05*\xe0\x01\n" +
+	"\x16EVIDENCE_STATE_UNKNOWN\x10\x05\x12\x1c\n" +
+	"\x18EVIDENCE_STATE_TOMBSTONE\x10\x06*\xe0\x01\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fVERDICT_PASS\x10\x01\x12\x10\n" +

@@ -16,6 +16,7 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
@@ -88,7 +89,7 @@ func (b *Bench) BytesPerRow(ctx context.Context, table string) (float64, error) 
 // and the settings under which nothing is lost. The rows are of one partition of changes, the first at offset first.
 func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first uint64) error {
 	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "insert_deduplicate": 0, "optimize_on_insert": 0}))
-	rows, err := b.conn.PrepareBatch(ctx, b.name("INSERT INTO {db}.audit_log"))
+	rows, err := b.conn.PrepareBatch(ctx, b.name("INSERT INTO {db}.audit_log ("+auditColumns+")"))
 	if err != nil {
 		return fmt.Errorf("insert by rows: %w", err)
 	}
@@ -111,7 +112,8 @@ func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first ui
 		if err := rows.Append(string(id), t, uint32(t.Nanosecond()%1e6), "changes", uint32(7), uint16(0), first+uint64(i), //nolint:gosec // a few
 			now, "add", c.GetAccount(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSourceSpace(), c.GetSourceItem(), c.GetVersion(),
 			c.GetEtag(), c.GetSize(), digests, "verified", c.GetMediaType(), c.GetProperties(), c.GetAcl(), c.GetSequence(), c.GetUser(),
-			c.GetAgent(), "client", c.GetCause(), nil, uint32(0), c.GetSourceVersion(), c.GetApproved(), c.GetEvidence(), uint16(258)); err != nil {
+			c.GetAgent(), "client", c.GetCause(), nil, uint32(0), c.GetSourceVersion(), c.GetApproved(), c.GetEvidence(), uint16(258),
+			first+uint64(i), schemas.Hash(id), schemas.Hash([]byte(c.GetId()))); err != nil { //nolint:gosec // it counts up
 			return fmt.Errorf("insert by rows: %w", err)
 		}
 	}
@@ -120,6 +122,10 @@ func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first ui
 	}
 	return nil
 }
+
+const auditColumns = `id, ts, ns, topic, inc, part, off, ingested, op, account, store, space, item, source_space, source_item, version,
+  etag, size, digests, provenance, media_type, properties, acl, sequence, user, agent, origin, cause, source_time, source_ns,
+  source_version, approved, evidence, richness, report, hash, sum`
 
 // A Fill is rows that the engine makes itself. They are of 50 spaces in each of 2 stores of one account, in
 // the order of the tables, so that nothing is sorted.

@@ -1,8 +1,8 @@
-// Package match compares two large multisets of keys that stand at places in Kafka: the records of a
-// topic, and the rows that a table has of it.
+// Package match compares large multisets of keys that stand at places in Kafka: the records of a topic, the rows that
+// the view of a table shows of it, and the rows that the table has.
 //
 // Every entry that was added is seen once, with all others of its key. Entries wait in a
-// tally.Book, 32 bytes each, so memory does not grow with their number.
+// tally.Book, 40 bytes each, so memory does not grow with their number.
 package match
 
 import (
@@ -31,12 +31,13 @@ func (a At) Compare(b At) int {
 	return cmp.Or(cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
 }
 
-// A Side is one of the two that are compared.
+// A Side is one of those that are compared.
 type Side uint8
 
 // The sides.
 const (
 	Topic Side = iota
+	View
 	Table
 )
 
@@ -44,12 +45,14 @@ const (
 type Entry struct {
 	Key  Key
 	At   At
-	Mark uint16 // what else the caller wants to know of it; below 32,768
+	Mark uint16 // what else the caller wants to know of it; below 16,384
+	Hash uint64 // of the record, as the topic or the row has it
 }
 
 const (
-	entrySize = 32
-	sideBit   = 1 << 15
+	entrySize = 40
+	sideAt    = 14
+	marks     = 1<<sideAt - 1
 )
 
 // A Book holds the entries of one comparison. It is for one goroutine.
@@ -63,7 +66,7 @@ func (b *Book) Close() error { return b.entries.Close() }
 
 // Add adds one entry.
 func (b *Book) Add(side Side, e Entry) error {
-	if e.Mark >= sideBit {
+	if e.Mark > marks {
 		return fmt.Errorf("mark %d is too large", e.Mark)
 	}
 	var raw [entrySize]byte
@@ -71,19 +74,21 @@ func (b *Book) Add(side Side, e Entry) error {
 	binary.BigEndian.PutUint64(raw[16:], e.At.Offset)
 	binary.BigEndian.PutUint32(raw[24:], e.At.Incarnation)
 	binary.BigEndian.PutUint16(raw[28:], e.At.Partition)
-	binary.BigEndian.PutUint16(raw[30:], e.Mark|uint16(side)<<15)
+	binary.BigEndian.PutUint16(raw[30:], e.Mark|uint16(side)<<sideAt)
+	binary.BigEndian.PutUint64(raw[32:], e.Hash)
 	return b.entries.Add(e.Key[:], raw[:])
 }
 
-// Each calls f once for each key, with the entries of either side in the order of their
-// places; one of the two may be empty. f must not keep them. done is called after each part of the keys with the
+// Each calls f once for each key, with the entries of each side in the order of their
+// places; some of the sides may be empty. f must not keep them. done is called after each part of the keys with the
 // number of parts so far and in all.
-func (b *Book) Each(ctx context.Context, f func(topic, table []Entry) error, done func(part, parts int)) error {
+func (b *Book) Each(ctx context.Context, f func(topic, view, table []Entry) error, done func(part, parts int)) error {
 	var all []Entry
 	return b.entries.Each(ctx, func(raw []byte) error {
 		all = decode(slices.Grow(all[:0], len(raw)/entrySize), raw)
 		slices.SortFunc(all, func(x, y Entry) int {
-			return cmp.Or(bytes.Compare(x.Key[:], y.Key[:]), cmp.Compare(x.Mark&sideBit, y.Mark&sideBit), x.At.Compare(y.At))
+			return cmp.Or(bytes.Compare(x.Key[:], y.Key[:]), cmp.Compare(x.Mark>>sideAt, y.Mark>>sideAt),
+				x.At.Compare(y.At))
 		})
 		return eachKey(all, f)
 	}, done)
@@ -97,22 +102,24 @@ func decode(all []Entry, raw []byte) []Entry {
 		e.At.Incarnation = binary.BigEndian.Uint32(raw[24:])
 		e.At.Partition = binary.BigEndian.Uint16(raw[28:])
 		e.Mark = binary.BigEndian.Uint16(raw[30:])
+		e.Hash = binary.BigEndian.Uint64(raw[32:])
 		all = append(all, e)
 	}
 	return all
 }
 
-func eachKey(all []Entry, f func(topic, table []Entry) error) error {
+func eachKey(all []Entry, f func(topic, view, table []Entry) error) error {
 	for len(all) > 0 {
-		n, m := 0, 0
+		n := 0
+		var ends [Table + 1]int
 		for n < len(all) && all[n].Key == all[0].Key {
-			if all[n].Mark&sideBit == 0 {
-				m = n + 1
+			for side := Side(all[n].Mark >> sideAt); side <= Table; side++ {
+				ends[side] = n + 1
 			}
-			all[n].Mark &^= sideBit
+			all[n].Mark &= marks
 			n++
 		}
-		if err := f(all[:m], all[m:n]); err != nil {
+		if err := f(all[:ends[Topic]], all[ends[Topic]:ends[View]], all[ends[View]:n]); err != nil {
 			return err
 		}
 		all = all[n:]

@@ -20,30 +20,30 @@ func TestEach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := New()
 			defer b.Close()
-			want := map[Key][2][]Entry{}
+			want := map[Key][3][]Entry{}
 			for i := range n {
-				side := Side(i % 2)
-				e := Entry{At: At{uint32(i % 3), uint16(i % 5), uint64(n - i)}, Mark: uint16(i % sideBit)}
+				side := Side(i % 7 % 3)
+				e := Entry{At: At{uint32(i % 3), uint16(i % 5), uint64(n - i)}, Mark: uint16(i & marks), Hash: uint64(i)}
 				copy(e.Key[:], fmt.Sprintf("%016d", i/3%100))
 				if err := b.Add(side, e); err != nil {
 					t.Fatal(err)
 				}
-				both := want[e.Key]
-				both[side] = append(both[side], e)
-				want[e.Key] = both
+				all := want[e.Key]
+				all[side] = append(all[side], e)
+				want[e.Key] = all
 			}
 			got, parts := 0, 0
-			err := b.Each(t.Context(), func(topic, table []Entry) error {
-				key := slices.Concat(topic, table)[0].Key
-				both := want[key]
-				for _, side := range both {
+			err := b.Each(t.Context(), func(topic, view, table []Entry) error {
+				key := slices.Concat(topic, view, table)[0].Key
+				all := want[key]
+				for _, side := range all {
 					slices.SortFunc(side, func(a, b Entry) int { return a.At.Compare(b.At) })
 				}
-				if !slices.Equal(topic, both[Topic]) || !slices.Equal(table, both[Table]) {
-					t.Fatalf("key %s:\n got %v %v\nwant %v", key, topic, table, both)
+				if !slices.Equal(topic, all[Topic]) || !slices.Equal(view, all[View]) || !slices.Equal(table, all[Table]) {
+					t.Fatalf("key %s:\n got %v %v %v\nwant %v", key, topic, view, table, all)
 				}
 				delete(want, key)
-				got += len(topic) + len(table)
+				got += len(topic) + len(view) + len(table)
 				return nil
 			}, func(part, of int) { parts = of - part })
 			if err != nil || got != n || len(want) != 0 || parts != 0 {
@@ -59,10 +59,10 @@ func TestEachStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := errors.New("full")
-	if err := b.Each(t.Context(), func([]Entry, []Entry) error { return full }, nil); !errors.Is(err, full) {
+	if err := b.Each(t.Context(), func([]Entry, []Entry, []Entry) error { return full }, nil); !errors.Is(err, full) {
 		t.Errorf("got %v, want the callback's error", err)
 	}
-	if err := b.Add(Topic, Entry{Mark: sideBit}); err == nil {
+	if err := b.Add(Topic, Entry{Mark: marks + 1}); err == nil {
 		t.Error("a mark that would be taken for a side was taken")
 	}
 }

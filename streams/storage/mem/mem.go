@@ -44,8 +44,9 @@ type Weak struct {
 
 // A Store is a storage.Store in memory.
 type Store struct {
-	cfg  Config
-	pool *digest.Pool
+	cfg    Config
+	clocks bool // its clock is not the machine's
+	pool   *digest.Pool
 
 	mu sync.Mutex
 	// All below is guarded by mu. Values of items are replaced, never changed in place.
@@ -82,7 +83,8 @@ func New(cfg Config) (*Store, error) {
 	if cfg.ID == "" {
 		return nil, errors.New("store has no id")
 	}
-	if cfg.Now == nil {
+	clocks := cfg.Now != nil
+	if !clocks {
 		cfg.Now = time.Now
 	}
 	if cfg.Weak.Times == 0 {
@@ -95,7 +97,7 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg, pool: pool, spaces: map[string]*shelf{}}, nil
+	return &Store{cfg: cfg, clocks: clocks, pool: pool, spaces: map[string]*shelf{}}, nil
 }
 
 // Capabilities says that the store can do everything but where it is to be weak.
@@ -265,7 +267,11 @@ func (s *Store) Stat(ctx context.Context, space, id string) (storage.Object, err
 	if err != nil {
 		return storage.Object{}, storage.Absent(err, s.time(sp, id))
 	}
-	return clone(it.object), nil
+	o := clone(it.object)
+	if s.clocks {
+		o.Seen = s.time(sp, id)
+	}
+	return o, nil
 }
 
 // Marker implements storage.Store.

@@ -73,7 +73,9 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if err != nil {
 		return storage.Object{}, storage.Absent(err, answer.answered())
 	}
-	return s.object(space, item, info)
+	o, err := s.object(space, item, info)
+	o.Seen = answer.answered()
+	return o, err
 }
 
 // stat returns all that the service tells of an item, which lies there.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/digest"
@@ -160,6 +161,23 @@ func TestReadThatNeverGoesOn(t *testing.T) {
 			t.Errorf("read %d bytes with %d requests: %v", len(got), gets, err)
 		}
 	})
+}
+
+// Stat says when it looked by the service's clock, in the resolution of its times.
+func TestStatSaysWhenByTheServicesClock(t *testing.T) {
+	now := time.Now().Add(10 * time.Minute).UTC().Truncate(time.Second)
+	srv := server(t, s3test.Options{Clock: func() time.Time { return now }})
+	s := open(t, srv)
+	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Put(t.Context(), "s", "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
+		t.Fatal(err)
+	}
+	o, err := s.Stat(t.Context(), "s", "a")
+	if err != nil || !o.Seen.Equal(now) || o.Modified.After(o.Seen) {
+		t.Errorf("seen %v, modified %v, %v; the service's clock says %v", o.Seen, o.Modified, err, now)
+	}
 }
 
 // A service that pins nothing gives what is there now, which is not what was asked for.

@@ -1,0 +1,92 @@
+package app
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/steward"
+)
+
+// newIncidents makes the board and the table that feeds it.
+func (a *App) newIncidents() (err error) {
+	a.board = incident.NewBoard(a.producer, a.log)
+	a.onIncident = append(a.onIncident, a.board.Apply)
+	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
+		i, _ := d.Body.(*pb.Incident) // nil for a tombstone
+		for _, apply := range a.onIncident {
+			apply(key, i)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("make the incidents table: %w", err)
+	}
+	return nil
+}
+
+// An Approval says who approves, why, and which way the word came.
+type Approval struct{ Who, Reason, From string }
+
+// action is what a person does about an incident. It has the key of the results about the copy, so that it reaches the
+// steward of the copy.
+func (by Approval) action(do string, i *pb.Incident) *pb.AdminAction {
+	return &pb.AdminAction{
+		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: do, Target: schemas.IncidentKey(i),
+		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
+		Reason: by.Reason, From: by.From,
+	}
+}
+
+// ApproveRepair publishes a person's approval of the repair of an incident, and returns the id of that action. An
+// incident that the steward would not have repaired is refused.
+func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (action string, err error) {
+	key := schemas.IncidentKey(i)
+	switch {
+	case !steward.Repairable(i.GetKind()):
+		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", ErrPrecondition, key, i.GetKind())
+	case a.stores.RepairMode(i.GetAccount(), i.GetStore()) == steward.Off:
+		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s", ErrPrecondition, key, i.GetAccount(), i.GetStore())
+	}
+	done := by.action(steward.ActionApprove, i)
+	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+}
+
+// CloseIncident closes an open incident for a person. One of an item is closed by the steward, soon after the action is
+// published; one without is closed when CloseIncident returns.
+func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Approval) error {
+	done := by.action(steward.ActionClose, i)
+	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done}); err != nil {
+		return fmt.Errorf("close incident %s: %w", done.GetTarget(), err)
+	}
+	if i.GetItem() != "" {
+		return nil
+	}
+	// A table and a board of its own: those of the process run only while its roles do.
+	b := incident.NewBoard(a.producer, a.log)
+	t, err := kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
+		i, _ := d.Body.(*pb.Incident)
+		b.Apply(key, i)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("make the incidents table: %w", err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	fctx, stop := context.WithCancel(gctx)
+	g.Go(func() error { return t.Run(fctx) })
+	g.Go(func() error {
+		defer stop()
+		if err := ready(gctx, t); err != nil {
+			return err
+		}
+		return b.CloseBy(gctx, done.GetTarget(), done)
+	})
+	return g.Wait()
+}

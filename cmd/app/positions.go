@@ -1,0 +1,112 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+const (
+	// positionsEvery is the time between two comparisons of positions with what was committed. Fresh reads compare them,
+	// too; this is for when there are none.
+	positionsEvery = 30 * time.Second
+	positionsLimit = 20 * time.Second
+)
+
+// watchPositions compares the positions in the tables with what was committed, until ctx is done.
+func (a *App) watchPositions(ctx context.Context) error {
+	t := time.NewTicker(positionsEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		gaps, err := a.lookForGaps(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				a.log.Debug("compare the positions in the tables with what was committed", "err", err)
+			}
+			continue
+		}
+		a.gaps(ctx, gaps)
+	}
+}
+
+// lookForGaps returns what the tables lack of what was committed.
+func (a *App) lookForGaps(ctx context.Context) ([]clickhouse.Gap, error) {
+	ctx, cancel := context.WithTimeout(ctx, positionsLimit)
+	defer cancel()
+	return gapsIn(ctx, a.mark, a.db)
+}
+
+func gapsIn(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]clickhouse.Gap, error) {
+	committed, err := mark.Committed(ctx) // before the positions, which are moved first
+	if err != nil {
+		return nil, fmt.Errorf("look at what is committed: %w", err)
+	}
+	return db.Gaps(ctx, committed)
+}
+
+// behind opens an incident for each table that a sink found to lack records. A sink looks at its own partitions alone: the
+// incident's detail is for gaps to keep.
+func (a *App) behind(ctx context.Context, gaps []clickhouse.Gap) {
+	gaps = slices.DeleteFunc(slices.Clone(gaps), func(g clickhouse.Gap) bool { return a.board.IsOpen(behindOf(g.Table)) })
+	a.report(ctx, gaps)
+}
+
+// gaps opens an incident for each table that lacks records, and closes those of the tables that do not. gaps are of all
+// tables.
+func (a *App) gaps(ctx context.Context, gaps []clickhouse.Gap) {
+	a.report(ctx, gaps)
+	for _, s := range a.board.OpenOf(incident.RecordsBehind) {
+		if slices.ContainsFunc(gaps, func(g clickhouse.Gap) bool { return g.Table == s.Name }) {
+			continue
+		}
+		if err := a.board.Close(ctx, s, "the table has all that was committed"); err != nil {
+			a.log.Warn("close an incident", "table", s.Name, "err", err)
+		}
+	}
+}
+
+func (a *App) report(ctx context.Context, gaps []clickhouse.Gap) {
+	of := map[string][]clickhouse.Gap{}
+	for _, g := range gaps {
+		of[g.Table] = append(of[g.Table], g)
+	}
+	for table, gaps := range of {
+		if err := a.board.Open(ctx, behindOf(table), detailOf(gaps)); err != nil {
+			a.log.Warn("open an incident", "table", table, "err", err)
+		}
+	}
+}
+
+func behindOf(table string) incident.Subject {
+	return incident.Subject{Kind: incident.RecordsBehind, Name: table}
+}
+
+// mostGaps are named in an incident.
+const mostGaps = 20
+
+// detailOf names the gaps of one table. It says where they begin and not where they end, since the end moves with each
+// commit, and the incident would get a step for each.
+func detailOf(gaps []clickhouse.Gap) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table %s was emptied or restored: it lacks records from these offsets on, and fresh reads are unknown until millrace rebuild has run:",
+		gaps[0].Table)
+	for i, g := range gaps {
+		if i == mostGaps {
+			fmt.Fprintf(&b, " and %d more", len(gaps)-i)
+			break
+		}
+		fmt.Fprintf(&b, " %s/%d@%d", g.Topic, g.Partition, g.From)
+	}
+	return b.String()
+}

@@ -1,0 +1,265 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// Bounds of what a rebuild stores at once.
+const (
+	rebuildRows  = 10_000
+	rebuildBytes = 8 << 20
+)
+
+// The actions by which a rebuild and a person speak of records that are lost.
+const (
+	actionLost   = "records-lost"
+	actionAccept = "accept-loss"
+)
+
+// A Lost names offsets of a partition of which neither Kafka nor the table has all records.
+type Lost struct {
+	// ID is a function of the rest but Held.
+	ID string `json:"id"`
+	clickhouse.Gap
+	Held int64 `json:"held"` // offsets of which the table has rows all the same
+}
+
+func lostIn(g clickhouse.Gap, held int64) Lost {
+	return Lost{schemas.ID(actionLost, g.Table, string(g.Topic), strconv.FormatUint(uint64(g.Incarnation), 10), strconv.Itoa(int(g.Partition)),
+		strconv.FormatInt(g.From, 10), strconv.FormatInt(g.To, 10)), g, held}
+}
+
+// Rebuilt is what a rebuild did.
+type Rebuilt struct {
+	// Gaps are those that it closed, as it found them.
+	Gaps []clickhouse.Gap `json:"gaps,omitempty"`
+	Lost []Lost           `json:"lost,omitempty"` // that it found now
+}
+
+// A rebuilder fills the gaps of the tables.
+type rebuilder struct {
+	*App
+	by    Approval
+	told  func(step string, done, total int64)
+	sinks map[schemas.Role]kafka.BatchSink
+	lost  []Lost
+}
+
+// Rebuild fills what the tables lack of what was committed, from Kafka and, for the state, from the logs, and then moves
+// their positions. It may be stopped, and run again or beside a sink. What neither Kafka nor the logs have any more is
+// published as lost before the position moves over it.
+func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, done, total int64)) (done Rebuilt, err error) {
+	if err := errors.Join(a.db.Check(ctx), a.db.CheckWrites(ctx)); err != nil {
+		return done, refused(err)
+	}
+	r := rebuilder{App: a, by: by, told: told, sinks: map[schemas.Role]kafka.BatchSink{
+		schemas.RoleSink: clickhouse.NewSink(a.db), schemas.RoleState: clickhouse.NewState(a.db)}}
+	defer func() { done.Lost = r.lost }()
+	last := map[clickhouse.Gap]bool{}
+	for {
+		// A sink that runs commits meanwhile, and moves no position over a gap: what it has committed is filled, too.
+		gaps, err := a.lookForGaps(ctx)
+		if err != nil || len(gaps) == 0 {
+			return done, err
+		}
+		now := map[clickhouse.Gap]bool{}
+		for _, g := range gaps {
+			if last[g] {
+				return done, fmt.Errorf("%s, and still does after they were stored: was the table restored meanwhile?", g)
+			}
+			now[g] = true
+		}
+		last = now
+		for _, g := range gaps { // the state's table comes behind the logs of which it is made
+			if err := r.fill(ctx, g); err != nil {
+				return done, fmt.Errorf("rebuild %s from %s, partition %d: %w", g.Table, g.Topic, g.Partition, err)
+			}
+		}
+		done.Gaps = append(done.Gaps, gaps...)
+	}
+}
+
+// fill fills one gap.
+func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
+	e, err := r.admin.Extent(ctx, g.Topic)
+	if err != nil {
+		return err
+	}
+	if e.Incarnation != g.Incarnation {
+		return clickhouse.ErrAnew
+	}
+	sink := r.sinks[schemas.RoleSink]
+	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
+		sink = r.sinks[schemas.RoleState]
+	}
+	f := filling{Gap: g, sink: sink, next: g.From, told: r.told}
+	if start := min(e.Starts[g.Partition], g.To); start > g.From {
+		gone := g
+		gone.To = start
+		if err := r.withoutKafka(ctx, gone); err != nil {
+			return err
+		}
+		if err := f.reached(ctx, start); err != nil {
+			return err
+		}
+	}
+	part := schemas.Extent{Starts: map[int32]int64{g.Partition: f.next}, Ends: map[int32]int64{g.Partition: g.To}}
+	if err := r.admin.Read(ctx, g.Topic, part, func(d *schemas.Delivery, unreadable error) error {
+		if d.Incarnation != g.Incarnation {
+			return clickhouse.ErrAnew
+		}
+		if unreadable == nil { // else the sink has made it a dead letter
+			return f.add(ctx, d)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := f.flush(ctx); err != nil {
+		return err
+	}
+	return f.reached(ctx, g.To)
+}
+
+// withoutKafka does what can be done for offsets that Kafka no longer has. The state is made of the logs; what a log
+// has not is lost.
+func (r *rebuilder) withoutKafka(ctx context.Context, g clickhouse.Gap) error {
+	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
+		return r.db.StateOf(ctx, g)
+	}
+	held, err := r.db.Held(ctx, g)
+	if err != nil || held == g.To-g.From {
+		return err
+	}
+	lost := lostIn(g, held)
+	after, err := json.Marshal(lost)
+	if err != nil {
+		return err
+	}
+	err = r.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+		Id: lost.ID, Time: timestamppb.Now(), Who: r.by.Who, Action: actionLost, Target: lost.ID, Reason: r.by.Reason, From: r.by.From, After: string(after),
+	}})
+	if err != nil {
+		return fmt.Errorf("publish what is lost: %w", err)
+	}
+	r.lost = append(r.lost, lost)
+	return nil
+}
+
+// A filling is a gap that is being filled, from its start on.
+type filling struct {
+	clickhouse.Gap
+	sink  kafka.BatchSink
+	told  func(step string, done, total int64)
+	next  int64 // everything before is filled, and the position says so
+	batch []*schemas.Delivery
+	bytes int
+}
+
+func (f *filling) add(ctx context.Context, d *schemas.Delivery) error {
+	f.batch, f.bytes = append(f.batch, d), f.bytes+len(d.Key)+len(d.Value)
+	if len(f.batch) < rebuildRows && f.bytes < rebuildBytes {
+		return nil
+	}
+	return f.flush(ctx)
+}
+
+// flush stores what was read, and moves the position.
+func (f *filling) flush(ctx context.Context) error {
+	if len(f.batch) == 0 {
+		return nil
+	}
+	if err := f.store(ctx, f.batch); err != nil {
+		return err
+	}
+	next := f.batch[len(f.batch)-1].Offset + 1
+	f.batch, f.bytes = nil, 0
+	return f.reached(ctx, next)
+}
+
+// store stores a batch without the records that cannot be stored: the sink has made them dead letters.
+func (f *filling) store(ctx context.Context, batch []*schemas.Delivery) error {
+	err := f.sink.Store(ctx, batch)
+	if err == nil || !retry.IsPermanent(err) {
+		return err
+	}
+	if len(batch) == 1 {
+		return nil
+	}
+	half := len(batch) / 2
+	if err := f.store(ctx, batch[:half]); err != nil {
+		return err
+	}
+	return f.store(ctx, batch[half:])
+}
+
+// reached moves the position. Without a position the table has what lies before the gap, which is nothing.
+func (f *filling) reached(ctx context.Context, next int64) error {
+	if next <= f.next {
+		return nil
+	}
+	f.next = next
+	f.told("rebuild "+f.Table+" from "+string(f.Topic)+"/"+strconv.Itoa(int(f.Partition)), next-f.From, f.To-f.From)
+	return f.sink.Mark(ctx, []schemas.Progress{{Topic: f.Topic, Incarnation: f.Incarnation, Partition: f.Partition,
+		Start: f.From, From: f.From, Next: next}})
+}
+
+// AcceptLoss publishes that a person accepts what is lost for good, and returns it.
+func (a *App) AcceptLoss(ctx context.Context, by Approval) ([]Lost, error) {
+	lost, err := lostForGood(ctx, a.admin)
+	if err != nil || len(lost) == 0 {
+		return nil, err
+	}
+	var actions []schemas.Message
+	for _, l := range lost {
+		actions = append(actions, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+			Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: actionAccept, Target: l.ID, Reason: by.Reason, From: by.From,
+		}})
+	}
+	if err := a.producer.Publish(ctx, actions...); err != nil {
+		return nil, fmt.Errorf("accept what is lost: some of it may be accepted, and it can be done again: %w", err)
+	}
+	return lost, nil
+}
+
+// lostForGood returns what rebuilds found to be lost, and nobody has accepted.
+func lostForGood(ctx context.Context, admin *kafka.Admin) ([]Lost, error) {
+	e, err := admin.Extent(ctx, schemas.Admin)
+	if err != nil {
+		return nil, fmt.Errorf("look for what is lost: %w", err)
+	}
+	found, accepted := map[string]Lost{}, map[string]bool{}
+	err = admin.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
+		m, _ := d.Body.(*pb.AdminAction)
+		switch m.GetAction() {
+		case actionLost:
+			var l Lost
+			if err := json.Unmarshal([]byte(m.GetAfter()), &l); err != nil {
+				return fmt.Errorf("read what is lost: action %s: %w", m.GetId(), err)
+			}
+			found[l.ID] = l
+		case actionAccept:
+			accepted[m.GetTarget()] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for what is lost: %w", err)
+	}
+	maps.DeleteFunc(found, func(id string, _ Lost) bool { return accepted[id] })
+	return slices.SortedFunc(maps.Values(found), func(a, b Lost) int { return a.Compare(b.Gap) }), nil
+}

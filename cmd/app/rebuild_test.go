@@ -1,0 +1,246 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A restored is a site whose tables are emptied and restored.
+type restored struct {
+	*verified
+	app *App
+}
+
+func newRestored(t *testing.T) *restored {
+	v := newVerified(t)
+	p, err := kafka.NewProducer(v.b.Config(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	log := slog.New(slog.DiscardHandler)
+	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, board: incident.NewBoard(p, log),
+		mark: v.mark}}
+}
+
+// work has n changes and checks of them published and stored, a record that cannot be read among them.
+func (r *restored) work(from, n int) {
+	r.t.Helper()
+	for i := from; i < from+n; i++ {
+		c := someChange(i)
+		r.send(c)
+		r.b.Send(schemas.Message{Topic: schemas.FixityResults, Body: &pb.FixityResult{
+			Id: schemas.ID("result", c.GetId()), Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem(),
+			Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Final: true, EvidenceLevel: 4,
+			Started: timestamppb.New(c.GetTime().AsTime().Add(time.Hour)), Finished: timestamppb.New(c.GetTime().AsTime().Add(time.Hour)),
+		}})
+	}
+	r.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("no change")}})
+	r.sink(schemas.RoleSink, schemas.RoleState)
+}
+
+// lacking returns what the tables lack, by table.
+func (r *restored) lacking() string {
+	r.t.Helper()
+	gaps, err := r.Behind(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var tables []string
+	for _, g := range gaps {
+		tables = append(tables, g.Table)
+	}
+	return strings.Join(slices.Compact(tables), " ")
+}
+
+func (r *restored) empty(tables ...string) {
+	for _, table := range tables {
+		r.exec("TRUNCATE TABLE {db}." + table)
+	}
+}
+
+func (r *restored) rebuild(ctx context.Context, told func(step string, done, total int64)) (Rebuilt, error) {
+	return r.app.Rebuild(ctx, Approval{Who: "ann", From: "cli"}, told)
+}
+
+// whole reports what is wrong with the tables.
+func (r *restored) whole(changes int) {
+	r.t.Helper()
+	if got := r.lacking(); got != "" {
+		r.t.Errorf("%s lack records", got)
+	}
+	proofs, err := r.Topics(r.t.Context(), []schemas.Topic{schemas.Changes, schemas.FixityResults})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, p := range proofs {
+		if p.Findings() > 0 || p.Pending.Messages > 0 || p.Rows != int64(changes) {
+			r.t.Errorf("%s has %d rows, want %d, and %d findings", p.Table, p.Rows, changes, p.Findings())
+		}
+	}
+	m, err := r.Manifest(r.t.Context())
+	if err != nil || m.Copies != int64(changes) || len(m.Differ) > 0 {
+		r.t.Errorf("the manifest: %+v, %v, want %d copies", m, err, changes)
+	}
+}
+
+func quiet(string, int64, int64) {}
+
+// Tables that were emptied or restored from a backup are filled again, beside whatever the sink has stored since.
+func TestRebuild(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	all := []string{"audit_log", "bit_log", "copy_state"}
+	r.work(0, 30)
+	if got := r.lacking(); got != "" {
+		t.Fatalf("at first %s lack records", got)
+	}
+	for _, table := range all {
+		r.exec("CREATE TABLE {db}." + table + "_saved AS {db}." + table)
+		r.exec("INSERT INTO {db}." + table + "_saved SELECT * FROM {db}." + table)
+	}
+	r.work(30, 10)
+	for name, lose := range map[string]func(){
+		"emptied": func() { r.empty(all...) },
+		"restored": func() {
+			r.empty(all...)
+			for _, table := range all {
+				r.exec("INSERT INTO {db}." + table + " SELECT * FROM {db}." + table + "_saved")
+			}
+		},
+		"the state alone is emptied": func() { r.empty("copy_state") },
+	} {
+		lose()
+		lost := r.lacking()
+		if lost == "" {
+			t.Fatalf("%s: nothing is lacking", name)
+		}
+		r.work(40, 5) // the sink goes on, and hides nothing
+		if got := r.lacking(); got != lost {
+			t.Errorf("%s: lacking is %q once the sink has gone on, want %q", name, got, lost)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		if _, err := r.rebuild(ctx, func(_ string, done, total int64) { stop() }); err == nil && ctx.Err() != nil && r.lacking() != "" {
+			t.Errorf("%s: a rebuild that was stopped says that it is done", name)
+		}
+		stop()
+		done, err := r.rebuild(t.Context(), quiet)
+		if err != nil || len(done.Lost) > 0 {
+			t.Fatalf("%s: Rebuild = %+v, %v", name, done, err)
+		}
+		r.whole(45)
+		if done, err := r.rebuild(t.Context(), quiet); err != nil || len(done.Gaps) > 0 {
+			t.Errorf("%s: Rebuild of what is whole = %+v, %v", name, done, err)
+		}
+	}
+}
+
+// What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which stays a finding until a
+// person accepts it.
+func TestRebuildWithoutKafka(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 20)
+	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
+		r.b.Trim(schemas.FixityResults, id, next/2)
+	}
+	r.empty("copy_state")
+	done, err := r.rebuild(t.Context(), quiet)
+	if err != nil || len(done.Lost) > 0 || len(done.Gaps) == 0 {
+		t.Fatalf("Rebuild of the state = %+v, %v", done, err)
+	}
+	r.whole(20)
+
+	r.empty("bit_log")
+	done, err = r.rebuild(t.Context(), quiet)
+	if err != nil || len(done.Lost) != 1 {
+		t.Fatalf("Rebuild of the bit log = %+v, %v", done, err)
+	}
+	if got := r.lacking(); got != "" {
+		t.Errorf("%s lack records", got)
+	}
+	findings, err := r.Lost(t.Context())
+	if err != nil || fmt.Sprint(findings) != fmt.Sprint(done.Lost) {
+		t.Errorf("Lost = %v, %v, want %v", findings, err, done.Lost)
+	}
+	for _, l := range findings {
+		if l.Table != "bit_log" || l.From != 0 || l.To == 0 || l.Held != 0 {
+			t.Errorf("lost is %+v", l)
+		}
+	}
+	accepted, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "a disk died", From: "cli"})
+	if err != nil || len(accepted) != 1 {
+		t.Errorf("AcceptLoss = %v, %v", accepted, err)
+	}
+	if findings, err := r.Lost(t.Context()); err != nil || len(findings) > 0 {
+		t.Errorf("Lost once it is accepted = %v, %v", findings, err)
+	}
+	actions := map[string]int{}
+	for _, b := range r.b.Bodies(schemas.Admin) {
+		a := b.(*pb.AdminAction)
+		actions[a.GetAction()+" by "+a.GetWho()+": "+a.GetReason()]++
+	}
+	if want := map[string]int{"records-lost by ann: ": 1, "accept-loss by ann: a disk died": 1}; fmt.Sprint(actions) != fmt.Sprint(want) {
+		t.Errorf("actions on record are %v, want %v", actions, want)
+	}
+}
+
+// One incident is open for each table that lacks records, from when a sink or a reader finds that until they are there.
+func TestIncidentOfTablesBehind(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 4)
+	ctx := t.Context()
+	open := func() (tables []string) {
+		for _, s := range r.app.board.OpenOf(incident.RecordsBehind) {
+			tables = append(tables, s.Name)
+		}
+		return tables
+	}
+	look := func() {
+		t.Helper()
+		gaps, err := r.app.lookForGaps(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.app.gaps(ctx, gaps)
+	}
+	if look(); len(open()) > 0 {
+		t.Errorf("%v are behind at first", open())
+	}
+	r.empty("audit_log")
+	r.app.behind(ctx, []clickhouse.Gap{{Table: "audit_log", Topic: schemas.Changes, To: 2}})
+	look()
+	look()
+	if got := open(); !slices.Equal(got, []string{"audit_log"}) {
+		t.Errorf("%v are behind, want audit_log", got)
+	}
+	if _, err := r.rebuild(ctx, quiet); err != nil {
+		t.Fatal(err)
+	}
+	if look(); len(open()) > 0 {
+		t.Errorf("%v are behind after a rebuild", open())
+	}
+	var steps []string
+	for _, b := range r.b.Bodies(schemas.Incidents) {
+		i := b.(*pb.Incident)
+		steps = append(steps, i.GetSteps()[len(i.GetSteps())-1].GetAction())
+	}
+	if !slices.Equal(steps, []string{"opened", "closed"}) {
+		t.Errorf("the incident's records are %q", steps)
+	}
+}

@@ -1,0 +1,77 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/space"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// missingSpaces has the board keep the incidents of spaces that are expected and not there.
+type missingSpaces struct{ board *incident.Board }
+
+var _ fixity.SpaceIncidents = missingSpaces{}
+
+// Open implements fixity.SpaceIncidents.
+func (m missingSpaces) Open(ctx context.Context, space schemas.Copy, detail string) error {
+	return m.board.Open(ctx, missing(space), detail)
+}
+
+// Close implements fixity.SpaceIncidents.
+func (m missingSpaces) Close(ctx context.Context, space schemas.Copy, detail string) error {
+	return m.board.Close(ctx, missing(space), detail)
+}
+
+func missing(space schemas.Copy) incident.Subject {
+	return incident.Subject{Account: space.Account, Store: space.Store, Space: space.Space, Kind: incident.SpaceMissing}
+}
+
+// SpaceGone publishes that a space of a store is gone: from then on what it lacks is absent, and is treated as lost. A
+// space that is there, or that cannot be looked at, is refused.
+func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Approval) error {
+	st, err := a.storeOf(of)
+	if err != nil {
+		return err
+	}
+	if err := st.Marker(ctx); err != nil {
+		return fmt.Errorf("%w: space %q: whether store %s/%s lacks it is unknown: %w", ErrPrecondition, name, of.Account, of.Store, err)
+	}
+	switch _, err := st.StatSpace(ctx, name); {
+	case err == nil:
+		return fmt.Errorf("%w: store %s/%s has the space %q", ErrPrecondition, of.Account, of.Store, name)
+	case !errors.Is(err, storage.ErrNoSpace):
+		return fmt.Errorf("look for space %q in store %s/%s: %w", name, of.Account, of.Store, err)
+	}
+	return a.sayOfSpace(ctx, space.ActionGone, of, name, by)
+}
+
+// SpaceBack publishes that a space is no longer to be taken for gone: it is expected again.
+func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Approval) error {
+	if _, err := a.storeOf(of); err != nil {
+		return err
+	}
+	return a.sayOfSpace(ctx, space.ActionBack, of, name, by)
+}
+
+func (a *App) storeOf(n StoreName) (storage.Store, error) {
+	st, ok := a.stores.Store(n.Account, n.Store)
+	if !ok {
+		return nil, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, n.Account, n.Store)
+	}
+	return st, nil
+}
+
+func (a *App) sayOfSpace(ctx context.Context, action string, of StoreName, name string, by Approval) error {
+	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action,
+		Account: of.Account, Store: of.Store, Space: name, Reason: by.Reason, From: by.From,
+	}})
+}

@@ -1,0 +1,66 @@
+package app
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// What a person says of a space reaches the processes that decide by it. Only of a space that is known not to be there
+// can it be said that it is gone.
+func TestSpaceGone(t *testing.T) {
+	s := newSite(t)
+	s.cfg.HTTP.Listen = ""
+	a := s.run(schemas.RoleChecker)
+	if err := ready(t.Context(), a.actions); err != nil {
+		t.Fatal(err)
+	}
+	two := StoreName{"acme", "2"}
+	st, err := a.storeOf(two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.CreateSpace(t.Context(), storage.Space{Name: "there"}); err != nil {
+		t.Fatal(err)
+	}
+	by := Approval{Who: "ann", Reason: "the disk is lost", From: "cli"}
+	for name, tt := range map[string]struct {
+		of    StoreName
+		space string
+	}{
+		"a space that is there":      {two, "there"},
+		"a store without its marker": {StoreName{"acme", "3"}, "photos"},
+		"no such store":              {StoreName{"acme", "9"}, "photos"},
+	} {
+		if err := a.SpaceGone(t.Context(), tt.of, tt.space, by); !errors.Is(err, ErrPrecondition) {
+			t.Errorf("%s: got %v, want a precondition", name, err)
+		}
+	}
+	until := func(gone bool) {
+		t.Helper()
+		s.until(func() error {
+			if since := a.gone.Since("acme", "2", "photos"); since.IsZero() == gone {
+				return errors.New("the action has not come")
+			}
+			return nil
+		})
+	}
+	before := time.Now().Truncate(time.Millisecond)
+	if err := a.SpaceGone(t.Context(), two, "photos", by); err != nil {
+		t.Fatal(err)
+	}
+	until(true)
+	if since := a.gone.Since("acme", "2", "photos"); since.Before(before) {
+		t.Errorf("gone since %v, said at %v", since, before)
+	}
+	if late := s.run(schemas.RoleCopier); ready(t.Context(), late.actions) != nil || late.gone.Since("acme", "2", "photos").IsZero() {
+		t.Error("a process that starts does not know it")
+	}
+	if err := a.SpaceBack(t.Context(), two, "photos", by); err != nil {
+		t.Fatal(err)
+	}
+	until(false)
+}

@@ -1,0 +1,74 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// reportAgain is the time after which incidents are published again that could not be.
+const reportAgain = 5 * time.Second
+
+// aboutUnreadable is what the incident of an unreadable record is about.
+func aboutUnreadable(u kafka.UnreadableRecord) incident.Subject {
+	return incident.Subject{Kind: incident.RecordUnreadable, Name: u.Position()}
+}
+
+// watchUnreadable opens an incident for each record of a table that cannot be read, and closes it when a later record
+// of the same key can be. One that a person has closed stays closed: its name has the record's offset.
+func (a *App) watchUnreadable(ctx context.Context) error {
+	if err := ready(ctx, a.incidents); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		changed := a.unreadable.Changed()
+		if err := a.reportUnreadable(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warn("report unreadable records again", "wait", reportAgain, "err", err)
+			_ = retry.Sleep(ctx, reportAgain) // only ctx ends it early
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+	return nil
+}
+
+// reportUnreadable brings the incidents in line with the records that are unreadable now.
+func (a *App) reportUnreadable(ctx context.Context) error {
+	var errs []error
+	now := map[incident.Subject]bool{}
+	for _, u := range a.unreadable.List() {
+		about := aboutUnreadable(u)
+		now[about] = true
+		if !a.board.WasClosed(about) {
+			errs = append(errs, a.board.Open(ctx, about, fmt.Sprintf("key %q: %v", u.Key, u.Err)))
+		}
+	}
+	for _, about := range a.board.OpenOf(incident.RecordUnreadable) {
+		topic, _, _ := strings.Cut(about.Name, "/")
+		if !now[about] && a.unreadable.Complete(schemas.Topic(topic)) {
+			errs = append(errs, a.board.Close(ctx, about, "a later record of its key can be read, or its key is gone"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unread names the records that cannot be read, that what n has depends on, and that no person has accepted as lost.
+func (a *App) unread(n needs) (all []string) {
+	for _, u := range a.unreadable.List() {
+		if about := aboutUnreadable(u); n.table(u.Topic) && !a.board.WasClosed(about) {
+			all = append(all, fmt.Sprintf("%s with key %q (%v): publish its key again, or 'millrace incident close %s'",
+				u.Position(), u.Key, u.Err, about.Key()))
+		}
+	}
+	return all
+}

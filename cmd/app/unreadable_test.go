@@ -1,0 +1,125 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
+)
+
+// control is a record of a role for an account; with workers it is never in force.
+func control(id string, workers int32) schemas.Message {
+	return schemas.Message{Topic: schemas.Controls,
+		Body: &pb.Control{Id: schemas.ID(id), Role: string(schemas.RoleCopier), Account: "acme", Workers: workers}}
+}
+
+// openUnreadable waits until n incidents of unreadable records are open.
+func openUnreadable(s *site, a *App, n int) (open []incident.Subject) {
+	s.t.Helper()
+	s.until(func() error {
+		if open = a.board.OpenOf(incident.RecordUnreadable); len(open) != n {
+			return fmt.Errorf("open are %v, want %d", open, n)
+		}
+		return nil
+	})
+	return open
+}
+
+// A record that decides something and cannot be read is an incident and a metric, and the process is not ready, until a
+// later record of its key can be read.
+func TestUnreadableRecord(t *testing.T) {
+	s := newSite(t)
+	a := s.run(schemas.RoleDelayer)
+	s.await("/readyz", 200)
+	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`, `millrace_kafka_table_unreadable{topic="policies"} 0`)
+	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
+		t.Fatal(err)
+	}
+	about := openUnreadable(s, a, 1)[0]
+	s.await("/readyz", 503, "record cannot be read: "+about.Name)
+	s.await("/livez", 200)
+	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 1`)
+	if err := a.producer.Publish(t.Context(), control("good", 0)); err != nil {
+		t.Fatal(err)
+	}
+	openUnreadable(s, a, 0)
+	s.await("/readyz", 200)
+	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`)
+}
+
+// A person accepts that a record cannot be read: then every process is ready, those that start later too.
+func TestUnreadableRecordIsAccepted(t *testing.T) {
+	s := newSite(t)
+	a := s.run(schemas.RoleDelayer)
+	s.await("/readyz", 200)
+	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
+		t.Fatal(err)
+	}
+	about := openUnreadable(s, a, 1)[0]
+	s.await("/readyz", 503, "millrace incident close "+about.Key())
+	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	s.await("/readyz", 200)
+	openUnreadable(s, a, 0)
+	late := s.another(schemas.RoleDelayer)
+	s.await("/readyz", 200)
+	if !late.board.WasClosed(about) || len(late.unreadable.List()) != 1 {
+		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(), late.board.WasClosed(about))
+	}
+	if err := a.producer.Publish(t.Context(), control("another", 3)); err != nil {
+		t.Fatal(err)
+	}
+	if other := openUnreadable(s, late, 1)[0]; other == about {
+		t.Error("another record has the incident of the first")
+	}
+}
+
+// A process is ready whose roles do not depend on the records that cannot be read: ingest goes on.
+func TestTablesThatRolesDependOn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		role                         schemas.Role
+		policies, incidents, control bool
+	}{
+		"ingester": {schemas.RoleIngester, false, false, true},
+		"planner":  {schemas.RolePlanner, true, false, true},
+		"steward":  {schemas.RoleSteward, true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := needsOf([]schemas.Role{tt.role})
+			if n.table(schemas.Policies) != tt.policies || n.table(schemas.Incidents) != tt.incidents || n.table(schemas.Controls) != tt.control {
+				t.Errorf("depends on %+v", n)
+			}
+		})
+	}
+}
+
+// No process ran when a good record followed: the next process closes the incident.
+func TestUnreadableRecordOfThePast(t *testing.T) {
+	s := newSite(t)
+	s.cfg.HTTP.Listen = ""
+	a := s.run(schemas.RoleDelayer)
+	if err := ready(t.Context(), a.incidents); err != nil {
+		t.Fatal(err)
+	}
+	past := incident.Subject{Kind: incident.RecordUnreadable, Name: "control/0@7"}
+	unknown := incident.Subject{Kind: incident.RecordUnreadable, Name: "again.copier/0@7"} // of no table here
+	for _, about := range []incident.Subject{past, unknown} {
+		if err := a.board.Open(t.Context(), about, "was there"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := s.run(schemas.RoleDelayer)
+	s.until(func() error {
+		if !next.board.WasClosed(past) {
+			return errors.New("the incident is open")
+		}
+		return nil
+	})
+	if !next.board.IsOpen(unknown) {
+		t.Error("closed what another process has to say")
+	}
+}

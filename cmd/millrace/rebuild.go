@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/cmd/millrace/usage"
+)
+
+func newRebuild() *cobra.Command {
+	var (
+		f      engineFlags
+		accept bool
+		reason string
+		o      *output
+	)
+	c := &cobra.Command{
+		Use:   "rebuild",
+		Short: "Fill the tables of ClickHouse after they were emptied or restored from a backup",
+		Long: `Stores what the tables audit_log, duplication_log, bit_log and copy_state lack of what the sink has
+committed: the records that Kafka still has and, for the state of copies, the rows that the logs have.
+It moves the position of each partition as it goes, so that it can be stopped and run again, and may
+run beside a sink. Fresh reads are unknown until it is done.
+
+What neither Kafka nor the logs have any more is named, and stays a finding of 'millrace verify' until
+it is accepted with --accept-loss and a --reason, which go on record.
+
+Exit codes: 0 done, 1 error, 2 usage, 3 something is lost for good, 5 precondition, 130 interrupted.`,
+		Args: usage.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if accept && strings.TrimSpace(reason) == "" {
+				return fmt.Errorf("%w: --accept-loss wants a --reason", usage.Err)
+			}
+			by := app.Approval{Who: person(), Reason: reason, From: "cli"}
+			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+				if accept {
+					return acceptLoss(ctx, c.OutOrStdout(), o, a, by)
+				}
+				show := &shownSteps{display: e.display, steps: map[string]*progress.Step{}}
+				done, err := a.Rebuild(ctx, by, show.told)
+				show.display.Close()
+				return errors.Join(err, tellRebuilt(c.OutOrStdout(), o, done))
+			})
+		},
+	}
+	f.register(c)
+	c.Flags().BoolVar(&accept, "accept-loss", false, "rebuild nothing: accept what is lost for good")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	o = outputFlag(c, formText, formJSON)
+	return c
+}
+
+// tellRebuilt writes what a rebuild did, and returns an error that wraps errFindings if something is lost.
+func tellRebuilt(out io.Writer, o *output, done app.Rebuilt) error {
+	var err error
+	if o.form == formJSON {
+		err = writeJSON(out, done)
+	} else {
+		var b strings.Builder
+		for _, g := range done.Gaps {
+			fmt.Fprintf(&b, "%s: stored offsets %d to %d of %s, partition %d\n", g.Table, g.From, g.To-1, g.Topic, g.Partition)
+		}
+		lostText(&b, done.Lost)
+		if len(done.Gaps) == 0 {
+			b.WriteString("the tables have all that was committed\n")
+		}
+		_, err = io.WriteString(out, b.String())
+	}
+	if err == nil && len(done.Lost) > 0 {
+		err = fmt.Errorf("%w: %d ranges of offsets are lost for good", errFindings, len(done.Lost))
+	}
+	return err
+}
+
+func lostText(b *strings.Builder, lost []app.Lost) {
+	for _, l := range lost {
+		fmt.Fprintf(b, "%s: lost for good: offsets %d to %d of %s, partition %d (incarnation %08x): Kafka no longer has them, and the table has %d of %d\n",
+			l.Table, l.From, l.To-1, l.Topic, l.Partition, l.Incarnation, l.Held, l.To-l.From)
+	}
+}
+
+func acceptLoss(ctx context.Context, out io.Writer, o *output, a *app.App, by app.Approval) error {
+	lost, err := a.AcceptLoss(ctx, by)
+	if err != nil {
+		return err
+	}
+	if o.form == formJSON {
+		return writeJSON(out, struct {
+			Accepted []app.Lost `json:"accepted"`
+		}{append([]app.Lost{}, lost...)})
+	}
+	var b strings.Builder
+	lostText(&b, lost)
+	fmt.Fprintf(&b, "accepted: %d\n", len(lost))
+	_, err = io.WriteString(out, b.String())
+	return err
+}

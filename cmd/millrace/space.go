@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
+)
+
+func newSpace() *cobra.Command {
+	return noun("space", "Decide about spaces that are not there", newSpaceGone(), newSpaceBack())
+}
+
+func newSpaceGone() *cobra.Command {
+	return spaceCommand("gone", "Declare that a space is gone for good: what was in it is missing, and is repaired", `A space that has copies on record and is not there is unknown: its bucket or directory may be back soon. One incident,
+space-missing, is open meanwhile; nothing is concluded of what was in the space, and nothing is copied into it.
+
+This command ends that. Its copies are checked once more, are missing then, and are repaired as the store's setting
+repair says; copies are made in the space again. A space that is there, and one of a store whose marker cannot be read,
+are refused.
+
+Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`, "is gone: its copies are missing from their next check on",
+		(*app.App).SpaceGone)
+}
+
+func newSpaceBack() *cobra.Command {
+	return spaceCommand("back", "Withdraw 'space gone': the space is expected again", `Withdraws what 'space gone' said. A space that was created since is expected without this command.
+
+Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`, "is expected again", (*app.App).SpaceBack)
+}
+
+// spaceCommand is a command that publishes an action about one space.
+func spaceCommand(name, short, long, done string, act func(*app.App, context.Context, app.StoreName, string, app.Approval) error) *cobra.Command {
+	var (
+		f      engineFlags
+		reason string
+	)
+	c := &cobra.Command{
+		Use: name + " ACCOUNT/STORE/SPACE --reason TEXT", Short: short, Long: long,
+		Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			of, space, err := spaceName(args[0])
+			if err != nil {
+				return err
+			}
+			if reason == "" {
+				return fmt.Errorf("%w: --reason is missing: say why, for the record", usage.Err)
+			}
+			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+				if err := act(a, ctx, of, space, app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(c.OutOrStdout(), "space %s %s\n", args[0], done)
+				return err
+			})
+		},
+	}
+	f.register(c)
+	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return c
+}
+
+// spaceName reads ACCOUNT/STORE/SPACE.
+func spaceName(arg string) (app.StoreName, string, error) {
+	parts := strings.SplitN(arg, "/", 3)
+	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
+		return app.StoreName{}, "", fmt.Errorf("%w: %q names no space: want ACCOUNT/STORE/SPACE", usage.Err, arg)
+	}
+	return app.StoreName{Account: parts[0], Store: parts[1]}, parts[2], nil
+}

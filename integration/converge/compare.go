@@ -1,0 +1,254 @@
+package converge
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A Finding is a way in which something is not as it must be.
+type Finding string
+
+// The findings.
+const (
+	SourceChanged   Finding = "source changed"   // the source is not what clients made of it
+	LastCopyGone    Finding = "last copy gone"   // no store holds an item that was never deleted
+	DeletedOnAGuess Finding = "deleted on guess" // a copy went, and only a guess says that its source did
+	KeptGone        Finding = "kept copy gone"   // a copy went that the policy keeps
+	CopyMissing     Finding = "copy missing"
+	CopyDiffers     Finding = "copy differs" // in bytes or properties
+	CopyLeft        Finding = "copy left"    // its source was deleted
+	NeverPut        Finding = "never put"    // an item or content that no client ever put
+	ManifestWrong   Finding = "manifest wrong"
+	AuditWrong      Finding = "audit log wrong" // of the newest content
+	ActUnrecorded   Finding = "act unrecorded"
+	ActByAnother    Finding = "act by another" // it is on record under another user
+	ActInvented     Finding = "act invented"   // a client's act is on record that no client made
+)
+
+// excusable says that an open incident of the copy, or of one upstream, may be the reason. What no incident excuses is
+// what must never happen.
+func (f Finding) excusable() bool {
+	switch f {
+	case CopyMissing, CopyDiffers, CopyLeft, ManifestWrong, AuditWrong:
+		return true
+	}
+	return false
+}
+
+// A Row is what one place has on record of a copy.
+type Row struct {
+	Live   bool
+	SHA256 string // empty: without digests
+}
+
+// A Record is what is on record of a copy.
+type Record struct{ Manifest, Audit Row }
+
+// An Incident is an open one.
+type Incident struct {
+	Copy
+	Kind string
+}
+
+// An Entry is a row of the audit log.
+type Entry struct {
+	Copy
+	Kind    Kind
+	User    string
+	Client  bool // its origin is client
+	Content Content
+}
+
+// A Sight is what was found at rest.
+type Sight struct {
+	Copies    map[Copy]Content
+	Records   map[Copy]Record
+	Incidents []Incident
+	Audit     []Entry
+}
+
+// A Deviation is something that is not as it must be.
+type Deviation struct {
+	Finding Finding
+	Copy    Copy
+	Detail  string
+	// Excuse is the kind of the open incident that names it; empty: there is none, or it cannot be excused.
+	Excuse string
+}
+
+func (d Deviation) String() string {
+	s := fmt.Sprintf("%s: %s/%s in store %s", d.Finding, d.Copy.Space, d.Copy.Item, d.Copy.Store)
+	if d.Detail != "" {
+		s += ": " + d.Detail
+	}
+	if d.Excuse != "" {
+		s += " (incident " + d.Excuse + ")"
+	}
+	return s
+}
+
+func comparePlaces(a, b Place) int {
+	return cmp.Or(strings.Compare(a.Space, b.Space), strings.Compare(a.Item, b.Item))
+}
+
+func compareCopies(a, b Copy) int {
+	return cmp.Or(comparePlaces(a.Place, b.Place), strings.Compare(a.Store, b.Store))
+}
+
+// comparison is one run of Compare.
+type comparison struct {
+	*Model
+	sight Sight
+	found []Deviation
+}
+
+// Compare returns all that is not as it must be, by copy. Those with an Excuse are named by an open incident.
+func (m *Model) Compare(s Sight) []Deviation {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &comparison{Model: m, sight: s}
+	for at := range s.Copies {
+		if m.items[at.Place] == nil {
+			c.report(NeverPut, at, "")
+		}
+	}
+	for place, i := range m.items {
+		c.source(place, i)
+		for _, store := range m.rules[place.Space].destinations() {
+			c.destination(Copy{store, place}, i)
+		}
+		c.last(place, i)
+	}
+	c.records()
+	c.audit()
+	slices.SortFunc(c.found, func(a, b Deviation) int {
+		return cmp.Or(compareCopies(a.Copy, b.Copy), strings.Compare(string(a.Finding), string(b.Finding)))
+	})
+	return c.found
+}
+
+// report adds a deviation, and why it is one if an incident says so.
+func (c *comparison) report(f Finding, at Copy, detail string, args ...any) {
+	d := Deviation{Finding: f, Copy: at, Detail: fmt.Sprintf(detail, args...)}
+	if f.excusable() {
+		stores := append([]string{at.Store}, c.rules[at.Space].upstream(at.Store)...)
+		for _, i := range c.sight.Incidents {
+			if i.Place == at.Place && slices.Contains(stores, i.Store) {
+				d.Excuse = i.Kind
+			}
+		}
+	}
+	c.found = append(c.found, d)
+}
+
+// source compares what clients made with what is there. Whoever took a copy away without millrace is no deviation of
+// bytes, but an incident must say that it is gone, unless a guess says that its owner did it.
+func (c *comparison) source(p Place, i *item) {
+	at := Copy{c.Model.source, p}
+	is, present := c.sight.Copies[at]
+	_, lost := i.lost[at.Store]
+	switch {
+	case i.live && !present && lost && i.guessed:
+	case i.live && !present && lost:
+		c.report(CopyMissing, at, "it was lost")
+	case i.live && !present:
+		c.report(SourceChanged, at, "it is gone")
+	case !i.live && present:
+		c.report(SourceChanged, at, "it was deleted and is back, with %s", short(is.SHA256))
+	case i.live && is.SHA256 != i.content.SHA256:
+		c.report(SourceChanged, at, "its bytes are %s, want %s", short(is.SHA256), short(i.content.SHA256))
+	case i.live && !is.sameProperties(i.content):
+		c.report(SourceChanged, at, "its properties are %s, want %s", told(is), told(i.content))
+	}
+}
+
+// destination compares a copy with what the policy says.
+func (c *comparison) destination(at Copy, i *item) {
+	is, present := c.sight.Copies[at]
+	_, lost := i.lost[at.Store]
+	_, kept := i.kept[at.Store]
+	keep := c.rules[at.Space].Keep
+	switch {
+	case present && !i.ever[is.SHA256]:
+		c.report(NeverPut, at, "bytes %s", short(is.SHA256))
+	case i.live && !present && i.guessed && !lost:
+		c.report(DeletedOnAGuess, at, "")
+	case i.live && !present:
+		c.report(CopyMissing, at, "")
+	case i.live && is.SHA256 != i.content.SHA256:
+		c.report(CopyDiffers, at, "its bytes are %s, want %s", short(is.SHA256), short(i.content.SHA256))
+	case i.live && !is.sameProperties(i.content) && !slices.Contains(c.fixed, at.Store):
+		c.report(CopyDiffers, at, "its properties are %s, want %s", told(is), told(i.content))
+	case !i.live && keep && kept && !present && !lost:
+		c.report(KeptGone, at, "")
+	case !i.live && keep && kept && !present:
+		c.report(CopyMissing, at, "it was lost, and the policy keeps it")
+	case !i.live && keep && kept && is.SHA256 != i.content.SHA256:
+		c.report(CopyDiffers, at, "the copy that is kept has bytes %s, want %s", short(is.SHA256), short(i.content.SHA256))
+	case !i.live && !keep && present:
+		c.report(CopyLeft, at, "bytes %s", short(is.SHA256))
+	}
+}
+
+// last finds items that clients did not delete and that no store holds any more, though not all copies were taken away
+// without millrace.
+func (c *comparison) last(p Place, i *item) {
+	if !i.live {
+		return
+	}
+	stores := append([]string{c.Model.source}, c.rules[p.Space].destinations()...)
+	spared := false
+	for _, store := range stores {
+		if is, ok := c.sight.Copies[Copy{store, p}]; ok && is.SHA256 == i.content.SHA256 {
+			return
+		}
+		_, lost := i.lost[store]
+		spared = spared || !lost
+	}
+	if spared {
+		c.report(LastCopyGone, Copy{c.Model.source, p}, "")
+	}
+}
+
+// records compares what is on record of every copy with what is there.
+func (c *comparison) records() {
+	all := map[Copy]bool{}
+	for at := range c.sight.Copies {
+		all[at] = true
+	}
+	for at := range c.sight.Records {
+		all[at] = true
+	}
+	for at := range all {
+		is, present := c.sight.Copies[at]
+		r := c.sight.Records[at]
+		for _, row := range []struct {
+			finding Finding
+			Row
+		}{{ManifestWrong, r.Manifest}, {AuditWrong, r.Audit}} {
+			switch {
+			case present && !row.Live:
+				c.report(row.finding, at, "the copy is there and not on record")
+			case !present && row.Live:
+				c.report(row.finding, at, "the copy is on record and not there")
+			case present && row.SHA256 != "" && row.SHA256 != is.SHA256:
+				c.report(row.finding, at, "bytes %s are on record, and %s are there", short(row.SHA256), short(is.SHA256))
+			}
+		}
+	}
+}
+
+// short is the beginning of a digest.
+func short(sha string) string { return sha[:min(len(sha), 8)] }
+
+// told is what a content says of properties.
+func told(c Content) string {
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(c.User)) {
+		all = append(all, k+"="+c.User[k])
+	}
+	return fmt.Sprintf("%q [%s]", c.MediaType, strings.Join(all, " "))
+}

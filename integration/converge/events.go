@@ -1,0 +1,117 @@
+package converge
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// A Fault is something that befalls a run.
+type Fault string
+
+// The faults. Those of an item have an item of their own in each event, so that what follows is known.
+const (
+	Kill   Fault = "kill"   // a process, which is started again after For
+	Freeze Fault = "freeze" // a process, for For
+	Pause  Fault = "pause"  // a role, for For, as an operator does
+	Away   Fault = "away"   // a store, for For
+	Step   Fault = "step"   // the clock of the machine of a store, by For
+
+	// PutBack: a client deletes an item and puts the same bytes back while a slow store is asked to delete its copy.
+	PutBack Fault = "put back"
+	// Lose: the source and the first copy of an item are lost.
+	Lose Fault = "lose"
+	// LoseAndGuess: the same, and a guess says that the source is gone.
+	LoseAndGuess Fault = "lose and guess"
+	// LoseAndBack: a copy is lost, its source deleted, and put again at once.
+	LoseAndBack Fault = "lose and back"
+	// KillCopier: the copiers are killed when a copy is there and nobody was told, and its source is deleted.
+	KillCopier Fault = "kill copier"
+	// TakeOut: a store is taken out of the configuration for For, items are deleted meanwhile, and it is put back.
+	TakeOut Fault = "take out"
+)
+
+// An Event is a fault of a run.
+type Event struct {
+	At    time.Duration // since the clients began
+	Fault Fault
+	What  string        // the process, role, store or space
+	For   time.Duration // how long, or by how much
+}
+
+// Names are what faults befall.
+type Names struct {
+	Processes []string // that may be killed or frozen
+	Roles     []string
+	Stores    []string // that may be away
+	Clock     string   // the store whose machine has a clock of its own
+	Out       string   // the store that may be taken out
+	Spaces    []string // where items are lost
+}
+
+// Short are the events of the short form: each kind at least once.
+func Short(n Names) []Event {
+	s := time.Second
+	return []Event{
+		{1 * s, LoseAndBack, n.Clock, 0}, // while its clock is behind
+		{1 * s, LoseAndGuess, n.Spaces[0], 0},
+		{2 * s, LoseAndGuess, n.Spaces[1], 0},
+		{5 * s, Lose, n.Spaces[1], 0},
+		{7 * s, Freeze, n.Processes[0], 3 * s},
+		{11 * s, Step, n.Clock, 92 * s},
+		{12 * s, KillCopier, n.Clock, 0}, // while its clock is not
+		{14 * s, Away, n.Stores[len(n.Stores)-1], 3 * s},
+		{17 * s, Pause, n.Roles[0], 3 * s},
+		{20 * s, Kill, n.Processes[1], s},
+		{22 * s, Freeze, n.Processes[2], 7 * s},
+		{29 * s, TakeOut, n.Out, 2 * s},
+		// Last: when a process dies, commands are executed once more, which mends much.
+		{36 * s, PutBack, n.Clock, 0},
+		{37 * s, PutBack, n.Clock, 0},
+		{38 * s, PutBack, n.Clock, 0},
+		{39 * s, PutBack, n.Clock, 0},
+	}
+}
+
+// Events returns the events of a longer run with this seed, in the order of time: those of items come all the time, those
+// of processes, roles and stores one after the other.
+func Events(seed uint64, n Names, length time.Duration) []Event {
+	r := rand.New(rand.NewPCG(seed, 2))
+	pick := func(all []string) string { return all[r.IntN(len(all))] }
+	var all []Event
+	for at := time.Second; at < length; at += between(r, 2*time.Second, 6*time.Second) {
+		e := Event{At: at, Fault: PutBack, What: n.Clock}
+		switch r.IntN(6) {
+		case 0:
+			e.Fault, e.What = LoseAndGuess, pick(n.Spaces)
+		case 1:
+			e.Fault, e.What = Lose, pick(n.Spaces)
+		case 2:
+			e.Fault = LoseAndBack
+		}
+		all = append(all, e)
+	}
+	for at := 3 * time.Second; at < length; {
+		e := Event{At: at}
+		switch r.IntN(8) {
+		case 0, 1:
+			e.Fault, e.What, e.For = Kill, pick(n.Processes), between(r, 0, 3*time.Second)
+		case 2:
+			e.Fault, e.What, e.For = Freeze, pick(n.Processes), between(r, time.Second, 8*time.Second)
+		case 3:
+			e.Fault, e.What, e.For = Pause, pick(n.Roles), between(r, time.Second, 6*time.Second)
+		case 4:
+			e.Fault, e.What, e.For = Away, pick(n.Stores), between(r, time.Second, 8*time.Second)
+		case 5:
+			e.Fault, e.What, e.For = Step, n.Clock, between(r, -20*time.Second, 40*time.Second)
+		case 6:
+			e.Fault, e.What = KillCopier, n.Clock
+		case 7:
+			e.Fault, e.What, e.For = TakeOut, n.Out, between(r, 4*time.Second, 12*time.Second)
+		}
+		all = append(all, e)
+		at += max(e.For, 0) + between(r, 2*time.Second, 8*time.Second)
+	}
+	slices.SortStableFunc(all, func(a, b Event) int { return int(a.At - b.At) })
+	return all
+}

@@ -1,0 +1,184 @@
+// Package converge says how stores, records and the audit log must be once nothing is under way any more, given what
+// clients did and what was broken meanwhile.
+//
+// It is pure: a Model is told what happened, a Sight is what was found at rest, and Compare lists what is not as it must
+// be. Ops and Events make the work of clients and the faults of a run, both functions of one seed.
+package converge
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// A Place is an item of a space.
+type Place struct{ Space, Item string }
+
+// A Copy is an item in one store.
+type Copy struct {
+	Store string
+	Place
+}
+
+// Content is what an item holds.
+type Content struct {
+	SHA256    string
+	MediaType string
+	User      map[string]string // properties
+}
+
+func (c Content) sameProperties(o Content) bool {
+	return c.MediaType == o.MediaType && maps.Equal(c.User, o.User)
+}
+
+// A Kind is what a client does to an item.
+type Kind string
+
+// The kinds.
+const (
+	Put           Kind = "put"
+	Delete        Kind = "delete"
+	SetProperties Kind = "set properties"
+)
+
+// An Act is a mutation that was made for certain.
+type Act struct {
+	Place
+	Kind    Kind
+	User    string
+	Content Content // of a Put; of SetProperties without SHA256
+	// Bare: the client's record of it has no digests.
+	Bare bool
+}
+
+// A Pair carries items from one store to another.
+type Pair struct{ From, To string }
+
+// A Rule is what the policy says of a space.
+type Rule struct {
+	Pairs []Pair
+	Keep  bool // copies stay when their source is deleted
+}
+
+// upstream returns the stores that lie before one on the way of a change.
+func (r Rule) upstream(store string) (all []string) {
+	for _, p := range r.Pairs {
+		if p.To == store {
+			all = append(append(all, p.From), r.upstream(p.From)...)
+		}
+	}
+	return all
+}
+
+// destinations returns the stores that hold copies.
+func (r Rule) destinations() (all []string) {
+	for _, p := range r.Pairs {
+		all = append(all, p.To)
+	}
+	return all
+}
+
+// An item is what is known of one.
+type item struct {
+	live    bool
+	content Content             // the last
+	ever    map[string]bool     // SHA256 of all that clients put
+	kept    map[string]struct{} // stores that held the last content when it was deleted under the rule Keep
+	lost    map[string]struct{} // stores whose copy was removed without millrace
+	guessed bool                // a guess says that it is gone from the source
+}
+
+// A Model knows what clients did. It is safe for concurrent use.
+type Model struct {
+	source string // the store that clients use
+	rules  map[string]Rule
+	fixed  []string // stores that cannot give other properties to an item that they hold
+
+	mu    sync.Mutex // guards what follows
+	items map[Place]*item
+	acts  []Act
+}
+
+// NewModel returns a Model of spaces with these rules, whose clients use one store. Fixed are stores that cannot give other
+// properties to an item that they hold: there they are not compared.
+func NewModel(source string, rules map[string]Rule, fixed ...string) *Model {
+	return &Model{source: source, rules: rules, fixed: fixed, items: map[Place]*item{}}
+}
+
+// Did records an act. What was lost or guessed before it no longer counts.
+func (m *Model) Did(a Act) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.acts = append(m.acts, a)
+	i := m.items[a.Place]
+	if i == nil {
+		i = &item{ever: map[string]bool{}}
+		m.items[a.Place] = i
+	}
+	switch a.Kind {
+	case Put:
+		i.live, i.content, i.kept, i.lost, i.guessed = true, a.Content, nil, nil, false
+		i.ever[a.Content.SHA256] = true
+	case Delete:
+		i.live, i.kept, i.guessed = false, nil, false
+	case SetProperties:
+		i.content.MediaType, i.content.User = a.Content.MediaType, a.Content.User
+	}
+}
+
+// Kept records that a store held the last content of an item that has just been deleted, under a rule that keeps copies.
+func (m *Model) Kept(c Copy) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := m.items[c.Place]
+	if i.kept == nil {
+		i.kept = map[string]struct{}{}
+	}
+	i.kept[c.Store] = struct{}{}
+}
+
+// Lost records that a copy was removed without millrace.
+func (m *Model) Lost(c Copy) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := m.items[c.Place]
+	if i.lost == nil {
+		i.lost = map[string]struct{}{}
+	}
+	i.lost[c.Store] = struct{}{}
+}
+
+// Guessed records that a guess was published which says that the item is gone from the source.
+func (m *Model) Guessed(p Place) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.items[p].guessed = true
+}
+
+// Content returns what the item holds by the last act; false if it was deleted or never put.
+func (m *Model) Content(p Place) (Content, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := m.items[p]
+	if i == nil || !i.live {
+		return Content{}, false
+	}
+	return i.content, true
+}
+
+// Rule returns what the policy says of a space.
+func (m *Model) Rule(space string) Rule { return m.rules[space] }
+
+// Places returns every item that a client ever put, sorted.
+func (m *Model) Places() []Place {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(m.items), comparePlaces)
+}
+
+// Acts returns how many acts were recorded.
+func (m *Model) Acts() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.acts)
+}

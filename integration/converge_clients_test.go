@@ -1,0 +1,194 @@
+package integration
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
+)
+
+// store returns a store without its emitting decorator.
+func (w *convergeWorld) store(id string) storage.Store {
+	s, _ := w.app.Stores().Store("acme", id)
+	return s
+}
+
+// hold has nobody else work with an item until release is called.
+func (w *convergeWorld) hold(p converge.Place) (release func()) {
+	m, _ := w.items.LoadOrStore(p.Original(), new(sync.Mutex))
+	m.(*sync.Mutex).Lock()
+	return m.(*sync.Mutex).Unlock
+}
+
+// actLimit bounds how long a client tries to do what it must, while its store is away.
+const actLimit = 2 * time.Minute
+
+// do has a client do something, and tells the model. A client whose store is away tries again.
+func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
+	ctx, cancel := context.WithTimeout(emit.WithUser(ctx, o.User), actLimit)
+	defer cancel()
+	a := converge.Act{Place: o.Place, Kind: o.Kind, User: o.User, Bare: bare(o.Place)}
+	if o.Kind != converge.Delete {
+		a.Content = converge.Content{MediaType: o.MediaType, User: o.Props}
+	}
+	if o.Kind == converge.Put {
+		sum := sha256.Sum256([]byte(o.Body))
+		a.Content.SHA256 = hex.EncodeToString(sum[:])
+	}
+	var held []string
+	if o.Kind == converge.Delete && w.model.Rule(o.Space).Keep {
+		held = w.holders(ctx, o.Place)
+	}
+	for tries := 0; ; tries++ {
+		err := w.try(ctx, o, a.Bare)
+		if errors.Is(err, storage.ErrNotFound) && o.Kind == converge.Delete && tries > 0 {
+			err = nil // an earlier try did it
+		}
+		if err == nil {
+			break
+		}
+		if errors.Is(err, storage.ErrNotFound) || retry.Sleep(ctx, 200*time.Millisecond) != nil {
+			return fmt.Errorf("%s %v: %w", o.Kind, o.Place, err)
+		}
+	}
+	w.model.Did(a)
+	if o.Kind == converge.Put {
+		w.mu.Lock()
+		w.puts[o.Place] = o
+		w.mu.Unlock()
+	}
+	for _, store := range held {
+		w.model.Kept(converge.Copy{Store: store, Place: o.Place})
+	}
+	return nil
+}
+
+// try does it once.
+func (w *convergeWorld) try(ctx context.Context, o converge.Op, bare bool) error {
+	props := storage.Properties{MediaType: o.MediaType, User: o.Props}
+	put := storage.PutOptions{Size: storage.UnknownSize, Properties: props}
+	var err error
+	switch {
+	case bare: // a program that stores by itself, and publishes what it knows
+		var obj storage.Object
+		if obj, err = w.store(sourceStore).Put(ctx, o.Space, o.Item, strings.NewReader(o.Body), put); err != nil {
+			return err
+		}
+		c := record.Content(schemas.Copy{Account: "acme", Store: sourceStore, Space: o.Space, Item: o.Item}, obj)
+		c.Digests, c.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+		c.Origin, c.User, c.Agent = pb.Origin_ORIGIN_CLIENT, o.User, "program"
+		return w.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
+	case o.Kind == converge.Put:
+		_, err = w.client.Put(ctx, o.Space, o.Item, strings.NewReader(o.Body), put)
+	case o.Kind == converge.Delete:
+		_, err = w.client.Delete(ctx, o.Space, o.Item, storage.DeleteOptions{})
+	default:
+		_, err = w.client.SetProperties(ctx, o.Space, o.Item, props, storage.Condition{})
+	}
+	if errors.Is(err, emit.ErrNotPublished) {
+		return w.client.Flush(ctx)
+	}
+	return err
+}
+
+// holders returns the destinations that hold what clients have put last.
+func (w *convergeWorld) holders(ctx context.Context, p converge.Place) (all []string) {
+	want, ok := w.model.Content(p)
+	for _, pair := range w.model.Rule(p.Space).Pairs {
+		if sha, err := w.read(ctx, converge.Copy{Store: pair.To, Place: p}); ok && err == nil && sha == want.SHA256 {
+			all = append(all, pair.To)
+		}
+	}
+	return all
+}
+
+// read returns the SHA256 of a copy's bytes.
+func (w *convergeWorld) read(ctx context.Context, c converge.Copy) (string, error) {
+	r, _, err := w.store(c.Store).Open(ctx, c.Space, c.Item, "")
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, r); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Items of a world, by what they are for. The others are those of the clients.
+const (
+	bareItems  = "bare"
+	backItems  = "back"
+	lostItems  = "lost"
+	againItems = "again"
+	outItems   = "out"
+)
+
+// groups says how many items of each kind a space has: 200 in all.
+func groups() map[string]map[string]int {
+	return map[string]map[string]int{
+		fanSpace:   {bareItems: 8, backItems: 16, lostItems: 8, againItems: 8, "": 40},
+		chainSpace: {lostItems: 8, "": 52},
+		keptSpace:  {outItems: 12, "": 48},
+	}
+}
+
+func bare(p converge.Place) bool { return strings.HasPrefix(p.Item, bareItems) }
+
+// places returns the items of a space that are for one thing, or of all spaces.
+func places(space, group string) (all []converge.Place) {
+	for _, s := range slices.Sorted(maps.Keys(groups())) {
+		if space != "" && s != space {
+			continue
+		}
+		name := group
+		if name == "" {
+			name = "item"
+		}
+		for i := range groups()[s][group] {
+			all = append(all, converge.Place{Space: s, Item: fmt.Sprintf("%s/%d", name, i)})
+		}
+	}
+	return all
+}
+
+// fill puts every item for the first time.
+func (w *convergeWorld) fill(t *testing.T) {
+	t.Helper()
+	for space := range groups() {
+		if err := w.client.CreateSpace(t.Context(), storage.Space{Name: space}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := places("", "")
+	for _, group := range []string{bareItems, backItems, lostItems, againItems, outItems} {
+		all = append(all, places("", group)...)
+	}
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, o := range converge.First(w.seed, all) {
+		g.Go(func() error { return w.do(t.Context(), o) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,405 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// convergeNames are what faults befall.
+func convergeNames() converge.Names {
+	return converge.Names{
+		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess},
+		Roles:     []string{"checker", "copier", "planner", "sink", "steward", "deleter"},
+		Stores:    []string{sourceStore, clockStore, outStore, "3"},
+		Clock:     clockStore, Out: outStore, Spaces: []string{fanSpace, chainSpace},
+	}
+}
+
+// Bounds of what events of items wait for.
+const (
+	settleLimit = 15 * time.Second // until an item is at all its destinations
+	hookLimit   = 30 * time.Second // until a store is asked, or a delete is decided
+	lateLimit   = 30 * time.Second // after the clients' time, until no event begins
+	clients     = 4
+)
+
+// run has clients work and faults befall the world. Faults of items come beside the others, which come one after the other.
+func (w *convergeWorld) run(t *testing.T, form convergeForm) {
+	t.Helper()
+	events := converge.Events(w.seed, convergeNames(), form.length)
+	if form.short {
+		events = converge.Short(convergeNames())
+	}
+	begun := time.Now()
+	at := func(ctx context.Context, at time.Duration) error { return retry.Sleep(ctx, time.Until(begun.Add(at))) }
+	g, ctx := errgroup.WithContext(t.Context())
+	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Places: places("", ""), Length: form.length, Every: form.every}), at)
+	w.work(ctx, g, bareOps(form.length), at)
+	for n, e := range events {
+		if late := time.Since(begun) - form.length; late > lateLimit {
+			t.Logf("%d events are left out: the clients should have been done for %v", len(events)-n, late.Round(time.Second))
+			break
+		}
+		if err := at(ctx, e.At); err != nil {
+			break // the group says why
+		}
+		w.alive(t)
+		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.What, e.For)
+		if f := w.ofItem(t, e); f != nil {
+			g.Go(func() error { return f(ctx) })
+			continue
+		}
+		w.befall(t, e)
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bareOps replace items by a program that publishes records without digests.
+func bareOps(length time.Duration) (ops []converge.Op) {
+	all := places("", bareItems)
+	for n := 0; time.Duration(n)*time.Second < length; n++ {
+		ops = append(ops, converge.Op{At: time.Duration(n) * time.Second, Place: all[n%len(all)], Kind: converge.Put, User: "dan",
+			Body: fmt.Sprintf("%d without a digest", n), MediaType: "text/plain"})
+	}
+	return ops
+}
+
+// work has clients do ops, each item's in order.
+func (w *convergeWorld) work(ctx context.Context, g *errgroup.Group, ops []converge.Op, at func(context.Context, time.Duration) error) {
+	shares := make([][]converge.Op, clients)
+	for _, o := range ops {
+		h := fnv.New32()
+		fmt.Fprint(h, o.Original())
+		i := h.Sum32() % clients
+		shares[i] = append(shares[i], o)
+	}
+	for _, share := range shares {
+		g.Go(func() error {
+			for _, o := range share {
+				if err := at(ctx, o.At); err != nil {
+					return err
+				}
+				if err := w.do(ctx, o); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// befall has an event happen to processes, roles, stores and clocks, and returns when it is over.
+func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
+	t.Helper()
+	switch e.Fault {
+	case converge.Kill:
+		w.process(e.What).kill()
+		wait(t, e.For)
+		w.start(t, e.What)
+	case converge.Freeze:
+		p := w.process(e.What)
+		p.signal(t, syscall.SIGSTOP)
+		wait(t, e.For)
+		p.signal(t, syscall.SIGCONT)
+	case converge.Pause:
+		w.want(t, 0, "paused", "pause", "role", e.What, "--reason", "a test", "--until", e.For.String())
+		wait(t, e.For)
+	case converge.Away:
+		w.away(t, e)
+	case converge.Step:
+		w.clock.Store(min(max(w.clock.Load()+int64(e.For), int64(-4*time.Minute)), int64(time.Minute)))
+	case converge.KillCopier:
+		w.killCopier(t)
+	case converge.TakeOut:
+		w.takeOut(t, e)
+	default:
+		t.Fatalf("no such fault: %s", e.Fault)
+	}
+}
+
+// away takes a store away for a time: its root, or its service.
+func (w *convergeWorld) away(t *testing.T, e converge.Event) {
+	t.Helper()
+	if e.What == clockStore {
+		w.s3Away.Store(true)
+		wait(t, e.For)
+		w.s3Away.Store(false)
+		return
+	}
+	stores := w.cfg.Accounts[0].Stores
+	root := stores[slices.IndexFunc(stores, func(s config.Store) bool { return s.ID == e.What })].Root
+	if err := os.Rename(root, root+".away"); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, e.For)
+	if err := os.Rename(root+".away", root); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// killCopier kills the copiers when the first copy of an item is at the store on S3 and nothing is published of it; its
+// source is deleted by then.
+func (w *convergeWorld) killCopier(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	w.turn["killed"]++
+	p := converge.Place{Space: fanSpace, Item: fmt.Sprintf("killed/%d", w.turn["killed"])}
+	w.mu.Unlock()
+	ctx := t.Context()
+	killed := make(chan error, 1)
+	w.hooks.set(w.hooks.after, "PUT", p, func() {
+		err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "ben"})
+		w.process(workProcess).kill()
+		w.process(otherProcess).kill()
+		killed <- err
+	})
+	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-killed:
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%v was copied, its source deleted, and the copiers killed", p)
+		w.start(t, workProcess)
+		w.start(t, otherProcess)
+	case <-time.After(hookLimit):
+		w.hooks.set(w.hooks.after, "PUT", p, nil)
+		t.Logf("%v was not copied within %v", p, hookLimit)
+	}
+}
+
+// takeOut runs all processes without a store for a time. Items are deleted meanwhile, whose copies the policy keeps.
+func (w *convergeWorld) takeOut(t *testing.T, e converge.Event) {
+	t.Helper()
+	var out []converge.Place
+	for range 3 {
+		p := w.next(keptSpace, outItems)
+		if err := w.settled(t.Context(), p); err != nil {
+			t.Logf("%v: %v", p, err)
+			continue
+		}
+		out = append(out, p)
+	}
+	w.again(t, true)
+	begun := time.Now()
+	for _, p := range out {
+		if err := w.do(t.Context(), converge.Op{Place: p, Kind: converge.Delete, User: "cyd"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait(t, e.For)
+	w.decided(t, out, begun)
+	w.again(t, false)
+}
+
+// decided waits until it is on record what became of the deletes of items since a time.
+func (w *convergeWorld) decided(t *testing.T, items []converge.Place, since time.Time) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hookLimit)
+	defer cancel()
+	for _, p := range items {
+		for {
+			all, err := w.app.DB().Timeline(ctx, "acme", p.Space, p.Item)
+			if err == nil && slices.ContainsFunc(all, func(e clickhouse.Event) bool {
+				return e.Kind == "duplication" && e.Time.After(since) && !strings.Contains(e.What, "deletion-ordered")
+			}) {
+				break
+			}
+			if retry.Sleep(ctx, 300*time.Millisecond) != nil {
+				t.Logf("the delete of %v was not decided within %v: %v", p, hookLimit, err)
+				return
+			}
+		}
+	}
+}
+
+// again stops all processes and starts them again, with or without the store that is taken out.
+func (w *convergeWorld) again(t *testing.T, without bool) {
+	t.Helper()
+	for name := range processRoles() {
+		w.process(name).signal(t, syscall.SIGTERM)
+	}
+	for name := range processRoles() {
+		<-w.process(name).exited
+	}
+	w.mu.Lock()
+	w.without = without
+	w.mu.Unlock()
+	for name := range processRoles() {
+		w.start(t, name)
+	}
+}
+
+// next returns the next item of a group, the first one again after the last.
+func (w *convergeWorld) next(space, group string) converge.Place {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := places(space, group)
+	p := all[w.turn[space+group]%len(all)]
+	w.turn[space+group]++
+	return p
+}
+
+// ofItem returns what an event does to an item, nil if it is not about one. The first event has the first item, and so on.
+func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Context) error {
+	var p converge.Place
+	var f func(context.Context, converge.Place) error
+	switch e.Fault {
+	case converge.PutBack:
+		p = w.next(fanSpace, backItems)
+		f = w.putBack(t, e)
+	case converge.Lose:
+		p, f = w.next(e.What, lostItems), w.lose
+	case converge.LoseAndGuess:
+		p, f = w.next(e.What, lostItems), w.loseAndGuess
+	case converge.LoseAndBack:
+		p, f = w.next(fanSpace, againItems), w.loseAndBack
+	default:
+		return nil
+	}
+	return func(ctx context.Context) error {
+		defer w.hold(p)()
+		if err := w.settled(ctx, p); err != nil {
+			t.Logf("%s: %v: %v", e.Fault, p, err)
+			return nil
+		}
+		return f(ctx, p)
+	}
+}
+
+// settled waits until the source and all destinations hold what clients have put last.
+func (w *convergeWorld) settled(ctx context.Context, p converge.Place) error {
+	w.mu.Lock()
+	o, was := w.puts[p]
+	w.mu.Unlock()
+	if _, live := w.model.Content(p); !live && was {
+		if err := w.do(ctx, o); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	for len(w.holders(ctx, p)) < len(w.model.Rule(p.Space).Pairs) {
+		if err := retry.Sleep(ctx, 200*time.Millisecond); err != nil {
+			return fmt.Errorf("it has not been copied within %v", settleLimit)
+		}
+	}
+	return nil
+}
+
+// putBack deletes an item, and puts the same bytes back while the slow store on S3 is asked to delete its copy: it does so
+// some time after it was looked at for the second put.
+func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Context, converge.Place) error {
+	slow := 200*time.Millisecond + time.Duration(eventHash(w.seed, e)%1400)*time.Millisecond
+	return func(ctx context.Context, p converge.Place) error {
+		w.mu.Lock()
+		back := w.puts[p]
+		w.mu.Unlock()
+		done := make(chan error, 1)
+		w.hooks.set(w.hooks.before, "DELETE", p, func() {
+			looked := w.hooks.next("HEAD", p)
+			err := w.do(ctx, back)
+			select {
+			case <-looked:
+			case <-time.After(3 * time.Second):
+			}
+			_ = retry.Sleep(ctx, slow) // when the run is over, nothing is waited for
+			done <- err
+		})
+		if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "ben"}); err != nil {
+			return err
+		}
+		select {
+		case err := <-done:
+			t.Logf("%v was put back, and then deleted after %v", p, slow)
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(hookLimit): // it is deleted later, without a hook
+			t.Logf("%v was not deleted within %v", p, hookLimit)
+			w.hooks.set(w.hooks.before, "DELETE", p, nil)
+			return w.do(ctx, back)
+		}
+	}
+}
+
+// eventHash is a number that is a function of a seed and an event.
+func eventHash(seed uint64, e converge.Event) uint32 {
+	h := fnv.New32()
+	fmt.Fprint(h, seed, e)
+	return h.Sum32()
+}
+
+// lose takes the source and the first copy away.
+func (w *convergeWorld) lose(ctx context.Context, p converge.Place) error {
+	_, err := w.take(ctx, p)
+	return err
+}
+
+// loseAndGuess takes the source and the first copy away, and publishes what a sweep would guess of the source.
+func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.Place) error {
+	gone, err := w.take(ctx, p)
+	if err != nil {
+		return err
+	}
+	w.model.Guessed(p)
+	guess := record.Delete(schemas.Copy{Account: "acme", Store: sourceStore, Space: p.Space, Item: p.Item}, gone)
+	guess.Origin, guess.Agent = pb.Origin_ORIGIN_SWEEP, "sweeper"
+	return w.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: record.Seal(guess)})
+}
+
+// take takes the source and the first copy away, and returns what the source was.
+func (w *convergeWorld) take(ctx context.Context, p converge.Place) (source storage.Deleted, err error) {
+	for _, id := range []string{w.model.Rule(p.Space).Pairs[0].To, sourceStore} {
+		if source, err = w.store(id).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{}); err != nil {
+			return source, err
+		}
+		w.model.Lost(converge.Copy{Store: id, Place: p})
+	}
+	return source, nil
+}
+
+// loseAndBack takes the copy on S3 away, deletes the source, and puts it back when that is on record of the copy.
+func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.Place) error {
+	w.mu.Lock()
+	back := w.puts[p]
+	w.mu.Unlock()
+	if _, err := w.store(clockStore).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{}); err != nil {
+		return err
+	}
+	w.model.Lost(converge.Copy{Store: clockStore, Place: p})
+	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "cyd"}); err != nil {
+		return err
+	}
+	limit, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	for retry.Sleep(limit, 200*time.Millisecond) == nil {
+		r, err := w.app.DB().Records(limit, []schemas.Copy{{Account: "acme", Store: clockStore, Space: p.Space, Item: p.Item}})
+		if err == nil && r[0].GetManifest().GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
+			break
+		}
+	}
+	return w.do(ctx, back)
+}

@@ -1,0 +1,100 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// rest waits until nothing is under way: no group lags behind its topics, nothing waits in a delay lane, and two looks find
+// the same.
+func (w *convergeWorld) rest(t *testing.T, limit time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	begun := time.Now()
+	last := int64(-1)
+	for {
+		w.alive(t)
+		lag, written, err := w.lag(ctx)
+		if err == nil && len(lag) == 0 && written == last {
+			t.Logf("at rest after %v", time.Since(begun).Round(100*time.Millisecond))
+			return
+		}
+		last = written
+		if retry.Sleep(ctx, 400*time.Millisecond) != nil {
+			t.Fatalf("not at rest after %v: %v, %v; in the delay lanes: %v", limit, lag, err, w.waiting(t))
+		}
+	}
+}
+
+// waiting returns what waits in the delay lanes, and why.
+func (w *convergeWorld) waiting(t *testing.T) (all []string) {
+	t.Helper()
+	for _, lane := range w.cfg.Delay.Lanes {
+		topic := schemas.Delay(lane.Name)
+		e, err := w.admin.Extent(t.Context(), topic)
+		if err != nil {
+			return append(all, err.Error())
+		}
+		done, err := w.admin.Committed(t.Context(), schemas.RoleDelayer, topic)
+		if err != nil {
+			return append(all, err.Error())
+		}
+		maps.Copy(e.Starts, done)
+		err = w.admin.Read(t.Context(), topic, e, func(d *schemas.Delivery, _ error) error {
+			said := map[string]string{}
+			for _, h := range d.Headers {
+				said[h.Key] = string(h.Value)
+			}
+			all = append(all, fmt.Sprintf("%s of %s, due %s: %s", said[schemas.TrailTopic], said[schemas.TrailRole], said[schemas.TrailDue], said[schemas.TrailError]))
+			return nil
+		})
+		if err != nil {
+			return append(all, err.Error())
+		}
+	}
+	return all
+}
+
+// lag returns the lag of the roles that have any, what waits in delay lanes included, and how many records there are.
+func (w *convergeWorld) lag(ctx context.Context) (lag map[schemas.Role]int64, written int64, err error) {
+	if lag, err = w.admin.Lag(ctx, append(app.Roles(), schemas.RoleState)...); err != nil {
+		return nil, 0, err
+	}
+	maps.DeleteFunc(lag, func(_ schemas.Role, n int64) bool { return n == 0 })
+	for _, topic := range []schemas.Topic{schemas.Changes, schemas.DuplicationHigh, schemas.DuplicationLow, schemas.Deletions, schemas.DuplicationResults,
+		schemas.FixityHigh, schemas.FixityLow, schemas.FixityResults, schemas.Incidents, schemas.Admin, schemas.Dead} {
+		ends, err := w.admin.EndOffsets(ctx, topic)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, end := range ends {
+			written += end
+		}
+	}
+	return lag, written, nil
+}
+
+// heal ends what was broken, has what died handled once more and every copy checked, and waits until all is at rest.
+func (w *convergeWorld) heal(t *testing.T, limit time.Duration) {
+	t.Helper()
+	w.rest(t, limit)
+	for range 3 {
+		code, out := w.millrace(t, "dead", "redrive", "--since", "24h", "--reason", "the faults are over")
+		t.Logf("dead redrive: exit code %d: %s", code, strings.TrimSpace(out))
+		if code != 0 || strings.Contains(out, "redriven 0 ") {
+			break
+		}
+		w.rest(t, limit)
+	}
+	w.want(t, 0, "checks asked for", "sweep", "start", "fixity", "--all")
+	w.rest(t, limit)
+}

@@ -1,0 +1,85 @@
+package integration
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// hooks are called once when the store on S3 is asked to do something with a key.
+type hooks struct {
+	mu     sync.Mutex // guards what follows
+	before map[string]func()
+	after  map[string]func()
+	asked  map[string]chan struct{} // closed when a key is looked at
+}
+
+// serveS3 starts the service, whose clock is not that of this machine.
+func (w *convergeWorld) serveS3(t *testing.T) {
+	t.Helper()
+	w.s3 = s3test.New(s3test.Options{
+		Versions: true,
+		Clock:    func() time.Time { return time.Now().Add(time.Duration(w.clock.Load())) },
+		Before: func(rw http.ResponseWriter, r *http.Request) bool {
+			if w.s3Away.Load() {
+				rw.WriteHeader(http.StatusServiceUnavailable)
+				return true
+			}
+			w.hooks.call(w.hooks.before, r)
+			return false
+		},
+		After: func(_ http.ResponseWriter, r *http.Request) bool {
+			w.hooks.call(w.hooks.after, r)
+			return false
+		},
+	})
+	t.Cleanup(w.s3.Close)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, w.s3.URL()+"/"+clockBucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+}
+
+// hookKey is a request that a hook may wait for: a method and the key of an item.
+func hookKey(method string, p converge.Place) string { return method + " " + p.Space + "/" + p.Item }
+
+func (h *hooks) call(set map[string]func(), r *http.Request) {
+	key := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/"+clockBucket+"/")
+	h.mu.Lock()
+	f := set[key]
+	delete(set, key)
+	if c := h.asked[key]; c != nil {
+		close(c)
+		delete(h.asked, key)
+	}
+	h.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// set has f called at the next request of a method for an item.
+func (h *hooks) set(set map[string]func(), method string, p converge.Place, f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	set[hookKey(method, p)] = f
+}
+
+// next returns what is closed at the next request of a method for an item.
+func (h *hooks) next(method string, p converge.Place) <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := make(chan struct{})
+	h.asked[hookKey(method, p)] = c
+	return c
+}

@@ -1,0 +1,148 @@
+package integration
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// look returns what stores hold and what is on record of it.
+func (w *convergeWorld) look(t *testing.T) converge.Sight {
+	t.Helper()
+	s := converge.Sight{Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}}
+	for space, rule := range convergeRules() {
+		stores := []string{sourceStore}
+		for _, p := range rule.Pairs {
+			stores = append(stores, p.To)
+		}
+		for _, store := range stores {
+			w.copies(t, s, store, space)
+		}
+		w.entries(t, &s, space)
+		w.records(t, s, stores, space)
+	}
+	for _, i := range asked(t, func() ([]*pb.Incident, error) { return w.app.DB().OpenIncidents(t.Context(), "acme") }) {
+		t.Logf("open incident: %s", schemas.IncidentKey(i))
+		s.Incidents = append(s.Incidents, converge.Incident{Copy: copyAt(i), Kind: i.GetKind()})
+	}
+	return s
+}
+
+func copyAt(m interface {
+	GetStore() string
+	GetSpace() string
+	GetItem() string
+}) converge.Copy {
+	return converge.Copy{Store: m.GetStore(), Place: converge.Place{Space: m.GetSpace(), Item: m.GetItem()}}
+}
+
+// asked returns what ClickHouse answers. It is asked again, since a connection may be to an engine that is no more.
+func asked[T any](t *testing.T, ask func() (T, error)) T {
+	t.Helper()
+	for tries := 1; ; tries++ {
+		answer, err := ask()
+		if err == nil {
+			return answer
+		}
+		if tries == 5 {
+			t.Fatal(err)
+		}
+	}
+}
+
+// copies reads every copy of a space in a store.
+func (w *convergeWorld) copies(t *testing.T, s converge.Sight, store, space string) {
+	t.Helper()
+	for o, err := range w.store(store).List(t.Context(), space, "") {
+		if errors.Is(err, storage.ErrNoSpace) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := converge.Copy{Store: store, Place: converge.Place{Space: space, Item: o.Item}}
+		if o, err = w.store(store).Stat(t.Context(), space, o.Item); err != nil {
+			t.Fatal(err)
+		}
+		sha, err := w.read(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Copies[at] = converge.Content{SHA256: sha, MediaType: o.Properties.MediaType, User: o.Properties.User}
+	}
+}
+
+// records reads what is on record of every copy of a space that is or was.
+func (w *convergeWorld) records(t *testing.T, s converge.Sight, stores []string, space string) {
+	t.Helper()
+	var all []schemas.Copy
+	for _, p := range w.model.Places() {
+		if p.Space == space {
+			for _, store := range stores {
+				all = append(all, schemas.Copy{Account: "acme", Store: store, Space: space, Item: p.Item})
+			}
+		}
+	}
+	found := asked(t, func() ([]*pb.CopyRecord, error) { return w.app.DB().Records(t.Context(), all) })
+	row := func(r *pb.Record) converge.Row {
+		return converge.Row{Live: r.GetState() == pb.RecordState_RECORD_STATE_LIVE, SHA256: r.GetDigests()[digest.SHA256]}
+	}
+	for i, c := range all {
+		s.Records[converge.Copy{Store: c.Store, Place: converge.Place{Space: c.Space, Item: c.Item}}] = converge.Record{
+			Manifest: row(found[i].GetManifest()), Audit: row(found[i].GetAudit()),
+		}
+	}
+}
+
+// entries reads the audit log of a space.
+func (w *convergeWorld) entries(t *testing.T, s *converge.Sight, space string) {
+	t.Helper()
+	q := clickhouse.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
+	for {
+		var next clickhouse.ChangeCursor
+		page := asked(t, func() (page []*pb.Change, err error) {
+			page, next, err = w.app.DB().SpaceHistory(t.Context(), q)
+			return page, err
+		})
+		for _, c := range page {
+			if e, ok := entryOf(c); ok {
+				s.Audit = append(s.Audit, e)
+			}
+		}
+		if len(page) < q.Limit {
+			return
+		}
+		q.After = next
+	}
+}
+
+// entryOf returns a Change of an item's content or properties as the model knows it.
+func entryOf(c *pb.Change) (converge.Entry, bool) {
+	e := converge.Entry{Copy: copyAt(c), User: c.GetUser(), Client: c.GetOrigin() == pb.Origin_ORIGIN_CLIENT,
+		Content: converge.Content{SHA256: c.GetDigests()[digest.SHA256], MediaType: c.GetMediaType(), User: c.GetProperties()}}
+	switch c.GetOp() {
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
+		e.Kind = converge.Put
+	case pb.Op_OP_DELETE:
+		e.Kind = converge.Delete
+	case pb.Op_OP_SET_PROPERTIES:
+		e.Kind = converge.SetProperties
+	default:
+		return e, false
+	}
+	return e, true
+}
+
+// explain logs the history of an item.
+func (w *convergeWorld) explain(t *testing.T, p converge.Place) {
+	t.Helper()
+	_, out := w.millrace(t, "object", "show", "acme/"+p.Space+"/"+p.Item)
+	t.Log(strings.TrimSpace(out))
+}

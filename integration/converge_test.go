@@ -1,0 +1,79 @@
+package integration
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/internal/need"
+)
+
+// seedEnv names the variable with the seed of the one run that TestConverge is to make.
+const seedEnv = "MILLRACE_TEST_SEED"
+
+// maxExplained bounds the items whose histories are logged: each takes a command.
+const maxExplained = 12
+
+// A convergeForm says how long a run is.
+type convergeForm struct {
+	length time.Duration // for which clients work
+	every  time.Duration // between two of their ops, about
+	rest   time.Duration // until all must be at rest, at most
+	short  bool          // the events are those of converge.Short
+}
+
+// Clients work in three spaces while processes are killed and frozen, stores are away, copies are lost, the sink lags and
+// clocks differ. When all of that is over and nothing is under way, stores are as the policy says or an open incident
+// says why not, the source is what clients made of it, no last copy is gone, and the audit log has who did what.
+func TestConverge(t *testing.T) {
+	need.Integration(t)
+	form := convergeForm{length: 42 * time.Second, every: 250 * time.Millisecond, rest: time.Minute, short: true}
+	seed := uint64(1)
+	if long := need.Amount(0, 200, 200); long > 0 {
+		// The steward asks for a check again after five minutes if records did not answer in time.
+		form = convergeForm{length: time.Duration(long) * time.Second, every: form.every, rest: 7 * time.Minute}
+		seed = uint64(time.Now().UnixNano())
+	}
+	until := time.Now().Add(time.Duration(need.Amount(0, 0, 55)) * time.Minute)
+	if text := os.Getenv(seedEnv); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s: %v", seedEnv, err)
+		}
+		until = time.Now()
+	}
+	for first := true; first || time.Now().Before(until); first = false {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { converged(t, seed, form) })
+		seed++
+	}
+}
+
+// converged makes one run and compares what it comes to.
+func converged(t *testing.T, seed uint64, form convergeForm) {
+	t.Helper()
+	t.Logf("seed %d: %s=%d repeats this run", seed, seedEnv, seed)
+	w := newConvergeWorld(t, seed)
+	w.fill(t)
+	w.rest(t, form.rest)
+	w.run(t, form)
+	w.heal(t, form.rest)
+	s := w.look(t)
+	excused, explained := map[converge.Finding]int{}, map[converge.Place]bool{}
+	for _, d := range w.model.Compare(s) {
+		if d.Excuse != "" {
+			excused[d.Finding]++
+			t.Log(d)
+			continue
+		}
+		t.Error(d)
+		if p := d.Copy.Place; !explained[p] && len(explained) < maxExplained {
+			explained[p] = true
+			w.explain(t, p)
+		}
+	}
+	t.Logf("%d acts of clients, %d copies, %d open incidents; excused by incidents: %v", w.model.Acts(), len(s.Copies), len(s.Incidents), excused)
+	w.want(t, 0, "no findings", "verify", "--strict")
+	w.want(t, 0, "no findings", "verify", "--manifest")
+}

@@ -1,0 +1,268 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/kafka"
+	broker "github.com/millrace/millrace/streams/kafka/embedded"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// Stores of a world: clients use the source; the one on S3 has a clock of its own; the last one may be taken out. The one
+// on S3 is the source of no other: deletes that a clock behind dates before the rule for deletes are kept, as they should be.
+// It has other properties only for other bytes, as the copier does not have S3 write bytes again for properties.
+const (
+	sourceStore = "1"
+	clockStore  = "2"
+	outStore    = "4"
+	clockBucket = "two"
+)
+
+// Spaces of a world.
+const (
+	fanSpace   = "fan"   // two copies, both of the source
+	chainSpace = "chain" // a copy, and a copy of that
+	keptSpace  = "kept"  // copies stay when their source is deleted
+)
+
+// behind is how far the clock of the store on S3 is behind at first.
+const behind = 90 * time.Second
+
+// convergePolicies are the revisions of the policy. The first one does not know the store that is taken out.
+func convergePolicies() []string {
+	const pairs = `{"spaceDuplicationStorePolicies": {
+		"fan": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}],
+		"chain": [{"srcStoreId": "1", "destStoreId": "3"}, {"srcStoreId": "3", "destStoreId": "2"}],
+		"kept": [{"srcStoreId": "1", "destStoreId": "2"}%s]}%s}`
+	return []string{
+		fmt.Sprintf(pairs, "", ""),
+		fmt.Sprintf(pairs, `, {"srcStoreId": "1", "destStoreId": "4"}`, `, "spaces": {"kept": {"deletes": "keep"}}`),
+	}
+}
+
+func convergeRules() map[string]converge.Rule {
+	return map[string]converge.Rule{
+		fanSpace:   {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "1", To: "3"}}},
+		chainSpace: {Pairs: []converge.Pair{{From: "1", To: "3"}, {From: "3", To: "2"}}},
+		keptSpace:  {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "1", To: "4"}}, Keep: true},
+	}
+}
+
+// Processes of a world, and their roles.
+const (
+	sinkProcess  = "sink"
+	headProcess  = "head"
+	workProcess  = "work"
+	otherProcess = "other"
+)
+
+func processRoles() map[string]string {
+	return map[string]string{
+		sinkProcess: "sink", headProcess: "planner,steward,delayer", workProcess: "copier,deleter", otherProcess: "copier,deleter,checker,sweeper",
+	}
+}
+
+// A convergeWorld is a broker in this process, a ClickHouse and roles in processes of their own, three stores of files, one on
+// S3, clients, and a model of what they did.
+type convergeWorld struct {
+	plant
+	seed     uint64
+	model    *converge.Model
+	engineAt embedded.Config
+	engine   *embedded.Server
+	app      *app.App
+	client   *emit.Store
+	producer *kafka.Producer
+	admin    *kafka.Admin
+	s3       *s3test.Server
+	clock    atomic.Int64 // ns that the clock of the store on S3 is ahead
+	s3Away   atomic.Bool
+	hooks    hooks
+
+	mu        sync.Mutex // guards what follows
+	without   bool       // processes are started without the store that is taken out
+	processes map[string]*process
+	turn      map[string]int                 // how many items of a group were used
+	puts      map[converge.Place]converge.Op // the last of each item
+
+	items sync.Map // converge.Place before it was renamed, to the *sync.Mutex of who works with it
+}
+
+func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
+	t.Helper()
+	dir := t.TempDir()
+	w := &convergeWorld{
+		seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore), processes: map[string]*process{},
+		turn: map[string]int{}, puts: map[converge.Place]converge.Op{},
+		hooks:    hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
+		engineAt: embedded.Config{Dir: filepath.Join(dir, "engine"), Binary: clickhousetest.Binary(t), Port: freePort(t)},
+	}
+	w.clock.Store(int64(-behind))
+	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
+	b, err := broker.StartBroker(broker.BrokerConfig{Dir: filepath.Join(dir, "kafka"), SyncWrites: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	w.rise(t)
+	t.Cleanup(func() {
+		if err := w.engine.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	w.serveS3(t)
+	w.configure(t, dir, b.Addr())
+	w.want(t, 0, "applied", "migrate")
+	for _, s := range w.cfg.Accounts[0].Stores {
+		w.want(t, 0, "has its marker", "store", "init", "acme/"+s.ID)
+	}
+	w.open(t)
+	for i, text := range convergePolicies() {
+		w.publishPolicy(t, int64(i), text)
+	}
+	for name := range processRoles() {
+		w.start(t, name)
+	}
+	return w
+}
+
+// rise starts the engine on its data.
+func (w *convergeWorld) rise(t *testing.T) {
+	t.Helper()
+	var err error
+	if w.engine, err = embedded.Start(context.WithoutCancel(t.Context()), w.engineAt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// alive starts the engine again if it has ended by itself, as a service manager does: libchdb aborts now and then when a
+// client is killed in the middle of a query.
+func (w *convergeWorld) alive(t *testing.T) {
+	t.Helper()
+	select {
+	case <-w.engine.Done():
+		t.Log(w.engine.Wait(t.Context()))
+		w.rise(t)
+	default:
+	}
+}
+
+// configure writes the two configurations: with all stores, and without the one that is taken out.
+func (w *convergeWorld) configure(t *testing.T, dir, addr string) {
+	t.Helper()
+	cfg := config.Default()
+	acc := config.Account{ID: "acme"}
+	for _, id := range []string{"1", "2", "3", "4"} {
+		s := config.Store{ID: id, Driver: "file", Root: filepath.Join(dir, "store-"+id), Primary: id == sourceStore}
+		if id == clockStore {
+			s = config.Store{ID: id, Driver: "s3", Endpoint: w.s3.URL(), Bucket: clockBucket, PathStyle: true}
+		} else if err := os.Mkdir(s.Root, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		acc.Stores = append(acc.Stores, s)
+	}
+	cfg.Accounts = []config.Account{acc}
+	cfg.Kafka.Brokers = []string{addr}
+	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, 1, 1
+	cfg.Kafka.SessionTimeout = 6 * time.Second
+	cfg.ClickHouse.Addresses = []string{w.engine.Addr()}
+	// Waits are short, but for the age of what the sink stores: what is decided meanwhile is decided without it.
+	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
+	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second, 2 * time.Second}
+	cfg.Fixity.Settle, cfg.Fixity.MinInterval = 2*time.Second, time.Millisecond
+	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
+	cfg.Roles.Drain = 2 * time.Second
+	w.file = filepath.Join(dir, "millrace.yaml")
+	write := func(name string) {
+		var text bytes.Buffer
+		if err := config.Print(&text, &cfg, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.write(t, name, text.String())
+	}
+	write("millrace.yaml")
+	cfg.Accounts[0].Stores = slices.DeleteFunc(slices.Clone(acc.Stores), func(s config.Store) bool { return s.ID == outStore })
+	write("without.yaml")
+	var err error
+	if w.cfg, _, err = config.Load(config.Sources{File: w.file}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open opens what the clients use.
+func (w *convergeWorld) open(t *testing.T) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	var err error
+	if w.app, err = app.Open(t.Context(), w.cfg, app.Options{Log: log, Drain: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.app.Close)
+	if w.client, err = w.app.Emitting("acme", sourceStore, "client"); err != nil {
+		t.Fatal(err)
+	}
+	k := kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix, ClientID: "converge", Log: log}
+	for _, l := range w.cfg.Delay.Lanes {
+		k.Lanes = append(k.Lanes, kafka.Lane{Name: l.Name, Delay: l.Delay})
+	}
+	if w.producer, err = kafka.NewProducer(k, "converge"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.producer.Close)
+	if w.admin, err = kafka.NewAdmin(k); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.admin.Close)
+}
+
+func (w *convergeWorld) publishPolicy(t *testing.T, base int64, text string) {
+	t.Helper()
+	doc, err := policy.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := policy.Record("acme", base, doc, "ann", time.Now().UTC())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: rec}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start starts a process, or starts it again.
+func (w *convergeWorld) start(t *testing.T, name string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	file := w.file
+	if w.without {
+		file = filepath.Join(filepath.Dir(w.file), "without.yaml")
+	}
+	w.processes[name] = begin(t, name, exec.Command(binaries(t), "run", "--config", file, "--roles", processRoles()[name]))
+}
+
+func (w *convergeWorld) process(name string) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.processes[name]
+}

@@ -1,0 +1,328 @@
+package clickhouse
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// Positions returns the tables that hold positions: by the role that writes the table, the table of each topic that has
+// a position in it. Committed offsets say that a row was inserted; the position, which is lost and restored with the
+// table, says that the table still has it.
+func Positions() map[schemas.Role]map[schemas.Topic]string {
+	return map[schemas.Role]map[schemas.Topic]string{
+		schemas.RoleSink: {
+			schemas.Changes: "audit_log", schemas.DuplicationResults: "duplication_log", schemas.Dead: "duplication_log",
+			schemas.FixityResults: "bit_log",
+		},
+		schemas.RoleState: {schemas.Changes: "copy_state", schemas.FixityResults: "copy_state"},
+	}
+}
+
+// positionTables are the tables that hold positions, in their order.
+func positionTables() []string {
+	var tables []string
+	for _, of := range Positions() {
+		tables = slices.AppendSeq(tables, maps.Values(of))
+	}
+	slices.Sort(tables)
+	return slices.Compact(tables)
+}
+
+// A Gap is a range of offsets of one partition that a table should have handled, and has not.
+type Gap struct {
+	Table       string        `json:"table"`
+	Topic       schemas.Topic `json:"topic"`
+	Incarnation uint32        `json:"incarnation"`
+	Partition   int32         `json:"partition"`
+	From        int64         `json:"from"`
+	To          int64         `json:"to"` // the first offset behind it
+}
+
+func (g Gap) String() string {
+	return fmt.Sprintf("%s lacks offsets %d to %d of %s, partition %d", g.Table, g.From, g.To-1, g.Topic, g.Partition)
+}
+
+// Compare orders gaps by table, topic, partition and offset.
+func (g Gap) Compare(o Gap) int {
+	return cmp.Or(cmp.Compare(g.Table, o.Table), cmp.Compare(g.Topic, o.Topic), cmp.Compare(g.Partition, o.Partition), cmp.Compare(g.From, o.From))
+}
+
+// A partitionOf names a partition as a position does.
+type partitionOf struct {
+	table       string
+	topic       schemas.Topic
+	incarnation uint32
+	partition   int32
+}
+
+// Gaps compares positions with what the groups have committed, which must have been read before. Nothing is changed.
+func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Progress) ([]Gap, error) {
+	at, err := db.positions(ctx, db.reads, positionTables())
+	if err != nil {
+		return nil, err
+	}
+	return gaps(committed, at), nil
+}
+
+func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int64) []Gap {
+	var all []Gap
+	for role, of := range Positions() {
+		for _, p := range committed[role] {
+			table := of[p.Topic]
+			if from := at[partitionOf{table, p.Topic, p.Incarnation, p.Partition}]; table != "" && from < p.Next {
+				all = append(all, Gap{table, p.Topic, p.Incarnation, p.Partition, from, p.Next})
+			}
+		}
+	}
+	slices.SortFunc(all, Gap.Compare)
+	return all
+}
+
+// positionTime is the time of the rows of positions in logs. No other row may be as late, so that they lie in a partition
+// of their own.
+var positionTime = time.Date(2299, 12, 1, 0, 0, 0, 0, time.UTC)
+
+// positions reads the positions in some tables.
+func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) (map[partitionOf]int64, error) {
+	var parts []string
+	for _, table := range tables {
+		if table == "copy_state" {
+			parts = append(parts, "SELECT 'copy_state' AS held, store::String AS topic, toUInt32(space) AS inc, toUInt16(item) AS part,"+
+				" max(position) AS at FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part")
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS held, topic::String AS topic, inc, part, max(position) AS at FROM {db}.%[1]s"+
+			" WHERE account = '' AND ts = fromUnixTimestamp64Milli(%[2]d, 'UTC') AND position > 0 GROUP BY topic, inc, part", table, positionTime.UnixMilli()))
+	}
+	type row struct {
+		Table string `ch:"held"`
+		Topic string `ch:"topic"`
+		Inc   uint32 `ch:"inc"`
+		Part  uint16 `ch:"part"`
+		At    uint64 `ch:"at"`
+	}
+	rows, err := queryOn[row](ctx, conn, "read how far the tables are", db.name(strings.Join(parts, " UNION ALL ")))
+	at := make(map[partitionOf]int64, len(rows))
+	for _, r := range rows {
+		at[partitionOf{r.Table, schemas.Topic(r.Topic), r.Inc, int32(r.Part)}] = int64(r.At)
+	}
+	return at, err
+}
+
+// A positionRow moves the position of one partition.
+type positionRow struct {
+	id string
+	schemas.Progress
+}
+
+// positionColumns are those of a row in a log, or in the state, whose other columns have their defaults.
+func positionColumns(table string) []column[positionRow] {
+	type r = positionRow
+	nothing := func(r) string { return "" }
+	at := uint64s("position", func(x r) uint64 { return uint64(x.Next) })
+	if table == "copy_state" {
+		at.typ = "SimpleAggregateFunction(max, UInt64)"
+		return []column[r]{
+			word("account", nothing),
+			word("store", func(x r) string { return string(x.Topic) }),
+			text("space", func(x r) string { return strconv.FormatUint(uint64(x.Incarnation), 10) }),
+			text("item", func(x r) string { return strconv.Itoa(int(x.Partition)) }),
+			at,
+		}
+	}
+	return []column[r]{
+		id16("id", func(x r) string { return x.id }),
+		{"ts", millis, func() appender[r] {
+			c := newMoments()
+			return appender[r]{c, func(r) error { c.AppendRaw(proto.DateTime64(positionTime.UnixMilli())); return nil }}
+		}},
+		word("topic", func(x r) string { return string(x.Topic) }),
+		uint32s("inc", func(x r) uint32 { return x.Incarnation }),
+		uint16s("part", func(x r) uint16 { return uint16(x.Partition) }),
+		word("account", nothing),
+		at,
+	}
+}
+
+// A marker moves the positions of the tables that one role writes. Of each partition it moves the position only from
+// the start of what it has stored since it knows the table, so that rows that are stored after a table was emptied or
+// restored never hide the gap before them.
+type marker struct {
+	db     *DB
+	tables map[schemas.Topic]string
+
+	mu     sync.Mutex // held during Mark; guards the rest
+	writer string
+	known  map[place]standing
+}
+
+func newMarker(db *DB, role schemas.Role) *marker {
+	return &marker{db: db, tables: Positions()[role], writer: schemas.NewID(), known: map[place]standing{}}
+}
+
+// A standing is what a marker knows of a partition and its table.
+type standing struct {
+	incarnation uint32
+	from        int64 // as Progress.From
+	since       int64 // everything from here on was stored in the table as it is
+	seen        int64 // the position, when it was last read or moved
+}
+
+// at returns what is known once the position was read, and whether it may be moved to p.Next: at is the position, or
+// where the log starts if there is none.
+func (s standing) at(p schemas.Progress, at int64) (now standing, may bool) {
+	if s.incarnation != p.Incarnation || s.from != p.From {
+		s = standing{incarnation: p.Incarnation, from: p.From, since: p.From}
+	}
+	if at < s.seen { // the table is an earlier one: what was stored since may not be there
+		s.since = p.Next
+	}
+	s.seen = at
+	return s, at >= s.since
+}
+
+// forget drops what is known of a partition that has moved away.
+func (m *marker) forget(at place) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.known, at)
+}
+
+// mark moves the positions of partitions to Next, if nothing is missing before, and calls behind with what is. It never
+// lowers one.
+func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(context.Context, []Gap)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	done = slices.DeleteFunc(slices.Clone(done), func(p schemas.Progress) bool { return m.tables[p.Topic] == "" })
+	if len(done) == 0 {
+		return nil
+	}
+	var tables []string
+	for _, p := range done {
+		tables = append(tables, m.tables[p.Topic])
+	}
+	slices.Sort(tables)
+	tables = slices.Compact(tables)
+	held, err := m.db.positions(ctx, m.db.conn, tables)
+	if err != nil {
+		return err
+	}
+	rows := map[string][]positionRow{}
+	var missing []Gap
+	for _, p := range done {
+		table := m.tables[p.Topic]
+		at, there := held[partitionOf{table, p.Topic, p.Incarnation, p.Partition}]
+		if !there {
+			at = p.Start
+		}
+		now, may := m.known[place{p.Topic, p.Partition}].at(p, at)
+		m.known[place{p.Topic, p.Partition}] = now
+		switch {
+		case !may:
+			missing = append(missing, Gap{table, p.Topic, p.Incarnation, p.Partition, at, now.since})
+		case p.Next > at:
+			rows[table] = append(rows[table], positionRow{m.rowID(p), p})
+		}
+	}
+	if len(missing) > 0 && behind != nil {
+		behind(ctx, missing)
+	}
+	for _, table := range tables {
+		if err := m.write(ctx, table, rows[table]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rowID is the id of the rows of one partition that one writer makes. A log keeps of rows with one id the one that was
+// inserted last; that of another writer, or of an attempt that lands late, is not to take the place of a greater one.
+func (m *marker) rowID(p schemas.Progress) string {
+	return schemas.ID("position", m.writer, string(p.Topic), strconv.FormatUint(uint64(p.Incarnation), 10), strconv.Itoa(int(p.Partition)))
+}
+
+func (m *marker) write(ctx context.Context, table string, rows []positionRow) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	if err := m.db.writePositions(ctx, table, rows); err != nil {
+		m.writer = schemas.NewID() // the attempt may land later
+		return err
+	}
+	for _, r := range rows {
+		at := place{r.Topic, r.Partition}
+		s := m.known[at]
+		s.seen = r.Next
+		m.known[at] = s
+	}
+	return nil
+}
+
+// positionsBring is the last of the migrations that bring positions.
+const positionsBring = "copy_state_position"
+
+// beginPositions sets the positions of a database that is older than they are to what the groups have committed, once:
+// before the migration is noted as applied. It is the only time that a position is set without looking what is there.
+func (db *DB) beginPositions(ctx context.Context, committed func(context.Context) (map[schemas.Role][]schemas.Progress, error)) error {
+	now, err := committed(ctx)
+	if err != nil {
+		return fmt.Errorf("look at what is committed: %w", err)
+	}
+	rows := map[string][]positionRow{}
+	for role, of := range Positions() {
+		m := newMarker(db, role)
+		for _, p := range now[role] {
+			if table := of[p.Topic]; table != "" && p.Next > 0 {
+				rows[table] = append(rows[table], positionRow{m.rowID(p), p})
+			}
+		}
+	}
+	for table, rows := range rows {
+		if err := db.writePositions(ctx, table, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writePositions inserts rows of one table.
+func (db *DB) writePositions(ctx context.Context, table string, rows []positionRow) error {
+	var spare spares[[]appender[positionRow]]
+	columns := positionColumns(table)
+	block, release, err := fill(columns, &spare, rows, false, func(_ positionRow, column string, err error) error {
+		return fmt.Errorf("column %s: %w", column, err)
+	})
+	if err != nil {
+		return fmt.Errorf("make rows of positions: %w", err)
+	}
+	defer release()
+	err = db.write(ctx, insertion{
+		name: fmt.Sprintf("millrace/%s.%s/positions", db.cfg.Database, table),
+		into: db.name(insertInto(table, columns)), columns: block, settings: insertSettings(),
+	})
+	if err != nil {
+		return translate(fmt.Errorf("move positions in %s: %w", table, err))
+	}
+	return nil
+}
+
+// insertInto is the statement that inserts columns into a table.
+func insertInto[R any](table string, columns []column[R]) string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = quoteName(c.name)
+	}
+	return "INSERT INTO {db}." + table + " (" + strings.Join(names, ", ") + ") VALUES"
+}

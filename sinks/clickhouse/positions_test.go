@@ -1,0 +1,467 @@
+package clickhouse_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// progress is that of partition 3 of a log, read from an offset on.
+func progress(topic schemas.Topic, inc uint32, from, next int64) schemas.Progress {
+	return schemas.Progress{Topic: topic, Incarnation: inc, Partition: 3, From: from, Next: next}
+}
+
+// committed is what both groups have committed of changes.
+func committed(inc uint32, next int64) map[schemas.Role][]schemas.Progress {
+	p := []schemas.Progress{progress(schemas.Changes, inc, 0, next)}
+	return map[schemas.Role][]schemas.Progress{schemas.RoleSink: p, schemas.RoleState: p}
+}
+
+// gapsOf returns what the tables lack of changes that are committed up to next.
+func gapsOf(t testing.TB, db *clickhouse.DB, inc uint32, next int64) (all []string) {
+	t.Helper()
+	gaps, err := db.Gaps(t.Context(), committed(inc, next))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range gaps {
+		all = append(all, fmt.Sprintf("%s %d-%d", g.Table, g.From, g.To))
+	}
+	return all
+}
+
+// A process has two sinks, and began to read changes at an offset.
+type process struct {
+	t     testing.TB
+	logs  *clickhouse.Sink
+	state *clickhouse.State
+	inc   uint32
+	from  int64
+}
+
+func newProcess(t testing.TB, db *clickhouse.DB, inc uint32, from int64) *process {
+	return &process{t, clickhouse.NewSink(db), clickhouse.NewState(db), inc, from}
+}
+
+func (g *process) mark(next int64) {
+	g.t.Helper()
+	p := []schemas.Progress{progress(schemas.Changes, g.inc, g.from, next)}
+	if err := errors.Join(g.logs.Mark(g.t.Context(), p), g.state.Mark(g.t.Context(), p)); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// A backup is of the positions of one log, in all tables: what else was lost or restored with them, they say.
+type backup struct {
+	t   testing.TB
+	db  *clickhouse.DB
+	inc uint32
+}
+
+func (b backup) exec(statements ...string) {
+	b.t.Helper()
+	for _, s := range statements {
+		if err := b.db.Exec(b.t.Context(), strings.ReplaceAll(s, "{inc}", fmt.Sprint(b.inc))); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func (b backup) save() {
+	b.t.Helper()
+	b.exec("CREATE TABLE {db}.log_{inc} AS {db}.audit_log", "INSERT INTO {db}.log_{inc} SELECT * FROM {db}.audit_log WHERE inc = {inc}",
+		"CREATE TABLE {db}.state_{inc} AS {db}.copy_state", "INSERT INTO {db}.state_{inc} SELECT * FROM {db}.copy_state WHERE space = '{inc}'")
+}
+
+func (b backup) empty() {
+	b.t.Helper()
+	b.exec("DELETE FROM {db}.audit_log WHERE inc = {inc}", "DELETE FROM {db}.copy_state WHERE space = '{inc}'")
+}
+
+func (b backup) restore() {
+	b.t.Helper()
+	b.empty()
+	b.exec("INSERT INTO {db}.audit_log SELECT * FROM {db}.log_{inc}", "INSERT INTO {db}.copy_state SELECT * FROM {db}.state_{inc}")
+}
+
+// A position moves only from the start of what was stored in the table as it is, and never back.
+func TestPositions(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	var inc uint32
+	for name, tt := range map[string]struct {
+		do   func(b backup, begin func(from int64) *process)
+		next int64 // committed
+		want []string
+	}{
+		"nothing was stored":         {func(backup, func(int64) *process) {}, 0, nil},
+		"all was marked":             {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 4, nil},
+		"killed before the mark":     {func(_ backup, begin func(int64) *process) { begin(0) }, 0, nil},
+		"killed before the commit":   {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 0, nil},
+		"marked again, in one piece": {func(_ backup, begin func(int64) *process) { g := begin(0); g.mark(4); g.mark(4) }, 4, nil},
+		"killed before the commit, and all done again": {func(_ backup, begin func(int64) *process) {
+			begin(0).mark(4)
+			begin(0).mark(6)
+		}, 6, nil},
+		"another process goes on": {func(_ backup, begin func(int64) *process) {
+			begin(0).mark(4)
+			begin(4).mark(12)
+		}, 12, nil},
+		"a replay from the start": {func(_ backup, begin func(int64) *process) {
+			begin(0).mark(4)
+			begin(0).mark(2)
+		}, 4, nil},
+		"a replay from the start, further than before": {func(_ backup, begin func(int64) *process) {
+			begin(0).mark(4)
+			g := begin(0)
+			g.mark(2)
+			g.mark(9)
+		}, 9, nil},
+		"a zombie": {func(_ backup, begin func(int64) *process) {
+			zombie := begin(0)
+			zombie.mark(4)
+			begin(4).mark(12)
+			zombie.mark(6)
+		}, 12, nil},
+		"emptied": {func(b backup, begin func(int64) *process) {
+			begin(0).mark(4)
+			b.empty()
+		}, 4, []string{"audit_log 0-4", "copy_state 0-4"}},
+		"emptied, and the same process goes on": {func(b backup, begin func(int64) *process) {
+			g := begin(0)
+			g.mark(4)
+			b.empty()
+			g.mark(8)
+			g.mark(12)
+		}, 12, []string{"audit_log 0-12", "copy_state 0-12"}},
+		"emptied, and another process goes on": {func(b backup, begin func(int64) *process) {
+			begin(0).mark(4)
+			b.empty()
+			begin(4).mark(12)
+		}, 12, []string{"audit_log 0-12", "copy_state 0-12"}},
+		"emptied, and all read again": {func(b backup, begin func(int64) *process) {
+			begin(0).mark(4)
+			b.empty()
+			begin(0).mark(12)
+		}, 12, nil},
+		"restored": {func(b backup, begin func(int64) *process) {
+			g := begin(0)
+			g.mark(4)
+			b.save()
+			g.mark(8)
+			b.restore()
+		}, 8, []string{"audit_log 4-8", "copy_state 4-8"}},
+		"restored, and the same process goes on": {func(b backup, begin func(int64) *process) {
+			g := begin(0)
+			g.mark(4)
+			b.save()
+			g.mark(8)
+			b.restore()
+			g.mark(10)
+			g.mark(12)
+		}, 12, []string{"audit_log 4-12", "copy_state 4-12"}},
+		"restored, and another process goes on": {func(b backup, begin func(int64) *process) {
+			g := begin(0)
+			g.mark(4)
+			b.save()
+			g.mark(8)
+			b.restore()
+			begin(8).mark(12)
+		}, 12, []string{"audit_log 4-12", "copy_state 4-12"}},
+		"restored, and filled beside the same process": {func(b backup, begin func(int64) *process) {
+			g := begin(0)
+			g.mark(4)
+			b.save()
+			g.mark(8)
+			b.restore()
+			g.mark(10)
+			filling := begin(4)
+			filling.mark(7)
+			filling.mark(10)
+			g.mark(12)
+		}, 12, nil},
+		"filled, but not up to where the process stores": {func(b backup, begin func(int64) *process) {
+			begin(0).mark(4)
+			b.empty()
+			g := begin(8)
+			g.mark(10)
+			begin(0).mark(7)
+			g.mark(12)
+		}, 12, []string{"audit_log 7-12", "copy_state 7-12"}},
+	} {
+		inc++
+		t.Run(name, func(t *testing.T) {
+			tt.do(backup{t, db, inc}, func(from int64) *process { return newProcess(t, db, inc, from) })
+			if got := gapsOf(t, db, inc, tt.next); !slices.Equal(got, tt.want) {
+				t.Errorf("the tables lack %q, want %q", got, tt.want)
+			}
+		})
+	}
+	for _, from := range []string{"audit_log_v", "copy_merged"} {
+		if got := count(t, db, from); got != "0" {
+			t.Errorf("%s shows %s positions", from, got)
+		}
+	}
+}
+
+// A topic that was made anew has positions of its own.
+func TestPositionsOfATopicMadeAnew(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	s := clickhouse.NewSink(db)
+	if err := errors.Join(s.Mark(t.Context(), []schemas.Progress{progress(schemas.Changes, 7, 0, 40)}),
+		s.Mark(t.Context(), []schemas.Progress{progress(schemas.Changes, 8, 0, 2)})); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		p    schemas.Progress
+		want int
+	}{
+		"the old one":          {progress(schemas.Changes, 7, 0, 40), 0},
+		"the new one":          {progress(schemas.Changes, 8, 0, 2), 0},
+		"the new one, further": {progress(schemas.Changes, 8, 0, 3), 1},
+	} {
+		gaps, err := db.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: {tt.p}})
+		if err != nil || len(gaps) != tt.want {
+			t.Errorf("%s: gaps %v, %v, want %d", name, gaps, err, tt.want)
+		}
+	}
+}
+
+// A partition whose records begin behind the start of Kafka's first ones is whole from there on.
+func TestPositionsFromTheStartOfTheLog(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	var lacking []clickhouse.Gap
+	for partition, tt := range map[int32]struct {
+		start, from int64
+		gap         bool
+	}{1: {500, 500, false}, 2: {0, 500, true}, 4: {0, 0, false}} {
+		s := clickhouse.NewSink(db)
+		s.Behind = func(_ context.Context, gaps []clickhouse.Gap) { lacking = append(lacking, gaps...) }
+		p := schemas.Progress{Topic: schemas.FixityResults, Incarnation: 7, Partition: partition, Start: tt.start, From: tt.from, Next: 600}
+		if err := s.Mark(t.Context(), []schemas.Progress{p}); err != nil {
+			t.Fatal(err)
+		}
+		gaps, err := db.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: {p}})
+		if err != nil || len(gaps) > 0 != tt.gap {
+			t.Errorf("partition %d: gaps %v, %v", partition, gaps, err)
+		}
+	}
+	want := clickhouse.Gap{Table: "bit_log", Topic: schemas.FixityResults, Incarnation: 7, Partition: 2, From: 0, To: 500}
+	if len(lacking) != 1 || lacking[0] != want {
+		t.Errorf("the sink reported %v, want %v", lacking, want)
+	}
+}
+
+// A position that could not be moved, or was moved although it was reported as failed, is moved by the next mark.
+func TestMarkFails(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]int32{"not persisted": failedNotPersisted, "but persisted": failedButPersisted} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			direct := clickhousetest.Open(t)
+			p := newProxy(t, clickhousetest.Addr(t))
+			cfg := direct.Config()
+			cfg.Addresses = []string{p.addr}
+			db := open(t, cfg)
+			s := clickhouse.NewSink(db)
+			var many []schemas.Progress // so many that the proxy takes them for rows
+			for partition := range int32(900) {
+				many = append(many, schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: partition, Next: 4})
+			}
+			p.fail(mode)
+			if err := s.Mark(t.Context(), many); retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Fatalf("Mark = %v, want class unavailable", err)
+			}
+			p.fail(passing)
+			for i := range many {
+				many[i].Next = 6
+			}
+			if err := s.Mark(t.Context(), many); err != nil {
+				t.Fatal(err)
+			}
+			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil || len(gaps) > 0 {
+				t.Errorf("gaps %v, %v", gaps, err)
+			}
+			if err := direct.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
+				t.Fatal(err)
+			}
+			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil || len(gaps) > 0 {
+				t.Errorf("after merges: gaps %v, %v", gaps, err)
+			}
+		})
+	}
+}
+
+// A database that is older than positions is taken to hold what the groups have committed; one that is new, or was made
+// anew after it was lost, is not.
+func TestPositionsBegin(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		older bool
+		want  []string
+	}{"older": {true, nil}, "made anew": {false, []string{"audit_log 0-9", "copy_state 0-9"}}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := clickhousetest.OpenEmpty(t)
+			for range 2 { // the second is after a kill before the migration was noted
+				if tt.older {
+					if _, err := db.Migrate(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if err := db.Exec(t.Context(), "DELETE FROM {db}.schema_migrations WHERE version > 28"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				plan, err := db.Plan(t.Context(), false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				plan.Committed = func(context.Context) (map[schemas.Role][]schemas.Progress, error) { return committed(7, 9), nil }
+				if _, err := db.Apply(t.Context(), plan); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := gapsOf(t, db, 7, 9); !slices.Equal(got, tt.want) {
+				t.Errorf("the tables lack %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// A fresh read of tables that lack something is unknown, and answers again once they have it.
+func TestFreshOfEmptiedTables(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	all := changes(4)
+	c := schemas.CopyOf(all[0].(*pb.Change))
+	both(t, db, schemas.Changes, 0, all...)
+	newProcess(t, db, 7, 0).mark(4)
+	found := make(chan int, 10)
+	cfg := clickhouse.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
+	r := readerOf(t, db, progressMark(committed(7, 4)), cfg)
+	ask := func(what string, gaps int) {
+		t.Helper()
+		got, err := r.Fresh(t.Context(), []schemas.Copy{c})
+		if gaps > 0 && retry.ClassOf(err) != retry.ClassUnavailable || gaps == 0 && err != nil {
+			t.Errorf("%s: Fresh = %v, %v", what, got, err)
+		}
+		if gaps == 0 && got[0].GetManifest().GetChangeId() != all[0].(*pb.Change).GetId() {
+			t.Errorf("%s: the record is %v", what, got[0])
+		}
+		if n := <-found; n != gaps {
+			t.Errorf("%s: %d gaps were reported, want %d", what, n, gaps)
+		}
+	}
+	ask("at first", 0)
+	for _, table := range []string{"audit_log", "copy_state"} {
+		if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}."+table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask("emptied", 2)
+	both(t, db, schemas.Changes, 0, all...)
+	newProcess(t, db, 7, 0).mark(4)
+	ask("filled", 0)
+}
+
+// A report that lies in one of the two tables when they are read is waited for, and not taken for a row that the other
+// one lacks; what one of them lacks for good is answered as it is.
+func TestFreshOfOneTime(t *testing.T) {
+	t.Parallel()
+	late, lacks := change("late", 0), change("lacks", 0)
+	for name, tt := range map[string]struct {
+		first, second func(t *testing.T, db *clickhouse.DB) // before the tables are read for the first and the second time
+		looks         int
+		want          *pb.CopyRecord
+		of            *pb.Change
+	}{
+		"in the log first": {
+			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) }, func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
+			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: recordOf(late)}, late,
+		},
+		"in the state first": {
+			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) }, func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
+			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: recordOf(late)}, late,
+		},
+		"never in the state": {
+			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, lacks) }, func(*testing.T, *clickhouse.DB) {},
+			2, &pb.CopyRecord{Manifest: none(), Audit: recordOf(lacks)}, lacks,
+		},
+		"in both": {
+			func(t *testing.T, db *clickhouse.DB) { both(t, db, schemas.Changes, 0, late) }, func(*testing.T, *clickhouse.DB) {},
+			1, &pb.CopyRecord{Manifest: recordOf(late), Audit: recordOf(late)}, late,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := clickhousetest.Open(t)
+			looks := 0
+			r := reader(t, db, func(context.Context) error {
+				if looks++; looks == 1 {
+					tt.first(t, db)
+				} else if looks == 2 {
+					tt.second(t, db)
+				}
+				return nil
+			}, clickhouse.ReaderConfig{})
+			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(tt.of)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, "the record", got[0], tt.want)
+			if looks != tt.looks {
+				t.Errorf("the tables were read %d times, want %d", looks, tt.looks)
+			}
+		})
+	}
+}
+
+// A copy that changes in one of the tables each time that it is read is unknown.
+func TestFreshOfACopyThatKeepsChanging(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	n := 0
+	r := reader(t, db, func(context.Context) error {
+		n++
+		c := change("a", 0)
+		c.Time = at(0)
+		c.Time.Seconds += int64(n)
+		c.Id = schemas.ChangeID(c)
+		logOnly(t, db, c)
+		return nil
+	}, clickhouse.ReaderConfig{})
+	got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))})
+	if retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("Fresh = %v, %v, want class unavailable", got, err)
+	}
+}
+
+func logOnly(t *testing.T, db *clickhouse.DB, c *pb.Change) {
+	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 0, c)); err != nil {
+		t.Error(err)
+	}
+}
+
+func stateOnly(t *testing.T, db *clickhouse.DB, c *pb.Change) {
+	if err := clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, 0, c)); err != nil {
+		t.Error(err)
+	}
+}
+
+// progressMark is a watermark that is reached, with what was committed.
+type progressMark map[schemas.Role][]schemas.Progress
+
+func (m progressMark) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) {
+	return m, nil
+}

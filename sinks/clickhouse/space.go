@@ -1,0 +1,50 @@
+package clickhouse
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// space returns the record of a space: the manifest says LIVE if the space is expected, else NONE. It is expected if
+// it has a live copy. Not expected is one that a client deleted or a person declared gone, if it was not created
+// since and no copy in it is newer than that.
+func (db *DB) space(ctx context.Context, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
+	type facts struct {
+		Created int64 `ch:"created"`
+		Deleted int64 `ch:"deleted"`
+	}
+	rows, err := query[facts](ctx, db, "read the changes of a space",
+		"SELECT maxIf(toUnixTimestamp64Milli(ts), op = 'create_space') AS created,"+
+			" maxIf(toUnixTimestamp64Milli(ts), op = 'delete_space' AND origin IN ('client', 'duplication')) AS deleted"+
+			" FROM {db}.audit_log WHERE account = ? AND space = ? AND item = '' AND store = ?",
+		of.Account, of.Space, of.Store)
+	if err != nil {
+		return nil, err
+	}
+	var after int64
+	for _, f := range rows {
+		last := f.Deleted
+		if !gone.IsZero() {
+			last = max(last, gone.UnixMilli())
+		}
+		if last > f.Created {
+			after = last + millisShift
+		}
+	}
+	n, err := db.count(ctx, "look for a live copy in a space",
+		"SELECT count() AS n FROM (SELECT max(content.ver) AS written, max(deleted.ver) AS gone FROM {db}.copy_state"+
+			" WHERE account = ? AND store = ? AND space = ? GROUP BY account, store, space, item"+
+			" HAVING written > gone AND toInt64(bitShiftRight(written, 83)) > ? LIMIT 1)"+inOrder,
+		of.Account, of.Store, of.Space, after)
+	if err != nil {
+		return nil, err
+	}
+	r := &pb.CopyRecord{Manifest: none(), Audit: none()}
+	if n > 0 {
+		r.Manifest.State = pb.RecordState_RECORD_STATE_LIVE
+	}
+	return r, nil
+}

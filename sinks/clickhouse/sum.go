@@ -1,0 +1,146 @@
+package clickhouse
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// Every row of a log has two hashes. The column hash is that of the record's value: it says of which bytes the row was
+// made. The column sum is that of all other columns, hash among them, in their order and in ClickHouse's format
+// RowBinary: it says whether the row is what was inserted. A row from before there were hashes has the sum 0.
+//
+// A column that is added later must not be part of the sums of rows that do not have it: TestSummedColumns holds the
+// lists of the columns that are.
+
+// hashed adds the two columns to those of a table.
+func hashed[T any](columns []column[row[T]]) []column[row[T]] {
+	return append(columns,
+		uint64s("hash", func(x row[T]) uint64 { return x.Hash }),
+		uint64s("sum", func(row[T]) uint64 { return 0 }), // see fillSums
+	)
+}
+
+// rowBinary is SQL for the part of a row that its sum is of.
+func (t *table[T]) rowBinary() string {
+	names := make([]string, len(t.columns)-1)
+	for i := range names {
+		names[i] = quoteName(t.columns[i].name)
+	}
+	return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")"
+}
+
+// fillSums fills in the sums of rows, which are the last of their columns.
+func fillSums(columns proto.Input) error {
+	last := len(columns) - 1
+	sums, ok := columns[last].Data.(*proto.ColUInt64)
+	if !ok {
+		return fmt.Errorf("the column of sums is a %T", columns[last].Data)
+	}
+	var b []byte
+	for i := range *sums {
+		b = b[:0]
+		for _, c := range columns[:last] {
+			var err error
+			if b, err = appendRowBinary(b, c.Data, i); err != nil {
+				return fmt.Errorf("%s: %w", c.Name, err)
+			}
+		}
+		(*sums)[i] = schemas.Hash(b)
+	}
+	return nil
+}
+
+// appendRowBinary appends the ith value of a column, as the format RowBinary has it.
+func appendRowBinary(b []byte, column proto.ColInput, i int) ([]byte, error) {
+	le := binary.LittleEndian
+	switch c := column.(type) {
+	case *proto.ColStr:
+		return appendText(b, c.RowBytes(i)), nil
+	case *words:
+		return appendText(b, c.index.RowBytes(int(c.keys[i]))), nil
+	case *proto.ColFixedStr16:
+		return append(b, (*c)[i][:]...), nil
+	case *proto.ColBool:
+		if (*c)[i] {
+			return append(b, 1), nil
+		}
+		return append(b, 0), nil
+	case *proto.ColUInt8:
+		return append(b, (*c)[i]), nil
+	case *proto.ColUInt16:
+		return le.AppendUint16(b, (*c)[i]), nil
+	case *proto.ColUInt32:
+		return le.AppendUint32(b, (*c)[i]), nil
+	case *proto.ColUInt64:
+		return le.AppendUint64(b, (*c)[i]), nil
+	case *proto.ColInt32:
+		return le.AppendUint32(b, uint32((*c)[i])), nil
+	case *proto.ColInt64:
+		return le.AppendUint64(b, uint64((*c)[i])), nil
+	case *proto.ColDateTime64:
+		return le.AppendUint64(b, uint64(c.Data[i])), nil
+	case *nullTimes:
+		if (*c.nulls)[i] != 0 {
+			return append(b, 1), nil
+		}
+		return le.AppendUint64(append(b, 0), uint64(c.values.Data[i])), nil
+	case *pairColumn:
+		return appendMap(b, c.Offsets, c.Keys, c.Values, i)
+	case *proto.ColMap[string, string]:
+		return appendMap(b, c.Offsets, c.Keys, c.Values, i)
+	case *proto.ColMap[string, int64]:
+		return appendMap(b, c.Offsets, c.Keys, c.Values, i)
+	case *proto.ColArr[string]:
+		return appendArray(b, c.Offsets, c.Data, i)
+	case *proto.ColArr[uint8]:
+		return appendArray(b, c.Offsets, c.Data, i)
+	case *proto.ColArr[time.Time]:
+		return appendArray(b, c.Offsets, c.Data, i)
+	}
+	return b, fmt.Errorf("a %T has no form in RowBinary here", column)
+}
+
+func appendText(b, text []byte) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+func appendMap(b []byte, offsets proto.ColUInt64, keys, values proto.ColInput, i int) ([]byte, error) {
+	first, end := span(offsets, i)
+	b = binary.AppendUvarint(b, uint64(end-first))
+	for k := first; k < end; k++ {
+		var err error
+		if b, err = appendRowBinary(b, keys, k); err != nil {
+			return b, err
+		}
+		if b, err = appendRowBinary(b, values, k); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+func appendArray(b []byte, offsets proto.ColUInt64, data proto.ColInput, i int) ([]byte, error) {
+	first, end := span(offsets, i)
+	b = binary.AppendUvarint(b, uint64(end-first))
+	for k := first; k < end; k++ {
+		var err error
+		if b, err = appendRowBinary(b, data, k); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// span is where the elements of the ith value lie.
+func span(offsets proto.ColUInt64, i int) (first, end int) {
+	if i > 0 {
+		first = int(offsets[i-1])
+	}
+	return first, int(offsets[i])
+}

@@ -1,0 +1,119 @@
+package clickhouse_test
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+)
+
+// reported are reports of one change: the client's, which knows who did it; that of a storage notification; and that
+// of a check, which has read the bytes.
+func reported(item string) (client, notified, checked *pb.Change) {
+	client = change(item, 0)
+	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "request-1", "17"
+	client.Properties = map[string]string{"colour": "blue"}
+	notified = proto.CloneOf(client)
+	notified.Op, notified.Origin, notified.User, notified.Agent, notified.Cause, notified.Sequence = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_NOTIFICATION, "", "notification/s3", "", "A1"
+	notified.Properties, notified.Etag = nil, "e"
+	notified.Digests, notified.Provenance = map[string]string{"md5": schemas.ID(item)}, pb.Provenance_PROVENANCE_CLAIMED
+	checked = proto.CloneOf(client)
+	checked.Origin, checked.User, checked.Agent, checked.Cause, checked.Sequence = pb.Origin_ORIGIN_FIXITY, "", "checker", "task-1", ""
+	checked.Properties, checked.Approved = nil, "checker"
+	checked.Digests, checked.Provenance = map[string]string{"md5": schemas.ID(item), "sha256": schemas.ID(item) + schemas.ID(item)}, pb.Provenance_PROVENANCE_VERIFIED
+	checked.Evidence = map[string]string{"row": "9"}
+	return client, notified, checked
+}
+
+// A change that was reported several times is one change, which the client that reported it did, or if there is none
+// the first that reported it, and whose digests are those of the report that says most of them.
+func TestReportsOfOneChange(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	var bodies []schemas.Body
+	wants := map[string]*pb.Change{}
+	tests := map[string]struct {
+		reports string // in Kafka's order: client, notification, check
+		who     string
+		digests string
+	}{
+		"a client, then a check":                {"ck", "c", "k"},
+		"a check, then a client":                {"kc", "c", "k"},
+		"a client, a notification, a check":     {"cnk", "c", "k"},
+		"a check, a notification, a client":     {"knc", "c", "k"},
+		"a client between two notifications":    {"ncn", "c", "n"},
+		"a client, published again last":        {"cnkc", "c", "k"},
+		"many checks, and a client before them": {"nckkkkkkkkkk", "c", "k"},
+		"a notification, then a check":          {"nk", "n", "k"},
+		"a check, then a notification":          {"kn", "k", "k"},
+		"a client alone":                        {"c", "c", "c"},
+	}
+	for name, tc := range tests {
+		client, notified, checked := reported(name)
+		of := map[rune]*pb.Change{'c': client, 'n': notified, 'k': checked}
+		want := proto.CloneOf(of[rune(tc.who[0])])
+		want.Digests, want.Provenance = of[rune(tc.digests[0])].GetDigests(), of[rune(tc.digests[0])].GetProvenance()
+		for _, r := range tc.reports {
+			c := of[r]
+			bodies = append(bodies, c)
+			// What only some of them say.
+			want.Etag = cmp.Or(want.GetEtag(), c.GetEtag())
+			if want.Properties == nil {
+				want.Properties = c.GetProperties()
+			}
+			if want.Approved == "" {
+				want.Approved, want.Evidence = c.GetApproved(), c.GetEvidence()
+			}
+		}
+		wants[name] = want
+	}
+	both(t, db, schemas.Changes, 0, bodies...)
+	check := func(when string) {
+		t.Helper()
+		changes, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
+		if err != nil || len(changes) != len(wants) {
+			t.Fatalf("%s: the space's history has %d changes, %v, want %d", when, len(changes), err, len(wants))
+		}
+		var copies []schemas.Copy
+		for _, c := range changes {
+			copies = append(copies, schemas.CopyOf(c))
+		}
+		records, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), copies)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range changes {
+			name, want := c.GetItem(), wants[c.GetItem()]
+			tc := tests[name]
+			compare(t, when+", "+name+": in the space's history", c, want)
+			compare(t, when+", "+name+": on record", records[i].GetAudit(), recordOf(want))
+			events, err := db.Timeline(t.Context(), "acme", "photos", name)
+			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil || len(events) != 1 || events[0].By != by {
+				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)
+			}
+			if got, want := one(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name), fmt.Sprint(len(tc.reports)); got != want {
+				t.Errorf("%s, %s: the table has %s reports, want %s", when, name, got, want)
+			}
+			if user := one(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name); !strings.Contains(tc.reports, "n") && user != want.GetUser() {
+				t.Errorf("%s, %s: the state's user is %s, want %s", when, name, user, want.GetUser())
+			}
+		}
+	}
+	check("as it was stored")
+	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 0, bodies...)); err != nil {
+		t.Fatal(err)
+	}
+	check("stored again, as after a kill")
+	if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
+		t.Fatal(err)
+	}
+	check("merged")
+}

@@ -1,0 +1,37 @@
+package fixity
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// spaceCopy is the space of the copy.
+func (k *check) spaceCopy() schemas.Copy {
+	at := k.place
+	at.Item = ""
+	return at
+}
+
+// reportSpace opens or closes the incident of the copy's space. A check that cannot say whether
+// the space is there does neither.
+func (k *check) reportSpace(ctx context.Context) error {
+	const absent = pb.EvidenceState_EVIDENCE_STATE_ABSENT
+	switch stored := k.evidence.Stored.State; {
+	case k.missing:
+		return k.spaces.Open(ctx, k.spaceCopy(), detailNoSpace)
+	case !k.evidence.there() && stored != absent:
+		return nil
+	case !k.noSpace:
+		return k.spaces.Close(ctx, k.spaceCopy(), "space is there")
+	case k.known != nil:
+		return k.spaces.Close(ctx, k.spaceCopy(), "space is no longer expected")
+	}
+	return nil
+}
+
+// there says that the store has the copy.
+func (e Evidence) there() bool {
+	return e.Stored.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || e.Stored.State == pb.EvidenceState_EVIDENCE_STATE_NONE
+}

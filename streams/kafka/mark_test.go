@@ -1,0 +1,123 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// marks are what a sink was told to be handled, without incarnations.
+type marks struct {
+	mu  sync.Mutex
+	all []string
+	err error
+}
+
+func (m *marks) mark(_ context.Context, done []schemas.Progress) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range done {
+		m.all = append(m.all, fmt.Sprintf("%s/%d from %d of %d to %d", p.Topic, p.Partition, p.From, p.Start, p.Next))
+		if p.Incarnation == 0 {
+			m.all = append(m.all, "of no log")
+		}
+	}
+	return m.err
+}
+
+func (m *marks) taken() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer func() { m.all = nil }()
+	return slices.Compact(m.all)
+}
+
+// Before an offset is committed the sink is told, with where reading began: what can be no row, and what only says that
+// a key is gone, is handled too.
+func TestMarkBeforeCommit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("a"), change("b"))
+		m := &marks{}
+		tb := &table{mark: m.mark}
+		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"changes/0 from 0 of 0 to 2"}
+		if got := m.taken(); !slices.Equal(got, want) {
+			t.Errorf("marked %q, want %q", got, want)
+		}
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("poison")}})
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k")}})
+		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.taken(); len(got) == 0 || got[len(got)-1] != "changes/0 from 2 of 0 to 4" {
+			t.Errorf("marked %q, want changes/0 from 2 of 0 to 4", got)
+		}
+	})
+}
+
+// What the sink could not mark is not committed, and is marked again: in this process, and in the next one.
+func TestMarkFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("a"))
+		m := &marks{err: errors.New("connection refused")}
+		tb := &table{mark: m.mark}
+		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Committed(schemas.RoleSink, schemas.Changes); len(got) != 0 {
+			t.Errorf("committed %v although nothing was marked", got)
+		}
+		if got := m.taken(); !slices.Equal(got, []string{"changes/0 from 0 of 0 to 1"}) {
+			t.Errorf("marked %q", got)
+		}
+		m.err = nil
+		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 1 {
+			t.Errorf("committed %d, want 1", got)
+		}
+		if got := m.taken(); !slices.Equal(got, []string{"changes/0 from 0 of 0 to 1"}) {
+			t.Errorf("marked %q", got)
+		}
+	})
+}
+
+// A commit that fails, or is done and reported as failed, is marked once more before it is repeated.
+func TestMarkOfACommitThatFails(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done, but reported as failed": kafkatest.DoneButLost} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				b.FailCommit(schemas.RoleSink, f, 3)
+				b.Send(change("a"))
+				m := &marks{}
+				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &table{mark: m.mark})); err != nil {
+					t.Fatal(err)
+				}
+				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 1 {
+					t.Errorf("committed %d, want 1", got)
+				}
+				if got := m.taken(); !slices.Equal(got, []string{"changes/0 from 0 of 0 to 1"}) {
+					t.Errorf("marked %q", got)
+				}
+			})
+		})
+	}
+}

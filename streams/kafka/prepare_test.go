@@ -1,0 +1,362 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// about are messages of all topics of the steward that concern one copy.
+func about(item string) []schemas.Message {
+	now := timestamppb.New(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	return []schemas.Message{
+		{Topic: schemas.FixityResults, Body: &pb.FixityResult{Id: schemas.ID("f", item), Account: "acme", Store: "2", Space: "photos", Item: item,
+			Verdict: pb.Verdict_VERDICT_PASS, Started: now, Finished: now}},
+		{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{Id: schemas.ID("d", item), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: item,
+			SourceStore: "1", DestinationStore: "2", Outcome: pb.Outcome_OUTCOME_DONE, Finished: now}},
+		{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.ID("a", item), Time: now, Who: "eve" + item, Action: "approve-repair",
+			Account: "acme", Store: "2", Space: "photos", Item: item}},
+	}
+}
+
+// stewards is the configuration of a group over the topics that concern copies.
+func stewards() kafka.GroupConfig {
+	return kafka.GroupConfig{Role: schemas.RoleSteward, CoPartitioned: true,
+		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin}}
+}
+
+// Each of several members has all that concerns a copy, no matter who gave it. This runs in real time, as
+// TestRebalance does.
+func TestCoPartitionedGroup(t *testing.T) {
+	t.Parallel()
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 5, RealTime: true})
+	var mu sync.Mutex
+	handlers := map[string]map[int]bool{} // by item
+	var metrics []*kafka.Metrics
+	for n := range 2 {
+		cfg := b.Config()
+		cfg.Metrics = kafka.NewMetrics(prometheus.NewRegistry())
+		metrics = append(metrics, cfg.Metrics)
+		g, err := kafka.NewGroup(cfg, stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			item := d.Body.(interface{ GetItem() string }).GetItem()
+			if handlers[item] == nil {
+				handlers[item] = map[int]bool{}
+			}
+			handlers[item][n] = true
+			return nil, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, g)
+	}
+	await(t, "both own partitions", func() bool {
+		total := 0
+		for _, m := range metrics {
+			owned := 0
+			for _, ids := range m.State()[0].Owned {
+				owned += len(ids)
+			}
+			if owned == 0 {
+				return false
+			}
+			total += owned
+		}
+		return total == 4*5
+	})
+	for n, m := range metrics {
+		owned := m.State()[0].Owned
+		for topic, ids := range owned {
+			if first := owned[b.Config().Prefix+string(schemas.FixityResults)]; !maps.Equal(ids, first) {
+				t.Errorf("member %d owns %v of %s and %v of fixity.results", n, ids, topic, first)
+			}
+		}
+	}
+	const items = 30
+	for n := range items {
+		b.Send(about(fmt.Sprint(n))...)
+	}
+	await(t, "all is handled", func() bool {
+		n := 0
+		for _, topic := range stewards().Topics {
+			n += int(sum(b.Committed(schemas.RoleSteward, topic)))
+		}
+		return n == 3*items
+	})
+	used := map[int]bool{}
+	for item, by := range handlers {
+		if len(by) != 1 {
+			t.Errorf("item %s was handled by members %v", item, slices.Sorted(maps.Keys(by)))
+		}
+		maps.Copy(used, by)
+	}
+	if len(used) != 2 {
+		t.Errorf("only %v handled anything", used)
+	}
+}
+
+// What is published about one key is published in the order in which it was decided, whichever topics it comes from.
+func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		for range 10 {
+			b.Send(about("a")...)
+		}
+		var decided atomic.Int32
+		g, err := kafka.NewGroup(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			n := decided.Add(1)
+			if d.Topic == schemas.Admin {
+				time.Sleep(10 * time.Millisecond) // those of other topics overtake it, if they can
+			}
+			return []schemas.Message{{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "2", Space: "photos", Item: "a",
+				Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, StepCount: n}}}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t, 30*time.Second, g); err != nil {
+			t.Fatal(err)
+		}
+		var steps []int32
+		for _, body := range b.Bodies(schemas.Incidents) {
+			steps = append(steps, body.(*pb.Incident).GetStepCount())
+		}
+		if len(steps) != 30 || !slices.IsSorted(steps) {
+			t.Errorf("published %v", steps)
+		}
+	})
+}
+
+// A topic whose records take all the time of a poll does not keep the others from their turn.
+func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		for n := range 40 {
+			b.Send(about(fmt.Sprint(n))[0])
+		}
+		began := time.Now()
+		b.Send(about("a")[1:]...)
+		after := map[schemas.Topic]time.Duration{}
+		g, err := kafka.NewGroup(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Topic == schemas.FixityResults {
+				time.Sleep(6 * time.Second) // longer than new ones are begun in one turn
+				return nil, nil
+			}
+			after[d.Topic] = time.Since(began)
+			return nil, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t, 10*time.Minute, g); err != nil {
+			t.Fatal(err)
+		}
+		for _, topic := range []schemas.Topic{schemas.DuplicationResults, schemas.Admin} {
+			if d := after[topic]; d == 0 || d > 30*time.Second {
+				t.Errorf("%s: handled after %v", topic, d)
+			}
+		}
+	})
+}
+
+// Prepare has succeeded before anything is handled, however often it fails; an error for good ends Run.
+func TestGroupPrepares(t *testing.T) {
+	t.Parallel()
+	away := errors.New("away")
+	for name, tt := range map[string]struct {
+		fails int
+		err   error
+		ends  bool
+	}{
+		"at once":        {},
+		"after a while":  {fails: 60, err: away},
+		"fails for good": {fails: 1 << 30, err: retry.Permanent(away), ends: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{})
+				b.Send(change("a"), change("b"))
+				calls, handled := 0, 0
+				g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+					Prepare: func(context.Context) error {
+						if calls++; calls <= tt.fails {
+							return tt.err
+						}
+						return nil
+					}}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+					handled++
+					if calls != tt.fails+1 {
+						t.Errorf("handled after %d calls of Prepare, of which %d fail", calls, tt.fails)
+					}
+					return nil, nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = run(t, 5*time.Minute, g)
+				if tt.ends {
+					if !errors.Is(err, away) || handled != 0 {
+						t.Errorf("Run = %v, %d handled", err, handled)
+					}
+					return
+				}
+				if err != nil || handled != 2 || calls != tt.fails+1 {
+					t.Errorf("Run = %v, %d handled after %d calls of Prepare", err, handled, calls)
+				}
+			})
+		})
+	}
+}
+
+// A member that takes partitions over has read by then what the member before it has published. This runs in real time.
+func TestTableIsCaughtUpAfterARebalance(t *testing.T) {
+	t.Parallel()
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true})
+	const items = 40
+	cfg := b.Config()
+	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	// Each delivery of an item adds a step to what the table says of it: one that a member does not know is lost.
+	member := func(ctx context.Context) error {
+		var mu sync.Mutex
+		steps := map[string]int32{}
+		tb, err := kafka.NewTable(cfg, schemas.Incidents, func(_ []byte, d *schemas.Delivery) error {
+			<-time.After(2 * time.Millisecond) // it is behind
+			mu.Lock()
+			defer mu.Unlock()
+			i := d.Body.(*pb.Incident)
+			steps[i.GetItem()] = max(steps[i.GetItem()], i.GetStepCount())
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		gc := stewards()
+		gc.Prepare = tb.CatchUp
+		g, err := kafka.NewGroup(cfg, gc, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			item := d.Body.(interface{ GetItem() string }).GetItem()
+			steps[item]++
+			return []schemas.Message{{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i", item), Account: "acme", Store: "2", Space: "photos", Item: item,
+				Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, StepCount: steps[item]}}}, nil
+		})
+		if err != nil {
+			return err
+		}
+		var parts sync.WaitGroup
+		defer parts.Wait()
+		parts.Go(func() {
+			if err := tb.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		return g.Run(ctx)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var members sync.WaitGroup
+	start := func(ctx context.Context) {
+		members.Go(func() {
+			if err := member(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	defer members.Wait()
+	defer stop()
+	start(ctx)
+	leaves, leave := context.WithCancel(ctx)
+	defer leave()
+	for round := range 6 {
+		switch round {
+		case 2:
+			start(leaves)
+		case 4:
+			leave()
+		}
+		for n := range items {
+			b.Send(about(fmt.Sprint(n))...)
+		}
+		<-time.After(300 * time.Millisecond)
+	}
+	await(t, "all is handled", func() bool {
+		n := 0
+		for _, topic := range stewards().Topics {
+			n += int(sum(b.Committed(schemas.RoleSteward, topic)))
+		}
+		return n == 6*3*items
+	})
+	last := map[string]int32{}
+	for _, body := range b.Bodies(schemas.Incidents) {
+		last[body.(*pb.Incident).GetItem()] = body.(*pb.Incident).GetStepCount()
+	}
+	for item, n := range last {
+		if n != 6*3 {
+			t.Errorf("item %s: the newest record has %d steps, want %d", item, n, 6*3)
+		}
+	}
+}
+
+// CatchUp waits for what was in the topic when it was called, and not longer than its caller does.
+func TestTableCatchUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(checkpoint("a", "1"), checkpoint("b", "1"))
+		var got cursors
+		tb := newTable(t, b, got.apply)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := tb.CatchUp(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("before Run: %v", err)
+		}
+		background(t, tb)
+		if err := tb.CatchUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got.check(t, map[string]string{"a/": "1", "b/": "1"})
+		for n := range 20 {
+			b.Send(checkpoint("a", fmt.Sprint(n)), checkpoint("c", fmt.Sprint(n)))
+			if err := tb.CatchUp(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got.check(t, map[string]string{"a/": fmt.Sprint(n), "b/": "1", "c/": fmt.Sprint(n)})
+		}
+		// Nothing is left between the last record and the end.
+		for _, r := range b.Read(schemas.Checkpoints) {
+			b.Trim(schemas.Checkpoints, r.Partition, r.Offset+1)
+		}
+		b.Send(checkpoint("z", "1"))
+		b.Compact()
+		if err := tb.CatchUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mend := b.Cut()
+		defer mend()
+		cut, giveUp := context.WithTimeout(t.Context(), 5*time.Second)
+		defer giveUp()
+		if err := tb.CatchUp(cut); err == nil {
+			t.Error("the brokers are away, and it is caught up")
+		}
+	})
+}

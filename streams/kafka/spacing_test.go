@@ -1,0 +1,119 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A slow sink has one table, and notes when each record was stored and when each Store began.
+type slow struct {
+	table
+	takes time.Duration
+
+	mu    sync.Mutex
+	began []time.Time
+	done  map[string]time.Time // by item
+}
+
+func (s *slow) Table(schemas.Topic) string { return "log" }
+
+func (s *slow) Store(ctx context.Context, batch []*schemas.Delivery) error {
+	s.mu.Lock()
+	s.began = append(s.began, time.Now())
+	s.mu.Unlock()
+	time.Sleep(s.takes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range batch {
+		s.done[item(d)] = time.Now()
+	}
+	return s.table.Store(ctx, batch)
+}
+
+// A record is stored at once if no other batch of its table is being stored and the last one began long enough ago, and
+// else when its batch is complete: by its age at the latest.
+func TestStoredAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		takes    time.Duration
+		between  time.Duration // two records
+		parts    int32         // that the records go to in turns
+		perSec   int
+		late     time.Duration // between a record and the end of its Store, at most
+		inSecond int           // stores that begin within any second, at most
+	}{
+		"one record a second":             {between: time.Second, parts: 1, late: 60 * time.Millisecond, inSecond: 2},
+		"twenty a second":                 {between: 50 * time.Millisecond, parts: 1, late: 310 * time.Millisecond, inSecond: 5},
+		"twenty a second, twice a second": {between: 50 * time.Millisecond, parts: 1, perSec: 2, late: 560 * time.Millisecond, inSecond: 3},
+		"a slow table":                    {between: 50 * time.Millisecond, parts: 1, takes: 600 * time.Millisecond, late: 1660 * time.Millisecond, inSecond: 2},
+		"a slow table of two partitions":  {between: 50 * time.Millisecond, parts: 2, takes: 600 * time.Millisecond, late: 1860 * time.Millisecond, inSecond: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: tt.parts, Prompt: true})
+				s := &slow{takes: tt.takes, done: map[string]time.Time{}}
+				background(t, sink(t, b, kafka.BatchConfig{PartsPerSecond: tt.perSec}, s))
+				time.Sleep(10 * time.Second)
+				sent := map[string]time.Time{}
+				for i := range 100 {
+					r, err := schemas.Encode(change(fmt.Sprint(i)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					sent[fmt.Sprint(i)] = time.Now()
+					b.Write(kafkatest.Record{Record: r, Partition: int32(i) % tt.parts})
+					time.Sleep(tt.between)
+				}
+				time.Sleep(3 * time.Second)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				for item, at := range sent {
+					if took := s.done[item].Sub(at); s.done[item].IsZero() || took > tt.late {
+						t.Errorf("record %s was stored after %v, want %v at most", item, took, tt.late)
+					}
+				}
+				for i, at := range s.began {
+					if n := i + tt.inSecond; n < len(s.began) && s.began[n].Sub(at) < time.Second {
+						t.Errorf("%d stores began within %v, want %d a second", tt.inSecond+1, s.began[n].Sub(at), tt.inSecond)
+						break
+					}
+				}
+			})
+		})
+	}
+}
+
+// What was stored is committed soon after, so that fresh reads need not wait long for it.
+func TestCommittedSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
+		background(t, sink(t, b, kafka.BatchConfig{}, &table{}))
+		time.Sleep(10 * time.Second)
+		adm, err := kafka.NewAdmin(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Close()
+		var worst time.Duration
+		for i := range 100 {
+			b.Send(change(fmt.Sprint(i)))
+			start := time.Now()
+			if err := adm.Wait(t.Context(), schemas.Changes, schemas.RoleSink); err != nil {
+				t.Fatal(err)
+			}
+			worst = max(worst, time.Since(start))
+		}
+		if worst > 600*time.Millisecond {
+			t.Errorf("committed after %v at worst", worst)
+		}
+	})
+}

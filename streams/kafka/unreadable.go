@@ -1,0 +1,146 @@
+package kafka
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// An UnreadableRecord is a record that a Table has not applied, since it could not be decoded or was refused for good.
+type UnreadableRecord struct {
+	Topic     schemas.Topic
+	Partition int32
+	Offset    int64
+	Key       []byte
+	Err       error
+}
+
+// Position names the record: topic/partition@offset.
+func (u UnreadableRecord) Position() string {
+	return fmt.Sprintf("%s/%d@%d", u.Topic, u.Partition, u.Offset)
+}
+
+// Unreadables are the unreadable records of all tables of one process: of those with one key in one partition, the
+// newest one, and only while no later record with the key could be applied. They are safe for concurrent use; a
+// nil *Unreadables keeps nothing. As a prometheus.Collector they are counted by topic.
+type Unreadables struct {
+	count *prometheus.Desc
+
+	mu      sync.Mutex // guards the rest
+	unread  map[schemas.Topic]int
+	records map[keyAt]UnreadableRecord
+	changed chan struct{}
+}
+
+// A keyAt is a key in one partition.
+type keyAt struct {
+	topic     schemas.Topic
+	partition int32
+	key       string
+}
+
+// NewUnreadables returns Unreadables that hold nothing. Tables whose Config names them fill them.
+func NewUnreadables() *Unreadables {
+	return &Unreadables{
+		count: prometheus.NewDesc("millrace_kafka_table_unreadable",
+			"Keys of a table whose newest record cannot be decoded, or is refused for good; an incident names it.",
+			[]string{"topic"}, nil),
+		unread: map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{}, changed: make(chan struct{}),
+	}
+}
+
+// List returns the records in the order of topic, partition and offset.
+func (u *Unreadables) List() []UnreadableRecord {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.SortedFunc(maps.Values(u.records), func(a, b UnreadableRecord) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
+	})
+}
+
+// Complete reports whether the process follows topic by a Table, and every such Table has been read to where the topic
+// ended when the Table began: then a record that is not listed is not there, or has been followed by a good one.
+func (u *Unreadables) Complete(topic schemas.Topic) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n, follows := u.unread[topic]
+	return follows && n == 0
+}
+
+// Changed returns a channel that is closed when List or Complete would return something else than now.
+func (u *Unreadables) Changed() <-chan struct{} {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.changed
+}
+
+// Describe implements prometheus.Collector.
+func (u *Unreadables) Describe(out chan<- *prometheus.Desc) { out <- u.count }
+
+// Collect implements prometheus.Collector.
+func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
+	u.mu.Lock()
+	counts := map[schemas.Topic]int{}
+	for topic := range u.unread {
+		counts[topic] = 0
+	}
+	for at := range u.records {
+		counts[at.topic]++
+	}
+	u.mu.Unlock()
+	for topic, n := range counts {
+		out <- prometheus.MustNewConstMetric(u.count, prometheus.GaugeValue, float64(n), string(topic))
+	}
+}
+
+// begin says that a table of topic is there and has not been read yet, and end that it has been.
+func (u *Unreadables) begin(topic schemas.Topic) { u.add(topic, 1) }
+
+func (u *Unreadables) end(topic schemas.Topic) { u.add(topic, -1) }
+
+func (u *Unreadables) add(topic schemas.Topic, n int) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.unread[topic] += n
+	u.change()
+}
+
+// note takes what became of a record: nil if it was applied.
+func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err == nil && len(u.records) == 0 { // nearly always
+		return
+	}
+	at := keyAt{topic, rec.Partition, string(rec.Key)}
+	held, is := u.records[at]
+	switch {
+	case is && held.Offset > rec.Offset: // another table of the topic is behind
+		return
+	case err != nil:
+		u.records[at] = UnreadableRecord{Topic: topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Err: err}
+	case is:
+		delete(u.records, at)
+	default:
+		return
+	}
+	u.change()
+}
+
+func (u *Unreadables) change() {
+	close(u.changed)
+	u.changed = make(chan struct{})
+}

@@ -1,0 +1,116 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// sinkReads are the topics of a Watermark of these tests.
+func sinkReads() map[schemas.Role][]schemas.Topic {
+	return map[schemas.Role][]schemas.Topic{schemas.RoleSink: {schemas.Changes, schemas.FixityResults}}
+}
+
+// What a group has committed is reported with the log that it is of; what the log no longer has does not count, and a
+// commit behind the end of a log that has records says nothing of them.
+func TestWatermark(t *testing.T) {
+	t.Parallel()
+	commit := func(b *kafkatest.Broker, at int64) {
+		b.Usurp(schemas.RoleSink, schemas.Changes, map[int32]int64{0: at})
+	}
+	send := func(b *kafkatest.Broker) { b.Send(change("a"), change("b"), change("c")) }
+	for name, tt := range map[string]struct {
+		make func(b *kafkatest.Broker)
+		want []schemas.Progress // of this incarnation
+		err  string
+	}{
+		"nothing at all":            {make: func(*kafkatest.Broker) {}},
+		"an empty log and a commit": {make: func(b *kafkatest.Broker) { commit(b, 0) }, want: []schemas.Progress{{Topic: schemas.Changes}}},
+		"all is committed":          {make: func(b *kafkatest.Broker) { send(b); commit(b, 3) }, want: []schemas.Progress{{Topic: schemas.Changes, Next: 3}}},
+		"nothing is committed":      {make: send, err: context.DeadlineExceeded.Error()},
+		"not all is committed":      {make: func(b *kafkatest.Broker) { send(b); commit(b, 2) }, err: context.DeadlineExceeded.Error()},
+		"what is committed was trimmed": {make: func(b *kafkatest.Broker) { send(b); commit(b, 3); b.Trim(schemas.Changes, 0, 3) },
+			want: []schemas.Progress{{Topic: schemas.Changes, Start: 3, Next: 3}}},
+		"made anew, with records": {make: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1); commit(b, 50); send(b) }, err: "whose log ends at 3"},
+		"made anew, and empty": {make: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1); commit(b, 50) },
+			want: []schemas.Progress{{Topic: schemas.Changes}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				tt.make(b)
+				adm, err := kafka.NewAdmin(b.Config())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer adm.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				got, err := adm.NewWatermark(schemas.Changes, sinkReads()).Wait(ctx)
+				if tt.err != "" {
+					if err == nil || !strings.Contains(err.Error(), tt.err) {
+						t.Fatalf("Wait = %v, %v, want error %q", got, err, tt.err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				e, err := adm.Extent(t.Context(), schemas.Changes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range tt.want {
+					tt.want[i].Incarnation = e.Incarnation
+				}
+				if progress := got[schemas.RoleSink]; len(progress) != len(tt.want) || len(tt.want) > 0 && progress[0] != tt.want[0] {
+					t.Errorf("got %v, want %v", progress, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Each of many callers returns once what was published before its call is committed, and none of them before; one that
+// gives up does not keep the others from it.
+func TestWatermarkOfManyCallers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
+		background(t, sink(t, b, kafka.BatchConfig{}, &table{}))
+		time.Sleep(10 * time.Second)
+		adm, err := kafka.NewAdmin(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Close()
+		w := adm.NewWatermark(schemas.Changes, map[schemas.Role][]schemas.Topic{schemas.RoleSink: {schemas.Changes}})
+		var callers sync.WaitGroup
+		for n := int64(1); n <= 20; n++ {
+			b.Send(change("a"))
+			callers.Go(func() {
+				got, err := w.Wait(t.Context())
+				if err != nil || got[schemas.RoleSink][0].Next < n {
+					t.Errorf("after %d records: %v, %v", n, got, err)
+				}
+			})
+			callers.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				if _, err := w.Wait(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("a caller that gives up: %v", err)
+				}
+			})
+			time.Sleep(30 * time.Millisecond)
+		}
+		callers.Wait()
+	})
+}

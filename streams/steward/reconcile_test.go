@@ -1,0 +1,200 @@
+package steward
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// record makes an incident out of steps "minute ref action"; its newest check began at the minute checked.
+func record(id string, state pb.IncidentState, checked int, repairs int32, steps ...*pb.IncidentStep) *pb.Incident {
+	minute := func(n int) *timestamppb.Timestamp { return timestamppb.New(base.Add(time.Duration(n) * time.Minute)) }
+	i := &pb.Incident{Id: id, State: state, Opened: steps[0].GetTime(), Checked: minute(checked), Repairs: repairs,
+		Steps: steps, StepCount: int32(len(steps)), Updated: steps[len(steps)-1].GetTime()}
+	return i
+}
+
+func step(minute int, ref, action string) *pb.IncidentStep {
+	return &pb.IncidentStep{Time: timestamppb.New(base.Add(time.Duration(minute) * time.Minute)), Ref: ref, Action: action}
+}
+
+func TestReconcile(t *testing.T) {
+	opened, ordered := step(1, "m1", "opened"), step(1, "m1", "repair-ordered")
+	repaired, closing := step(4, "r", "repaired"), step(5, "p", "closed")
+	seen, approved, byEve := step(2, "m2", "seen-again"), step(3, "a", "approved"), step(3, "a", "repair-ordered")
+	first := record("i", repairing, 1, 1, opened, ordered)
+	whole := record("i", shut, 5, 1, opened, ordered, repaired, closing)
+	for name, tt := range map[string]struct {
+		held, read *pb.Incident
+		state      pb.IncidentState
+		steps      []string
+		behind     bool
+	}{
+		"nothing was held":                   {nil, first, repairing, []string{"opened", "repair-ordered"}, false},
+		"the echo of what was decided":       {whole, whole, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, false},
+		"another process went on":            {first, whole, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, false},
+		"one that was frozen wakes up":       {whole, first, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
+		"a newer incident":                   {whole, record("j", open, 9, 0, step(9, "m9", "opened")), open, []string{"opened"}, false},
+		"an older incident, after it":        {record("j", open, 9, 0, step(9, "m9", "opened")), whole, open, []string{"opened"}, true},
+		"a pass here, the end of repair":     {record("i", shut, 5, 1, opened, ordered, closing), record("i", repairing, 1, 1, opened, ordered, repaired), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
+		"the same, the other way round":      {record("i", repairing, 1, 1, opened, ordered, repaired), record("i", shut, 5, 1, opened, ordered, closing), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
+		"seen again here, an approval there": {record("i", awaiting, 2, 0, opened, seen), record("i", repairing, 1, 1, opened, approved, byEve), repairing, []string{"opened", "seen-again", "approved", "repair-ordered"}, true},
+		"closed here, seen later there":      {record("i", shut, 2, 0, opened, step(2, "p", "closed")), record("i", open, 6, 0, opened, step(6, "m6", "seen-again")), open, []string{"opened", "closed", "seen-again"}, true},
+		"closed by a person, the same check": {record("i", shut, 1, 0, opened, step(7, "a", "closed")), record("i", open, 1, 0, opened, step(8, "r", "repair-failed")), shut, []string{"opened", "closed", "repair-failed"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			held, read := proto.CloneOf(tt.held), proto.CloneOf(tt.read)
+			now, behind := reconcile(held, read)
+			var steps []string
+			for _, s := range now.GetSteps() {
+				steps = append(steps, s.GetAction())
+			}
+			if now.GetState() != tt.state || !slices.Equal(steps, tt.steps) || behind != tt.behind {
+				t.Errorf("got %v with %q, behind %t, want %v with %q, %t", now.GetState(), steps, behind, tt.state, tt.steps, tt.behind)
+			}
+			if !proto.Equal(held, tt.held) || !proto.Equal(read, tt.read) {
+				t.Error("an argument was modified")
+			}
+			if now != held && now != read && (now.GetStepCount() <= held.GetStepCount() || now.GetStepCount() <= read.GetStepCount()) {
+				t.Errorf("step %d is not after steps %d and %d", now.GetStepCount(), held.GetStepCount(), read.GetStepCount())
+			}
+			if again, _ := reconcile(now, now); !proto.Equal(again, now) {
+				t.Errorf("read again: %v", again)
+			}
+			if again, behind := reconcile(now, read); !proto.Equal(again, now) || behind != tt.behind {
+				t.Errorf("the same record read again: %v, behind %t", again, behind)
+			}
+		})
+	}
+}
+
+// What an incident no longer carries is not missed.
+func TestReconcileLongIncidents(t *testing.T) {
+	var steps []*pb.IncidentStep
+	for n := range 300 {
+		steps = append(steps, step(n+1, strconv.Itoa(n), "seen-again"))
+	}
+	long := record("i", open, 300, 0, steps...)
+	cut := proto.CloneOf(long)
+	cut.Steps = cut.Steps[200:]
+	older := record("i", open, 150, 0, steps[50:150]...)
+	older.StepCount = 150
+	if now, behind := reconcile(cut, older); now != cut || !behind {
+		t.Errorf("holds %d steps, behind %t, want those that were held", now.GetStepCount(), behind)
+	}
+	if now, behind := reconcile(older, cut); now != cut || behind {
+		t.Errorf("holds %d steps, behind %t, want those that were read", now.GetStepCount(), behind)
+	}
+}
+
+// both publishes what two processes have decided, and both read it.
+func (w *world) both(one, two *Steward, outs ...[]schemas.Message) {
+	for _, out := range outs {
+		for _, m := range out {
+			if i, ok := m.Body.(*pb.Incident); ok {
+				k := schemas.IncidentKey(i)
+				w.topic[k] = proto.CloneOf(i)
+				one.Apply([]byte(k), w.topic[k])
+				two.Apply([]byte(k), w.topic[k])
+			}
+		}
+	}
+}
+
+func (w *world) handle(s *Steward, b schemas.Body) []schemas.Message {
+	w.t.Helper()
+	out, err := s.Handle(w.t.Context(), &schemas.Delivery{Body: b})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// A process is frozen after it has decided, another one takes over and goes on, and the first one publishes what it
+// had decided when it wakes up. The topic's newest record is then an old one, and the next message about the copy
+// mends that.
+func TestFrozenStewardPublishesLate(t *testing.T) {
+	w := newWorld(t)
+	frozen := w.steward
+	found := w.result(2)
+	late := w.handle(frozen, found)
+	w.restart()
+	two := w.steward
+	again := w.handle(two, found)
+	if !proto.Equal(again[0].Body, late[0].Body) {
+		t.Fatalf("the second decides %v, the first %v", again[0].Body, late[0].Body)
+	}
+	w.both(frozen, two, again)
+	w.do(w.ended(again[1].Body.(*pb.DuplicationCommand), "repaired"))
+	w.do(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+	w.is("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
+	w.both(frozen, two, late)
+	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+	if got := w.do(w.result(1)); len(got) != 1 {
+		t.Fatalf("published %v, want the incident", got)
+	}
+	w.is("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
+	if got := w.do(w.result(1)); got != nil {
+		t.Errorf("published once more: %v", got)
+	}
+}
+
+// While versions without co-partitioned results are still running, two processes may decide about one copy at the same
+// time. Each finds the other's record, and neither decision is lost.
+func TestTwoStewardsDecideAtOnce(t *testing.T) {
+	tests := map[string]struct {
+		one, two func(w *world, order *pb.DuplicationCommand) schemas.Body
+		state    pb.IncidentState
+		steps    []string
+	}{
+		"the end of a repair and the pass after it": {
+			func(w *world, o *pb.DuplicationCommand) schemas.Body { return w.ended(o, "repaired") },
+			func(w *world, _ *pb.DuplicationCommand) schemas.Body {
+				return w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR))
+			},
+			shut, []string{"opened", "repair-ordered", "repaired", "closed"},
+		},
+		"a fault seen again and its approval": {
+			func(w *world, _ *pb.DuplicationCommand) schemas.Body { return w.result(2) },
+			func(w *world, _ *pb.DuplicationCommand) schemas.Body { return w.approval("content-corrupt") },
+			repairing, []string{"opened", "approval-asked", "seen-again", "approved", "repair-ordered"},
+		},
+	}
+	for name, tt := range tests {
+		for _, swapped := range []bool{false, true} {
+			t.Run(name+", order "+strconv.FormatBool(swapped), func(t *testing.T) {
+				w := newWorld(t)
+				if len(tt.steps) == 5 {
+					w.modes[at.Store] = Approve
+				}
+				w.do(w.result(2))
+				var order *pb.DuplicationCommand
+				if len(w.orders) == 1 {
+					order = w.orders[0]
+				}
+				one := w.steward
+				w.restart()
+				two := w.steward
+				a, b := w.handle(one, tt.one(w, order)), w.handle(two, tt.two(w, order))
+				if swapped {
+					w.both(one, two, b, a)
+				} else {
+					w.both(one, two, a, b)
+				}
+				// The next message about the copy says what came of both.
+				w.do(w.result(12, func(r *pb.FixityResult) { r.Final = true }))
+				w.is("content-corrupt", tt.state, tt.steps...)
+				if i := w.topic[key("content-corrupt")]; i.GetRepairs() != 1 {
+					t.Errorf("%d repairs are on record", i.GetRepairs())
+				}
+			})
+		}
+	}
+}
