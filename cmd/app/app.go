@@ -125,14 +125,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err := a.newIncidents(); err != nil {
 		return nil, err
 	}
-	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
-		if action, ok := d.Body.(*pb.AdminAction); ok {
-			a.gone.Apply(action)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the table of actions: %w", err)
+	if err := a.newActions(); err != nil {
+		return nil, err
 	}
 	a.folder = newPolicyFolder(a)
 	a.mark = a.admin.NewWatermark(schemas.Changes, positionTopics())

@@ -48,7 +48,8 @@ func (s threeStores) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.Copy
 func TestNewFileIsPlannedOnce(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
-	s := threeStores{stores: map[string]storage.Store{}, rules: policy.Rules{Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "1", Destination: "3"}}}}
+	s := threeStores{stores: map[string]storage.Store{}}
+	s.rules.Pairs = []policy.Pair{{Source: "1", Destination: "2"}, {Source: "1", Destination: "3"}}
 	path := filepath.Join(dir, "1", "photos", "a.jpg")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)

@@ -11,9 +11,24 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage"
 )
+
+// newActions makes the table of what persons did, as far as roles go by it.
+func (a *App) newActions() (err error) {
+	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
+		if action, ok := d.Body.(*pb.AdminAction); ok {
+			a.gone.Apply(action)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("make the table of actions: %w", err)
+	}
+	return nil
+}
 
 // missingSpaces has the board keep the incidents of spaces that are expected and not there.
 type missingSpaces struct{ board *incident.Board }
@@ -42,7 +57,8 @@ func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Appro
 		return err
 	}
 	if err := st.Marker(ctx); err != nil {
-		return fmt.Errorf("%w: space %q: whether store %s/%s lacks it is unknown: %w", ErrPrecondition, name, of.Account, of.Store, err)
+		return fmt.Errorf("%w: space %q: whether store %s/%s lacks it is unknown: %w",
+			ErrPrecondition, name, of.Account, of.Store, err)
 	}
 	switch _, err := st.StatSpace(ctx, name); {
 	case err == nil:

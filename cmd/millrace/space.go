@@ -16,31 +16,40 @@ func newSpace() *cobra.Command {
 }
 
 func newSpaceGone() *cobra.Command {
-	return spaceCommand("gone", "Declare that a space is gone for good: what was in it is missing, and is repaired", `A space that has copies on record and is not there is unknown: its bucket or directory may be back soon. One incident,
-space-missing, is open meanwhile; nothing is concluded of what was in the space, and nothing is copied into it.
+	c := spaceCommand("gone", "is gone: its copies are missing from their next check on", (*app.App).SpaceGone)
+	c.Short = "Declare that a space is gone for good: what was in it is missing, and is repaired"
+	c.Long = `A space that has copies on record and is not there is unknown: its bucket or directory may be back
+soon. One incident, space-missing, is open meanwhile; nothing is concluded of what was in the space, and nothing is
+copied into it.
 
 This command ends that. Its copies are checked once more, are missing then, and are repaired as the store's setting
 repair says; copies are made in the space again. A space that is there, and one of a store whose marker cannot be read,
 are refused.
 
-Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`, "is gone: its copies are missing from their next check on",
-		(*app.App).SpaceGone)
+Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`
+	return c
 }
 
 func newSpaceBack() *cobra.Command {
-	return spaceCommand("back", "Withdraw 'space gone': the space is expected again", `Withdraws what 'space gone' said. A space that was created since is expected without this command.
+	c := spaceCommand("back", "is expected again", (*app.App).SpaceBack)
+	c.Short = "Withdraw 'space gone': the space is expected again"
+	c.Long = `Withdraws what 'space gone' said. A space that was created since is expected without this command.
 
-Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`, "is expected again", (*app.App).SpaceBack)
+Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`
+	return c
 }
 
+// A spaceAction publishes that something is so of a space.
+type spaceAction func(a *app.App, ctx context.Context, of app.StoreName, space string, by app.Approval) error
+
 // spaceCommand is a command that publishes an action about one space.
-func spaceCommand(name, short, long, done string, act func(*app.App, context.Context, app.StoreName, string, app.Approval) error) *cobra.Command {
+func spaceCommand(name, done string, act spaceAction) *cobra.Command {
 	var (
 		f      engineFlags
 		reason string
 	)
 	c := &cobra.Command{
-		Use: name + " ACCOUNT/STORE/SPACE --reason TEXT", Short: short, Long: long,
+		Use:  name + " ACCOUNT/STORE/SPACE --reason TEXT",
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			of, space, err := spaceName(args[0])

@@ -80,7 +80,8 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 }
 
 // Fresh returns what is on record of each copy, in their order. A place without a row
-// says state NONE. Of a space, a copy without an item, the manifest says LIVE if it is expected, else NONE. Every error is of class unavailable, or the end of ctx: nothing is known
+// says state NONE. Of a space, a copy without an item, the manifest says LIVE if it is
+// expected, else NONE. Every error is of class unavailable, or the end of ctx: nothing is known
 // then. The records may be shared with other callers and must not be changed.
 func (r *Reader) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	if len(copies) == 0 {

@@ -33,5 +33,6 @@ func (k *check) reportSpace(ctx context.Context) error {
 
 // there says that the store has the copy.
 func (e Evidence) there() bool {
-	return e.Stored.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || e.Stored.State == pb.EvidenceState_EVIDENCE_STATE_NONE
+	const digests, none = pb.EvidenceState_EVIDENCE_STATE_DIGESTS, pb.EvidenceState_EVIDENCE_STATE_NONE
+	return e.Stored.State == digests || e.Stored.State == none
 }

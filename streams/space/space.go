@@ -1,7 +1,7 @@
 // Package space knows which spaces a person has declared gone.
 //
-// A space that is expected and not there is unknown, and so is all that was in it. An action of a person ends that: from
-// then on what the space lacks is absent. The action is no Change, since it says nothing about any item.
+// A space that is expected and not there is unknown, and so is all that was in it. An action of a person ends
+// that: from then on what the space lacks is absent. The action is no Change, since it says nothing about any item.
 package space
 
 import (

@@ -15,19 +15,21 @@ func TestGone(t *testing.T) {
 		return &pb.AdminAction{Action: what, Account: "acme", Store: store, Space: space,
 			Time: timestamppb.New(at.Add(time.Duration(hours) * time.Hour))}
 	}
+	gone := func(space string, hours int) *pb.AdminAction { return action(ActionGone, "2", space, hours) }
+	back := func(space string, hours int) *pb.AdminAction { return action(ActionBack, "2", space, hours) }
 	tests := map[string]struct {
 		actions []*pb.AdminAction
 		want    time.Time
 	}{
-		"no action":                            {nil, time.Time{}},
-		"gone":                                 {[]*pb.AdminAction{action(ActionGone, "2", "photos", 1)}, at.Add(time.Hour)},
-		"gone, said again":                     {[]*pb.AdminAction{action(ActionGone, "2", "photos", 1), action(ActionGone, "2", "photos", 2)}, at.Add(2 * time.Hour)},
-		"withdrawn":                            {[]*pb.AdminAction{action(ActionGone, "2", "photos", 1), action(ActionBack, "2", "photos", 2)}, time.Time{}},
-		"withdrawn, by a clock that is behind": {[]*pb.AdminAction{action(ActionGone, "2", "photos", 2), action(ActionBack, "2", "photos", 1)}, time.Time{}},
-		"withdrawn and gone":                   {[]*pb.AdminAction{action(ActionBack, "2", "photos", 1), action(ActionGone, "2", "photos", 2)}, at.Add(2 * time.Hour)},
-		"another store's":                      {[]*pb.AdminAction{action(ActionGone, "3", "photos", 1)}, time.Time{}},
-		"another space":                        {[]*pb.AdminAction{action(ActionGone, "2", "papers", 1)}, time.Time{}},
-		"another action":                       {[]*pb.AdminAction{action("approve-repair", "2", "photos", 1)}, time.Time{}},
+		"no action":      {nil, time.Time{}},
+		"gone":           {[]*pb.AdminAction{gone("photos", 1)}, at.Add(time.Hour)},
+		"gone twice":     {[]*pb.AdminAction{gone("photos", 1), gone("photos", 2)}, at.Add(2 * time.Hour)},
+		"withdrawn":      {[]*pb.AdminAction{gone("photos", 1), back("photos", 2)}, time.Time{}},
+		"a clock behind": {[]*pb.AdminAction{gone("photos", 2), back("photos", 1)}, time.Time{}}, // their order counts
+		"gone again":     {[]*pb.AdminAction{back("photos", 1), gone("photos", 2)}, at.Add(2 * time.Hour)},
+		"another space":  {[]*pb.AdminAction{gone("papers", 1)}, time.Time{}},
+		"another store":  {[]*pb.AdminAction{action(ActionGone, "3", "photos", 1)}, time.Time{}},
+		"another action": {[]*pb.AdminAction{action("approve-repair", "2", "photos", 1)}, time.Time{}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
