@@ -37,7 +37,7 @@ func convergeNames() converge.Names {
 const (
 	settleLimit = 15 * time.Second // until an item is at all its destinations
 	hookLimit   = 30 * time.Second // until a store is asked, or a delete is decided
-	lateLimit   = 30 * time.Second // after the clients' time, until no event begins
+	lateLimit   = time.Minute      // after the clients' time, until no event begins
 	clients     = 4
 )
 
