@@ -63,7 +63,8 @@ func layers() []layer {
 		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
 		{[]string{"integration/harness"}, []string{need, wire, "streams/kafka", retry, child, "streams/storage/s3/s3proc"}},
-		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness"}},
+		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness",
+			"integration/converge"}},
 	}
 }
 
