@@ -61,7 +61,8 @@ type rebuilder struct {
 
 // Rebuild fills what the tables lack of what was committed, from Kafka and, for the state, from the logs, and then moves
 // their positions. It may be stopped, and run again or beside a sink. What neither Kafka nor the logs have any more is
-// published as lost before the position moves over it.
+// published as lost before the position moves over it. Tables without positions get what they lack of the records that
+// their topics have.
 func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, done, total int64)) (done Rebuilt, err error) {
 	if err := errors.Join(a.db.Check(ctx), a.db.CheckWrites(ctx)); err != nil {
 		return done, refused(err)
@@ -69,6 +70,9 @@ func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, d
 	r := rebuilder{App: a, by: by, told: told, sinks: map[schemas.Role]kafka.BatchSink{
 		schemas.RoleSink: clickhouse.NewSink(a.db), schemas.RoleState: clickhouse.NewState(a.db)}}
 	defer func() { done.Lost = r.lost }()
+	if err := r.fillOthers(ctx); err != nil {
+		return done, err
+	}
 	last := map[clickhouse.Gap]bool{}
 	for {
 		// A sink that runs commits meanwhile, and moves no position over a gap: what it has committed is filled, too.
@@ -91,6 +95,37 @@ func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, d
 		}
 		done.Gaps = append(done.Gaps, gaps...)
 	}
+}
+
+// fillOthers fills the tables that have no positions, such as those of incidents and policies. Their topics are short,
+// so they are read from their starts; the sink asks the tables which records have landed.
+func (r *rebuilder) fillOthers(ctx context.Context) error {
+	sink := clickhouse.NewSink(r.db)
+	for _, topic := range sink.Topics() {
+		if clickhouse.Positions()[schemas.RoleSink][topic] != "" {
+			continue
+		}
+		e, err := r.admin.Extent(ctx, topic)
+		if err != nil {
+			return err
+		}
+		committed, err := r.admin.Committed(ctx, schemas.RoleSink, topic)
+		if err != nil {
+			return fmt.Errorf("rebuild %s from %s: %w", sink.Table(topic), topic, err)
+		}
+		for id, start := range e.Starts {
+			g := clickhouse.Gap{Table: sink.Table(topic), Topic: topic, Incarnation: e.Incarnation, Partition: id,
+				From: start, To: min(committed[id], e.Ends[id])}
+			if g.From >= g.To {
+				continue
+			}
+			f := filling{Gap: g, sink: sink, next: g.From, told: r.told, unmarked: true}
+			if err := r.read(ctx, &f); err != nil {
+				return fmt.Errorf("rebuild %s from %s, partition %d: %w", g.Table, g.Topic, g.Partition, err)
+			}
+		}
+	}
+	return nil
 }
 
 // fill fills one gap.
@@ -117,6 +152,12 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 			return err
 		}
 	}
+	return r.read(ctx, &f)
+}
+
+// read fills what Kafka has of a gap.
+func (r *rebuilder) read(ctx context.Context, f *filling) error {
+	g := f.Gap
 	part := schemas.Extent{Starts: map[int32]int64{g.Partition: f.next}, Ends: map[int32]int64{g.Partition: g.To}}
 	if err := r.admin.Read(ctx, g.Topic, part, func(d *schemas.Delivery, unreadable error) error {
 		if d.Incarnation != g.Incarnation {
@@ -168,6 +209,8 @@ type filling struct {
 	next  int64 // everything before is filled, and the position says so
 	batch []*schemas.Delivery
 	bytes int
+	// unmarked: the table has no positions.
+	unmarked bool
 }
 
 func (f *filling) add(ctx context.Context, d *schemas.Delivery) error {
@@ -214,6 +257,10 @@ func (f *filling) reached(ctx context.Context, next int64) error {
 	}
 	f.next = next
 	f.told("rebuild "+f.Table+" from "+string(f.Topic)+"/"+strconv.Itoa(int(f.Partition)), next-f.From, f.To-f.From)
+	if f.unmarked {
+		f.sink.Forget(f.Topic, f.Partition) // what follows may have landed
+		return nil
+	}
 	return f.sink.Mark(ctx, []schemas.Progress{{Topic: f.Topic, Incarnation: f.Incarnation, Partition: f.Partition,
 		Start: f.From, From: f.From, Next: next}})
 }

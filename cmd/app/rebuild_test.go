@@ -149,6 +149,53 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
+// The tables without positions are filled from the starts of their topics, once, and only as far as is committed.
+func TestRebuildOfTablesWithoutPositions(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	act := func(n int) {
+		for i := range n {
+			r.b.Send(schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test",
+				Target: fmt.Sprint(i), Time: timestamppb.Now()}})
+		}
+	}
+	whole := func(after string, rows int64) {
+		proofs, err := r.Topics(t.Context(), []schemas.Topic{schemas.Admin})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range proofs {
+			if p.Findings() > 0 || p.Rows != rows {
+				t.Errorf("after %s %s has %d rows, want %d, and %d findings", after, p.Table, p.Rows, rows, p.Findings())
+			}
+		}
+	}
+	act(20)
+	r.sink(schemas.RoleSink)
+	whole("the start", 20)
+	for after, lose := range map[string]func(){
+		"emptied": func() { r.empty("admin_log") },
+		"half of it": func() {
+			r.exec("ALTER TABLE {db}.admin_log DELETE WHERE toUInt8(target) % 2 = 0 SETTINGS mutations_sync = 2")
+		},
+		"nothing is lost": func() {},
+	} {
+		lose()
+		for range 2 {
+			if done, err := r.rebuild(t.Context(), quiet); err != nil || len(done.Lost)+len(done.Gaps) > 0 {
+				t.Fatalf("after %s: Rebuild = %+v, %v", after, done, err)
+			}
+			whole(after, 20)
+		}
+	}
+	act(5) // not committed: the sink will store them
+	r.empty("admin_log")
+	if _, err := r.rebuild(t.Context(), quiet); err != nil {
+		t.Fatal(err)
+	}
+	whole("what is not committed", 20)
+}
+
 // What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which stays a finding until a
 // person accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
