@@ -74,7 +74,8 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 			w.explain(t, p)
 		}
 	}
-	t.Logf("%d acts of clients, %d copies, %d open incidents; excused by incidents: %v", w.model.Acts(), len(s.Copies), len(s.Incidents), excused)
+	t.Logf("%d acts of clients, %d copies, %d open incidents; excused by incidents: %v",
+		w.model.Acts(), len(s.Copies), len(s.Incidents), excused)
 	w.want(t, 0, "no findings", "verify", "--strict")
 	w.want(t, 0, "no findings", "verify", "--manifest")
 }
