@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -29,7 +30,7 @@ func convergeNames() converge.Names {
 		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess},
 		Roles:     []string{"checker", "copier", "planner", "sink", "steward", "deleter"},
 		Stores:    []string{sourceStore, clockStore, outStore, "3"},
-		Clock:     clockStore, Out: outStore, Spaces: []string{fanSpace, chainSpace},
+		Clock:     clockStore, Out: outStore, Engine: "clickhouse", Spaces: []string{fanSpace, chainSpace},
 	}
 }
 
@@ -132,6 +133,10 @@ func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
 		w.killCopier(t)
 	case converge.TakeOut:
 		w.takeOut(t, e)
+	case converge.Restore:
+		w.replace(t, w.backup)
+	case converge.Empty:
+		w.replace(t, "")
 	default:
 		t.Fatalf("no such fault: %s", e.Fault)
 	}
@@ -154,6 +159,33 @@ func (w *convergeWorld) away(t *testing.T, e converge.Event) {
 	wait(t, e.For)
 	if err := os.Rename(root+".away", root); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// replace has ClickHouse hold what a backup has, or nothing, and what it lacks rebuilt.
+func (w *convergeWorld) replace(t *testing.T, backup string) {
+	t.Helper()
+	if err := errors.Join(w.engine.Close(t.Context()), os.RemoveAll(w.engineAt.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if backup != "" {
+		if err := os.CopyFS(w.engineAt.Dir, os.DirFS(backup)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.rise(t)
+	if backup == "" {
+		w.want(t, 0, "applied", "migrate")
+	}
+	begun := time.Now()
+	w.want(t, 0, "", "rebuild")
+	t.Logf("rebuilt in %v", time.Since(begun).Round(100*time.Millisecond))
+	for name := range processRoles() { // one that finds no tables ends
+		select {
+		case <-w.process(name).exited:
+			w.start(t, name)
+		default:
+		}
 	}
 }
 

@@ -54,7 +54,8 @@ func (w *convergeWorld) waiting(t *testing.T) (all []string) {
 			for _, h := range d.Headers {
 				said[h.Key] = string(h.Value)
 			}
-			all = append(all, fmt.Sprintf("%s of %s, due %s: %s", said[schemas.TrailTopic], said[schemas.TrailRole], said[schemas.TrailDue], said[schemas.TrailError]))
+			all = append(all, fmt.Sprintf("%s of %s, due %s: %s",
+				said[schemas.TrailTopic], said[schemas.TrailRole], said[schemas.TrailDue], said[schemas.TrailError]))
 			return nil
 		})
 		if err != nil {
@@ -70,8 +71,10 @@ func (w *convergeWorld) lag(ctx context.Context) (lag map[schemas.Role]int64, wr
 		return nil, 0, err
 	}
 	maps.DeleteFunc(lag, func(_ schemas.Role, n int64) bool { return n == 0 })
-	for _, topic := range []schemas.Topic{schemas.Changes, schemas.DuplicationHigh, schemas.DuplicationLow, schemas.Deletions, schemas.DuplicationResults,
-		schemas.FixityHigh, schemas.FixityLow, schemas.FixityResults, schemas.Incidents, schemas.Admin, schemas.Dead} {
+	for _, topic := range []schemas.Topic{
+		schemas.Changes, schemas.DuplicationHigh, schemas.DuplicationLow, schemas.Deletions, schemas.DuplicationResults,
+		schemas.FixityHigh, schemas.FixityLow, schemas.FixityResults, schemas.Incidents, schemas.Admin, schemas.Dead,
+	} {
 		ends, err := w.admin.EndOffsets(ctx, topic)
 		if err != nil {
 			return nil, 0, err

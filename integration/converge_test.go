@@ -57,6 +57,7 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 	w := newConvergeWorld(t, seed)
 	w.fill(t)
 	w.rest(t, form.rest)
+	w.back(t)
 	w.run(t, form)
 	w.heal(t, form.rest)
 	s := w.look(t)
@@ -73,7 +74,8 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 			w.explain(t, p)
 		}
 	}
-	t.Logf("%d acts of clients, %d copies, %d open incidents; excused by incidents: %v", w.model.Acts(), len(s.Copies), len(s.Incidents), excused)
+	t.Logf("%d acts of clients, %d copies, %d open incidents; excused by incidents: %v",
+		w.model.Acts(), len(s.Copies), len(s.Incidents), excused)
 	w.want(t, 0, "no findings", "verify", "--strict")
 	w.want(t, 0, "no findings", "verify", "--manifest")
 }

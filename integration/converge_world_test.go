@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -89,6 +90,7 @@ type convergeWorld struct {
 	model    *converge.Model
 	engineAt embedded.Config
 	engine   *embedded.Server
+	backup   string // directory with what the engine had before the clients began
 	app      *app.App
 	client   *emit.Store
 	producer *kafka.Producer
@@ -164,6 +166,16 @@ func (w *convergeWorld) alive(t *testing.T) {
 		w.rise(t)
 	default:
 	}
+}
+
+// back makes the backup.
+func (w *convergeWorld) back(t *testing.T) {
+	t.Helper()
+	w.backup = w.engineAt.Dir + ".backup"
+	if err := errors.Join(w.engine.Close(t.Context()), os.CopyFS(w.backup, os.DirFS(w.engineAt.Dir))); err != nil {
+		t.Fatal(err)
+	}
+	w.rise(t)
 }
 
 // configure writes the two configurations: with all stores, and without the one that is taken out.

@@ -60,22 +60,22 @@ func (c *comparison) audit() {
 			case recorded[d] >= sum(users):
 				c.report(ActByAnother, at, "%s by %s %d times, on record %d times under that name", d.kind, user, n, have)
 			default:
-				c.report(ActUnrecorded, at, "%s%s by %s %d times, on record %d times", d.kind, cmp.Or(prefixed(short(d.sha)), prefixed(d.detail)), user, n, have)
+				c.report(ActUnrecorded, at, "%s by %s %d times, on record %d times", d, user, n, have)
 			}
 		}
 	}
 	for d, n := range recorded {
 		if acts[d] == nil {
-			c.report(ActInvented, Copy{c.Model.source, d.Place}, "%s%s, %d times", d.kind, cmp.Or(prefixed(short(d.sha)), prefixed(d.detail)), n)
+			c.report(ActInvented, Copy{c.Model.source, d.Place}, "%s, %d times", d, n)
 		}
 	}
 }
 
-func prefixed(s string) string {
-	if s == "" {
-		return ""
+func (d deed) String() string {
+	if about := cmp.Or(short(d.sha), d.detail); about != "" {
+		return string(d.kind) + " of " + about
 	}
-	return " of " + s
+	return string(d.kind)
 }
 
 func sum(counts map[string]int) (n int) {

@@ -290,7 +290,7 @@ func places() (all []converge.Place) {
 }
 
 func names() converge.Names {
-	return converge.Names{Processes: []string{"p", "q", "r"}, Roles: []string{"checker"}, Stores: []string{"2", "3"}, Clock: "2", Out: "4", Spaces: []string{"fan", "chain"}}
+	return converge.Names{Processes: []string{"p", "q", "r"}, Roles: []string{"checker"}, Stores: []string{"2", "3"}, Clock: "2", Out: "4", Engine: "clickhouse", Spaces: []string{"fan", "chain"}}
 }
 
 // A seed makes the same run each time, another seed another.
@@ -342,7 +342,8 @@ func TestOps(t *testing.T) {
 // Each kind of fault is in the short form, and in a long run.
 func TestEvents(t *testing.T) {
 	all := []converge.Fault{converge.Kill, converge.Freeze, converge.Pause, converge.Away, converge.Step, converge.PutBack, converge.Lose,
-		converge.LoseAndGuess, converge.LoseAndBack, converge.KillCopier, converge.TakeOut}
+		converge.LoseAndGuess, converge.LoseAndBack, converge.KillCopier, converge.TakeOut,
+		converge.Restore, converge.Empty}
 	for name, events := range map[string][]converge.Event{"short": converge.Short(names()), "long": converge.Events(1, names(), time.Hour)} {
 		for _, f := range all {
 			if !slices.ContainsFunc(events, func(e converge.Event) bool { return e.Fault == f }) {

@@ -17,6 +17,11 @@ const (
 	Away   Fault = "away"   // a store, for For
 	Step   Fault = "step"   // the clock of the machine of a store, by For
 
+	// Empty: ClickHouse loses all that it has. Restore: it is restored from a backup that was made before the clients began.
+	// What it lacks is rebuilt.
+	Empty   Fault = "empty"
+	Restore Fault = "restore"
+
 	// PutBack: a client deletes an item and puts the same bytes back while a slow store is asked to delete its copy.
 	PutBack Fault = "put back"
 	// Lose: the source and the first copy of an item are lost.
@@ -46,6 +51,7 @@ type Names struct {
 	Stores    []string // that may be away
 	Clock     string   // the store whose machine has a clock of its own
 	Out       string   // the store that may be taken out
+	Engine    string
 	Spaces    []string // where items are lost
 }
 
@@ -65,6 +71,8 @@ func Short(n Names) []Event {
 		{20 * s, Kill, n.Processes[1], s},
 		{22 * s, Freeze, n.Processes[2], 7 * s},
 		{29 * s, TakeOut, n.Out, 2 * s},
+		{33 * s, Restore, n.Engine, 0},
+		{34 * s, Empty, n.Engine, 0},
 		// Last: when a process dies, commands are executed once more, which mends much.
 		{36 * s, PutBack, n.Clock, 0},
 		{37 * s, PutBack, n.Clock, 0},
@@ -93,7 +101,7 @@ func Events(seed uint64, n Names, length time.Duration) []Event {
 	}
 	for at := 3 * time.Second; at < length; {
 		e := Event{At: at}
-		switch r.IntN(8) {
+		switch r.IntN(10) {
 		case 0, 1:
 			e.Fault, e.What, e.For = Kill, pick(n.Processes), between(r, 0, 3*time.Second)
 		case 2:
@@ -108,6 +116,10 @@ func Events(seed uint64, n Names, length time.Duration) []Event {
 			e.Fault, e.What = KillCopier, n.Clock
 		case 7:
 			e.Fault, e.What, e.For = TakeOut, n.Out, between(r, 4*time.Second, 12*time.Second)
+		case 8:
+			e.Fault, e.What = Restore, n.Engine
+		case 9:
+			e.Fault, e.What = Empty, n.Engine
 		}
 		all = append(all, e)
 		at += max(e.For, 0) + between(r, 2*time.Second, 8*time.Second)

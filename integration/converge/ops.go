@@ -79,7 +79,10 @@ func Ops(seed uint64, l Load) []Op {
 }
 
 func newClient(seed uint64) *client {
-	return &client{random: rand.New(rand.NewPCG(seed, 1)), live: map[Place]Op{}, dead: map[Place]Op{}, free: map[Place]time.Duration{}}
+	return &client{
+		random: rand.New(rand.NewPCG(seed, 1)),
+		live:   map[Place]Op{}, dead: map[Place]Op{}, free: map[Place]time.Duration{},
+	}
 }
 
 // act does one thing to an item.

@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -79,5 +81,48 @@ func TestEngineKilled(t *testing.T) {
 		if err := server.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A server that was started again answers at once: connections to the one before it are no reason to fail.
+func TestQueryAfterRestart(t *testing.T) {
+	t.Parallel()
+	ports, err := child.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := embedded.Config{Dir: clickhousetest.Dir(t), Binary: clickhousetest.Binary(t), Port: ports[0]}
+	start := func() *embedded.Server {
+		server, err := embedded.Start(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return server
+	}
+	server := start()
+	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{server.Addr()}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var asking errgroup.Group
+	for range 4 { // so many connections are kept
+		asking.Go(func() error {
+			_, err := db.OpenIncidents(t.Context(), "")
+			return err
+		})
+	}
+	if err := errors.Join(asking.Wait(), server.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	server = start()
+	if _, err := db.OpenIncidents(t.Context(), ""); err != nil {
+		t.Error(err)
+	}
+	if err := server.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -13,10 +13,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
@@ -184,9 +186,20 @@ func query[T any](ctx context.Context, db *DB, what, statement string, args ...a
 }
 
 func queryOn[T any](ctx context.Context, conn driver.Conn, what, statement string, args ...any) ([]T, error) {
-	var rows []T
-	if err := conn.Select(ctx, &rows, statement, args...); err != nil {
-		return nil, translate(fmt.Errorf("%s: %w", what, err))
+	for tries := 0; ; tries++ {
+		var rows []T
+		err := conn.Select(ctx, &rows, statement, args...)
+		if err == nil {
+			return rows, nil
+		}
+		// Each connection of the pool may be to a server that has been started again since.
+		if tries == connections || ctx.Err() != nil || !broken(err) {
+			return nil, translate(fmt.Errorf("%s: %w", what, err))
+		}
 	}
-	return rows, nil
+}
+
+// broken reports whether an error is that of a connection, which says nothing of the server.
+func broken(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
 }
