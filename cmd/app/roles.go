@@ -176,7 +176,11 @@ func (a *App) checker() ([]part, error) {
 }
 
 func (a *App) steward() ([]part, error) {
-	s, err := steward.New(steward.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}, steward.Deps{Stores: a.stores, Records: a.reader, Log: a.log})
+	c := steward.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}
+	if ladder := a.cfg.Fixity.Recheck; len(ladder) > 0 {
+		c.Recheck = ladder[0]
+	}
+	s, err := steward.New(c, steward.Deps{Stores: a.stores, Records: a.reader, Log: a.log})
 	if err != nil {
 		return nil, err
 	}

@@ -275,7 +275,8 @@ type Fixity struct {
 	MinInterval time.Duration `key:"min_interval"`
 	// What differs within this time of an item's newest change is looked at again before it is called a fault.
 	Settle time.Duration `key:"settle"`
-	// How long to wait before each second look: of a check, and of a command whose source is missing. After the last
+	// How long to wait before each second look: of a check, and of a command whose source is missing; the first is also the
+	// wait for records that a repair needs. After the last
 	// one the fault stands.
 	Recheck []time.Duration `key:"recheck"`
 	// How long a fresh look at the records waits for the sinks to catch up.

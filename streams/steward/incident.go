@@ -101,7 +101,7 @@ func (s *Steward) tell(i *pb.Incident, ref string) []schemas.Message {
 	}
 	if task := putOff(i, ref); task != nil {
 		m := s.asked(task)
-		m.Due = task.GetTime().AsTime().Add(recheckAfter)
+		m.Due = task.GetTime().AsTime().Add(s.config.Recheck)
 		out = append(out, m)
 	}
 	return out
@@ -118,10 +118,6 @@ func (s *Steward) asked(task *pb.FixityTask) schemas.Message {
 	}
 	return schemas.Message{Topic: topic, Body: task}
 }
-
-// recheckAfter is how long after the check that found a fault its copy is checked again,
-// where nothing could be ordered.
-const recheckAfter = 5 * time.Minute
 
 // putOff rebuilds the task of the check that stands in for the order that ref could not
 // give; nil where it gave one, or where a repair has been ordered since. The task's

@@ -58,6 +58,9 @@ type Config struct {
 	// Patience is how long a repair may be on its way before the incident is treated as
 	// if it had come to nothing; 0 means 24 h.
 	Patience time.Duration
+	// Recheck is how long after the check that found a fault its copy is checked again if no repair could be ordered,
+	// since the records did not answer; 0 means 5 min.
+	Recheck time.Duration
 	// Large is the size in bytes from which on what is ordered is of the class large; 0: never.
 	Large int64
 }
@@ -84,8 +87,8 @@ type Steward struct {
 // New returns a Steward that knows of no incident yet: Apply tells it of them.
 func New(c Config, d Deps) (*Steward, error) {
 	switch {
-	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.Patience < 0 || c.Large < 0:
-		return nil, errors.New("steward: max repairs, max steps, patience or large is negative")
+	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.Patience < 0 || c.Recheck < 0 || c.Large < 0:
+		return nil, errors.New("steward: max repairs, max steps, patience, recheck or large is negative")
 	case d.Stores == nil || d.Records == nil || d.Log == nil:
 		return nil, errors.New("steward: stores, records or log are missing")
 	}
@@ -97,6 +100,9 @@ func New(c Config, d Deps) (*Steward, error) {
 	}
 	if c.Patience == 0 {
 		c.Patience = 24 * time.Hour
+	}
+	if c.Recheck == 0 {
+		c.Recheck = 5 * time.Minute
 	}
 	return &Steward{
 		config: c, stores: d.Stores, records: d.Records,
