@@ -119,9 +119,22 @@ func (m *mill) rise(t *testing.T) {
 	}
 }
 
+// alive starts the engine again if it has ended by itself: libchdb aborts now and then when a client is killed in the
+// middle of a query.
+func (m *mill) alive(t *testing.T) {
+	t.Helper()
+	select {
+	case <-m.engine.Done():
+		t.Log(m.engine.Wait(t.Context()))
+		m.rise(t)
+	default:
+	}
+}
+
 // fell kills the engine.
 func (m *mill) fell(t *testing.T) {
 	t.Helper()
+	m.alive(t)
 	if err := syscall.Kill(m.engine.Pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -187,6 +200,7 @@ func (m *mill) settled(t *testing.T, limit time.Duration) {
 	}
 	defer admin.Close()
 	harness.Eventually(t, limit, "both groups of the sink are at the end", func(ctx context.Context) error {
+		m.alive(t)
 		e, err := admin.Extent(ctx, schemas.Changes)
 		if err != nil {
 			return err
