@@ -136,11 +136,14 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.unlock()
 }
 
-// behind returns the newest message behind the head of q that is not about to be given back; nil if there is none.
+// behind returns the newest message behind the head of q that is not about to be given back; nil if there is none. A
+// message that came back from a lane is older than its place says, and has fewer deliveries left; one of another group
+// can be given back without the head's. Neither counts.
 func (s *scheduler) behind(q *queue) schemas.Body {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := q.tail; t != q.head && t.delivery != nil && !t.share.stopping.Load() {
+	t := q.tail
+	if t != q.head && t.delivery != nil && t.past == nil && t.share.in == q.head.share.in && !t.share.stopping.Load() {
 		return t.delivery.Body
 	}
 	return nil
