@@ -91,17 +91,17 @@ func appendRowBinary(b []byte, column proto.ColInput, i int) ([]byte, error) {
 		}
 		return le.AppendUint64(append(b, 0), uint64(c.values.Data[i])), nil
 	case *pairColumn:
-		return appendMap(b, c.Offsets, c.Keys, c.Values, i)
+		return appendElements(b, c.Offsets, i, c.Keys, c.Values)
 	case *proto.ColMap[string, string]:
-		return appendMap(b, c.Offsets, c.Keys, c.Values, i)
+		return appendElements(b, c.Offsets, i, c.Keys, c.Values)
 	case *proto.ColMap[string, int64]:
-		return appendMap(b, c.Offsets, c.Keys, c.Values, i)
+		return appendElements(b, c.Offsets, i, c.Keys, c.Values)
 	case *proto.ColArr[string]:
-		return appendArray(b, c.Offsets, c.Data, i)
+		return appendElements(b, c.Offsets, i, c.Data)
 	case *proto.ColArr[uint8]:
-		return appendArray(b, c.Offsets, c.Data, i)
+		return appendElements(b, c.Offsets, i, c.Data)
 	case *proto.ColArr[time.Time]:
-		return appendArray(b, c.Offsets, c.Data, i)
+		return appendElements(b, c.Offsets, i, c.Data)
 	}
 	return b, fmt.Errorf("a %T has no form in RowBinary here", column)
 }
@@ -110,28 +110,16 @@ func appendText(b, text []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-func appendMap(b []byte, offsets proto.ColUInt64, keys, values proto.ColInput, i int) ([]byte, error) {
+// appendElements appends the ith value of an array, or of a map with its keys and values.
+func appendElements(b []byte, offsets proto.ColUInt64, i int, columns ...proto.ColInput) ([]byte, error) {
 	first, end := span(offsets, i)
 	b = binary.AppendUvarint(b, uint64(end-first))
 	for k := first; k < end; k++ {
-		var err error
-		if b, err = appendRowBinary(b, keys, k); err != nil {
-			return b, err
-		}
-		if b, err = appendRowBinary(b, values, k); err != nil {
-			return b, err
-		}
-	}
-	return b, nil
-}
-
-func appendArray(b []byte, offsets proto.ColUInt64, data proto.ColInput, i int) ([]byte, error) {
-	first, end := span(offsets, i)
-	b = binary.AppendUvarint(b, uint64(end-first))
-	for k := first; k < end; k++ {
-		var err error
-		if b, err = appendRowBinary(b, data, k); err != nil {
-			return b, err
+		for _, c := range columns {
+			var err error
+			if b, err = appendRowBinary(b, c, k); err != nil {
+				return b, err
+			}
 		}
 	}
 	return b, nil

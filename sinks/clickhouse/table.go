@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -44,11 +43,7 @@ func newTable[T any](name string, id func(row[T]) string, ts func(row[T]) *times
 }
 
 func (t *table[T]) into() string {
-	names := make([]string, len(t.columns))
-	for i, c := range t.columns {
-		names[i] = "`" + c.name + "`"
-	}
-	return "INSERT INTO {db}." + t.name + " (" + strings.Join(names, ", ") + ") VALUES"
+	return insertInto(t.name, t.columns)
 }
 
 // block returns the rows as columns, which are used again after release.
