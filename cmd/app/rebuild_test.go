@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -34,7 +35,7 @@ func newRestored(t *testing.T) *restored {
 	t.Cleanup(p.Close)
 	log := slog.New(slog.DiscardHandler)
 	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, board: incident.NewBoard(p, log),
-		mark: v.mark}}
+		mark: v.mark, kafka: v.b.Config(), cfg: &config.Config{}}}
 }
 
 // work has n changes and checks of them published and stored, a record that cannot be read among them.
