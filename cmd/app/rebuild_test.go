@@ -247,6 +247,49 @@ func TestRebuildWithoutKafka(t *testing.T) {
 	}
 }
 
+// What Kafka removes while a rebuild reads is lost like what it removed before, whenever the rebuild is killed.
+func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 20)
+	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
+		r.b.Trim(schemas.FixityResults, id, next/4)
+	}
+	for _, tt := range []struct {
+		name  string
+		upTo  int64 // is removed once the rebuild knows where the log starts
+		kills int
+	}{{"some of it", 10, 0}, {"killed on the way", 15, 1}, {"killed twice", 16, 2}, {"all of it", 20, 0}} {
+		r.empty("bit_log", "copy_state")
+		lost := map[int64]bool{}
+		for kill := range tt.kills + 1 {
+			ctx, stop := context.WithCancel(t.Context())
+			steps := 0
+			done, err := r.rebuild(ctx, func(string, int64, int64) {
+				r.b.Trim(schemas.FixityResults, 0, tt.upTo)
+				if steps++; kill < tt.kills && steps > kill {
+					stop()
+				}
+			})
+			stop()
+			if kill == tt.kills && err != nil {
+				t.Fatalf("%s: Rebuild = %v", tt.name, err)
+			}
+			for _, l := range done.Lost {
+				for off := l.From; off < l.To; off++ {
+					lost[off] = true
+				}
+			}
+		}
+		if got := r.lacking(); got != "" {
+			t.Errorf("%s: %s lack records", tt.name, got)
+		}
+		if len(lost) != int(tt.upTo) {
+			t.Errorf("%s: %d offsets are named as lost, want %d", tt.name, len(lost), tt.upTo)
+		}
+	}
+}
+
 // One incident is open for each table that lacks records, from when a sink or a reader finds that until they are there.
 func TestIncidentOfTablesBehind(t *testing.T) {
 	t.Parallel()
