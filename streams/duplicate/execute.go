@@ -103,7 +103,7 @@ func supersedes(next, c *pb.DuplicationCommand) bool {
 		next.GetAccount() == c.GetAccount() && next.GetSpace() == c.GetSpace() && next.GetItem() == c.GetItem() &&
 		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
 		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetPriority() == c.GetPriority() &&
-		(byClient(next) || !byClient(c))
+		c.GetCarriedDelete() == nil && (byClient(next) || !byClient(c))
 }
 
 // work is one execution of one command.
