@@ -70,59 +70,71 @@ func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, d
 	r := rebuilder{App: a, by: by, told: told, sinks: map[schemas.Role]kafka.BatchSink{
 		schemas.RoleSink: clickhouse.NewSink(a.db), schemas.RoleState: clickhouse.NewState(a.db)}}
 	defer func() { done.Lost = r.lost }()
-	if err := r.fillOthers(ctx); err != nil {
-		return done, err
-	}
+	done.Gaps, err = r.fillGaps(ctx)
+	return done, errors.Join(err, r.fillOthers(ctx))
+}
+
+// fillGaps fills the gaps of the tables that have positions, and returns those that it filled.
+func (r *rebuilder) fillGaps(ctx context.Context) (filled []clickhouse.Gap, err error) {
 	last := map[clickhouse.Gap]bool{}
 	for {
 		// A sink that runs commits meanwhile, and moves no position over a gap: what it has committed is filled, too.
-		gaps, err := a.lookForGaps(ctx)
+		gaps, err := r.lookForGaps(ctx)
 		if err != nil || len(gaps) == 0 {
-			return done, err
+			return filled, err
 		}
 		now := map[clickhouse.Gap]bool{}
 		for _, g := range gaps {
 			if last[g] {
-				return done, fmt.Errorf("%s, and still does after they were stored: was the table restored meanwhile?", g)
+				return filled, fmt.Errorf("%s, and still does after they were stored: was the table restored meanwhile?", g)
 			}
 			now[g] = true
 		}
 		last = now
 		for _, g := range gaps { // the state's table comes behind the logs of which it is made
 			if err := r.fill(ctx, g); err != nil {
-				return done, fmt.Errorf("rebuild %s from %s, partition %d: %w", g.Table, g.Topic, g.Partition, err)
+				return filled, fmt.Errorf("rebuild %s from %s, partition %d: %w", g.Table, g.Topic, g.Partition, err)
 			}
 		}
-		done.Gaps = append(done.Gaps, gaps...)
+		filled = append(filled, gaps...)
 	}
 }
 
-// fillOthers fills the tables that have no positions, such as those of incidents and policies. Their topics are short,
-// so they are read from their starts; the sink asks the tables which records have landed.
+// fillOthers fills the tables that have no positions, such as those of incidents and policies. What their topics hold is
+// little, so they are read from their starts; the sink asks the tables which records have landed. What a topic does not
+// hold any more, because it was trimmed or is compacted, stays as it is.
 func (r *rebuilder) fillOthers(ctx context.Context) error {
 	sink := clickhouse.NewSink(r.db)
+	var errs []error
 	for _, topic := range sink.Topics() {
-		if clickhouse.Positions()[schemas.RoleSink][topic] != "" {
+		// Of a topic that feeds two tables, the position may be in the other one.
+		if clickhouse.Positions()[schemas.RoleSink][topic] == sink.Table(topic) {
 			continue
 		}
-		e, err := r.admin.Extent(ctx, topic)
-		if err != nil {
-			return err
+		if err := r.fillOther(ctx, sink, topic); err != nil {
+			errs = append(errs, fmt.Errorf("rebuild %s from %s: %w", sink.Table(topic), topic, err))
 		}
-		committed, err := r.admin.Committed(ctx, schemas.RoleSink, topic)
-		if err != nil {
-			return fmt.Errorf("rebuild %s from %s: %w", sink.Table(topic), topic, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (r *rebuilder) fillOther(ctx context.Context, sink kafka.BatchSink, topic schemas.Topic) error {
+	e, err := r.admin.Extent(ctx, topic)
+	if err != nil {
+		return err
+	}
+	committed, err := r.admin.Committed(ctx, schemas.RoleSink, topic)
+	if err != nil {
+		return err
+	}
+	for id, start := range e.Starts {
+		g := clickhouse.Gap{Table: sink.Table(topic), Topic: topic, Incarnation: e.Incarnation, Partition: id,
+			From: start, To: min(committed[id], e.Ends[id])}
+		if g.From >= g.To {
+			continue
 		}
-		for id, start := range e.Starts {
-			g := clickhouse.Gap{Table: sink.Table(topic), Topic: topic, Incarnation: e.Incarnation, Partition: id,
-				From: start, To: min(committed[id], e.Ends[id])}
-			if g.From >= g.To {
-				continue
-			}
-			f := filling{Gap: g, sink: sink, next: g.From, told: r.told}
-			if err := r.read(ctx, &f); err != nil {
-				return fmt.Errorf("rebuild %s from %s, partition %d: %w", g.Table, g.Topic, g.Partition, err)
-			}
+		if err := r.read(ctx, &filling{Gap: g, sink: sink, next: g.From, told: r.told}); err != nil {
+			return fmt.Errorf("partition %d: %w", id, err)
 		}
 	}
 	return nil

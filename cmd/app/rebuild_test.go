@@ -197,6 +197,56 @@ func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	whole("what is not committed", 20)
 }
 
+// Dead letters lie in two tables, and the position in the other one: each of the two is filled.
+func TestRebuildOfDeadLetters(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 2)
+	rows := func(after string) (all []int64) {
+		t.Helper()
+		proofs, err := r.Topics(t.Context(), []schemas.Topic{schemas.Dead})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range proofs {
+			all = append(all, p.Rows)
+			if p.Findings() > 0 {
+				t.Errorf("after %s there are %d findings in %s", after, p.Findings(), p.Table)
+			}
+		}
+		return all
+	}
+	before := rows("the start")
+	if before[0] == 0 {
+		t.Fatal("there is no dead letter")
+	}
+	for _, table := range []string{"dead_letters", "duplication_log"} {
+		r.empty(table)
+		if _, err := r.rebuild(t.Context(), quiet); err != nil {
+			t.Fatal(err)
+		}
+		if got := rows(table); !slices.Equal(got, before) || r.lacking() != "" {
+			t.Errorf("after %s the tables have %v rows of dead letters, want %v", table, got, before)
+		}
+	}
+}
+
+// A table that cannot be filled does not keep the others from being filled.
+func TestRebuildOfWhatCanBeRead(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.b.Send(schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
+	r.work(0, 4)
+	r.empty("audit_log", "copy_state")
+	mend := r.b.FailFetch(schemas.Admin, kafkatest.Refused, -1)
+	done, err := r.rebuild(t.Context(), quiet)
+	mend()
+	if err == nil || !strings.Contains(err.Error(), "admin_log") || len(done.Gaps) == 0 {
+		t.Errorf("Rebuild = %+v, %v, want the gaps filled, and an error", done, err)
+	}
+	r.whole(4)
+}
+
 // What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which stays a finding until a
 // person accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
