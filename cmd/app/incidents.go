@@ -35,17 +35,17 @@ func (a *App) newIncidents() (err error) {
 type Approval struct{ Who, Reason, From string }
 
 // action is what a person does about an incident. It has the key of the results about the copy, so that it reaches the
-// steward of the copy.
+// steward of the copy, and names what was seen, so that it counts for nothing else.
 func (by Approval) action(do string, i *pb.Incident) *pb.AdminAction {
 	return &pb.AdminAction{
 		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: do, Target: schemas.IncidentKey(i),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
-		Reason: by.Reason, From: by.From,
+		Reason: by.Reason, From: by.From, Incident: i.GetId(), Seen: steward.Seen(i),
 	}
 }
 
-// ApproveRepair publishes a person's approval of the repair of an incident, and returns the id of that action. An
-// incident that the steward would not have repaired is refused.
+// ApproveRepair publishes a person's approval of the repair of an incident as it is in i, and returns the id of that
+// action. An incident that the steward would not have repaired is refused.
 func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (action string, err error) {
 	key := schemas.IncidentKey(i)
 	switch {
