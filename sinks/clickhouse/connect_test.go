@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -279,5 +280,25 @@ func TestRefusedGreeting(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A profile that has the server send its log and profile events along does not keep rows from being stored and read.
+func TestServerThatSendsLogs(t *testing.T) {
+	t.Parallel()
+	engine := clickhousetest.Start(t, embedded.Config{Users: `<clickhouse>
+  <profiles><default><send_logs_level>trace</send_logs_level><send_profile_events>1</send_profile_events></default></profiles>
+  <users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
+    <access_management>1</access_management></default></users>
+  <quotas><default></default></quotas>
+</clickhouse>`})
+	db := open(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(3) {
+		if err := works(t, db, i); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

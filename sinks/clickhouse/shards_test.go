@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -48,7 +49,12 @@ func newPair(t *testing.T) *pair {
 	}
 	p := &pair{}
 	for i, l := range ports {
-		s := clickhousetest.Start(t, embedded.Config{Settings: "<remote_servers><main>" + shards.String() + "</main></remote_servers>"})
+		s := clickhousetest.Start(t, embedded.Config{
+			Settings: "<remote_servers><main>" + shards.String() + "</main></remote_servers>",
+			// A profile that answers without the shards that are away.
+			Users: "<clickhouse><profiles><default><skip_unavailable_shards>1</skip_unavailable_shards></default></profiles><quotas><default/></quotas>" +
+				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota></default></users></clickhouse>",
+		})
 		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
 		p.engines[i] = s
 		for name, into := range map[string]**clickhouse.DB{"main": &p.cluster[i], "": &p.alone[i]} {
@@ -116,40 +122,93 @@ func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 	}
 }
 
-// reads is what all questions of the read model answer, as text.
-func reads(t *testing.T, db *clickhouse.DB) string {
-	t.Helper()
-	var b strings.Builder
-	tell := func(v any, err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&b, "%s\n", text)
+// readModel returns all questions of the read model, of histories.
+func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
+	type page struct {
+		Copies []schemas.KnownCopy
+		Cursor clickhouse.DueCursor
 	}
-	tell(db.Manifest(t.Context(), clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30}))
-	due, cursor, err := db.FixityDue(t.Context(), clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33})
-	tell(due, err)
-	due, cursor, err = db.FixityDue(t.Context(), clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: cursor})
-	tell(append(due, schemas.KnownCopy{Copy: schemas.Copy{Item: cursor.Item}}), err)
-	tell(db.CopyCounts(t.Context(), "acme"))
-	tell(db.CopyDelays(t.Context(), "acme"))
-	tell(db.Timeline(t.Context(), "acme", "photos", "p05/00"))
-	tell(db.OpenIncidents(t.Context(), "acme"))
-	tell(db.Pending(t.Context(), "acme", start))
-	tell(db.RoundResults(t.Context(), "round-1"))
-	tell(db.RoundFinal(t.Context(), "round-1"))
-	tell(db.CheckCounts(t.Context(), "acme"))
-	tell(clickhousetest.Views(t.Context(), db.Config().Addresses[0], db.Config().Database))
+	due := func(ctx context.Context, db *clickhouse.DB, after clickhouse.DueCursor) (p page, err error) {
+		p.Copies, p.Cursor, err = db.FixityDue(ctx, clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
+		return p, err
+	}
 	var copies []schemas.Copy
 	for part := range 6 {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/07", part)})
 	}
-	tell(db.Records(t.Context(), append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})))
+	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
+	return map[string]func(context.Context, *clickhouse.DB) (any, error){
+		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30})
+		},
+		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, clickhouse.DueCursor{}) },
+		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			first, err := due(ctx, db, clickhouse.DueCursor{})
+			if err != nil {
+				return nil, err
+			}
+			return due(ctx, db, first.Cursor)
+		},
+		"counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CopyCounts(ctx, "acme") },
+		"delays": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CopyDelays(ctx, "acme") },
+		"timeline": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return db.Timeline(ctx, "acme", "photos", "p05/00")
+		},
+		"incidents":    func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.OpenIncidents(ctx, "acme") },
+		"pending":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Pending(ctx, "acme", start) },
+		"round":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.RoundResults(ctx, "round-1") },
+		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.RoundFinal(ctx, "round-1") },
+		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CheckCounts(ctx, "acme") },
+		"records":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Records(ctx, copies) },
+		"space":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Space(ctx, copies[0]) },
+		"gaps":         func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Gaps(ctx, committedOf(5)) },
+	}
+}
+
+// committedOf is what both groups have committed of the 6 partitions of changes.
+func committedOf(next int64) map[schemas.Role][]schemas.Progress {
+	all := map[schemas.Role][]schemas.Progress{}
+	for part := range int32(6) {
+		p := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: part, Next: next}
+		all[schemas.RoleSink], all[schemas.RoleState] = append(all[schemas.RoleSink], p), append(all[schemas.RoleState], p)
+	}
+	return all
+}
+
+// reads is what all questions of the read model answer, as text.
+func reads(t *testing.T, db *clickhouse.DB) string {
+	t.Helper()
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(readModel())) {
+		if name == "gaps" {
+			continue // the positions are moved in the course of a test
+		}
+		fmt.Fprintf(&b, "%s: %s\n", name, answerTo(t, db, name))
+	}
+	views, err := clickhousetest.Views(t.Context(), db.Config().Addresses[0], db.Config().Database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&b, "views: %v\n", views)
 	return b.String()
+}
+
+func answerTo(t *testing.T, db *clickhouse.DB, name string) string {
+	t.Helper()
+	answer, err := readModel()[name](t.Context(), db)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return asText(t, answer)
+}
+
+func asText(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func TestCluster(t *testing.T) {
@@ -190,11 +249,7 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("positions", func(t *testing.T) {
-		all := map[schemas.Role][]schemas.Progress{}
-		for part := range int32(6) {
-			p := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: part, Next: 5}
-			all[schemas.RoleSink], all[schemas.RoleState] = append(all[schemas.RoleSink], p), append(all[schemas.RoleState], p)
-		}
+		all := committedOf(5)
 		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) != 12 {
 			t.Errorf("before they are written: %v, %v, want 12 gaps", gaps, err)
 		}

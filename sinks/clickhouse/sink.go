@@ -207,6 +207,7 @@ func insertSettings() []proto.Setting {
 		{Key: "deduplicate_insert", Value: "disable"},
 		{Key: "insert_deduplicate", Value: "0"},
 		{Key: "receive_timeout", Value: "30"},
+		{Key: "send_logs_level", Value: "none"},
 	}
 }
 
