@@ -29,13 +29,8 @@ import (
 // maxRounds bounds how often one execution looks at an item that keeps changing.
 const maxRounds = 5
 
-// A delete may still take effect after its error, or after its process lost the command: the copy of a source that is
-// there is looked at again after settle. That is longer than another process can own the command. A look that must not
-// be cancelled takes no longer than lookTime.
-const (
-	settle   = 10 * time.Minute
-	lookTime = 10 * time.Second
-)
+// lookTime bounds a look that must not be cancelled.
+const lookTime = 10 * time.Second
 
 // agent names the deleter in Changes.
 const agent = "deleter"
@@ -46,6 +41,9 @@ type Config struct {
 	Delay time.Duration
 	// Large is the size in bytes from which on a command to copy is of the class large; 0: none is.
 	Large int64
+	// Settle is when both sides are looked at again if the source is there beside its copy, since a delete may still take
+	// effect after its error, or after its process lost the command. It is longer than such a process keeps the command.
+	Settle time.Duration
 	// Worker, Host and Software stand in results.
 	Worker, Host, Software string
 }
@@ -58,8 +56,8 @@ type Deleter struct {
 
 // New returns a Deleter.
 func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records duplicate.Records) (*Deleter, error) {
-	if c.Delay < 0 {
-		return nil, fmt.Errorf("deletion: delay of %s is negative", c.Delay)
+	if c.Delay < 0 || c.Settle < 0 {
+		return nil, fmt.Errorf("deletion: delay of %s or settle of %s is negative", c.Delay, c.Settle)
 	}
 	looker, err := duplicate.NewLooker(stores, rules, records)
 	if err != nil {
@@ -185,7 +183,7 @@ func (w *work) putBack(s duplicate.Sight, carried *timestamppb.Timestamp) *schem
 		c.Size, c.Digests, c.Provenance = seen.GetSize(), seen.GetDigests(), seen.GetProvenance()
 	}
 	if s.Destination.Presence == duplicate.Present {
-		m.Due = time.Now().Add(settle)
+		m.Due = time.Now().Add(w.cfg.Settle)
 	}
 	return m
 }

@@ -83,7 +83,7 @@ func newWorld(t *testing.T) *world {
 		"2": {State: live, Time: stamp(3), Version: w.seen.Version, Digests: w.seen.Digests, SourceTime: stamp(2), SourceVersion: "v1"},
 	}
 	var err error
-	w.deleter, err = New(Config{Worker: "w", Host: "h", Software: "s"}, w, w, w)
+	w.deleter, err = New(Config{Settle: time.Hour, Worker: "w", Host: "h", Software: "s"}, w, w, w)
 	w.must(err)
 	return w
 }
