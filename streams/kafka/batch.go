@@ -26,7 +26,7 @@ type BatchSink interface {
 	// Table returns the table that the rows of a topic land in. Stores of one table are kept apart.
 	Table(topic schemas.Topic) string
 	// Mark records how far partitions are handled, before that is committed. After an error nothing is committed, and
-	// Mark is called again.
+	// their records are given again from the committed offset on: the store may be an earlier one when it is back.
 	Mark(ctx context.Context, done []schemas.Progress) error
 	// Forget says that a partition is no longer ours: what is known of it is stale.
 	Forget(topic schemas.Topic, partition int32)
@@ -73,6 +73,7 @@ type BatchGroup struct {
 	streams map[partition]*stream
 	tables  map[string]*spacing
 	turning bool               // some of them want to be read again from where they were
+	doubted map[partition]bool // of which Mark failed for what is stored
 	unpoll  context.CancelFunc // ends the poll at hand
 }
 
@@ -108,8 +109,8 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
 		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
-		tables: map[string]*spacing{},
-		tap:    tap{controls: cfg.Controls, role: bc.Role, topics: topics},
+		tables: map[string]*spacing{}, doubted: map[partition]bool{},
+		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
@@ -186,6 +187,9 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 		}
 		g.fill(cl, fetches, again)
 		g.setBack(cl)
+		if err := g.redo(ctx, cl); err != nil {
+			return err
+		}
 		cl.AllowRebalance()
 	}
 	return nil
@@ -264,7 +268,8 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 		}
 		began := time.Now()
 		if !g.commit(ctx, cl) {
-			time.AfterFunc(time.Second, g.signal)
+			_ = retry.Sleep(ctx, time.Second)
+			g.signal()
 		}
 		last, took = began, min(time.Since(began), batchCommit)
 	}
@@ -291,6 +296,7 @@ func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) erro
 			Start: p.start, From: p.from, Next: p.Offset})
 	}
 	if err := g.sink.Mark(ctx, done); err != nil {
+		g.doubt(todo)
 		return fmt.Errorf("record what is to be committed: %w", err)
 	}
 	return nil
@@ -327,7 +333,7 @@ func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[strin
 }
 
 // begin starts the stream of a partition. g.mu is held.
-func (g *BatchGroup) begin(cl *kgo.Client, at partition) {
+func (g *BatchGroup) begin(cl *kgo.Client, at partition) *stream {
 	table := g.sink.Table(g.router.cfg.bare(at.topic))
 	if g.tables[table] == nil {
 		g.tables[table] = &spacing{apart: time.Second / time.Duration(g.cfg.PartsPerSecond)}
@@ -335,6 +341,7 @@ func (g *BatchGroup) begin(cl *kgo.Client, at partition) {
 	s := newStream(g, cl, at, g.tables[table])
 	g.streams[at] = s
 	go s.run()
+	return s
 }
 
 func (g *BatchGroup) revoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
@@ -373,6 +380,7 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 	for _, s := range streams {
 		g.mu.Lock()
 		delete(g.streams, s.partition)
+		delete(g.doubted, s.partition)
 		g.mu.Unlock()
 		g.commits.forget(s.partition)
 		s.discard()
