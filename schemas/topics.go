@@ -203,8 +203,9 @@ func Catalogue(lanes ...string) []Entry {
 		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/morsel",
 			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetMorsel()) },
 			roles(RoleSweeper, RoleDeleter), nil)),
-		entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
-			roles(RoleAPI), roles(RoleSteward, RoleSink)),
+		// A space is gone from its record's time on, so that is not the writer's to say.
+		dated(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
+			roles(RoleAPI), roles(RoleSteward, RoleSink))),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
 	for _, role := range waitingRoles {

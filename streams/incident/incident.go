@@ -19,6 +19,7 @@ const (
 	SpaceMissing     = "space-missing"     // Account, Store, Space
 	RecordUnreadable = "record-unreadable" // Name: topic/partition@offset
 	PolicyRefused    = "policy-refused"    // Account
+	PolicyDiverged   = "policy-diverged"   // Account
 )
 
 // noAccount stands in for the account of incidents that are of none.
