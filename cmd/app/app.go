@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
@@ -210,6 +211,26 @@ func positionTopics() map[schemas.Role][]schemas.Topic {
 		topics[role] = slices.Sorted(maps.Keys(of))
 	}
 	return topics
+}
+
+// readTable reads a topic whole, calls then, and goes on reading until then has returned.
+func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error,
+	then func(context.Context) error) error {
+	t, err := kafka.NewTable(a.kafka, topic, apply)
+	if err != nil {
+		return fmt.Errorf("make the table %s: %w", topic, err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	tctx, stop := context.WithCancel(gctx)
+	g.Go(func() error { return t.Run(tctx) })
+	g.Go(func() error {
+		defer stop()
+		if err := ready(gctx, t); err != nil {
+			return err
+		}
+		return then(gctx)
+	})
+	return g.Wait()
 }
 
 // ready waits until the tables have been read to the ends that they had at the start.

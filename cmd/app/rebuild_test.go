@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -34,7 +35,7 @@ func newRestored(t *testing.T) *restored {
 	t.Cleanup(p.Close)
 	log := slog.New(slog.DiscardHandler)
 	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, board: incident.NewBoard(p, log),
-		mark: v.mark}}
+		mark: v.mark, kafka: v.b.Config(), cfg: &config.Config{}}}
 }
 
 // work has n changes and checks of them published and stored, a record that cannot be read among them.
@@ -196,6 +197,56 @@ func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	whole("what is not committed", 20)
 }
 
+// Dead letters lie in two tables, and the position in the other one: each of the two is filled.
+func TestRebuildOfDeadLetters(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 2)
+	rows := func(after string) (all []int64) {
+		t.Helper()
+		proofs, err := r.Topics(t.Context(), []schemas.Topic{schemas.Dead})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range proofs {
+			all = append(all, p.Rows)
+			if p.Findings() > 0 {
+				t.Errorf("after %s there are %d findings in %s", after, p.Findings(), p.Table)
+			}
+		}
+		return all
+	}
+	before := rows("the start")
+	if before[0] == 0 {
+		t.Fatal("there is no dead letter")
+	}
+	for _, table := range []string{"dead_letters", "duplication_log"} {
+		r.empty(table)
+		if _, err := r.rebuild(t.Context(), quiet); err != nil {
+			t.Fatal(err)
+		}
+		if got := rows(table); !slices.Equal(got, before) || r.lacking() != "" {
+			t.Errorf("after %s the tables have %v rows of dead letters, want %v", table, got, before)
+		}
+	}
+}
+
+// A table that cannot be filled does not keep the others from being filled.
+func TestRebuildOfWhatCanBeRead(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.b.Send(schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
+	r.work(0, 4)
+	r.empty("audit_log", "copy_state")
+	mend := r.b.FailFetch(schemas.Admin, kafkatest.Refused, -1)
+	done, err := r.rebuild(t.Context(), quiet)
+	mend()
+	if err == nil || !strings.Contains(err.Error(), "admin_log") || len(done.Gaps) == 0 {
+		t.Errorf("Rebuild = %+v, %v, want the gaps filled, and an error", done, err)
+	}
+	r.whole(4)
+}
+
 // What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which stays a finding until a
 // person accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
@@ -243,6 +294,49 @@ func TestRebuildWithoutKafka(t *testing.T) {
 	}
 	if want := map[string]int{"records-lost by ann: ": 1, "accept-loss by ann: a disk died": 1}; fmt.Sprint(actions) != fmt.Sprint(want) {
 		t.Errorf("actions on record are %v, want %v", actions, want)
+	}
+}
+
+// What Kafka removes while a rebuild reads is lost like what it removed before, whenever the rebuild is killed.
+func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 20)
+	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
+		r.b.Trim(schemas.FixityResults, id, next/4)
+	}
+	for _, tt := range []struct {
+		name  string
+		upTo  int64 // is removed once the rebuild knows where the log starts
+		kills int
+	}{{"some of it", 10, 0}, {"killed twice", 16, 2}, {"all of it", 20, 0}} {
+		r.empty("bit_log", "copy_state")
+		lost := map[int64]bool{}
+		for kill := range tt.kills + 1 {
+			ctx, stop := context.WithCancel(t.Context())
+			steps := 0
+			done, err := r.rebuild(ctx, func(string, int64, int64) {
+				r.b.Trim(schemas.FixityResults, 0, tt.upTo)
+				if steps++; kill < tt.kills && steps > kill {
+					stop()
+				}
+			})
+			stop()
+			if kill == tt.kills && err != nil {
+				t.Fatalf("%s: Rebuild = %v", tt.name, err)
+			}
+			for _, l := range done.Lost {
+				for off := l.From; off < l.To; off++ {
+					lost[off] = true
+				}
+			}
+		}
+		if got := r.lacking(); got != "" {
+			t.Errorf("%s: %s lack records", tt.name, got)
+		}
+		if len(lost) != int(tt.upTo) {
+			t.Errorf("%s: %d offsets are named as lost, want %d", tt.name, len(lost), tt.upTo)
+		}
 	}
 }
 

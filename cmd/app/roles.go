@@ -129,7 +129,7 @@ func (a *App) copier() ([]part, error) {
 }
 
 func (a *App) deleter() ([]part, error) {
-	d, err := deletion.New(deletion.Config{Delay: a.cfg.Deletes.Delay,
+	d, err := deletion.New(deletion.Config{Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
 		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, parked{a.reader})
 	if err != nil {
 		return nil, err

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -179,26 +177,16 @@ func (a *App) checkpoint(ctx context.Context, name, morsel string) (*pb.Checkpoi
 		found *pb.Checkpoint
 	)
 	key := schemas.Key(name, morsel)
-	t, err := kafka.NewTable(a.kafka, schemas.Checkpoints, func(k []byte, d *schemas.Delivery) error {
+	err := a.readTable(ctx, schemas.Checkpoints, func(k []byte, d *schemas.Delivery) error {
 		if string(k) == key {
 			mu.Lock()
 			defer mu.Unlock()
 			found, _ = d.Body.(*pb.Checkpoint) // nil for a tombstone
 		}
 		return nil
-	})
+	}, func(context.Context) error { return nil })
 	if err != nil {
-		return nil, err
-	}
-	g, gctx := errgroup.WithContext(ctx)
-	tctx, stop := context.WithCancel(gctx)
-	g.Go(func() error { return t.Run(tctx) })
-	g.Go(func() error { defer stop(); return ready(tctx, t) })
-	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return nil, fmt.Errorf("read the checkpoints: %w", err)
-	}
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -246,7 +234,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(), a.tidier()), nil
+	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(a.lacking), a.tidier()), nil
 }
 
 // sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.

@@ -275,15 +275,27 @@ const positionsBring = "copy_state_position"
 
 // beginPositions sets the positions of a database that is older than they are to what the groups have committed, once:
 // before the migration is noted as applied. It is the only time that a position is set without looking what is there.
-func (db *DB) beginPositions(ctx context.Context, committed func(context.Context) (map[schemas.Role][]schemas.Progress, error)) error {
-	now, err := committed(ctx)
-	if err != nil {
-		return fmt.Errorf("look at what is committed: %w", err)
+func (db *DB) beginPositions(ctx context.Context, p Plan) error {
+	if p.older && p.Committed != nil {
+		now, err := p.Committed(ctx)
+		if err != nil {
+			return fmt.Errorf("look at what is committed: %w", err)
+		}
+		if err := db.setPositions(ctx, now); err != nil {
+			return err
+		}
 	}
+	if p.Begun != nil {
+		return p.Begun(ctx)
+	}
+	return nil
+}
+
+func (db *DB) setPositions(ctx context.Context, to map[schemas.Role][]schemas.Progress) error {
 	rows := map[string][]positionRow{}
 	for role, of := range Positions() {
 		m := newMarker(db, role)
-		for _, p := range now[role] {
+		for _, p := range to[role] {
 			if table := of[p.Topic]; table != "" && p.Next > 0 {
 				rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -373,6 +374,41 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 	both(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	ask("filled", 0)
+}
+
+// What was read of tables that lacked something is unknown, although they have it by the time that it was read.
+func TestFreshWhileTablesAreFilled(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	all := changes(4)
+	newProcess(t, db, 7, 0).mark(4)
+	fill := func() {
+		both(t, db, schemas.Changes, 0, all...)
+		newProcess(t, db, 7, 0).mark(4)
+	}
+	for _, table := range []string{"audit_log", "copy_state"} {
+		if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}."+table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := schemas.CopyOf(all[0].(*pb.Change))
+	first.Item = ""
+	second := first
+	second.Space = "read behind the first"
+	r := readerOf(t, db, progressMark(committed(7, 4)), clickhouse.ReaderConfig{Gone: func(_, _, space string) time.Time {
+		if space == second.Space {
+			fill()
+		}
+		return time.Time{}
+	}})
+	if got, err := r.Fresh(t.Context(), []schemas.Copy{first, second}); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("Fresh = %v, %v, want class unavailable", got, err)
+	}
+	fill()
+	got, err := r.Fresh(t.Context(), []schemas.Copy{first})
+	if err != nil || got[0].GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
+		t.Errorf("once they are filled: Fresh = %v, %v, want the space", got, err)
+	}
 }
 
 // A report that lies in one of the two tables when they are read is waited for, and not taken for a row that the other

@@ -213,8 +213,21 @@ func TestProof(t *testing.T) {
 			want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"rows from before there were hashes": {
-			damage: []string{"ALTER TABLE {db}.audit_log UPDATE hash = 0, sum = 0 WHERE off < 10 SETTINGS mutations_sync = 2"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
+			damage: []string{insert + "* REPLACE (0 AS report, 0 AS hash, 0 AS sum) FROM {db}.audit_log WHERE off < 10",
+				"ALTER TABLE {db}.audit_log DELETE WHERE off < 10 AND sum != 0 SETTINGS mutations_sync = 2"},
+			kept: kept{records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
+		},
+		"a column altered, and the sum taken out": {
+			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0 WHERE off IN (42, 43) SETTINGS mutations_sync = 2"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
+		},
+		"a column altered, and both hashes taken out": {
+			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0, hash = 0 WHERE off = 42 SETTINGS mutations_sync = 2"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+		},
+		"a row that calls itself a position": {
+			damage: []string{"ALTER TABLE {db}.audit_log UPDATE position = 1 WHERE off = 42 SETTINGS mutations_sync = 2"},
+			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"reports of one change that differ": {stored: reports, kept: kept{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows"},
 		"a report of a change altered, of which the view shows another": {

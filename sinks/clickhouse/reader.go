@@ -216,6 +216,12 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		}
 		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log afresh: %w", err))
 	}
+	// Before the read: a table that lacks something may be filled while it is read, and then no gap says so.
+	if gaps, err := r.db.Gaps(ctx, committed); err != nil {
+		return nil, retry.Unavailable(err)
+	} else if len(gaps) > 0 {
+		return nil, retry.Unavailable(r.report(ctx, gaps))
+	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	var copies, spaces []schemas.Copy
 	for _, a := range batch {
@@ -247,19 +253,19 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		}
 		known[c] = r
 	}
-	// Behind the read: a table that was emptied or restored before it has lost its position, too.
-	if err := r.complete(ctx, committed); err != nil {
+	// And behind it: a table that was emptied or restored meanwhile has lost its position, too.
+	gaps, err := r.db.Gaps(ctx, committed)
+	if err == nil {
+		err = r.report(ctx, gaps)
+	}
+	if err != nil {
 		return nil, retry.Unavailable(err)
 	}
 	return known, nil
 }
 
-// complete returns an error if the tables lack something of what was committed.
-func (r *Reader) complete(ctx context.Context, committed map[schemas.Role][]schemas.Progress) error {
-	gaps, err := r.db.Gaps(ctx, committed)
-	if err != nil {
-		return err
-	}
+// report reports what the tables lack, and returns an error if there is something.
+func (r *Reader) report(ctx context.Context, gaps []Gap) error {
 	if r.cfg.Gaps != nil {
 		r.cfg.Gaps(ctx, gaps)
 	}

@@ -47,6 +47,7 @@ type world struct {
 	deleter *Deleter
 	seen    storage.Object
 	hooks   []func(store, method string) // called before each call of a store
+	orders  int                          // to copy, of the last run
 }
 
 func (w *world) Store(_, id string) (storage.Store, bool)  { s, ok := w.faulty[id]; return s, ok }
@@ -82,7 +83,7 @@ func newWorld(t *testing.T) *world {
 		"2": {State: live, Time: stamp(3), Version: w.seen.Version, Digests: w.seen.Digests, SourceTime: stamp(2), SourceVersion: "v1"},
 	}
 	var err error
-	w.deleter, err = New(Config{Worker: "w", Host: "h", Software: "s"}, w, w, w)
+	w.deleter, err = New(Config{Settle: time.Hour, Worker: "w", Host: "h", Software: "s"}, w, w, w)
 	w.must(err)
 	return w
 }
@@ -127,7 +128,12 @@ func (w *world) run(c *pb.DeletionCommand) ([]*pb.Change, *pb.DuplicationResult,
 		return nil, nil, err
 	}
 	var changes []*pb.Change
+	w.orders = 0
 	for _, m := range out[:len(out)-1] {
+		if _, ok := m.Body.(*pb.DuplicationCommand); ok {
+			w.orders++
+			continue
+		}
 		if m.Topic != schemas.Changes {
 			w.t.Errorf("a message in %s", m.Topic)
 		}
@@ -184,10 +190,10 @@ func TestNotDeleted(t *testing.T) {
 		row, result string
 		outcome     pb.Outcome
 	}{
-		"the source is back":         {func(w *world, _ *pb.DeletionCommand) { w.put("1", "new") }, "C7", "not-deleted", nothing},
+		"the source is back":         {func(w *world, _ *pb.DeletionCommand) { w.put("1", "new") }, "C7", "not-deleted", handedOn},
 		"nothing proves it":          {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: none} }, "C7c", "orphan", nothing},
-		"written since":              {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(5)} }, "C6", "not-deleted", nothing},
-		"only the command says so":   {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(2)} }, "C6", "not-deleted", nothing},
+		"written since":              {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(5)} }, "C6", "not-deleted", handedOn},
+		"only the command says so":   {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(2)} }, "C6", "not-deleted", handedOn},
 		"the copy is newer":          {func(w *world, _ *pb.DeletionCommand) { w.rows["2"].SourceTime = stamp(5) }, "C7d", "kept-newer", nothing},
 		"older than the rule":        {func(w *world, _ *pb.DeletionCommand) { w.rules.Since = hour(5) }, "C7b", "kept", nothing},
 		"older than the pair":        {func(w *world, _ *pb.DeletionCommand) { w.rules.Added = map[policy.Pair]time.Time{pair: hour(5)} }, "C7b", "kept", nothing},
@@ -207,6 +213,9 @@ func TestNotDeleted(t *testing.T) {
 			w.must(err)
 			if r.GetDecision() != tt.row || r.GetResult() != tt.result || r.GetOutcome() != tt.outcome || len(changes) > 0 {
 				t.Errorf("got %v, %v", r, changes)
+			}
+			if looksAgain := tt.result == "not-deleted"; looksAgain != (w.orders == 1) {
+				t.Errorf("%d commands to look again", w.orders)
 			}
 			w.present(true)
 			if n := w.faulty["2"].Count("Delete"); n > 0 {

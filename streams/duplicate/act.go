@@ -136,6 +136,9 @@ func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	}
 	w.emit(schemas.Changes, change)
 	w.task = w.afterCopy(change)
+	if d.CheckSource {
+		w.ask(w.suspect(w.SourceCopy, s))
+	}
 	w.written, w.from, w.record, w.fromRecord = put, s.Source.Object, known(change), s.Source.Record
 	w.bytes += put.Size
 	w.digests = digest.Set(change.GetDigests())

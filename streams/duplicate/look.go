@@ -84,6 +84,11 @@ func (l *Looker) Scene(c *pb.DuplicationCommand) (*Scene, error) {
 	return sc, nil
 }
 
+// Class returns the class and the topic of a command to copy o; large is as in Config.
+func (sc *Scene) Class(o storage.Object, large int64) (pb.Priority, schemas.Topic) {
+	return sc.rules.Class(o.Size, large)
+}
+
 func (sc *Scene) sight() Sight { return Sight{Command: sc.Command, Rules: sc.rules} }
 
 // Look stats both sides at the same time. What could not be seen is Unknown, with its error.

@@ -1,6 +1,7 @@
 package steward
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -28,6 +29,7 @@ const (
 	stepNoDigests  = "no-verified-digests"
 	stepUnknown    = "records-unknown"
 	stepClosed     = "closed"
+	stepOutdated   = "decision-outdated"
 	kindCorrupt    = "content-corrupt"
 	kindMissing    = "content-missing"
 	kindReplaced   = "replaced"
@@ -63,6 +65,40 @@ func (s *Steward) open(place schemas.Copy, kind string, c cause) *pb.Incident {
 	}
 	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
 	return i
+}
+
+// Seen returns a digest of what a person who decides about an incident knows of its copy: what it is and what it should
+// be. It is the same for a record of the topic and for a row of the table.
+func Seen(i *pb.Incident) string {
+	parts := []string{"seen", strconv.Itoa(int(i.GetRow()))}
+	if o := i.GetObject(); o.GetVersion() != "" || o.GetEtag() != "" || o.GetModified() != nil {
+		parts = append(parts, o.GetVersion(), o.GetEtag(), strconv.FormatInt(o.GetSize(), 10))
+		if o.GetModified() != nil {
+			parts = append(parts, o.GetModified().AsTime().Format(time.RFC3339Nano))
+		}
+	}
+	for _, digests := range []map[string]string{i.GetFound(), i.GetExpected()} {
+		parts = append(parts, "digests")
+		for _, algorithm := range slices.Sorted(maps.Keys(digests)) {
+			parts = append(parts, algorithm, digests[algorithm])
+		}
+	}
+	return schemas.ID(parts...)
+}
+
+// meant says that a person decided about i as it is now. An action of an older program names neither the incident nor
+// what was seen of it: it is about what was found before it.
+func meant(i *pb.Incident, a *pb.AdminAction) bool {
+	if a.GetIncident() != "" {
+		return a.GetIncident() == i.GetId() && a.GetSeen() == Seen(i)
+	}
+	at := a.GetTime().AsTime()
+	for _, s := range i.GetSteps() {
+		if (s.GetAction() == stepOpened || s.GetAction() == stepSeenAgain) && s.GetTime().AsTime().After(at) {
+			return false
+		}
+	}
+	return !i.GetOpened().AsTime().After(at)
 }
 
 // closed says that i, which may be nil, is no open incident.

@@ -13,7 +13,8 @@ const (
 	ActionClose   = "close-incident"
 )
 
-// action takes what a person did: the approval of a repair, or the end of an incident.
+// action takes what a person did: the approval of a repair, or the end of an incident. It counts only if the incident
+// and its copy are still what the person saw.
 func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
 	if a.GetAction() != ActionApprove && a.GetAction() != ActionClose {
 		return nil, nil
@@ -34,6 +35,11 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	case a.GetAccount() != "" && a.GetAccount() != i.GetAccount():
 		log.Warn("ignore a person's action: the incident is of another account", "do", a.GetAction())
 		return nil, nil
+	case !meant(i, a):
+		log.Warn("ignore a person's action: it is not about what is known now", "do", a.GetAction())
+		i = edit(i)
+		s.step(i, stepOutdated, c, a.GetAction()+": this is not what was decided about; look again")
+		return s.tell(i, c.ref), nil
 	case a.GetAction() == ActionClose:
 		i = edit(i)
 		i.State, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, a.GetTime()

@@ -1,6 +1,7 @@
 package steward
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -33,6 +34,81 @@ func TestApproval(t *testing.T) {
 	w.is("replaced", shut, "opened", "approval-asked", "approved", "repair-ordered", "repaired", "closed")
 	if got := w.do(w.approval("replaced")); got != nil {
 		t.Errorf("approved when closed: %v, want nothing", got)
+	}
+}
+
+// A person decides about what was seen. If the incident of the key is another one by the time that the steward comes to
+// the decision, or the copy is, the incident says so and nothing is done.
+func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
+	other := func(r *pb.FixityResult) {
+		r.Object, r.Content.Digests = &pb.Identity{Version: "v2", Size: 3}, map[string]string{"sha256": "cc"}
+	}
+	older := func(_ *world, a *pb.AdminAction) { a.Incident, a.Seen = "", "" }
+	for name, tt := range map[string]struct {
+		meanwhile func(*world)
+		edit      func(*world, *pb.AdminAction)
+		taken     bool
+	}{
+		"nothing has happened":      {nil, nil, true},
+		"seen again, the same":      {func(w *world) { w.do(w.result(13)) }, nil, true},
+		"the copy is another one":   {func(w *world) { w.do(w.result(13, other)) }, nil, false},
+		"should be something else":  {func(w *world) { w.do(w.result(13, func(r *pb.FixityResult) { r.Audit.Digests = bad1 })) }, nil, false},
+		"closed, and opened again":  {func(w *world) { w.do(w.result(1)); w.do(w.result(13)) }, nil, false},
+		"an older program's":        {nil, older, true},
+		"an older program's, late":  {func(w *world) { w.do(w.result(13)) }, older, false},
+		"an older program's, later": {func(w *world) { w.do(w.result(13)) }, func(w *world, a *pb.AdminAction) { older(w, a); a.Time = w.next() }, true},
+	} {
+		for do, taken := range map[string]string{ActionApprove: stepOrdered, ActionClose: stepClosed} {
+			t.Run(name+"/"+do, func(t *testing.T) {
+				w := newWorld(t)
+				w.do(w.result(13))
+				a := w.approval("replaced")
+				a.Action, a.Incident, a.Seen = do, w.topic[key("replaced")].GetId(), Seen(w.topic[key("replaced")])
+				if tt.meanwhile != nil {
+					tt.meanwhile(w)
+				}
+				if tt.edit != nil {
+					tt.edit(w, a)
+				}
+				before, want := w.topic[key("replaced")], taken
+				if !tt.taken {
+					want = stepOutdated
+				}
+				lost := w.lose(a)
+				w.restart()
+				if again := w.do(a); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
+					t.Errorf("handled again: %v, want %v", again, lost)
+				}
+				w.restart()
+				w.do(a)
+				i := w.topic[key("replaced")]
+				if last := i.GetSteps()[len(i.GetSteps())-1]; last.GetAction() != want || last.GetRef() != a.GetId() || last.GetBy() != "eve" {
+					t.Errorf("the last step is %v, want %s", last, want)
+				}
+				if !tt.taken && (i.GetState() != before.GetState() || len(w.orders) != 0) {
+					t.Errorf("is %v, and ordered %v, want %v and no order", i.GetState(), w.orders, before.GetState())
+				}
+			})
+		}
+	}
+}
+
+// An approval that waits because the records do not answer is of no use for what is found meanwhile.
+func TestApprovalThatWaited(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(13))
+	a := w.approval("replaced")
+	a.Incident, a.Seen = w.topic[key("replaced")].GetId(), Seen(w.topic[key("replaced")])
+	w.failure = errors.New("the tables are away")
+	if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: a}); err == nil {
+		t.Fatal("the approval does not wait")
+	}
+	w.do(w.result(13, func(r *pb.FixityResult) { r.Object = &pb.Identity{Version: "v2", Size: 3} }))
+	w.failure = nil
+	w.do(a)
+	w.is("replaced", awaiting, "opened", "approval-asked", "seen-again", "decision-outdated")
+	if len(w.orders) != 0 {
+		t.Errorf("ordered %v", w.orders)
 	}
 }
 
