@@ -123,7 +123,7 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 func refused(err error) error {
 	for _, kind := range []error{
 		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster, clickhouse.ErrAltered, clickhouse.ErrAccess,
-		kafka.ErrLogin,
+		clickhouse.ErrOlder, kafka.ErrLogin,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", ErrPrecondition, err)

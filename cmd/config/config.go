@@ -236,6 +236,8 @@ type ClickHouse struct {
 	// Replicas of a shard that must have a row before it counts as written: all, auto (more than half), or a number. With fewer
 	// than all, what is read after a replica was lost can be older than what was written.
 	InsertQuorum string `key:"insert_quorum"`
+	// Work with servers that are older than the oldest release that is tested (docs/clickhouse.md). Without it they are refused.
+	AllowOlder bool `key:"allow_older"`
 }
 
 // Reader is who asks ClickHouse, and changes nothing there.

@@ -42,6 +42,8 @@ type Config struct {
 	// InsertQuorum is how many replicas of a shard must have a row before its insert is
 	// answered: all, auto (more than half), or a number. Default: all.
 	InsertQuorum string
+	// AllowOlder is whether servers older than those that are tested may be used.
+	AllowOlder bool
 
 	dialTimeout time.Duration // bounds one attempt to connect
 }

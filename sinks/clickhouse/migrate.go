@@ -25,6 +25,8 @@ var (
 	ErrCluster = errors.New("no such cluster")
 	// ErrAltered means that a table is not what the migrations have made it.
 	ErrAltered = errors.New("altered by hand")
+	// ErrOlder means that the server is older than the oldest release that is tested.
+	ErrOlder = errors.New("the server is too old")
 	// ErrAccess means that the server does not let us in, or not do what must be done.
 	ErrAccess = errors.New("access refused")
 )
