@@ -19,6 +19,7 @@ const (
 	SpaceMissing     = "space-missing"     // Account, Store, Space
 	RecordUnreadable = "record-unreadable" // Name: topic/partition@offset
 	PolicyRefused    = "policy-refused"    // Account
+	DeletesHeld      = "deletes-held"      // Account, Store, Space: of the copies that are not deleted
 )
 
 // noAccount stands in for the account of incidents that are of none.
