@@ -10,7 +10,7 @@ import (
 )
 
 // inGap is the condition of the rows of a Gap's partition and offsets in a log.
-const inGap = "topic = ? AND inc = ? AND part = ? AND off >= ? AND off < ? AND position = 0"
+const inGap = "topic = ? AND inc = ? AND part = ? AND off >= ? AND off < ?"
 
 func (g Gap) args() []any {
 	return []any{string(g.Topic), g.Incarnation, uint16(g.Partition), uint64(g.From), uint64(g.To)}
@@ -18,7 +18,7 @@ func (g Gap) args() []any {
 
 // Held returns how many of the offsets of a gap the log has rows of, whatever its position says.
 func (db *DB) Held(ctx context.Context, g Gap) (int64, error) {
-	return db.count(ctx, "count the rows of "+g.Table, "SELECT uniqExact(off) AS n FROM {db}."+g.Table+" WHERE "+inGap, g.args()...)
+	return db.count(ctx, "count the rows of "+g.Table, "SELECT uniqExact(off) AS n FROM {db}."+g.Table+" WHERE position = 0 AND "+inGap, g.args()...)
 }
 
 // StateOf makes the rows of the state that records in the offsets of a gap make, out of the rows that the log has of
@@ -31,8 +31,7 @@ func (db *DB) StateOf(ctx context.Context, g Gap) error {
 		if r.log != log {
 			continue
 		}
-		if err := db.exec(ctx, "INSERT INTO {db}.copy_state (account, store, space, item, "+r.columns+") SELECT account, store, space, item, "+
-			r.selects+" FROM {db}."+r.log+" WHERE "+r.where+" AND "+inGap, g.args()...); err != nil {
+		if err := db.exec(ctx, r.insertInto("copy_state")+" AND "+inGap, g.args()...); err != nil {
 			return translate(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition, r.log, err))
 		}
 	}
