@@ -24,6 +24,15 @@ func (db *DB) Held(ctx context.Context, g Gap) (int64, error) {
 // StateOf makes the rows of the state that records in the offsets of a gap make, out of the rows that the log has of
 // them. Doing it twice changes nothing.
 func (db *DB) StateOf(ctx context.Context, g Gap) error {
+	return db.stateOf(ctx, g, inGap, g.args()...)
+}
+
+// StateOfFormer is StateOf of all rows of logs of the gap's topic that were there before the gap's.
+func (db *DB) StateOfFormer(ctx context.Context, g Gap) error {
+	return db.stateOf(ctx, g, "topic = ? AND inc != ?", string(g.Topic), g.Incarnation)
+}
+
+func (db *DB) stateOf(ctx context.Context, g Gap, which string, args ...any) error {
 	log := Positions()[schemas.RoleSink][g.Topic]
 	// On a cluster it returns when the rows are on their shards.
 	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "distributed_foreground_insert": 1}))
@@ -31,7 +40,7 @@ func (db *DB) StateOf(ctx context.Context, g Gap) error {
 		if r.log != log {
 			continue
 		}
-		if err := db.exec(ctx, r.insertInto("copy_state")+" AND "+inGap, g.args()...); err != nil {
+		if err := db.exec(ctx, r.insertInto("copy_state")+" AND "+which, args...); err != nil {
 			return translate(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition, r.log, err))
 		}
 	}
