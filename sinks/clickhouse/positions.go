@@ -78,11 +78,29 @@ func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Pro
 
 func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int64) []Gap {
 	var all []Gap
+	add := func(of partitionOf, to int64) {
+		if from := at[of]; of.table != "" && from < to {
+			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to})
+		}
+	}
+	current := map[schemas.Role]map[schemas.Topic]uint32{}
 	for role, of := range Positions() {
+		current[role] = map[schemas.Topic]uint32{}
 		for _, p := range committed[role] {
-			table := of[p.Topic]
-			if from := at[partitionOf{table, p.Topic, p.Incarnation, p.Partition}]; table != "" && from < p.Next {
-				all = append(all, Gap{table, p.Topic, p.Incarnation, p.Partition, from, p.Next})
+			current[role][p.Topic] = p.Incarnation
+			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next)
+		}
+	}
+	// Of a log that is no more nothing is committed. The furthest of the tables that are made of it says how far it was.
+	former := map[partitionOf]int64{} // of no table
+	for of, next := range at {
+		of.table = ""
+		former[of] = max(former[of], next)
+	}
+	for of, next := range former {
+		for role, tables := range Positions() {
+			if now, known := current[role][of.topic]; known && now != of.incarnation {
+				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next)
 			}
 		}
 	}
