@@ -93,7 +93,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		return s.tell(i, c.ref), nil
 	}
 	if closed(i) {
-		i = s.open(place, r.GetFinding(), c)
+		i = s.open(place, r.GetFinding(), i, c)
 		s.step(i, stepOpened, c, r.GetDetail())
 		s.log.Warn("incident opened", "copy", place.String(), "kind", i.GetKind(), "row", r.GetRow(), "check", c.ref)
 	} else {

@@ -108,7 +108,7 @@ func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResu
 		s.step(i, stepOlder, c, r.GetResult())
 		return s.tell(i, c.ref)
 	case closed(i):
-		i = s.open(place, kind, c)
+		i = s.open(place, kind, i, c)
 		i.Expected = r.GetDigests()
 		s.step(i, stepOpened, c, r.GetResult())
 		s.log.Warn("incident opened", "copy", place.String(), "kind", kind, "result", c.ref)
@@ -129,7 +129,7 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 		return s.tell(i, r.GetId())
 	}
 	number := orderNumber(i, r.GetCommand())
-	if number == 0 {
+	if number == 0 && !orderedByAnother(i, r.GetCommand()) {
 		s.log.Warn("result of a repair ignored: the incident did not order it", "target", r.GetIncident(), "result", r.GetId())
 		return nil
 	}
