@@ -59,9 +59,14 @@ func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
 }
 
 // cures says whether a result that is good closes incidents of kind: what was found by
-// reading bytes is closed only by reading bytes.
+// reading bytes is closed only by reading bytes, and what was found beside another copy only beside that.
 func cures(r *pb.FixityResult, kind string) bool {
-	if r.GetVerdict() == pb.Verdict_VERDICT_MOOT || r.GetEvidenceLevel() >= 4 {
+	switch {
+	case r.GetVerdict() == pb.Verdict_VERDICT_MOOT:
+		return true
+	case kind == kindDiffers:
+		return false
+	case r.GetEvidenceLevel() >= 4:
 		return true
 	}
 	switch kind {

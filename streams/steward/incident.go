@@ -35,7 +35,8 @@ const (
 	kindMissing    = "content-missing"
 	kindReplaced   = "replaced"
 	kindUncaptured = "not-captured"
-	kindBack       = "resurrected" // present under a tombstone
+	kindBack       = "resurrected"  // present under a tombstone
+	kindDiffers    = "copy-differs" // from its source, whose content no client has reported
 )
 
 // A cause is the message that makes an incident change.
