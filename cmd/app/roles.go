@@ -197,7 +197,7 @@ func (a *App) steward() ([]part, error) {
 	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward has all of a copy, and knows what the one before it has decided.
-		CoPartitioned: true, Prepare: a.incidents.CatchUp,
+		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.restating(s), Every: a.restate,
 		Retry: inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
 	if err != nil {
 		return nil, err
