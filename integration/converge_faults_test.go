@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -62,7 +61,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		if err := at(ctx, e.At); err != nil {
 			break // the group says why
 		}
-		w.alive(t)
+		w.engine.revive(t)
 		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.What, e.For)
 		if f := w.ofItem(t, e); f != nil {
 			g.Go(func() error { return f(ctx) })
@@ -165,15 +164,7 @@ func (w *convergeWorld) away(t *testing.T, e converge.Event) {
 // replace has ClickHouse hold what a backup has, or nothing, and what it lacks rebuilt.
 func (w *convergeWorld) replace(t *testing.T, backup string) {
 	t.Helper()
-	if err := errors.Join(w.engine.Close(t.Context()), os.RemoveAll(w.engineAt.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	if backup != "" {
-		if err := os.CopyFS(w.engineAt.Dir, os.DirFS(backup)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.rise(t)
+	w.engine.restore(t, backup)
 	if backup == "" {
 		w.want(t, 0, "applied", "migrate")
 	}

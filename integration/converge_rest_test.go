@@ -22,7 +22,7 @@ func (w *convergeWorld) rest(t *testing.T, limit time.Duration) {
 	begun := time.Now()
 	last := int64(-1)
 	for {
-		w.alive(t)
+		w.engine.revive(t)
 		lag, written, err := w.lag(ctx)
 		if err == nil && len(lag) == 0 && written == last {
 			t.Logf("at rest after %v", time.Since(begun).Round(100*time.Millisecond))

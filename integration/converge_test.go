@@ -57,7 +57,7 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 	w := newConvergeWorld(t, seed)
 	w.fill(t)
 	w.rest(t, form.rest)
-	w.back(t)
+	w.backup = w.engine.backUp(t)
 	w.run(t, form)
 	w.heal(t, form.rest)
 	s := w.look(t)

@@ -2,8 +2,6 @@ package integration
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,8 +17,6 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/integration/converge"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
-	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/kafka"
 	broker "github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
@@ -88,8 +84,7 @@ type convergeWorld struct {
 	plant
 	seed     uint64
 	model    *converge.Model
-	engineAt embedded.Config
-	engine   *embedded.Server
+	engine   *engine
 	backup   string // directory with what the engine had before the clients began
 	app      *app.App
 	client   *emit.Store
@@ -115,8 +110,7 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 	w := &convergeWorld{
 		seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore), processes: map[string]*process{},
 		turn: map[string]int{}, puts: map[converge.Place]converge.Op{},
-		hooks:    hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
-		engineAt: embedded.Config{Dir: filepath.Join(dir, "engine"), Binary: clickhousetest.Binary(t), Port: freePort(t)},
+		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
 	}
 	w.clock.Store(int64(-behind))
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
@@ -125,12 +119,7 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	w.rise(t)
-	t.Cleanup(func() {
-		if err := w.engine.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	w.engine = newEngine(t, dir)
 	w.serveS3(t)
 	w.configure(t, dir, b.Addr())
 	w.want(t, 0, "applied", "migrate")
@@ -145,37 +134,6 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 		w.start(t, name)
 	}
 	return w
-}
-
-// rise starts the engine on its data.
-func (w *convergeWorld) rise(t *testing.T) {
-	t.Helper()
-	var err error
-	if w.engine, err = embedded.Start(context.WithoutCancel(t.Context()), w.engineAt); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// alive starts the engine again if it has ended by itself, as a service manager does: libchdb aborts now and then when a
-// client is killed in the middle of a query.
-func (w *convergeWorld) alive(t *testing.T) {
-	t.Helper()
-	select {
-	case <-w.engine.Done():
-		t.Log(w.engine.Wait(t.Context()))
-		w.rise(t)
-	default:
-	}
-}
-
-// back makes the backup.
-func (w *convergeWorld) back(t *testing.T) {
-	t.Helper()
-	w.backup = w.engineAt.Dir + ".backup"
-	if err := errors.Join(w.engine.Close(t.Context()), os.CopyFS(w.backup, os.DirFS(w.engineAt.Dir))); err != nil {
-		t.Fatal(err)
-	}
-	w.rise(t)
 }
 
 // configure writes the two configurations: with all stores, and without the one that is taken out.
@@ -196,7 +154,7 @@ func (w *convergeWorld) configure(t *testing.T, dir, addr string) {
 	cfg.Kafka.Brokers = []string{addr}
 	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, 1, 1
 	cfg.Kafka.SessionTimeout = 6 * time.Second
-	cfg.ClickHouse.Addresses = []string{w.engine.Addr()}
+	cfg.ClickHouse.Addresses = []string{w.engine.server.Addr()}
 	// Waits are short, but for the age of what the sink stores: what is decided meanwhile is decided without it.
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second, 2 * time.Second}
