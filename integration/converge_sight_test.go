@@ -57,6 +57,7 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 				Twice: again && all[before].Open})
 		}
 		all[n].Open, all[n].Reasons = i.GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED, nil
+		all[n].Waits = i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
 		for _, s := range i.GetSteps() {
 			if s.GetBy() != "" {
 				all[n].Reasons = append(all[n].Reasons, s.GetDetail())

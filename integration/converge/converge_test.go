@@ -343,10 +343,6 @@ func TestCompareUnhealed(t *testing.T) {
 		want   findings
 	}{
 		"a copy was lost": {func(w *world) { w.lose(lost) }, nil},
-		"a copy was lost, and its repair approved": {func(w *world) {
-			w.lose(lost)
-			w.Decided(converge.Decision{Copy: lost, Kind: "content-missing", Reason: "r"})
-		}, findings{lost: {converge.AuditWrong, converge.CopyGone, converge.ManifestWrong}}},
 		"a copy is gone that was not lost": {func(w *world) { delete(w.Copies, lost) },
 			findings{lost: {converge.AuditWrong, converge.CopyGone, converge.ManifestWrong}}},
 		"a copy is gone that was not lost, and a command of it is a dead letter": {func(w *world) {
@@ -473,6 +469,24 @@ func TestCompareIncidents(t *testing.T) {
 			w.closed("r")
 			w.Decided(approves)
 		}, nil},
+		"a person approved the repair, and is asked again": {func(w *world) {
+			w.lose(copied)
+			w.incident(copied)
+			w.Incidents[0].Reasons, w.Incidents[0].Waits = []string{"r"}, true
+			w.Decided(approves)
+		}, nil},
+		"a person approved the repair, and it is open": {func(w *world) {
+			w.lose(copied)
+			w.incident(copied)
+			w.Incidents[0].Reasons = []string{"r"}
+			w.Decided(approves)
+		}, findings{copied: {converge.DecisionLost}}},
+		"a person closed it, and it waits for an approval": {func(w *world) {
+			w.lose(copied)
+			w.incident(copied)
+			w.Incidents[0].Reasons, w.Incidents[0].Waits = []string{"r"}, true
+			w.Decided(closes)
+		}, findings{copied: {converge.DecisionLost}}},
 		"the approval is on no incident": {func(w *world) { mended(w); w.Decided(approves) }, findings{copied: {converge.DecisionLost}}},
 		"a person closed it":             {func(w *world) { w.Lost(copied); w.incident(copied); w.closed("r"); w.Decided(closes) }, nil},
 		"a person closed it, and it was found again": {func(w *world) {

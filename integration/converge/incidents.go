@@ -22,6 +22,7 @@ type Incident struct {
 	ID      string
 	Open    bool     // by the newest record of it
 	Twice   bool     // it was opened while another one of the same copy and kind was open
+	Waits   bool     // it is open, and asks a person to approve its repair
 	Reasons []string // that persons gave who approved or closed it
 }
 
@@ -117,16 +118,14 @@ func (c *comparison) incidents() {
 	}
 }
 
-// decided finds decisions of persons that are on no incident, and incidents that a person closed and that are open.
+// decided finds decisions of persons that are on no incident or had no effect: what was closed is open, or what was approved
+// is neither over nor asks again, since its repair was not possible.
 func (c *comparison) decided() {
 	for _, d := range c.decisions {
-		found := false
-		for _, i := range c.sight.Incidents {
-			if i.Copy == d.Copy && i.Kind == d.Kind && i.Subject == d.Subject && slices.Contains(i.Reasons, d.Reason) {
-				found = found || !d.Closes || !i.Open
-			}
-		}
-		if !found {
+		if !slices.ContainsFunc(c.sight.Incidents, func(i Incident) bool {
+			return i.Copy == d.Copy && i.Kind == d.Kind && i.Subject == d.Subject && slices.Contains(i.Reasons, d.Reason) &&
+				(!i.Open || !d.Closes && i.Waits)
+		}) {
 			c.report(DecisionLost, d.Copy, "%s %s: %s", d.Kind, d.Subject, d.Reason)
 		}
 	}

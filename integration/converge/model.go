@@ -179,14 +179,11 @@ func (m *Model) Befell(f Fault, what string) {
 	m.faults[befallen{f, what}] = true
 }
 
-// Decided records what a person decided about an incident. A copy whose repair was approved counts as lost no more.
+// Decided records what a person decided about an incident.
 func (m *Model) Decided(d Decision) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.decisions = append(m.decisions, d)
-	if i := m.items[d.Place]; i != nil && !d.Closes {
-		delete(i.lost, d.Store)
-	}
 }
 
 // Guessed records that a guess was published which says that the item is gone from the source.
