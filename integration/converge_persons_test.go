@@ -146,9 +146,9 @@ func (w *convergeWorld) revised(t *testing.T) {
 // the copies are back, the space is declared to be expected again. The item p is put once more meanwhile.
 func (w *convergeWorld) vanish(ctx context.Context, p converge.Place) error {
 	all := places(p.Space, lostItems)
-	for _, p := range all {
-		if err := w.settled(ctx, p); err != nil {
-			return nil // as of all events of items: it is left out
+	for _, other := range all {
+		if err := w.copied(ctx, other, backLimit); err != nil {
+			return fmt.Errorf("%v before its space is lost: %w", other, err)
 		}
 	}
 	w.model.Befell(converge.Vanish, lostAt+"/"+p.Space)

@@ -60,16 +60,6 @@ type Rule struct {
 	Keep  bool // copies stay when their source is deleted
 }
 
-// upstream returns the stores that lie before one on the way of a change.
-func (r Rule) upstream(store string) (all []string) {
-	for _, p := range r.Pairs {
-		if p.To == store {
-			all = append(append(all, p.From), r.upstream(p.From)...)
-		}
-	}
-	return all
-}
-
 // destinations returns the stores that hold copies.
 func (r Rule) destinations() (all []string) {
 	for _, p := range r.Pairs {
