@@ -27,11 +27,11 @@ import (
 // convergeNames are what faults befall.
 func convergeNames() converge.Names {
 	return converge.Names{
-		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess},
+		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess, careProcess},
 		Roles:     []string{"checker", "copier", "planner", "sink", "steward", "deleter"},
 		Stores:    []string{sourceStore, clockStore, outStore, "3"},
 		Clock:     clockStore, Out: outStore, Engine: "clickhouse", Spaces: []string{fanSpace, chainSpace},
-		Steward: headProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, Vanish: lostSpace,
+		Steward: careProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, Vanish: lostSpace,
 	}
 }
 

@@ -82,13 +82,14 @@ func convergeRules() map[string]converge.Rule {
 const (
 	sinkProcess  = "sink"
 	headProcess  = "head"
+	careProcess  = "care" // apart, since one that plans does so once more after a kill, which mends much
 	workProcess  = "work"
 	otherProcess = "other"
 )
 
 func processRoles() map[string]string {
 	return map[string]string{
-		sinkProcess: "sink", headProcess: "planner,steward,delayer", workProcess: "copier,deleter", otherProcess: "copier,deleter,checker,sweeper",
+		sinkProcess: "sink", headProcess: "planner,delayer", careProcess: "steward", workProcess: "copier,deleter", otherProcess: "copier,deleter,checker,sweeper",
 	}
 }
 
