@@ -3,6 +3,8 @@ package clickhouse
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,14 +70,9 @@ func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 	if db.cfg.Cluster == "" {
 		return nil, nil
 	}
-	quorum := db.cfg.InsertQuorum
-	if quorum == "all" {
-		if db.replicas.Load() == 0 {
-			if _, err := db.clusterShape(ctx); err != nil {
-				return nil, err
-			}
-		}
-		quorum = strconv.Itoa(int(db.replicas.Load()))
+	quorum, err := db.quorum(ctx)
+	if err != nil {
+		return nil, err
 	}
 	return []proto.Setting{
 		{Key: "distributed_foreground_insert", Value: "1"},
@@ -85,4 +82,35 @@ func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 		{Key: "insert_quorum", Value: quorum},
 		{Key: "insert_quorum_timeout", Value: "60000"},
 	}, nil
+}
+
+// quorum is how many replicas must have a row before its insert is answered, as the server's setting says it.
+func (db *DB) quorum(ctx context.Context) (string, error) {
+	switch {
+	case db.cfg.Cluster == "":
+		return "1", nil
+	case db.cfg.InsertQuorum != "all":
+		return db.cfg.InsertQuorum, nil
+	}
+	if db.replicas.Load() == 0 {
+		if _, err := db.clusterShape(ctx); err != nil {
+			return "", err
+		}
+	}
+	return strconv.Itoa(int(db.replicas.Load())), nil
+}
+
+// quorate returns the offset of a partition below which the rows that a table has are on as many replicas as they must be:
+// those of inserts that were answered. Of one that was not, because its replicas were too few or too slow or its process
+// died, the rows may be on the replica that is asked, and on no other.
+func (db *DB) quorate(ctx context.Context, table string, of origin) (uint64, error) {
+	quorum, err := db.quorum(ctx)
+	if err != nil || quorum == "1" {
+		return math.MaxUint64, err
+	}
+	if !slices.Contains(positionTables(), table) {
+		return 0, nil
+	}
+	at, err := db.positions(ctx, db.conn, []string{table})
+	return uint64(at[partitionOf{table, of.topic, of.incarnation, of.partition}]), err
 }
