@@ -42,6 +42,23 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 	return rows[0], nil
 }
 
+// A Shard is one of a cluster, and its replicas as host:port, in the order in which they are asked.
+type Shard struct {
+	Number   uint32   `ch:"shard" json:"number"`
+	Replicas []string `ch:"replicas" json:"replicas"`
+}
+
+// Replicated returns the shards of the cluster that have several replicas. A question is answered by one of them, the first
+// that is there, so what the others have is not known.
+func (db *DB) Replicated(ctx context.Context) ([]Shard, error) {
+	if db.cfg.Cluster == "" {
+		return nil, nil
+	}
+	return queryOn[Shard](ctx, db.conn, "list the replicas of the cluster", "SELECT shard_num AS shard,"+
+		" arrayMap(r -> r.2, arraySort(groupArray((replica_num, concat(host_name, ':', toString(port)))))) AS replicas"+
+		" FROM system.clusters WHERE cluster = ? GROUP BY shard HAVING count() > 1 ORDER BY shard", db.cfg.Cluster)
+}
+
 func orNothing(words []string) string {
 	if len(words) == 0 {
 		return "none"

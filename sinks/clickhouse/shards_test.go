@@ -317,6 +317,11 @@ func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
 			t.Errorf("%s: the table has %s rows, want %s", when, got, want)
 		}
 	}
+	for shards, of := range map[int]*clickhouse.DB{1: p.cluster[0], 0: p.alone[0]} {
+		if got, err := of.Replicated(t.Context()); err != nil || len(got) != shards || shards > 0 && len(got[0].Replicas) != 2 {
+			t.Errorf("replicated are %v, %v, want %d shards of 2", got, err, shards)
+		}
+	}
 	sink(batch[:3], incident)
 	rows("at first", "3")
 	killed := sink(batch[:3], incident)
@@ -334,7 +339,7 @@ func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
 	rows("with more records than the position says", "8")
 	sink(batch)
 	rows("after a kill before the position was moved again", "11")
-	if got := count(t, p.alone[0], "audit_log_v"); got != "6" {
+	if got := count(t, p.cluster[0], "audit_log_v"); got != "6" {
 		t.Errorf("the view shows %s rows, want 6", got)
 	}
 }
