@@ -16,14 +16,17 @@ func BenchmarkScheduler(b *testing.B) {
 			running := func(Work) bool { return false }
 			const n = 512
 			tasks, keys := make([]*task, n), make([]uint64, n)
+			for i := range tasks {
+				tasks[i], keys[i] = new(task), uint64(i%(n-n/8))
+			}
+			rec := new(kgo.Record)
 			var last item
 			for b.Loop() {
 				s.mu.Lock()
 				f := s.flowOf(classHigh, Work{Account: "a", Stores: [2]string{"1", "2"}}, running)
 				s.mu.Unlock()
 				for i := range tasks {
-					tasks[i] = &task{letter: letter{rec: &kgo.Record{}}, share: sh, cost: turnBytes, flow: f}
-					keys[i] = uint64(i % (n - n/8))
+					*tasks[i] = task{letter: letter{rec: rec}, share: sh, cost: turnBytes, flow: f}
 				}
 				s.add(tasks, keys)
 				for range n {
@@ -31,6 +34,10 @@ func BenchmarkScheduler(b *testing.B) {
 					last.behind()
 					sh.leave()
 				}
+				s.mu.Lock()
+				s.complete(last)
+				s.unlock()
+				last = item{}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/task")
 		})

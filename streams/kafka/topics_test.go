@@ -176,11 +176,11 @@ func TestLag(t *testing.T) {
 		check(map[schemas.Role]int64{"planner": 0, "copier": 6, "state": 6})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := adm.Wait(ctx, schemas.Changes, schemas.RolePlanner); err != nil {
-			t.Errorf("Wait for the planner: %v", err)
+		if err := committed(ctx, adm, schemas.Changes, schemas.RolePlanner); err != nil {
+			t.Errorf("wait for the planner: %v", err)
 		}
-		if err := adm.Wait(ctx, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
-			t.Error("Wait did not wait for the state")
+		if err := committed(ctx, adm, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
+			t.Error("did not wait for the state")
 		}
 	})
 }
