@@ -39,6 +39,7 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 		return shape{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, orNothing(names))
 	}
 	db.replicas.Store(int32(rows[0].Replicas))
+	db.shardCount.Store(int32(rows[0].Shards))
 	return rows[0], nil
 }
 
@@ -57,6 +58,19 @@ func (db *DB) Replicated(ctx context.Context) ([]Shard, error) {
 	return queryOn[Shard](ctx, db.conn, "list the replicas of the cluster", "SELECT shard_num AS shard,"+
 		" arrayMap(r -> r.2, arraySort(groupArray((replica_num, concat(host_name, ':', toString(port)))))) AS replicas"+
 		" FROM system.clusters WHERE cluster = ? GROUP BY shard HAVING count() > 1 ORDER BY shard", db.cfg.Cluster)
+}
+
+// shards returns the number of shards, which is fixed: 1 without a cluster.
+func (db *DB) shards(ctx context.Context) (int, error) {
+	if db.cfg.Cluster == "" {
+		return 1, nil
+	}
+	if db.shardCount.Load() == 0 {
+		if _, err := db.clusterShape(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return int(db.shardCount.Load()), nil
 }
 
 func orNothing(words []string) string {

@@ -269,6 +269,21 @@ func TestCluster(t *testing.T) {
 		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
 			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
 		}
+		for i, shard := range p.alone {
+			if err := shard.Exec(t.Context(), "ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
+				t.Fatal(err)
+			}
+			gaps, err := p.cluster[1].Gaps(t.Context(), all)
+			if err != nil || len(gaps) != 6 || gaps[0].Table != "copy_state" || gaps[0].From != 0 {
+				t.Errorf("with shard %d of the state emptied: %v, %v, want 6 gaps from 0 on", i, gaps, err)
+			}
+			if err := clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState]); err != nil {
+				t.Fatal(err)
+			}
+			if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+				t.Errorf("with shard %d of the state filled: %v, %v, want no gaps", i, gaps, err)
+			}
+		}
 		if got := reads(t, p.cluster[0]); got != want {
 			t.Errorf("with positions the answers are\n%s\nwant\n%s", got, want)
 		}
