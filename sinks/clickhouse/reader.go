@@ -156,7 +156,7 @@ func (r *Reader) answer(ctx context.Context, batch []*ask) {
 			switch {
 			case err != nil:
 				a.answer <- answer{nil, err}
-			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !whole(known[c], before[c]) }):
+			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !whole(c, known[c], before[c]) }):
 				if look == readLooks {
 					a.answer <- answer{nil, retry.Unavailable(errMoving)}
 					continue
@@ -174,10 +174,11 @@ func (r *Reader) answer(ctx context.Context, batch []*ask) {
 	}
 }
 
-// whole reports whether a record is of one time: manifest and audit log agree, or say what they said before.
-func whole(r, before *pb.CopyRecord) bool {
+// whole reports whether the record of c is of one time: manifest and audit log agree, or say what they said before. Of a
+// space there is one of the manifest alone.
+func whole(c schemas.Copy, r, before *pb.CopyRecord) bool {
 	m, a := r.GetManifest(), r.GetAudit()
-	return alike(m, a) || before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
+	return c.Item == "" || alike(m, a) || before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
 }
 
 // alike reports whether manifest and audit log have the same newest change, with digests that do not contradict each

@@ -102,8 +102,8 @@ func (sc *Scene) Look(ctx context.Context) Sight {
 	g.Go(func() error { s.Source = sc.looker.side(ctx, sc.SourceCopy, sc.SourceStore); return nil })
 	g.Go(func() error { s.Destination = sc.looker.side(ctx, sc.Copy, sc.Store); return nil })
 	_ = g.Wait() // each side keeps its own error
-	sc.looker.doubt(ctx, sc.SourceCopy, &s.Source)
-	sc.looker.doubt(ctx, sc.Copy, &s.Destination)
+	sc.looker.doubt(ctx, sc.SourceCopy, sc.SourceStore, &s.Source)
+	sc.looker.doubt(ctx, sc.Copy, sc.Store, &s.Destination)
 	return s
 }
 
@@ -127,12 +127,17 @@ func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) 
 	return side
 }
 
-// doubt makes a side unknown whose space is not there and should be.
-func (l *Looker) doubt(ctx context.Context, c schemas.Copy, s *Side) {
+// doubt makes a side unknown whose space is not there and should be. While the records are read, which takes seconds,
+// another command may have made the space: the side is looked at again.
+func (l *Looker) doubt(ctx context.Context, c schemas.Copy, store storage.Store, s *Side) {
 	if !s.NoSpace {
 		return
 	}
-	if err := l.mayLack(ctx, c); err != nil {
+	err := l.mayLack(ctx, c)
+	if err == nil {
+		return
+	}
+	if *s = l.side(ctx, c, store); s.NoSpace {
 		*s = Side{Err: err}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -32,16 +33,18 @@ type BatchSink interface {
 	Forget(topic schemas.Topic, partition int32)
 }
 
-// BatchConfig says what a BatchGroup reads and when a batch is stored: when it is complete, or before that if no other
-// batch of its table is being stored and the last one began 1/PartsPerSecond ago or earlier. Zero values take the
-// defaults in brackets.
+// BatchConfig says what a BatchGroup reads and when a batch is stored: when it is complete or old, or before that if no
+// other batch of its table is being stored and the last one began 1/PartsPerSecond ago or earlier, and a millisecond more
+// for each of its records. Zero values take the defaults in brackets.
 type BatchConfig struct {
 	Role     schemas.Role
 	Topics   []schemas.Topic
 	MaxRows  int           // records of a batch [50,000]
 	MaxBytes int           // bytes of its keys and values, give or take a record [32 MiB]
 	MaxAge   time.Duration // since its first record was read [1 s]
-	// PartsPerSecond is the number of batches of one table that are stored in a second although they are not complete [4].
+	// PartsPerSecond is the number of batches of one table that are stored in a second although they could take more
+	// records and are not of MaxAge. Of those that are of MaxAge it is four times as many; with more partitions than
+	// that, batches become older [4].
 	PartsPerSecond int
 	// Memory bounds what is read and not stored, give or take one poll [20 MiB].
 	Memory int64
@@ -66,8 +69,10 @@ type BatchGroup struct {
 	slots   chan struct{} // one for each Store
 	stored  chan struct{} // something wants to be committed
 	commits *commits
-	ctx     context.Context // outlives Run's
-	fail    context.CancelCauseFunc
+	// uncommitted counts the records of awaited that were stored since they were last committed.
+	uncommitted atomic.Int64
+	ctx         context.Context // outlives Run's
+	fail        context.CancelCauseFunc
 
 	mu      sync.Mutex // guards the rest
 	streams map[partition]*stream
@@ -86,7 +91,7 @@ const (
 	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
 	batchFetch = 512 << 10
 	batchPoll  = 10_000 // records, by which Memory may be exceeded
-	// batchCommit is the least time between two commits while there is much to store.
+	// batchCommit is the time between two commits, but for the topic that fresh reads wait for.
 	batchCommit = time.Second
 )
 
@@ -248,11 +253,18 @@ func (g *BatchGroup) hurry() {
 	}
 }
 
-// commitLoop commits what was stored, the sooner the less there is to be stored: fresh reads wait for the commit.
+// apart is the time between two batches of a table, and between two commits, while there are few records.
+func (g *BatchGroup) apart() time.Duration { return time.Second / time.Duration(g.cfg.PartsPerSecond) }
+
+// awaited reports whether fresh reads wait until what was read of a partition is committed: a Watermark is one of changes.
+func (g *BatchGroup) awaited(p partition) bool { return g.router.cfg.bare(p.topic) == schemas.Changes }
+
+// commitLoop commits what was stored: once in batchCommit all of it, and what is awaited the sooner the less it is. Each
+// commit costs the sink a small insert into each table.
 func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 	var (
-		last time.Time
-		took time.Duration // by the last commit
+		last, whole time.Time     // the last commit, and the last one of all that was stored
+		took        time.Duration // by the last commit
 	)
 	for {
 		select {
@@ -260,30 +272,31 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 			return
 		case <-g.stored:
 		}
-		for ctx.Err() == nil {
-			if time.Since(last) >= max(g.commitApart(), restShare*took) {
-				break
-			}
+		for ctx.Err() == nil && time.Since(last) < g.commitApart(took) {
 			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommit/10))
 		}
-		began := time.Now()
-		if !g.commit(ctx, cl) {
-			_ = retry.Sleep(ctx, time.Second)
-			g.signal()
+		began, of := time.Now(), g.awaited
+		if began.Sub(whole) >= batchCommit {
+			of, whole = nil, began
 		}
-		last, took = began, min(time.Since(began), batchCommit)
+		again := time.Until(whole.Add(batchCommit))
+		if g.commits.pending(of) {
+			if !g.commit(ctx, cl, of) {
+				_ = retry.Sleep(ctx, batchCommit)
+				again = 0
+			}
+			last, took = began, min(time.Since(began), batchCommit)
+		}
+		if g.commits.pending(nil) {
+			time.AfterFunc(again, g.signal)
+		}
 	}
 }
 
-// commitApart is the least time between two commits. Each costs the sink a small insert into each table.
-func (g *BatchGroup) commitApart() time.Duration {
-	switch n := g.weight.n.Load(); {
-	case n == 0:
-		return batchCommit / 10
-	case n < g.cfg.Memory/4:
-		return batchCommit / 2
-	}
-	return batchCommit
+// commitApart is the least time between two commits.
+func (g *BatchGroup) commitApart(took time.Duration) time.Duration {
+	apart := g.apart() + time.Duration(g.uncommitted.Load())*recordShare
+	return max(min(apart, batchCommit), restShare*took)
 }
 
 // mark has the sink record what is about to be committed.
@@ -310,12 +323,15 @@ func (g *BatchGroup) signal() {
 	}
 }
 
-func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client) (ok bool) {
+// commit commits what was stored of the partitions for which of is true; nil is all.
+func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partition) bool) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	err := g.commits.send(ctx, cl)
+	n := g.uncommitted.Load()
+	err := g.commits.sendOf(ctx, cl, of)
 	switch {
 	case err == nil:
+		g.uncommitted.Add(-n)
 		return true
 	case commitFatal(err):
 		g.fail(err)
@@ -336,7 +352,7 @@ func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[strin
 func (g *BatchGroup) begin(cl *kgo.Client, at partition) *stream {
 	table := g.sink.Table(g.router.cfg.bare(at.topic))
 	if g.tables[table] == nil {
-		g.tables[table] = &spacing{apart: time.Second / time.Duration(g.cfg.PartsPerSecond)}
+		g.tables[table] = newSpacing(g.apart())
 	}
 	s := newStream(g, cl, at, g.tables[table])
 	g.streams[at] = s
@@ -375,7 +391,7 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 	}
 	stuck = g.await(streams)
 	if ours {
-		g.commit(g.ctx, cl)
+		g.commit(g.ctx, cl, nil)
 	}
 	for _, s := range streams {
 		g.mu.Lock()

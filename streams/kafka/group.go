@@ -157,7 +157,7 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 	g.mu.Unlock()
 	if left && !g.tap.closed {
 		cancel() // still holds off rebalances, as any poll
-	} else if g.commits.pending() {
+	} else if g.commits.pending(nil) {
 		time.AfterFunc(time.Second, cancel)
 	} else if g.cfg.Beside != nil {
 		time.AfterFunc(g.cfg.Every, cancel)

@@ -148,13 +148,19 @@ func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 		bytes += weigh(s.letters[n].rec)
 		n++
 	}
-	full := n < len(s.letters) || n == s.g.cfg.MaxRows || bytes >= int64(s.g.cfg.MaxBytes)
-	left := s.g.cfg.MaxAge - time.Since(s.read)
-	if ok, wait := s.table.begin(full || s.due || left <= 0); !ok {
-		if wait > 0 {
-			left = min(left, wait)
-		}
+	left, ripe := s.g.cfg.MaxAge-time.Since(s.read), young
+	switch {
+	case s.due, n < len(s.letters), n == s.g.cfg.MaxRows, bytes >= int64(s.g.cfg.MaxBytes):
+		ripe = complete
+	case left <= 0:
+		ripe = aged
+	}
+	switch ok, wait := s.table.begin(s, n, s.read, ripe); {
+	case ok:
+	case ripe == young && (wait == 0 || left < wait):
 		return nil, 0, left
+	default:
+		return nil, 0, wait
 	}
 	s.due, s.taken = false, true
 	if n == len(s.letters) {
@@ -191,6 +197,9 @@ func (s *stream) settle(batch []letter, bytes int64) {
 		s.cl.ResumeFetchPartitions(s.one())
 	}
 	s.g.weight.add(-bytes)
+	if s.g.awaited(s.partition) {
+		s.g.uncommitted.Add(int64(len(batch)))
+	}
 	s.g.signal()
 	if back {
 		s.g.turnBack()
@@ -229,12 +238,12 @@ func (s *stream) run() {
 			continue
 		}
 		if !s.mayGo() || !s.enter() {
-			s.leave()
+			s.table.end()
 			return
 		}
 		dead, err := s.batch(batch)
 		<-s.g.slots
-		s.leave()
+		s.table.end()
 		if err != nil {
 			tries++
 			if !s.retreat(batch, tries, err) {
@@ -254,16 +263,6 @@ func (s *stream) run() {
 	}
 }
 
-// leave lets other batches of the table be stored.
-func (s *stream) leave() {
-	s.table.end()
-	for _, o := range s.g.owned(nil) {
-		if o.table == s.table {
-			o.rouse()
-		}
-	}
-}
-
 // stopping says whether the stream was told to stop.
 func (s *stream) stopping() bool {
 	select {
@@ -276,6 +275,7 @@ func (s *stream) stopping() bool {
 
 // end says that run has returned.
 func (s *stream) end() {
+	s.table.quit(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended = true; s.stuck {
