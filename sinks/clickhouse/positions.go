@@ -3,6 +3,7 @@ package clickhouse
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // Positions returns the tables that hold positions: by the role that writes the table, the table of each topic that has
@@ -185,7 +187,7 @@ func positionColumns(table string) []column[positionRow] {
 }
 
 // A marker moves the positions of the tables that one role writes. Of each partition it moves the position only from
-// the start of what it has stored since it knows the table, so that rows that are stored after a table was emptied or
+// the start of what was stored in the table as it is, so that rows that are stored after a table was emptied or
 // restored never hide the gap before them.
 type marker struct {
 	db     *DB
@@ -203,22 +205,24 @@ func newMarker(db *DB, role schemas.Role) *marker {
 // A standing is what a marker knows of a partition and its table.
 type standing struct {
 	incarnation uint32
-	from        int64 // as Progress.From
-	since       int64 // everything from here on was stored in the table as it is
+	from        int64 // as Progress.From: everything from here on was stored since
 	seen        int64 // the position, when it was last read or moved
 }
 
-// at returns what is known once the position was read, and whether it may be moved to p.Next: at is the position, or
-// where the log starts if there is none.
-func (s standing) at(p schemas.Progress, at int64) (now standing, may bool) {
+// errEarlier means that a position is lower than it was: the table was emptied or restored, or a replica that lags has
+// answered. What was stored since may not be there.
+var errEarlier = retry.Unavailable(errors.New("the table is an earlier one than before"))
+
+// at returns what is known once the position was read: at is the position, or where the log starts if there is none.
+func (s standing) at(p schemas.Progress, at int64) (standing, error) {
 	if s.incarnation != p.Incarnation || s.from != p.From {
-		s = standing{incarnation: p.Incarnation, from: p.From, since: p.From}
+		s = standing{incarnation: p.Incarnation, from: p.From}
 	}
-	if at < s.seen { // the table is an earlier one: what was stored since may not be there
-		s.since = p.Next
+	if at < s.seen {
+		return s, errEarlier
 	}
 	s.seen = at
-	return s, at >= s.since
+	return s, nil
 }
 
 // forget drops what is known of a partition that has moved away.
@@ -229,7 +233,7 @@ func (m *marker) forget(at place) {
 }
 
 // mark moves the positions of partitions to Next, if nothing is missing before, and calls behind with what is. It never
-// lowers one.
+// lowers one. After an error the caller forgets the partitions, and stores again what it has not committed.
 func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(context.Context, []Gap)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -255,11 +259,14 @@ func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(
 		if !there {
 			at = p.Start
 		}
-		now, may := m.known[place{p.Topic, p.Partition}].at(p, at)
+		now, err := m.known[place{p.Topic, p.Partition}].at(p, at)
+		if err != nil {
+			return fmt.Errorf("move the position of %s, partition %d, in %s: %w", p.Topic, p.Partition, table, err)
+		}
 		m.known[place{p.Topic, p.Partition}] = now
 		switch {
-		case !may:
-			missing = append(missing, Gap{table, p.Topic, p.Incarnation, p.Partition, at, now.since})
+		case at < p.From:
+			missing = append(missing, Gap{table, p.Topic, p.Incarnation, p.Partition, at, p.From})
 		case p.Next > at:
 			rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 		}

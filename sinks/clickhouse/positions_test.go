@@ -47,18 +47,31 @@ type process struct {
 	state *clickhouse.State
 	inc   uint32
 	from  int64
+	next  int64 // committed
 }
 
 func newProcess(t testing.TB, db *clickhouse.DB, inc uint32, from int64) *process {
-	return &process{t, clickhouse.NewSink(db), clickhouse.NewState(db), inc, from}
+	return &process{t, clickhouse.NewSink(db), clickhouse.NewState(db), inc, from, from}
 }
 
+// mark marks what was stored up to next. If that fails, all that is not committed is stored again, and marked.
 func (g *process) mark(next int64) {
 	g.t.Helper()
-	p := []schemas.Progress{progress(schemas.Changes, g.inc, g.from, next)}
-	if err := errors.Join(g.logs.Mark(g.t.Context(), p), g.state.Mark(g.t.Context(), p)); err != nil {
+	all := func() error {
+		p := []schemas.Progress{progress(schemas.Changes, g.inc, g.from, next)}
+		return errors.Join(g.logs.Mark(g.t.Context(), p), g.state.Mark(g.t.Context(), p))
+	}
+	err := all()
+	if retry.ClassOf(err) == retry.ClassUnavailable {
+		g.logs.Forget(schemas.Changes, 3)
+		g.state.Forget(schemas.Changes, 3)
+		g.from = g.next
+		err = all()
+	}
+	if err != nil {
 		g.t.Fatal(err)
 	}
+	g.next = next
 }
 
 // A backup is of the positions of one log, in all tables: what else was lost or restored with them, they say.
@@ -92,6 +105,14 @@ func (b backup) restore() {
 	b.t.Helper()
 	b.empty()
 	b.exec("INSERT INTO {db}.audit_log SELECT * FROM {db}.log_{inc}", "INSERT INTO {db}.copy_state SELECT * FROM {db}.state_{inc}")
+}
+
+// swap has an earlier table answer, and then the later one again.
+func (b backup) swap() {
+	b.t.Helper()
+	for table, saved := range map[string]string{"audit_log": "log_{inc}", "copy_state": "state_{inc}"} {
+		b.exec("EXCHANGE TABLES {db}." + table + " AND {db}." + saved)
+	}
 }
 
 // A position moves only from the start of what was stored in the table as it is, and never back.
@@ -188,6 +209,16 @@ func TestPositions(t *testing.T) {
 			filling := begin(4)
 			filling.mark(7)
 			filling.mark(10)
+			g.mark(12)
+		}, 12, nil},
+		"a replica that lags answers once": {func(b backup, begin func(int64) *process) {
+			g := begin(0)
+			g.mark(4)
+			b.save()
+			g.mark(8)
+			b.swap()
+			g.mark(10)
+			b.swap()
 			g.mark(12)
 		}, 12, nil},
 		"filled, but not up to where the process stores": {func(b backup, begin func(int64) *process) {
