@@ -71,6 +71,7 @@ type App struct {
 	outboxes   []*emit.File       // of the stores that emit
 	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
 	folder     *policyFolder
+	restate    time.Duration // between looks for incidents that were overwritten; 0: that of the group
 }
 
 // Open makes the parts that cfg asks for. Nothing runs before Run.
@@ -156,10 +157,11 @@ func (a *App) Close() {
 	}
 }
 
-func (a *App) ensureTopics(ctx context.Context) error {
+// ensureTopics makes the topics and checks what roles depend on; without roles, what any one does.
+func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
 	k := a.cfg.Kafka
 	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{
-		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync})
+		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles})
 	if err != nil {
 		return refused(fmt.Errorf("make the topics: %w", err))
 	}

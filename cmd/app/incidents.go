@@ -37,6 +37,30 @@ func incidentsTo(apply func(key []byte, i *pb.Incident)) func([]byte, *schemas.D
 	}
 }
 
+// restating returns a function that publishes the incidents again that another process has overwritten, if it finds them
+// so at two calls: of others, the newest record is on its way. Without it what was decided would be published at the next
+// message about the copy, which may come months later.
+func (a *App) restating(s *steward.Steward) func(context.Context, func(key string) bool) error {
+	last := map[string]int32{} // steps of those that the last call found
+	return func(ctx context.Context, owns func(key string) bool) error {
+		now := map[string]int32{}
+		var again []schemas.Message
+		for _, i := range s.Overwritten() {
+			key := schemas.IncidentKey(i)
+			now[key] = i.GetStepCount()
+			if last[key] == now[key] && owns(schemas.ItemKey(i.GetAccount(), i.GetSpace(), i.GetItem())) {
+				again = append(again, schemas.Message{Topic: schemas.Incidents, Body: i})
+			}
+		}
+		last = now
+		if len(again) == 0 {
+			return nil
+		}
+		a.log.Warn("publish incidents again that another process has overwritten", "count", len(again))
+		return a.producer.Publish(ctx, again...)
+	}
+}
+
 // An Approval says who approves, why, and which way the word came.
 type Approval struct{ Who, Reason, From string }
 

@@ -57,6 +57,8 @@ type rebuilder struct {
 	told  func(step string, done, total int64)
 	sinks map[schemas.Role]kafka.BatchSink
 	lost  []Lost
+	// former are topics of which the state has what logs of that name were before.
+	former map[schemas.Topic]bool
 }
 
 // Rebuild fills what the tables lack of what was committed, from Kafka and, for the state, from the logs, and then moves
@@ -67,7 +69,7 @@ func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, d
 	if err := errors.Join(a.db.Check(ctx), a.db.CheckWrites(ctx)); err != nil {
 		return done, refused(err)
 	}
-	r := rebuilder{App: a, by: by, told: told, sinks: map[schemas.Role]kafka.BatchSink{
+	r := rebuilder{App: a, by: by, told: told, former: map[schemas.Topic]bool{}, sinks: map[schemas.Role]kafka.BatchSink{
 		schemas.RoleSink: clickhouse.NewSink(a.db), schemas.RoleState: clickhouse.NewState(a.db)}}
 	defer func() { done.Lost = r.lost }()
 	done.Gaps, err = r.fillGaps(ctx)
@@ -146,15 +148,22 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 	if err != nil {
 		return err
 	}
-	if e.Incarnation != g.Incarnation {
-		return clickhouse.ErrAnew
+	start := g.To // if the topic was made anew since, Kafka has nothing of it
+	if e.Incarnation == g.Incarnation {
+		start = min(e.Starts[g.Partition], g.To)
 	}
 	sink := r.sinks[schemas.RoleSink]
 	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
 		sink = r.sinks[schemas.RoleState]
+		if g.From == 0 && !r.former[g.Topic] { // before any position of the topic moves: it is made again after a kill
+			if err := r.db.StateOfFormer(ctx, g); err != nil {
+				return err
+			}
+			r.former[g.Topic] = true
+		}
 	}
 	f := filling{Gap: g, sink: sink, next: g.From, told: r.told, removed: r.removed}
-	if start := min(e.Starts[g.Partition], g.To); start > g.From {
+	if start > g.From {
 		gone := g
 		gone.To = start
 		if err := r.withoutKafka(ctx, gone); err != nil {

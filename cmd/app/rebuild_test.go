@@ -340,6 +340,65 @@ func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
 	}
 }
 
+// What the tables had of a log that is no more is found to be lacking, made of the logs, and else named as lost.
+func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		after, positions bool // there are records in the new log; the tables had positions when the old one was there
+		kill             bool
+	}{
+		"with records":                    {after: true, positions: true},
+		"with records, killed on the way": {after: true, positions: true, kill: true},
+		"with records, older":             {after: true},
+		"without records":                 {positions: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRestored(t)
+			r.t = t
+			r.work(0, 10)
+			want := 10
+			r.b.Recreate(schemas.Changes, 1)
+			if !tt.positions {
+				r.exec("DELETE FROM {db}.audit_log WHERE position > 0")
+				r.exec("DELETE FROM {db}.copy_state WHERE position > 0 AND store = 'changes'")
+			}
+			if tt.after {
+				r.work(10, 5)
+				want = 15
+			}
+			if got := r.lacking(); got != "" {
+				t.Errorf("at first %s lack records", got)
+			}
+			r.empty("copy_state")
+			if got := r.lacking(); got != "copy_state" {
+				t.Errorf("%q lack records, want copy_state", got)
+			}
+			if tt.kill {
+				ctx, stop := context.WithCancel(t.Context())
+				_, _ = r.rebuild(ctx, func(string, int64, int64) { stop() })
+				stop()
+			}
+			done, err := r.rebuild(t.Context(), quiet)
+			if err != nil || len(done.Lost) > 0 {
+				t.Fatalf("Rebuild = %+v, %v", done, err)
+			}
+			m, err := r.Manifest(t.Context())
+			if err != nil || m.Copies != int64(want) || len(m.Differ) > 0 || r.lacking() != "" {
+				t.Errorf("the manifest: %+v, %v, want %d copies", m, err, want)
+			}
+			if !tt.positions {
+				return
+			}
+			r.empty("audit_log")
+			done, err = r.rebuild(t.Context(), quiet)
+			if err != nil || len(done.Lost) != 1 || done.Lost[0].To != 11 || r.lacking() != "" {
+				t.Errorf("Rebuild of the log = %+v, %v, want offsets 0 to 10 of the former log lost", done, err)
+			}
+		})
+	}
+}
+
 // One incident is open for each table that lacks records, from when a sink or a reader finds that until they are there.
 func TestIncidentOfTablesBehind(t *testing.T) {
 	t.Parallel()

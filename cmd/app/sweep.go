@@ -90,7 +90,7 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if last.GetFinished() != nil && same {
 		return Round{ID: last.GetRound(), Emitted: emitted(last.GetCounts())}, nil
 	}
-	first := last == nil
+	first := emptyRound(last)
 	if first {
 		if first, err = a.neverSwept(ctx, beside, c); err != nil {
 			return Round{}, err
@@ -119,11 +119,14 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	return Round{ID: s.ID, Emitted: s.Emitted}, nil
 }
 
-// neverSwept reports whether no round went over what c does: there is neither a checkpoint of the other rounds, nor a
-// check of any round on record. So a checkpoint that is lost makes no second first round.
+// emptyRound reports whether a checkpoint, nil if there is none, is of a round that found nothing: it is no first round.
+func emptyRound(c *pb.Checkpoint) bool { return c == nil || c.GetFinished() != nil && emitted(c.GetCounts()) == 0 }
+
+// neverSwept reports whether no round went over what c does: there is neither a checkpoint of the other rounds, but for an
+// empty one, nor a check of any round on record. So a checkpoint that is lost makes no second first round.
 func (a *App) neverSwept(ctx context.Context, beside string, c sweep.FixityConfig) (bool, error) {
 	other, err := a.checkpoint(ctx, beside, c.Morsel())
-	if err != nil || other != nil {
+	if err != nil || !emptyRound(other) {
 		return false, err
 	}
 	swept, err := a.db.Swept(ctx, c.Account, c.Store, c.Space)

@@ -78,11 +78,29 @@ func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Pro
 
 func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int64) []Gap {
 	var all []Gap
+	add := func(of partitionOf, to int64) {
+		if from := at[of]; of.table != "" && from < to {
+			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to})
+		}
+	}
+	current := map[schemas.Role]map[schemas.Topic]uint32{}
 	for role, of := range Positions() {
+		current[role] = map[schemas.Topic]uint32{}
 		for _, p := range committed[role] {
-			table := of[p.Topic]
-			if from := at[partitionOf{table, p.Topic, p.Incarnation, p.Partition}]; table != "" && from < p.Next {
-				all = append(all, Gap{table, p.Topic, p.Incarnation, p.Partition, from, p.Next})
+			current[role][p.Topic] = p.Incarnation
+			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next)
+		}
+	}
+	// Of a log that is no more nothing is committed. The furthest of the tables that are made of it says how far it was.
+	former := map[partitionOf]int64{} // of no table
+	for of, next := range at {
+		of.table = ""
+		former[of] = max(former[of], next)
+	}
+	for of, next := range former {
+		for role, tables := range Positions() {
+			if now, known := current[role][of.topic]; known && now != of.incarnation {
+				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next)
 			}
 		}
 	}
@@ -97,10 +115,20 @@ var positionTime = time.Date(2299, 12, 1, 0, 0, 0, 0, time.UTC)
 // positions reads the positions in some tables.
 func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) (map[partitionOf]int64, error) {
 	var parts []string
+	shards, err := db.shards(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, table := range tables {
 		if table == "copy_state" {
-			parts = append(parts, "SELECT 'copy_state' AS held, store::String AS topic, toUInt32(space) AS inc, toUInt16(item) AS part,"+
-				" max(position) AS at FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part")
+			// The copies of a partition are on all shards, and so is its position: the least counts, and none is 0.
+			shard := "1"
+			if db.cfg.Cluster != "" {
+				shard = "_shard_num"
+			}
+			parts = append(parts, fmt.Sprintf("SELECT 'copy_state' AS held, topic, inc, part, if(count() = %d, min(reached), 0) AS at FROM ("+
+				"SELECT store::String AS topic, toUInt32(space) AS inc, toUInt16(item) AS part, %s AS shard, max(position) AS reached"+
+				" FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part, shard) GROUP BY topic, inc, part", shards, shard))
 			continue
 		}
 		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS held, topic::String AS topic, inc, part, max(position) AS at FROM {db}.%[1]s"+
@@ -309,8 +337,19 @@ func (db *DB) setPositions(ctx context.Context, to map[schemas.Role][]schemas.Pr
 	return nil
 }
 
-// writePositions inserts rows of one table.
+// writePositions inserts rows of one table: of the state, into each shard.
 func (db *DB) writePositions(ctx context.Context, table string, rows []positionRow) error {
+	if table != "copy_state" || db.cfg.Cluster == "" {
+		return db.insertPositions(ctx, table, rows, nil)
+	}
+	shards, err := db.shards(ctx)
+	for n := 1; n <= shards && err == nil; n++ {
+		err = db.insertPositions(ctx, table, rows, []proto.Setting{{Key: "insert_shard_id", Value: strconv.Itoa(n)}})
+	}
+	return err
+}
+
+func (db *DB) insertPositions(ctx context.Context, table string, rows []positionRow, settings []proto.Setting) error {
 	var spare spares[[]appender[positionRow]]
 	columns := positionColumns(table)
 	block, release, err := fill(columns, &spare, rows, false, func(_ positionRow, column string, err error) error {
@@ -322,7 +361,7 @@ func (db *DB) writePositions(ctx context.Context, table string, rows []positionR
 	defer release()
 	err = db.write(ctx, insertion{
 		name: fmt.Sprintf("millrace/%s.%s/positions", db.cfg.Database, table),
-		into: db.name(insertInto(table, columns)), columns: block, settings: insertSettings(),
+		into: db.name(insertInto(table, columns)), columns: block, settings: append(insertSettings(), settings...),
 	})
 	if err != nil {
 		return translate(fmt.Errorf("move positions in %s: %w", table, err))

@@ -31,9 +31,17 @@ type pair struct {
 }
 
 func newPair(t *testing.T) *pair {
+	return newEngines(t, "</shard><shard><internal_replication>true</internal_replication>")
+}
+
+// newReplicas is a cluster of one shard. Its replicas do not replicate: a row is on the one that it was inserted into.
+func newReplicas(t *testing.T) *pair { return newEngines(t, "") }
+
+// newEngines starts two engines of a cluster, in whose definition between stands between the two.
+func newEngines(t *testing.T, between string) *pair {
 	t.Helper()
 	var ports [2]net.Listener
-	var shards strings.Builder
+	var replicas [2]string
 	for i := range ports {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -45,12 +53,13 @@ func newPair(t *testing.T) *pair {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&shards, "<shard><internal_replication>true</internal_replication><replica><host>127.0.0.1</host><port>%s</port></replica></shard>", port)
+		replicas[i] = "<replica><host>127.0.0.1</host><port>" + port + "</port></replica>"
 	}
 	p := &pair{}
 	for i, l := range ports {
 		s := clickhousetest.Start(t, embedded.Config{
-			Settings: "<remote_servers><main>" + shards.String() + "</main></remote_servers>",
+			Settings: "<remote_servers><main><shard><internal_replication>true</internal_replication>" +
+				replicas[0] + between + replicas[1] + "</shard></main></remote_servers>",
 			// A profile that answers without the shards that are away.
 			Users: "<clickhouse><profiles><default><skip_unavailable_shards>1</skip_unavailable_shards></default></profiles><quotas><default/></quotas>" +
 				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota></default></users></clickhouse>",
@@ -260,6 +269,21 @@ func TestCluster(t *testing.T) {
 		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
 			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
 		}
+		for i, shard := range p.alone {
+			if err := shard.Exec(t.Context(), "ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
+				t.Fatal(err)
+			}
+			gaps, err := p.cluster[1].Gaps(t.Context(), all)
+			if err != nil || len(gaps) != 6 || gaps[0].Table != "copy_state" || gaps[0].From != 0 {
+				t.Errorf("with shard %d of the state emptied: %v, %v, want 6 gaps from 0 on", i, gaps, err)
+			}
+			if err := clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState]); err != nil {
+				t.Fatal(err)
+			}
+			if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+				t.Errorf("with shard %d of the state filled: %v, %v, want no gaps", i, gaps, err)
+			}
+		}
 		if got := reads(t, p.cluster[0]); got != want {
 			t.Errorf("with positions the answers are\n%s\nwant\n%s", got, want)
 		}
@@ -281,6 +305,58 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("a shard is away", func(t *testing.T) { p.oneShardAway(t, all) })
+}
+
+// That a row is on the replica that is asked does not say that it is on as many as the quorum. Only the position, which is
+// moved after an insert was answered, does: rows behind it are inserted again after every doubt, and shown once.
+func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
+	need.Integration(t) // it starts two engines
+	t.Parallel()
+	p := newReplicas(t)
+	batch := deliver(schemas.Changes, 0, changes(6)...)
+	incident := deliver(schemas.Incidents, 0, &pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
+		Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1, Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
+	sink := func(batches ...[]*schemas.Delivery) *clickhouse.Sink {
+		t.Helper()
+		s := clickhouse.NewSink(p.cluster[0]) // a process that knows nothing of the one before
+		for _, b := range batches {
+			if err := s.Store(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	rows := func(when, want string) {
+		t.Helper()
+		if got := count(t, p.alone[0], "audit_log_local WHERE account != ''"); got != want {
+			t.Errorf("%s: the table has %s rows, want %s", when, got, want)
+		}
+	}
+	for shards, of := range map[int]*clickhouse.DB{1: p.cluster[0], 0: p.alone[0]} {
+		if got, err := of.Replicated(t.Context()); err != nil || len(got) != shards || shards > 0 && len(got[0].Replicas) != 2 {
+			t.Errorf("replicated are %v, %v, want %d shards of 2", got, err, shards)
+		}
+	}
+	sink(batch[:3], incident)
+	rows("at first", "3")
+	killed := sink(batch[:3], incident)
+	rows("after a kill before the position was moved", "6")
+	if got := count(t, p.alone[0], "incidents_local"); got != "2" {
+		t.Errorf("a table without positions has %s rows, want 2", got)
+	}
+	done := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: 3, Next: 3}
+	if err := killed.Mark(t.Context(), []schemas.Progress{done}); err != nil {
+		t.Fatal(err)
+	}
+	sink(batch[:3])
+	rows("after a kill before the commit", "6")
+	sink(batch[:5])
+	rows("with more records than the position says", "8")
+	sink(batch)
+	rows("after a kill before the position was moved again", "11")
+	if got := count(t, p.cluster[0], "audit_log_v"); got != "6" {
+		t.Errorf("the view shows %s rows, want 6", got)
+	}
 }
 
 // proved says that rows are what was stored on whichever shard they are.

@@ -44,6 +44,9 @@ type Config struct {
 	// Settle is when both sides are looked at again if the source is there beside its copy, since a delete may still take
 	// effect after its error, or after its process lost the command. It is longer than such a process keeps the command.
 	Settle time.Duration
+	// Held reports to a person that the delete of a copy waits for approval. It is called before the delete ends so; if it
+	// returns an error the delete is tried again. nil: nothing is reported.
+	Held func(context.Context, schemas.Copy) error
 	// Worker, Host and Software stand in results.
 	Worker, Host, Software string
 }
@@ -150,6 +153,9 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 		e.copy = w.order(storage.Object{})
 	case d.Deleted.IsZero():
 	case d.NeedsApproval || w.command.GetNeedsApproval():
+		if err := w.held(ctx); err != nil {
+			return nil, err
+		}
 		e.result, e.outcome = "awaiting-approval", pb.Outcome_OUTCOME_HANDED_ON
 	default:
 		if err := w.stillAbsent(ctx); err != nil {
@@ -158,6 +164,17 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 		return w.delete(ctx, s.Destination.Object, d.Deleted)
 	}
 	return w.messages(e), nil
+}
+
+// held reports that the delete waits for approval.
+func (w *work) held(ctx context.Context) error {
+	if w.cfg.Held == nil {
+		return nil
+	}
+	if err := w.cfg.Held(ctx, w.scene.Copy); err != nil {
+		return fmt.Errorf("report that the delete of %s waits for approval: %w", w.scene.Copy, err)
+	}
+	return nil
 }
 
 // present ends the execution if the source is there.

@@ -329,3 +329,46 @@ func TestRefusals(t *testing.T) {
 		t.Error("no records are accepted")
 	}
 }
+
+// A delete that waits for approval is reported before it ends so. If that fails it is tried again.
+func TestHeldDeleteIsReported(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare func(*world, *pb.DeletionCommand)
+		held    bool
+	}{
+		"the rule says so":       {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.Approve }, true},
+		"the command says so":    {func(_ *world, c *pb.DeletionCommand) { c.NeedsApproval = true }, true},
+		"only a sweep missed it": {func(w *world, _ *pb.DeletionCommand) { w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP }, true},
+		"it is carried":          {func(*world, *pb.DeletionCommand) {}, false},
+		"it is kept":             {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.KeepCopy }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c := order()
+			tt.prepare(w, c)
+			var reported []schemas.Copy
+			var fails error
+			var err error
+			w.deleter, err = New(Config{Held: func(_ context.Context, of schemas.Copy) error {
+				reported = append(reported, of)
+				return fails
+			}}, w, w, w)
+			w.must(err)
+			if fails = errors.New("no answer"); tt.held {
+				if _, _, err := w.run(c); retry.ClassOf(err) != retry.Transient || err == nil {
+					t.Errorf("not reported: got %v", err)
+				}
+			}
+			reported, fails = nil, nil
+			_, r, err := w.run(c)
+			w.must(err)
+			if tt.held != (r.GetResult() == "awaiting-approval") || tt.held != (len(reported) == 1) ||
+				tt.held && reported[0] != (schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}) {
+				t.Errorf("got %v, reported %v", r, reported)
+			}
+			if tt.held {
+				w.present(true)
+			}
+		})
+	}
+}

@@ -69,6 +69,37 @@ func TestMarkBeforeCommit(t *testing.T) {
 	})
 }
 
+// Records that are gone from the start of the log count as handled by a group that has committed some, and not by one that
+// begins behind them.
+func TestMarkBehindRecordsThatAreGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			first int // records that are handled before they are gone
+			want  string
+		}{"handled": {2, "changes/0 from 2 of 0 to 3"}, "never read": {0, "changes/0 from 2 of 2 to 3"}} {
+			b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+			m := &marks{}
+			tb := &table{mark: m.mark}
+			b.Send(change("a"), change("b"))
+			if tt.first > 0 {
+				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+					t.Fatal(err)
+				}
+				m.taken()
+			}
+			b.Trim(schemas.Changes, 0, 2)
+			b.Send(change("c"))
+			if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.taken(); !slices.Equal(got, []string{tt.want}) {
+				t.Errorf("%s: marked %q, want %q", name, got, tt.want)
+			}
+		}
+	})
+}
+
 // What the sink could not mark is not committed, and is marked again: in this process, and in the next one.
 func TestMarkFails(t *testing.T) {
 	t.Parallel()

@@ -107,7 +107,7 @@ func TestCommittedSoon(t *testing.T) {
 		for i := range 100 {
 			b.Send(change(fmt.Sprint(i)))
 			start := time.Now()
-			if err := adm.Wait(t.Context(), schemas.Changes, schemas.RoleSink); err != nil {
+			if err := committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
 				t.Fatal(err)
 			}
 			worst = max(worst, time.Since(start))

@@ -47,7 +47,7 @@ type stream struct {
 // An origin says of which log records are, and from where on they were read.
 type origin struct {
 	incarnation uint32
-	start, from int64 // where the log starts, and where reading began
+	start, from int64 // where the log starts, or 0 if the group had committed something; and where reading began
 }
 
 func newStream(g *BatchGroup, cl *kgo.Client, at partition, table *spacing) *stream {
@@ -79,6 +79,9 @@ func (s *stream) add(recs []*kgo.Record, inc uint32, start, committed int64) (n 
 	if s.incarnation != inc {
 		// A record before what was committed is read if the log was made anew, or lost its end.
 		s.origin = origin{inc, start, min(max(committed, start), recs[0].Offset)}
+		if committed > 0 { // records that were handled and removed since count as well
+			s.start = 0
+		}
 	}
 	if s.read.IsZero() {
 		s.read = time.Now()
@@ -170,10 +173,9 @@ func (s *stream) settle(batch []letter, bytes int64) {
 		return
 	}
 	at := position{EpochOffset: kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, origin: s.origin}
-	if end.incarnation != at.incarnation { // of a log that was made anew since
-		at.origin = origin{incarnation: end.incarnation, from: at.Offset}
+	if end.incarnation == at.incarnation { // else of a log that was made anew since, which no commit is about
+		s.g.commits.set(s.partition, at)
 	}
-	s.g.commits.set(s.partition, at)
 	clear(s.letters[:len(batch)]) // or the array would keep them
 	if s.letters = s.letters[len(batch):]; len(s.letters) == 0 {
 		s.letters = nil // lets go of the array

@@ -30,11 +30,13 @@ const (
 	stepUnknown    = "records-unknown"
 	stepClosed     = "closed"
 	stepOutdated   = "decision-outdated"
+	stepOther      = "repair-ordered-by-another" // Ref: the command
 	kindCorrupt    = "content-corrupt"
 	kindMissing    = "content-missing"
 	kindReplaced   = "replaced"
 	kindUncaptured = "not-captured"
-	kindBack       = "resurrected" // present under a tombstone
+	kindBack       = "resurrected"  // present under a tombstone
+	kindDiffers    = "copy-differs" // from its source, whose content no client has reported
 )
 
 // A cause is the message that makes an incident change.
@@ -57,11 +59,20 @@ func (s *Steward) step(i *pb.Incident, action string, c cause, detail string) {
 // edit returns a form of i that may be changed.
 func edit(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
 
-// open returns a new incident of c.
-func (s *Steward) open(place schemas.Copy, kind string, c cause) *pb.Incident {
+// open returns a new incident of c. Of two incidents of one key the one that was opened later counts, so it is not dated
+// before the last one, nil if there was none: the clocks of checkers differ.
+func (s *Steward) open(place schemas.Copy, kind string, last *pb.Incident, c cause) *pb.Incident {
+	opened := c.at
+	if last != nil {
+		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), last.GetClosed().AsTime()} {
+			if at.After(opened) {
+				opened = at
+			}
+		}
+	}
 	i := &pb.Incident{
 		Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item, Kind: kind,
-		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(c.at),
+		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(opened),
 	}
 	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
 	return i

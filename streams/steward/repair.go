@@ -63,8 +63,8 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	return s.tell(i, c.ref), nil
 }
 
-// duplication takes a result of duplication: the end of a repair, or a copy of which an
-// executor found that it is missing, or is there again though it was deleted.
+// duplication takes a result of duplication: the end of a repair, or a copy of which an executor found that it is
+// missing, is there again though it was deleted, or is not what its source is.
 func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	if r.GetIncident() != "" {
 		return s.repaired(r)
@@ -74,6 +74,12 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	case "source-missing", "all-copies-missing", kindBack:
 		place.Store = r.GetSourceStore()
 		return s.noticed(place, r.GetResult(), r)
+	case "if-absent":
+		place.Store = r.GetDestinationStore()
+		return s.noticed(place, kindDiffers, r)
+	case "copied", "in-sync", "properties-set":
+		place.Store = r.GetDestinationStore()
+		return s.alike(place, r)
 	case "was-lost", "gone-unexplained":
 		place.Store = r.GetDestinationStore()
 		out := s.noticed(place, kindMissing, r)
@@ -108,7 +114,7 @@ func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResu
 		s.step(i, stepOlder, c, r.GetResult())
 		return s.tell(i, c.ref)
 	case closed(i):
-		i = s.open(place, kind, c)
+		i = s.open(place, kind, i, c)
 		i.Expected = r.GetDigests()
 		s.step(i, stepOpened, c, r.GetResult())
 		s.log.Warn("incident opened", "copy", place.String(), "kind", kind, "result", c.ref)
@@ -120,6 +126,25 @@ func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResu
 	return s.tell(i, c.ref)
 }
 
+// alike closes the incident of a copy that differed from its source and does not any more.
+func (s *Steward) alike(place schemas.Copy, r *pb.DuplicationResult) []schemas.Message {
+	if s.table.of(place) == nil { // nearly always
+		return nil
+	}
+	defer s.lock(place)()
+	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kindDiffers))
+	switch {
+	case knows(i, r.GetId()):
+		return s.tell(i, r.GetId())
+	case closed(i), r.GetStarted().AsTime().Before(i.GetChecked().AsTime()):
+		return nil
+	}
+	i = edit(i)
+	i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetStarted(), r.GetFinished()
+	s.step(i, stepClosed, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, r.GetResult())
+	return s.tell(i, r.GetId())
+}
+
 // repaired takes the end of a repair. The incident stays open until a check has passed.
 func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 	place := schemas.Copy{Account: r.GetAccount(), Store: r.GetDestinationStore(), Space: r.GetSpace(), Item: r.GetItem()}
@@ -129,7 +154,7 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 		return s.tell(i, r.GetId())
 	}
 	number := orderNumber(i, r.GetCommand())
-	if number == 0 {
+	if number == 0 && !orderedByAnother(i, r.GetCommand()) {
 		s.log.Warn("result of a repair ignored: the incident did not order it", "target", r.GetIncident(), "result", r.GetId())
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -299,6 +300,43 @@ func TestWhatDuplicationComesAcross(t *testing.T) {
 	w := newWorld(t)
 	if got := w.do(w.lost("copied")); got != nil {
 		t.Errorf("an ordinary copy tells %v", got)
+	}
+}
+
+// A copy that a check's Change may not overwrite, and that is not what its source is, has an incident until both are
+// alike: that each of them passes its checks says nothing about that. There is no repair.
+func TestCopyThatDiffers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		then  func(*world) schemas.Body
+		state pb.IncidentState
+	}{
+		"a pass":                 {func(w *world) schemas.Body { return w.result(1) }, open},
+		"the copy is gone":       {func(w *world) schemas.Body { return w.result(11) }, shut},
+		"a client's change came": {func(w *world) schemas.Body { return w.lost("copied") }, shut},
+		"they are alike":         {func(w *world) schemas.Body { return w.lost("in-sync") }, shut},
+		"seen again":             {func(w *world) schemas.Body { return w.lost("if-absent") }, open},
+		"an older copy": {func(w *world) schemas.Body {
+			r := w.lost("copied")
+			r.Started = timestamppb.New(base)
+			return r
+		}, open},
+		"an approval": {func(w *world) schemas.Body { return w.approval("copy-differs") }, open},
+		"a person":    {func(w *world) schemas.Body { return w.closing("copy-differs") }, shut},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.do(w.lost("if-absent"))
+			w.is("copy-differs", open, "opened")
+			then := tt.then(w)
+			lost := w.lose(then)
+			w.restart()
+			if again := w.do(then); len(again) != len(lost) || len(again) > 0 && !proto.Equal(again[0].Body, lost[0].Body) {
+				t.Errorf("handled again: %v, want %v", again, lost)
+			}
+			if i := w.topic[key("copy-differs")]; i.GetState() != tt.state || len(w.orders) != 0 {
+				t.Errorf("is %v, and ordered %v, want %v", i, w.orders, tt.state)
+			}
+		})
 	}
 }
 
