@@ -61,7 +61,7 @@ func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Cont
 			})
 			if err != nil {
 				t.Logf("nothing waits for a decision: %v", err)
-				return nil //nolint:nilerr // a copy that was lost may have been put again
+				return nil // a copy that was lost may have been put again
 			}
 			w.decideOn(ctx, t, e, verb, waiting[0])
 		}
