@@ -21,6 +21,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
+// decideLimit bounds the command of a decision, during which nothing else befalls the run.
+const decideLimit = 15 * time.Second
+
 // ask runs a command until it succeeds: a store, or ClickHouse, may be away.
 func (w *convergeWorld) ask(ctx context.Context, args ...string) error {
 	for begun := time.Now(); ; {
@@ -48,38 +51,46 @@ func (w *convergeWorld) opened(ctx context.Context, limit time.Duration, want fu
 	return all, nil
 }
 
-// decide has a person approve the repair of a source that was lost and close the incident of another one as soon as they
-// are open, kills the process of the steward, and starts it again.
+// decide has a person approve the repair of a source that was lost, and then close the incident of another one, each as
+// soon as one is open. After each, the process of the steward is killed and started again.
 func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Context) error {
 	return func(ctx context.Context) error {
-		waiting, err := w.opened(ctx, backLimit, func(i *pb.Incident) bool {
-			return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId())
-		})
-		if err != nil {
-			t.Logf("nothing waits for a decision: %v", err)
-			return nil
-		}
-		w.events.Lock()
-		defer w.events.Unlock()
-		for n, i := range waiting[:min(2, len(waiting))] {
-			d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: n > 0, Reason: w.reason(i.GetId())}
-			verb := "approve"
-			if d.Closes {
-				verb = "close"
+		for _, verb := range []string{"approve", "close"} {
+			waiting, err := w.opened(ctx, backLimit, func(i *pb.Incident) bool {
+				return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId())
+			})
+			if err != nil {
+				t.Logf("nothing waits for a decision: %v", err)
+				return nil // a copy that was lost may have been put again
 			}
-			key := schemas.IncidentKey(i)
-			if err := w.ask(ctx, "incident", verb, key, "--reason", d.Reason); err != nil {
-				return err
-			}
-			w.model.Decided(d)
-			t.Logf("%s %s: %s", verb, key, d.Reason)
+			w.decideOn(ctx, t, e, verb, waiting[0])
 		}
-		_ = retry.Sleep(ctx, time.Duration(eventHash(w.seed, e)%300)*time.Millisecond) // when the run is over, it ends at once
-		w.process(e.What).kill()
-		_ = retry.Sleep(ctx, e.For)
-		w.start(t, e.What)
 		return nil
 	}
+}
+
+// decideOn has a person decide about one incident, kills the process of the steward, and starts it again.
+func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.Event, verb string, i *pb.Incident) {
+	t.Helper()
+	w.events.Lock()
+	defer w.events.Unlock()
+	if w.isDecided(i.GetId()) {
+		return
+	}
+	key := schemas.IncidentKey(i)
+	d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: verb == "close", Reason: w.reason(i.GetId())}
+	limit, cancel := context.WithTimeout(ctx, decideLimit)
+	defer cancel()
+	if err := w.ask(limit, "incident", verb, key, "--reason", d.Reason); err != nil {
+		t.Logf("no decision: %v", err) // it may be over by now
+		return
+	}
+	w.model.Decided(d)
+	t.Logf("%s %s: %s", verb, key, d.Reason)
+	_ = retry.Sleep(ctx, time.Duration(eventHash(w.seed, e)%300)*time.Millisecond) // when the run is over, it ends at once
+	w.process(e.What).kill()
+	_ = retry.Sleep(ctx, e.For)
+	w.start(t, e.What)
 }
 
 // reason returns the reason of a decision about the incident of an id, which no other has.
