@@ -120,7 +120,9 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 }
 
 // emptyRound reports whether a checkpoint, nil if there is none, is of a round that found nothing: it is no first round.
-func emptyRound(c *pb.Checkpoint) bool { return c == nil || c.GetFinished() != nil && emitted(c.GetCounts()) == 0 }
+func emptyRound(c *pb.Checkpoint) bool {
+	return c == nil || c.GetFinished() != nil && emitted(c.GetCounts()) == 0
+}
 
 // neverSwept reports whether no round went over what c does: there is neither a checkpoint of the other rounds, but for an
 // empty one, nor a check of any round on record. So a checkpoint that is lost makes no second first round.

@@ -155,11 +155,12 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 	g.mu.Lock()
 	left := len(g.queued) > 0
 	g.mu.Unlock()
-	if left && !g.tap.closed {
+	switch {
+	case left && !g.tap.closed:
 		cancel() // still holds off rebalances, as any poll
-	} else if g.commits.pending(nil) {
+	case g.commits.pending(nil):
 		time.AfterFunc(time.Second, cancel)
-	} else if g.cfg.Beside != nil {
+	case g.cfg.Beside != nil:
 		time.AfterFunc(g.cfg.Every, cancel)
 	}
 	fetches := g.tap.poll(pctx, cl, g.maxPoll)
