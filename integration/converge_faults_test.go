@@ -432,7 +432,7 @@ func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.Place) erro
 // take takes the source and the first copy away, and returns what the source was.
 func (w *convergeWorld) take(ctx context.Context, p converge.Place) (source storage.Deleted, err error) {
 	for _, id := range []string{w.model.Rule(p.Space).Pairs[0].To, sourceStore} {
-		if source, err = w.store(id).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{}); err != nil {
+		if source, err = w.remove(ctx, converge.Copy{Store: id, Place: p}); err != nil {
 			return source, err
 		}
 		w.model.Lost(converge.Copy{Store: id, Place: p})
@@ -440,12 +440,25 @@ func (w *convergeWorld) take(ctx context.Context, p converge.Place) (source stor
 	return source, nil
 }
 
+// remove takes a copy away, once its store is there.
+func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (storage.Deleted, error) {
+	for begun := time.Now(); ; {
+		d, err := w.store(c.Store).Delete(ctx, c.Space, c.Item, storage.DeleteOptions{})
+		if err == nil || errors.Is(err, storage.ErrNotFound) || time.Since(begun) > hookLimit {
+			return d, err
+		}
+		if err := retry.Sleep(ctx, 200*time.Millisecond); err != nil {
+			return d, err
+		}
+	}
+}
+
 // loseAndBack takes the copy on S3 away, deletes the source, and puts it back when that is on record of the copy.
 func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.Place) error {
 	w.mu.Lock()
 	back := w.puts[p]
 	w.mu.Unlock()
-	if _, err := w.store(clockStore).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{}); err != nil {
+	if _, err := w.remove(ctx, converge.Copy{Store: clockStore, Place: p}); err != nil {
 		return err
 	}
 	w.model.Lost(converge.Copy{Store: clockStore, Place: p})
