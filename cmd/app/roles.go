@@ -130,8 +130,12 @@ func (a *App) copier() ([]part, error) {
 }
 
 func (a *App) deleter() ([]part, error) {
-	d, err := deletion.New(deletion.Config{Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Held: a.deleteHeld,
-		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, parked{a.reader})
+	c := deletion.Config{Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Held: a.deleteHeld,
+		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}
+	if ladder := a.cfg.Duplication.Wait; len(ladder) > 0 {
+		c.Settle = ladder[min(1, len(ladder)-1)]
+	}
+	d, err := deletion.New(c, a.stores, a.book, parked{a.reader})
 	if err != nil {
 		return nil, err
 	}

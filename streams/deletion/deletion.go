@@ -29,13 +29,8 @@ import (
 // maxRounds bounds how often one execution looks at an item that keeps changing.
 const maxRounds = 5
 
-// A delete may still take effect after its error, or after its process lost the command: the copy of a source that is
-// there is looked at again after settle. That is longer than another process can own the command. A look that must not
-// be cancelled takes no longer than lookTime.
-const (
-	settle   = 10 * time.Minute
-	lookTime = 10 * time.Second
-)
+// lookTime bounds a look that must not be cancelled.
+const lookTime = 10 * time.Second
 
 // agent names the deleter in Changes.
 const agent = "deleter"
@@ -44,6 +39,9 @@ const agent = "deleter"
 type Config struct {
 	// Delay is how long after the delete of the source a copy is kept.
 	Delay time.Duration
+	// Settle is after how long the copy of a source that is there is looked at again: a delete may still take effect after
+	// its error, or after its process lost the command. 0: 5 minutes.
+	Settle time.Duration
 	// Large is the size in bytes from which on a command to copy is of the class large; 0: none is.
 	Large int64
 	// Held reports to a person that the delete of a copy waits for approval. It is called before the delete ends so; if it
@@ -61,8 +59,11 @@ type Deleter struct {
 
 // New returns a Deleter.
 func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records duplicate.Records) (*Deleter, error) {
-	if c.Delay < 0 {
-		return nil, fmt.Errorf("deletion: delay of %s is negative", c.Delay)
+	if c.Delay < 0 || c.Settle < 0 {
+		return nil, fmt.Errorf("deletion: delay of %s or time to settle of %s is negative", c.Delay, c.Settle)
+	}
+	if c.Settle == 0 {
+		c.Settle = 5 * time.Minute
 	}
 	looker, err := duplicate.NewLooker(stores, rules, records)
 	if err != nil {
@@ -202,7 +203,7 @@ func (w *work) putBack(s duplicate.Sight, carried *timestamppb.Timestamp) *schem
 		c.Size, c.Digests, c.Provenance = seen.GetSize(), seen.GetDigests(), seen.GetProvenance()
 	}
 	if s.Destination.Presence == duplicate.Present {
-		m.Due = time.Now().Add(settle)
+		m.Due = time.Now().Add(w.cfg.Settle)
 	}
 	return m
 }
