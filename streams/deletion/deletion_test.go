@@ -322,8 +322,10 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, out, err)
 		}
 	}
-	if _, err := New(Config{Delay: -1}, w, w, w); err == nil {
-		t.Error("a negative delay is accepted")
+	for _, c := range []Config{{Delay: -1}, {Settle: -1}} {
+		if _, err := New(c, w, w, w); err == nil {
+			t.Errorf("a negative time is accepted: %+v", c)
+		}
 	}
 	if _, err := New(Config{}, w, w, nil); err == nil {
 		t.Error("no records are accepted")
