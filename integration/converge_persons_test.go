@@ -156,6 +156,7 @@ func (w *convergeWorld) revised(t *testing.T) {
 // vanish takes a space away from a store, has its copies checked, and declares it gone once there is an incident. When
 // the copies are back, the space is declared to be expected again. The item p is put once more meanwhile.
 func (w *convergeWorld) vanish(ctx context.Context, p converge.Place) error {
+	defer w.hold(converge.Place{Space: p.Space})() // one at a time
 	all := places(p.Space, lostItems)
 	for _, other := range all {
 		if err := w.copied(ctx, other, backLimit); err != nil {
