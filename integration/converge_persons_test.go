@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -115,15 +115,12 @@ func (w *convergeWorld) isDecided(id string) bool {
 // its incident.
 func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
 	t.Helper()
-	rec, err := w.raw.ProduceSync(t.Context(), &kgo.Record{
-		Topic: w.cfg.Kafka.TopicPrefix + string(topic), Key: []byte("acme"), Value: []byte("not what it says"),
-	}).First()
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := harness.WriteTo(t, kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix}, harness.Record{
+		Record: schemas.Record{Topic: topic, Key: []byte("acme"), Value: []byte("not what it says")},
+	})
 	position := fmt.Sprintf("%s/%d@%d", topic, rec.Partition, rec.Offset)
 	w.model.Befell(converge.Garble, position)
-	_, err = w.opened(t.Context(), hookLimit, func(i *pb.Incident) bool {
+	_, err := w.opened(t.Context(), hookLimit, func(i *pb.Incident) bool {
 		return i.GetKind() == incident.RecordUnreadable && i.GetSubject() == position
 	})
 	if err != nil {

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/integration/converge"
@@ -107,7 +105,6 @@ type convergeWorld struct {
 	producer *kafka.Producer
 	admin    *kafka.Admin
 	dead     *kafka.DeadLetters
-	raw      *kgo.Client // publishes what cannot be decoded
 	s3       *s3test.Server
 	clock    atomic.Int64 // ns that the clock of the store on S3 is ahead
 	s3Away   atomic.Bool
@@ -230,10 +227,6 @@ func (w *convergeWorld) open(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.dead.Close)
-	if w.raw, err = kgo.NewClient(kgo.SeedBrokers(k.Brokers...)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.raw.Close)
 }
 
 // revise publishes the next revision of the policy.

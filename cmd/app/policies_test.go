@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,9 +34,11 @@ func (s *site) withPolicies() (write func(name, content string)) {
 	for _, id := range []string{"1", "2"} {
 		bell.Stores = append(bell.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(s.t.TempDir(), id), Primary: id == "1"})
 	}
-	s.cfg.Accounts = append(s.cfg.Accounts, bell)
 	folder := s.t.TempDir()
-	s.cfg.Policies.Folder = folder
+	cfg := *s.cfg // others may be running with it
+	cfg.Accounts = append(slices.Clip(cfg.Accounts), bell)
+	cfg.Policies.Folder = folder
+	s.cfg = &cfg
 	return func(name, content string) {
 		s.t.Helper()
 		if err := WriteFile(filepath.Join(folder, name), []byte(content)); err != nil {
@@ -224,7 +227,9 @@ func (s *site) diverged(a *App, open bool) {
 // restarted runs another process, whose folder of policies is another one, and waits until it has read that.
 func (s *site) restarted(folder string) *App {
 	s.t.Helper()
-	s.cfg.Policies.Folder = folder
+	cfg := *s.cfg // others are running with it
+	cfg.Policies.Folder = folder
+	s.cfg = &cfg
 	a := s.another(schemas.RolePlanner)
 	select {
 	case <-s.t.Context().Done():
@@ -302,8 +307,8 @@ func TestManyPolicies(t *testing.T) {
 		}
 	}
 	write("a7-duplication-policy.yaml", "{}")
-	f := a.folder.read()
-	if err := a.folder.publish(t.Context(), f); err != nil {
+	again := newPolicyFolder(a)
+	if err := again.publish(t.Context(), again.read()); err != nil {
 		t.Fatal(err)
 	}
 	for account, want := range map[string]int64{"a6": 1, "a7": 2} {
