@@ -74,7 +74,7 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	case "source-missing", "all-copies-missing", kindBack:
 		place.Store = r.GetSourceStore()
 		return s.noticed(place, r.GetResult(), r)
-	case "if-absent":
+	case kindDiffers:
 		place.Store = r.GetDestinationStore()
 		return s.noticed(place, kindDiffers, r)
 	case "copied", "in-sync", "properties-set":

@@ -314,7 +314,7 @@ func TestCopyThatDiffers(t *testing.T) {
 		"the copy is gone":       {func(w *world) schemas.Body { return w.result(11) }, shut},
 		"a client's change came": {func(w *world) schemas.Body { return w.lost("copied") }, shut},
 		"they are alike":         {func(w *world) schemas.Body { return w.lost("in-sync") }, shut},
-		"seen again":             {func(w *world) schemas.Body { return w.lost("if-absent") }, open},
+		"seen again":             {func(w *world) schemas.Body { return w.lost("copy-differs") }, open},
 		"an older copy": {func(w *world) schemas.Body {
 			r := w.lost("copied")
 			r.Started = timestamppb.New(base)
@@ -325,7 +325,7 @@ func TestCopyThatDiffers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.do(w.lost("if-absent"))
+			w.do(w.lost("copy-differs"))
 			w.is("copy-differs", open, "opened")
 			then := tt.then(w)
 			lost := w.lose(then)
