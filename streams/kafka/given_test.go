@@ -37,3 +37,27 @@ func TestBehindIsGivenBack(t *testing.T) {
 		t.Errorf("%v is behind the task, which was given back", b)
 	}
 }
+
+// A parked task that goes on makes room for another one, which is begun at once.
+func TestRoomOfWhatGoesOn(t *testing.T) {
+	in := &intake{weight: newScale()}
+	s := newScheduler(NewSlots(onlyX(10)), nil)
+	s.allowed, s.most = 4, 2
+	ofX := Work{Account: "a", Stores: [2]string{"X"}}
+	fill(s, in, ofX, classLow, 1)
+	first, ok := begin(s, 0)
+	if !ok {
+		t.Fatal("nothing is begun")
+	}
+	s.park(first.task)
+	fill(s, in, ofX, classLow, 1)
+	if _, ok := begin(s, 0); ok {
+		t.Fatal("begun although as many are parked as may be")
+	}
+	s.resume(first.q)
+	s.mu.Lock()
+	defer s.unlock()
+	if _, ok := s.pick(0); !ok {
+		t.Error("not begun although none is parked any more")
+	}
+}

@@ -285,6 +285,7 @@ func (s *scheduler) pick(kind int) (item, bool) {
 			return handOut(q), true
 		}
 		s.goOn(q)
+		s.restore() // one less is parked
 	}
 	return item{}, false
 }
