@@ -29,8 +29,9 @@ import (
 // maxRounds bounds how often one execution looks at an item that keeps changing.
 const maxRounds = 5
 
-// lookTime bounds a look that must not be cancelled.
-const lookTime = 10 * time.Second
+// lookTime bounds a look that must not be cancelled. It is half of the time that a Pool gives a cancelled task to end, so
+// what the look leads to is published before the process ends.
+const lookTime = 2500 * time.Millisecond
 
 // agent names the deleter in Changes.
 const agent = "deleter"
