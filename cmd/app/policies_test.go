@@ -627,3 +627,42 @@ func TestAcceptedGap(t *testing.T) {
 		t.Errorf("deletes %s, want keep until the next revision", rules.Deletes)
 	}
 }
+
+// A record that the policies ignore, as that of a writer that lost, supersedes no record that cannot be decoded: that one
+// stays for a person to accept, in a process that starts later too.
+func TestGapBeforeAnIgnoredRecord(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	a := s.run(schemas.RolePlanner)
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	about := openUnreadable(s, a, 1)[0]
+	loser, err := policy.Record("acme", 0, document(t, to("3")), "loser", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: loser}); err != nil {
+		t.Fatal(err)
+	}
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")}, Partition: -1})
+	if err := a.policies.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	late := s.another(schemas.RolePlanner)
+	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
+	for _, p := range []*App{a, late} {
+		if err := p.reportUnreadable(t.Context()); err != nil || !p.board.IsOpen(about) || !p.openGap("acme") {
+			t.Fatalf("the incident is open: %t, the gap: %t (%v)", p.board.IsOpen(about), p.openGap("acme"), err)
+		}
+	}
+	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	s.await("/readyz", 200)
+	if late.openGap("acme") || late.book.Revision("acme") != 1 {
+		t.Errorf("the gap is open: %t, at revision %d", late.openGap("acme"), late.book.Revision("acme"))
+	}
+}

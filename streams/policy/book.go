@@ -69,11 +69,11 @@ func NewBook(stores func(account string) []string) *Book {
 // Apply folds one record of the topic policies: its key, the time at which the broker appended it, its message. A record
 // whose base is not the current revision is ignored; every other takes the next revision, even if its document cannot be
 // parsed. Then the last document that can be parsed stays in force, but for its rule for deletes, which is KeepCopy
-// until the next document.
-func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
+// until the next document. Apply reports whether the record is a revision now.
+func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	account := p.GetAccount()
 	if p == nil || account == "" || account != string(key) {
-		return // every reader sees the same bytes, and ignores them alike
+		return false // every reader sees the same bytes, and ignores them alike
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +82,7 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 		current = &page{}
 	}
 	if p.GetBase() != int64(len(current.revisions)) {
-		return
+		return false
 	}
 	b.accounts[account] = current
 	last := current.newest()
@@ -105,6 +105,7 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 		}
 	}
 	current.revisions = append(current.revisions, next)
+	return true
 }
 
 // Unreadable folds a record of the topic policies that cannot be decoded: its key, the time at which the broker appended it,
