@@ -75,13 +75,16 @@ type policyFolder struct {
 	// diverged says of each of the other documents without a fault why it is not published. Only run uses both.
 	taken    map[string]bool
 	diverged map[string]string
+	// first are the digests of the files that were first read of documents that only older programs have published. Those
+	// recorded no digest, so a file has changed if its digest is not the first one. Only run uses it.
+	first map[string]string
 
 	mu     sync.Mutex    // guards faults
 	faults policy.Faults // of the documents that are refused
 }
 
 func newPolicyFolder(a *App) *policyFolder {
-	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}}
+	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}, first: map[string]string{}}
 }
 
 // run reads the folder once, then again and again while anything is refused or has diverged, and then waits for ctx.
@@ -188,11 +191,12 @@ func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diver
 		diverged = map[string]string{}
 		for account, doc := range f.Documents {
 			gap := p.app.openGap(account)
-			switch stepOf(p.app.book.Published(account, f.Sums[account], doc), p.app.inForce(account, doc), gap) {
+			made, older := p.publishedBefore(account, f.Sums[account], doc)
+			switch stepOf(made || older, p.app.inForce(account, doc), gap) {
 			case folderPublish:
 				changed[account] = doc
 			case folderDiverged:
-				diverged[account] = p.whyDiverged(account, f.Sums[account], gap)
+				diverged[account] = p.whyDiverged(account, f.Sums[account], gap, older)
 			}
 		}
 		err = p.app.publishPolicies(ctx, changed, f.Sums, filepath.Base(p.app.cfg.Policies.Folder))
@@ -204,10 +208,26 @@ func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diver
 	}
 }
 
+// publishedBefore reports whether the file of a document was published, or as far as can be known: an older program has
+// published the document, and the file has not changed since this process read it first.
+func (p *policyFolder) publishedBefore(account, sum string, doc policy.Document) (made, older bool) {
+	if made, older = p.app.book.Published(account, sum, doc); !older {
+		return made, false
+	}
+	if p.first[account] == "" {
+		p.first[account] = sum
+	}
+	return false, p.first[account] == sum
+}
+
 // whyDiverged says why a document of the folder is not published though it is not in force.
-func (p *policyFolder) whyDiverged(account, sum string, gap bool) string {
+func (p *policyFolder) whyDiverged(account, sum string, gap, older bool) string {
 	revision := p.app.book.Revision(account)
-	if gap {
+	switch {
+	case older && !gap:
+		return fmt.Sprintf("revision %d is in force, and the document of the folder, which an older program has published, is another "+
+			"one (sha256 %s): update the file, or change it in any way while this process runs to publish it", revision, sum)
+	case gap:
 		return fmt.Sprintf("a record after revision %d cannot be decoded: the document of the folder is not published before a person "+
 			"has closed the incident %s of that record", revision, incident.RecordUnreadable)
 	}
@@ -372,7 +392,8 @@ func (a *App) inForce(account string, doc policy.Document) bool {
 func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.Document, sums map[string]string, by string) error {
 	done := func(account string) bool {
 		doc, sum := documents[account], sums[account]
-		return a.inForce(account, doc) && (sum == "" || a.book.Published(account, sum, doc))
+		made, older := a.book.Published(account, sum, doc)
+		return a.inForce(account, doc) && (sum == "" || made || older)
 	}
 	var records []*pb.Policy
 	var msgs []schemas.Message

@@ -666,3 +666,31 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 		t.Errorf("the gap is open: %t, at revision %d", late.openGap("acme"), late.book.Revision("acme"))
 	}
 }
+
+// A document that an older program has published, which recorded no digest, reverts nothing at a start. It is published
+// when its file changes, though its content is the same, also after a restart that came before the change.
+func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
+	s := newSite(t)
+	write := s.withPolicies()
+	folder := s.cfg.Policies.Folder
+	write("duplication-accounts.json", `["acme"]`)
+	write("acme-duplication-policy.yaml", to("2"))
+	s.cfg.Policies.Folder = ""
+	old := s.run(schemas.RolePlanner)
+	for _, store := range []string{"2", "3"} {
+		if err := old.SetPolicy(t.Context(), "acme", document(t, to(store)), "older"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // at each start
+		a := s.restarted(folder)
+		s.inForce(a, "acme", "3")
+		s.diverged(a, true)
+	}
+	write("acme-duplication-policy.yaml", "# again\n"+to("2"))
+	s.inForce(old, "acme", "2")
+	s.diverged(old, false)
+	if got := old.book.Revision("acme"); got != 3 { // of the two processes one comes first
+		t.Errorf("revision %d, want 3", got)
+	}
+}

@@ -220,23 +220,23 @@ func (b *Book) Faults(account string) RecordFaults {
 }
 
 // Published reports whether a revision of the account was made of a file of a policy folder, whose digest is file and
-// whose document is d. Revisions before the first one with a digest are those of programs that recorded none: of them
-// the document is compared.
-func (b *Book) Published(account, file string, d Document) bool {
+// whose document is d. Revisions before the first one with a digest are those of programs that recorded none: if only one
+// of them has the document, older is true, and the file may be another one.
+func (b *Book) Published(account, file string, d Document) (made, older bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	p := b.accounts[account]
 	if p == nil {
-		return false
+		return false, false
 	}
 	digests := false
 	for _, r := range p.revisions {
-		digests = digests || r.file != ""
-		if r.file == file || !digests && r.document != nil && reflect.DeepEqual(*r.document, d) {
-			return true
+		if digests = digests || r.file != ""; r.file == file {
+			return true, false
 		}
+		older = older || !digests && r.document != nil && reflect.DeepEqual(*r.document, d)
 	}
-	return false
+	return false, older
 }
 
 // A LostError reports that another record took the revision that a published record asked for. The published record is
