@@ -75,6 +75,8 @@ type policyFolder struct {
 	// diverged says of each of the other documents without a fault why it is not published. Only run uses both.
 	taken    map[string]bool
 	diverged map[string]string
+	// open are the accounts of which an incident may be open that this process closes when it is over. Only run uses it.
+	open map[string]bool
 	// first are the digests of the files that were first read of documents that only older programs have published. Those
 	// recorded no digest, so a file has changed if its digest is not the first one. Only run uses it.
 	first map[string]string
@@ -84,10 +86,12 @@ type policyFolder struct {
 }
 
 func newPolicyFolder(a *App) *policyFolder {
-	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}, first: map[string]string{}}
+	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}, open: map[string]bool{},
+		first: map[string]string{}}
 }
 
-// run reads the folder once, then again and again while anything is refused or has diverged, and then waits for ctx.
+// run reads the folder once, then again and again while anything is refused or has diverged, or an incident is to be
+// closed, and then waits for ctx.
 func (p *policyFolder) run(ctx context.Context) error {
 	if err := ready(ctx, p.app.policies, p.app.incidents); err != nil {
 		return err
@@ -101,7 +105,7 @@ func (p *policyFolder) run(ctx context.Context) error {
 		return err
 	}
 	close(p.published)
-	for len(p.refusals()) > 0 || len(p.diverged) > 0 {
+	for len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0 {
 		if err := retry.Sleep(ctx, p.again); err != nil {
 			return err
 		}
@@ -192,7 +196,7 @@ func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diver
 		for account, doc := range f.Documents {
 			gap := p.app.openGap(account)
 			made, older := p.publishedBefore(account, f.Sums[account], doc)
-			switch stepOf(made || older, p.app.inForce(account, doc), gap) {
+			switch stepOf(made || older, p.app.inForce(account, doc, p.app.recordFaults(account)), gap) {
 			case folderPublish:
 				changed[account] = doc
 			case folderDiverged:
@@ -235,28 +239,44 @@ func (p *policyFolder) whyDiverged(account, sum string, gap, older bool) string 
 		"update the file, or change it in any way to publish it", revision, sum)
 }
 
-// reportDiverged opens the incidents of what has diverged and closes those of what has not. One that cannot be published
-// is published when the folder is read again, or by the next process.
+// reportDiverged opens the incidents of what has diverged, and closes those of what has not. One that cannot be published
+// is published when the folder is read again, or by the next process. Of processes with different folders each adds to
+// the incident only when its own reason changes.
 func (p *policyFolder) reportDiverged(ctx context.Context, f policy.Folder, diverged map[string]string) {
-	report := func(account string, err error) {
+	report := func(account string, err error) bool {
 		if err != nil && ctx.Err() == nil {
 			p.app.log.Warn("report a diverged policy", "account", account, "err", err)
 		}
+		return err == nil
 	}
 	about := func(account string) incident.Subject {
 		return incident.Subject{Account: account, Kind: incident.PolicyDiverged}
 	}
 	for account, why := range diverged {
-		report(account, p.app.board.Open(ctx, about(account), why))
-	}
-	for account := range p.diverged {
-		if _, ok := f.Documents[account]; !ok && len(of(f.Faults, account)) == 0 {
-			report(account, p.app.board.Close(ctx, about(account), "the folder has no document of the account"))
+		changed := p.diverged[account] != why
+		if changed {
+			p.app.log.Error("a policy of the folder is not published", "account", account, "reason", why)
+		}
+		if changed || !p.app.board.IsOpen(about(account)) {
+			report(account, p.app.board.Open(ctx, about(account), why))
 		}
 	}
 	for account := range f.Documents {
-		if diverged[account] == "" {
-			report(account, p.app.board.Close(ctx, about(account), "the document of the folder is in force"))
+		p.open[account] = true // by this process or by an earlier one
+	}
+	unknown := accountsOf(f.Faults)
+	for account := range p.open {
+		over := "the folder has no document of the account"
+		switch {
+		case diverged[account] != "":
+			continue
+		case p.taken[account]:
+			over = "the document of the folder is in force"
+		case unknown[""], unknown[account]:
+			continue
+		}
+		if report(account, p.app.board.Close(ctx, about(account), over)) {
+			delete(p.open, account)
 		}
 	}
 	p.diverged = diverged
@@ -379,10 +399,9 @@ func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document
 	return a.publishPolicies(ctx, map[string]policy.Document{account: doc}, nil, by)
 }
 
-// inForce reports whether what is in force for an account is what doc says.
-func (a *App) inForce(account string, doc policy.Document) bool {
+// inForce reports whether what is in force for an account, with faults f, is what doc says.
+func (a *App) inForce(account string, doc policy.Document, f policy.RecordFaults) bool {
 	held, ok := a.book.Document(account)
-	f := a.book.Faults(account)
 	return ok && f.Unread == nil && f.Gap == nil && reflect.DeepEqual(held, doc)
 }
 
@@ -393,7 +412,8 @@ func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.D
 	done := func(account string) bool {
 		doc, sum := documents[account], sums[account]
 		made, older := a.book.Published(account, sum, doc)
-		return a.inForce(account, doc) && (sum == "" || made || older)
+		// A record ends a gap that a person has accepted, too.
+		return a.inForce(account, doc, a.book.Faults(account)) && (sum == "" || made || older)
 	}
 	var records []*pb.Policy
 	var msgs []schemas.Message

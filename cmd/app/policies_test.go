@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
@@ -626,6 +628,31 @@ func TestAcceptedGap(t *testing.T) {
 	if rules, _ := a.book.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
 		t.Errorf("deletes %s, want keep until the next revision", rules.Deletes)
 	}
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil || a.book.Revision("acme") != 2 {
+		t.Errorf("published the same document over the gap: %v, revision %d", err, a.book.Revision("acme"))
+	}
+}
+
+// A gap that a person has accepted does not make the document of a folder another one than that in force.
+func TestAcceptedGapOfAFolder(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	write := s.withPolicies()
+	write("duplication-accounts.json", `["acme"]`)
+	write("acme-duplication-policy.yaml", to("2"))
+	s.restarted(s.cfg.Policies.Folder)
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	a := s.restarted(s.cfg.Policies.Folder)
+	s.diverged(a, true)
+	about := openUnreadable(s, a, 1)[0]
+	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	s.diverged(a, false)
+	if got := a.book.Revision("acme"); got != 1 {
+		t.Errorf("revision %d, want 1", got)
+	}
 }
 
 // A record that the policies ignore, as that of a writer that lost, supersedes no record that cannot be decoded: that one
@@ -692,5 +719,89 @@ func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
 	s.diverged(old, false)
 	if got := old.book.Revision("acme"); got != 3 { // of the two processes one comes first
 		t.Errorf("revision %d, want 3", got)
+	}
+}
+
+// incidentRecords are the incidents that a folder publishes.
+type incidentRecords struct {
+	published []string // state and detail
+	err       error    // of the next one
+}
+
+func (r *incidentRecords) Publish(_ context.Context, msgs ...schemas.Message) error {
+	if err := r.err; err != nil {
+		r.err = nil
+		return err
+	}
+	for _, m := range msgs {
+		i := m.Body.(*pb.Incident)
+		word := "open: "
+		if i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED {
+			word = "closed: "
+		}
+		r.published = append(r.published, word+i.GetSteps()[len(i.GetSteps())-1].GetDetail())
+	}
+	return nil
+}
+
+// Two processes whose folders differ open one incident, whatever the time that they go on. Each logs its reason at its
+// start.
+func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var records incidentRecords
+		var log lines
+		a := &App{log: log.log(), board: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+		one, two := newPolicyFolder(a), newPolicyFolder(a)
+		acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
+		for range 30 {
+			one.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 1"})
+			time.Sleep(policyAgain)
+			two.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 2"})
+			time.Sleep(time.Minute)
+		}
+		if want := []string{"open: file 1"}; !slices.Equal(records.published, want) {
+			t.Errorf("published %q, want %q", records.published, want)
+		}
+		if n := log.with("a policy of the folder is not published"); n != 2 {
+			t.Errorf("%d errors, want one of each", n)
+		}
+	})
+}
+
+// The incident of a document that has diverged is closed when that is over, whatever came in between and however often
+// the record cannot be published.
+func TestDivergedPolicyIsOver(t *testing.T) {
+	acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
+	faulty := policy.Folder{Faults: policy.Faults{{Account: "acme", Reason: "syntax"}}}
+	for name, tt := range map[string]struct {
+		then []policy.Folder
+		err  error
+		want string // the newest record; empty: the incident stays open
+	}{
+		"refused":                         {[]policy.Folder{faulty}, nil, ""},
+		"the folder cannot be read":       {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
+		"refused, and in force":           {[]policy.Folder{faulty, acme}, nil, "closed: the document of the folder is in force"},
+		"refused, and removed":            {[]policy.Folder{faulty, {}}, nil, "closed: the folder has no document of the account"},
+		"in force, and Kafka fails once":  {[]policy.Folder{acme, {}}, errors.New("away"), "closed: the document of the folder is in force"},
+		"removed, and Kafka fails once":   {[]policy.Folder{{}, {}}, errors.New("away"), "closed: the folder has no document of the account"},
+		"in force, and Kafka fails still": {[]policy.Folder{acme}, errors.New("away"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var records incidentRecords
+			a := &App{log: slog.New(slog.DiscardHandler), board: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+			p := newPolicyFolder(a)
+			p.reportDiverged(t.Context(), acme, map[string]string{"acme": "another"})
+			records.err = tt.err
+			for _, f := range tt.then {
+				for account := range f.Documents {
+					p.taken[account] = true
+				}
+				p.reportDiverged(t.Context(), f, nil)
+			}
+			last := records.published[len(records.published)-1]
+			if tt.want == "" && (last != "open: another" || !p.open["acme"]) || tt.want != "" && (last != tt.want || len(p.open) > 0) {
+				t.Errorf("published %q, still to close %v, want %q", records.published, p.open, tt.want)
+			}
+		})
 	}
 }
