@@ -103,10 +103,14 @@ func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResu
 	defer s.lock(place)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kind))
+	newest := s.table.newest(place)
+	if kind == kindDiffers {
+		newest = i.GetChecked().AsTime()
+	}
 	switch {
 	case knows(i, c.ref):
 		return s.tell(i, c.ref)
-	case r.GetStarted().AsTime().Before(s.table.newest(place)):
+	case r.GetStarted().AsTime().Before(newest):
 		if i == nil {
 			return nil
 		}

@@ -458,3 +458,23 @@ func TestRepairThatNeverEnds(t *testing.T) {
 	w.do(w.result(2))
 	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "approved", "repair-ordered", "seen-again", "repair-ordered")
 }
+
+// A copy that an executor compared with its source has not been checked: a fault that a check finds counts also if the
+// check began before, and so does a difference that was found before a check.
+func TestCopyThatDiffersIsNoCheck(t *testing.T) {
+	for _, last := range []string{"copy-differs", "in-sync"} {
+		t.Run(last, func(t *testing.T) {
+			w := newWorld(t)
+			w.do(w.lost("copy-differs"))
+			check := w.result(2) // begins now, and ends after the next look
+			w.do(w.lost(last))
+			w.do(check)
+			w.is("content-corrupt", repairing, "opened", "repair-ordered")
+		})
+	}
+	w := newWorld(t)
+	differs := w.lost("copy-differs")
+	w.do(w.result(2))
+	w.do(differs)
+	w.is("copy-differs", open, "opened")
+}
