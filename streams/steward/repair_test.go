@@ -317,11 +317,25 @@ func TestCopyThatDiffers(t *testing.T) {
 		"seen again":             {func(w *world) schemas.Body { return w.lost("copy-differs") }, open},
 		"an older copy": {func(w *world) schemas.Body {
 			r := w.lost("copied")
+			r.Started, r.Finished = timestamppb.New(base), timestamppb.New(base)
+			return r
+		}, open},
+		"a copy that began before and ended after": {func(w *world) schemas.Body {
+			r := w.lost("copied")
+			r.Started = timestamppb.New(base)
+			return r
+		}, shut},
+		"a look that began before": {func(w *world) schemas.Body {
+			r := w.lost("in-sync")
 			r.Started = timestamppb.New(base)
 			return r
 		}, open},
-		"an approval": {func(w *world) schemas.Body { return w.approval("copy-differs") }, open},
-		"a person":    {func(w *world) schemas.Body { return w.closing("copy-differs") }, shut},
+		"the deleter has deleted it": {func(w *world) schemas.Body { return w.lost("deleted") }, shut},
+		"both are gone":              {func(w *world) schemas.Body { return w.lost("gone") }, shut},
+		"the pair was removed":       {func(w *world) schemas.Body { return w.lost("not-in-policy") }, shut},
+		"a delete failed":            {func(w *world) schemas.Body { return w.lost("awaiting-approval") }, open},
+		"an approval":                {func(w *world) schemas.Body { return w.approval("copy-differs") }, open},
+		"a person":                   {func(w *world) schemas.Body { return w.closing("copy-differs") }, shut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -477,4 +491,25 @@ func TestCopyThatDiffersIsNoCheck(t *testing.T) {
 	w.do(w.result(2))
 	w.do(differs)
 	w.is("copy-differs", open, "opened")
+}
+
+// A repair closes the incident of a copy that differed from its source, also if the result is handled a second time.
+func TestRepairOfACopyThatDiffers(t *testing.T) {
+	for result, want := range map[string]pb.IncidentState{"repaired": shut, "repair-moot": open, "repair-failed": open} {
+		t.Run(result, func(t *testing.T) {
+			w := newWorld(t)
+			w.do(w.lost("copy-differs"))
+			w.do(w.result(2))
+			end := w.ended(w.orders[0], result)
+			lost := w.lose(end)
+			w.restart()
+			again := w.do(end)
+			if len(again) != len(lost) {
+				t.Errorf("handled again: %v, want %v", again, lost)
+			}
+			if i := w.topic[key("copy-differs")]; i.GetState() != want {
+				t.Errorf("is %v, want %v", i, want)
+			}
+		})
+	}
 }
