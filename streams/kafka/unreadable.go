@@ -28,7 +28,7 @@ func (u UnreadableRecord) Position() string {
 }
 
 // Unreadables are the unreadable records of all tables of one process: of those with one key in one partition, the
-// newest one, and only while no later record with the key could be applied. They are safe for concurrent use; a
+// newest one, and only while no later record with the key was applied; one that was ignored is none. They are safe for concurrent use; a
 // nil *Unreadables keeps nothing. As a prometheus.Collector they are counted by topic.
 type Unreadables struct {
 	count *prometheus.Desc
