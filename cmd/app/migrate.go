@@ -65,7 +65,8 @@ func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error
 	}
 	done.Topics = missing
 	plan.Begun = a.positionsBegin
-	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) { // else nothing was committed that a table could lack
+	// Without changes, nothing was committed that a table could lack.
+	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) {
 		plan.Committed = a.committedOnce
 	}
 	if done.Applied, err = a.db.Apply(ctx, plan); err != nil {
