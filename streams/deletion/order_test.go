@@ -180,6 +180,33 @@ func TestOrderBringsNothingBackUnderALaterDelete(t *testing.T) {
 	}
 }
 
+// The order carries the tombstone that the delete was decided from, although its command was made from an earlier one.
+func TestOrderCarriesTheTombstoneThatWasRead(t *testing.T) {
+	for name, fault := range map[string]storagetest.Fault{
+		"the delete is done, and reported as failed": {Method: "Delete", Done: true},
+		"the delete takes effect later":              {Method: "Delete"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.rows["1"] = &pb.Record{State: tomb, Time: stamp(5), Origin: pb.Origin_ORIGIN_CLIENT}
+			w.faulty["2"].Script(fault)
+			w.on("2", "Delete", func() { w.back("hello", hour(2)) })
+			m := ordered(t, w.handle())
+			if carried := m.Body.(*pb.DuplicationCommand).GetCarriedDelete().AsTime(); !carried.Equal(hour(5)) {
+				t.Errorf("the order carries a delete of %s, want %s", carried, hour(5))
+			}
+			if !fault.Done {
+				_, err := w.mem["2"].Delete(t.Context(), "photos", "a.jpg", storage.DeleteOptions{})
+				w.must(err)
+			}
+			w.copies(w, m)
+			if w.absent("2") {
+				t.Error("the source is there and the copy is not")
+			}
+		})
+	}
+}
+
 // If the source is gone again when the order is executed, that is no delete: what is at the destination stays there.
 func TestOrderDeletesNothing(t *testing.T) {
 	w := newWorld(t)

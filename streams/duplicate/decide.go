@@ -397,9 +397,9 @@ func (s Sight) unrecorded(to *pb.Record) bool {
 }
 
 // guessed reports whether the delete is only what a sweep or a check concluded: loss
-// looks the same, so a person must say that it was meant.
+// looks the same, so a person must say that it was meant. A command to copy again what a deletion took says nothing of one.
 func (s Sight) guessed(from *pb.Record) bool {
-	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() || found(from))
+	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() && s.Command.GetCarriedDelete() == nil || found(from))
 }
 
 // approvedDelete returns who approved the delete that a command is about. The approval of a correction of content is no

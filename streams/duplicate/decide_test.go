@@ -483,6 +483,15 @@ func TestDecideDeletes(t *testing.T) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 		}, Decision{Row: "C7c", Result: "orphan"}},
+		"C7: to copy again what a deletion took, and a client's delete since": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
+		}, ordered("C7", 4, false)},
+		"C7b: to copy again what a deletion took, and a delete since that a sweep found": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
+			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
+		}, ordered("C7b", 4, true)},
 		"C7c: nothing is known of the source": {func(s *Sight) { s.deleted(row(none, "", "", 0)) }, Decision{Row: "C7c", Result: "orphan"}},
 		"C8: gone": {func(s *Sight) {
 			s.deleted(row(tomb, "v1", a, 4))

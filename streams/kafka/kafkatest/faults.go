@@ -139,11 +139,16 @@ func (b *Broker) Compact() { b.cluster.Compact() }
 // Recreate deletes a topic and makes it again, empty, under a new id.
 func (b *Broker) Recreate(topic schemas.Topic, partitions int32) {
 	b.t.Helper()
-	name := b.name(topic)
-	if err := b.cluster.DeleteTopic(name); err != nil {
+	b.Delete(topic)
+	b.MakeTopic(topic, partitions, nil)
+}
+
+// Delete deletes a topic.
+func (b *Broker) Delete(topic schemas.Topic) {
+	b.t.Helper()
+	if err := b.cluster.DeleteTopic(b.name(topic)); err != nil {
 		b.t.Fatal(err)
 	}
-	b.MakeTopic(topic, partitions, nil)
 }
 
 // MakeTopic makes a topic with settings of its own, as an operator might.
