@@ -3,6 +3,7 @@ package deletion
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -351,6 +352,29 @@ func TestFailedDeleteIsTriedAgain(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+}
+
+// A store that hangs after a delete that failed keeps a cancelled execution for less than a Pool waits for it.
+func TestLookAfterADeleteEndsSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		hangs := false
+		w.on("2", "Delete", func() { hangs = true })
+		w.faulty["2"].Script(storagetest.Fault{Method: "Delete"})
+		w.faulty["1"].Before(func(ctx context.Context, _ storagetest.Call) error {
+			if hangs {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		start := time.Now()
+		if _, _, err := w.run(order()); err == nil {
+			t.Error("the delete failed, and no error is returned")
+		}
+		if took := time.Since(start); !hangs || took >= 5*time.Second {
+			t.Errorf("the execution ended after %v, want less than the 5 s that a Pool waits", took)
+		}
+	})
 }
 
 // byCopy reads records by a function of the copies.
