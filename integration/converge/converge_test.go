@@ -412,6 +412,15 @@ func TestCompareIncidents(t *testing.T) {
 			w.open(copied, "resurrected", "")
 			w.closed()
 		}, nil},
+		"of a copy that a clock that went back has put on record too early": {func(w *world) {
+			w.Befell(converge.Step, "3")
+			for _, kind := range []string{"replaced", "content-missing"} {
+				w.open(copied, kind, "")
+				w.closed()
+			}
+		}, nil},
+		"of a copy that was replaced by nobody": {func(w *world) { w.open(copied, "replaced", ""); w.closed() },
+			findings{copied: {converge.IncidentInvented}}},
 		"under a tombstone": {func(w *world) { w.open(copied, "resurrected", ""); w.closed() },
 			findings{copied: {converge.IncidentInvented}}},
 		"of deletes that a guess leads to": {func(w *world) {

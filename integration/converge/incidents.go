@@ -8,6 +8,7 @@ const (
 	sourceMissing    = "source-missing"
 	allCopiesMissing = "all-copies-missing"
 	resurrected      = "resurrected"
+	replaced         = "replaced"
 	recordsBehind    = "records-behind"
 	recordUnreadable = "record-unreadable"
 	spaceMissing     = "space-missing"
@@ -49,7 +50,7 @@ func (f Finding) excuses() []string {
 	case CopyMissing:
 		return []string{contentMissing, sourceMissing, allCopiesMissing}
 	case ManifestWrong, AuditWrong:
-		return []string{contentMissing, sourceMissing, allCopiesMissing, resurrected}
+		return []string{contentMissing, sourceMissing, allCopiesMissing, resurrected, replaced}
 	}
 	return nil
 }
@@ -57,10 +58,12 @@ func (f Finding) excuses() []string {
 // caused reports whether a fault of the run may have led to an incident.
 func (m *Model) caused(i Incident) bool {
 	switch i.Kind {
-	case contentMissing, sourceMissing, allCopiesMissing:
+	case contentMissing:
+		return m.losses[i.Copy] > 0 || m.wentBack(i.Store)
+	case sourceMissing, allCopiesMissing:
 		return m.losses[i.Copy] > 0
-	case resurrected: // what a clock that went back has dated before its own tombstone
-		return m.faults[befallen{Step, i.Store}]
+	case resurrected, replaced:
+		return m.wentBack(i.Store)
 	case recordsBehind:
 		return m.any(Empty) || m.any(Restore)
 	case recordUnreadable:
@@ -74,6 +77,10 @@ func (m *Model) caused(i Incident) bool {
 	}
 	return false
 }
+
+// wentBack reports whether the clock of a store went back: what is put there, or deleted, is then on record before what it
+// follows, and the record that counts is an older one.
+func (m *Model) wentBack(store string) bool { return m.faults[befallen{Step, store}] }
 
 // undone reports whether a fault of the run may have led to a dead letter.
 func (m *Model) undone(l Letter) bool {

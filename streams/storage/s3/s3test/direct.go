@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // Transport returns a transport whose requests reach the server without a network: for many bytes, and for time that is
@@ -45,6 +46,9 @@ func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if out.status == 0 {
 		return nil, errCut
+	}
+	if out.sent.Get("Date") == "" { // as a server does
+		out.sent.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
 	resp := &http.Response{
 		StatusCode: out.status, Status: http.StatusText(out.status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
