@@ -222,15 +222,22 @@ func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key
 	if err != nil {
 		return fmt.Errorf("make the table %s: %w", topic, err)
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	tctx, stop := context.WithCancel(gctx)
-	g.Go(func() error { return t.Run(tctx) })
-	g.Go(func() error {
-		defer stop()
-		if err := ready(gctx, t); err != nil {
+	return during(ctx, t.Run, func(ctx context.Context) error {
+		if err := ready(ctx, t); err != nil {
 			return err
 		}
-		return then(gctx)
+		return then(ctx)
+	})
+}
+
+// during runs do beside run, which ends when do has returned.
+func during(ctx context.Context, run, do func(context.Context) error) error {
+	g, gctx := errgroup.WithContext(ctx)
+	rctx, stop := context.WithCancel(gctx)
+	g.Go(func() error { return run(rctx) })
+	g.Go(func() error {
+		defer stop()
+		return do(gctx)
 	})
 	return g.Wait()
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -220,17 +219,12 @@ func following(ctx context.Context, cfg kafka.Config, do func(context.Context, *
 	if err != nil {
 		return err
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	fctx, stop := context.WithCancel(gctx)
-	g.Go(func() error { return c.Run(fctx) })
-	g.Go(func() error {
-		defer stop()
-		if err := inForce(gctx, c); err != nil {
+	return during(ctx, c.Run, func(ctx context.Context) error {
+		if err := inForce(ctx, c); err != nil {
 			return err
 		}
-		return do(gctx, c)
+		return do(ctx, c)
 	})
-	return g.Wait()
 }
 
 // withControls runs do with controls that are in force: those of the process, or if it does not run, others that are

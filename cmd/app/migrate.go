@@ -112,14 +112,10 @@ func (a *App) positionsBegin(ctx context.Context) error {
 }
 
 func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
-	e, err := a.admin.Extent(ctx, schemas.Admin)
-	if err == nil {
-		err = a.admin.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
-			action, _ := d.Body.(*pb.AdminAction)
-			begun = begun || action.GetAction() == actionPositions
-			return nil
-		})
-	}
+	err = eachAction(ctx, a.admin, func(action *pb.AdminAction) error {
+		begun = begun || action.GetAction() == actionPositions
+		return nil
+	})
 	if err != nil {
 		return false, fmt.Errorf("look whether the tables have had positions: %w", err)
 	}

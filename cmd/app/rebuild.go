@@ -347,13 +347,8 @@ func (a *App) AcceptLoss(ctx context.Context, by Approval) ([]Lost, error) {
 
 // lostForGood returns what rebuilds found to be lost, and nobody has accepted.
 func lostForGood(ctx context.Context, admin *kafka.Admin) ([]Lost, error) {
-	e, err := admin.Extent(ctx, schemas.Admin)
-	if err != nil {
-		return nil, fmt.Errorf("look for what is lost: %w", err)
-	}
 	found, accepted := map[string]Lost{}, map[string]bool{}
-	err = admin.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
-		m, _ := d.Body.(*pb.AdminAction)
+	err := eachAction(ctx, admin, func(m *pb.AdminAction) error {
 		switch m.GetAction() {
 		case actionLost:
 			var l Lost
@@ -371,4 +366,16 @@ func lostForGood(ctx context.Context, admin *kafka.Admin) ([]Lost, error) {
 	}
 	maps.DeleteFunc(found, func(id string, _ Lost) bool { return accepted[id] })
 	return slices.SortedFunc(maps.Values(found), func(a, b Lost) int { return a.Compare(b.Gap) }), nil
+}
+
+// eachAction calls do for each record of the topic admin; for one that cannot be read, with nil.
+func eachAction(ctx context.Context, admin *kafka.Admin, do func(*pb.AdminAction) error) error {
+	e, err := admin.Extent(ctx, schemas.Admin)
+	if err != nil {
+		return err
+	}
+	return admin.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
+		action, _ := d.Body.(*pb.AdminAction)
+		return do(action)
+	})
 }

@@ -38,9 +38,16 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 		}
 		return shape{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, orNothing(names))
 	}
-	db.replicas.Store(int32(rows[0].Replicas))
-	db.shardCount.Store(int32(rows[0].Shards))
+	db.shape.Store(&rows[0])
 	return rows[0], nil
+}
+
+// knownShape is clusterShape, asked for once.
+func (db *DB) knownShape(ctx context.Context) (shape, error) {
+	if known := db.shape.Load(); known != nil {
+		return *known, nil
+	}
+	return db.clusterShape(ctx)
 }
 
 // A Shard is one of a cluster, and its replicas as host:port, in the order in which they are asked.
@@ -65,12 +72,8 @@ func (db *DB) shards(ctx context.Context) (int, error) {
 	if db.cfg.Cluster == "" {
 		return 1, nil
 	}
-	if db.shardCount.Load() == 0 {
-		if _, err := db.clusterShape(ctx); err != nil {
-			return 0, err
-		}
-	}
-	return int(db.shardCount.Load()), nil
+	now, err := db.knownShape(ctx)
+	return int(now.Shards), err
 }
 
 func orNothing(words []string) string {
@@ -123,12 +126,8 @@ func (db *DB) quorum(ctx context.Context) (string, error) {
 	case db.cfg.InsertQuorum != "all":
 		return db.cfg.InsertQuorum, nil
 	}
-	if db.replicas.Load() == 0 {
-		if _, err := db.clusterShape(ctx); err != nil {
-			return "", err
-		}
-	}
-	return strconv.Itoa(int(db.replicas.Load())), nil
+	now, err := db.knownShape(ctx)
+	return strconv.FormatUint(now.Replicas, 10), err
 }
 
 // quorate returns the offset of a partition below which the rows that a table has are on as many replicas as they must be:

@@ -103,8 +103,8 @@ type DB struct {
 	slots   chan struct{}
 	// answered is the index of the address that answered last.
 	answered atomic.Int32
-	// replicas of each shard of the cluster, and the number of shards; 0: not asked yet.
-	replicas, shardCount atomic.Int32
+	// shape of the cluster; nil: not asked yet.
+	shape atomic.Pointer[shape]
 }
 
 // Open returns the DB; it connects when it is first used. The caller closes it.
