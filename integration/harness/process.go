@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -218,4 +219,41 @@ func freePorts(n int) (addrs []string, err error) {
 		held, addrs = append(held, l), append(addrs, addr)
 	}
 	return addrs, nil
+}
+
+// Damage changes the last byte of the batch that holds an offset, in the log of a partition, on the disk of the first
+// broker that has it: as a disk does that rots. It is called for processes only.
+func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int64) {
+	t.Helper()
+	for _, n := range c.nodes {
+		p, ok := n.(*process)
+		if !ok {
+			t.Fatalf("%T: its disk is not ours", n)
+		}
+		name := filepath.Join(strings.TrimSuffix(p.config, ".properties"), fmt.Sprintf("%s-%d", topic, partition), fmt.Sprintf("%020d.log", 0))
+		log, err := os.ReadFile(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := 0; at+27 <= len(log); { // the offset of a batch, its length, ..., and the last offset less the first
+			first, end := int64(binary.BigEndian.Uint64(log[at:])), at+12+int(binary.BigEndian.Uint32(log[at+8:]))
+			if offset <= first+int64(binary.BigEndian.Uint32(log[at+23:])) {
+				f, err := os.OpenFile(name, os.O_WRONLY, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				if _, err := f.WriteAt([]byte{^log[end-1]}, int64(end-1)); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			at = end
+		}
+		t.Fatalf("%s has no batch with offset %d", name, offset)
+	}
+	t.Fatalf("no broker has %s-%d", topic, partition)
 }

@@ -66,6 +66,7 @@ type BatchGroup struct {
 	slots   chan struct{} // one for each Store
 	stored  chan struct{} // something wants to be committed
 	commits *commits
+	reader  *reader
 	ctx     context.Context // outlives Run's
 	fail    context.CancelCauseFunc
 
@@ -113,6 +114,7 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
+	g.reader = newReader(g.router, g.commits)
 	g.metrics.look(g.oldest)
 	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.FetchMaxBytes(batchFetch), kgo.FetchMaxPartitionBytes(batchFetch),
@@ -375,6 +377,7 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 		delete(g.streams, s.partition)
 		g.mu.Unlock()
 		g.commits.forget(s.partition)
+		g.reader.forget(s.partition)
 		s.discard()
 		cl.ResumeFetchPartitions(s.one()) // a pause would outlive the assignment
 		g.sink.Forget(g.router.cfg.bare(s.topic), s.id)

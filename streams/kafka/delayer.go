@@ -36,6 +36,7 @@ type Delayer struct {
 
 	metrics *roleMetrics
 	commits *commits
+	reader  *reader
 	mu      sync.Mutex // guards held
 	held    map[partition][]*kgo.Record
 }
@@ -52,6 +53,8 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
 	d.metrics = cfg.Metrics.role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
+	d.reader = newReader(d.router, d.commits)
+	d.reader.pattern = true
 	d.metrics.look(d.oldest)
 	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
@@ -99,7 +102,7 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	}
 	fetches := d.tap.poll(pctx, cl, delayerPoll)
 	cancel()
-	if err := pollError(fetches, d.router.log); err != nil {
+	if err := d.reader.check(ctx, cl, fetches); err != nil {
 		return d.router.below(ctx, cl, err)
 	}
 	d.mu.Lock()
@@ -227,6 +230,7 @@ func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
 func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 	each(parts, func(at partition) {
 		d.commits.forget(at)
+		d.reader.forget(at)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.flying(-1, d.held[at])

@@ -51,6 +51,7 @@ type Group struct {
 	metrics *roleMetrics
 	began   atomic.Int64 // when the batch at hand was begun, in Unix nanoseconds; 0: none is
 	commits *commits
+	reader  *reader
 	turns   int         // only Run uses it
 	fresh   atomic.Bool // partitions were assigned, and Prepare has not been called since
 	mu      sync.Mutex  // guards queued
@@ -75,6 +76,7 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 	}
 	g.metrics = cfg.Metrics.role(gc.Role, schemas.High)
 	g.commits.metrics = g.metrics
+	g.reader = newReader(g.router, g.commits)
 	g.metrics.look(g.oldest)
 	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
@@ -116,7 +118,7 @@ func (g *Group) Run(ctx context.Context) error {
 // turn is one poll and what follows from it.
 func (g *Group) turn(ctx context.Context, cl *kgo.Client) error {
 	paused := g.tap.turn(cl)
-	if err := pollError(g.poll(ctx, cl), g.router.log); err != nil {
+	if err := g.reader.check(ctx, cl, g.poll(ctx, cl)); err != nil {
 		return g.router.below(ctx, cl, err)
 	}
 	if !paused {
@@ -288,6 +290,7 @@ func (g *Group) message(ctx context.Context, l *letter) (out []schemas.Message, 
 func (g *Group) drop(parts map[string][]int32) {
 	each(parts, func(p partition) {
 		g.commits.forget(p)
+		g.reader.forget(p)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.leave(g.queued[p])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,15 +71,40 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 // Close gives up what is not yet acknowledged.
 func (p *Producer) Close() { p.cl.Close() }
 
-// publish sends recs and waits until all are acknowledged or given up.
+// publish sends recs and waits until all are acknowledged or given up. Of a topic that was made again the client has to
+// forget the old one first.
 func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) error {
+	stale, err := produce(ctx, cl, recs)
+	if len(stale) == 0 {
+		return err
+	}
+	cl.PurgeTopicsFromProducing(topicsOf(stale)...)
+	_, again := produce(ctx, cl, stale)
+	if again == nil && !errors.Is(err, kerr.UnknownTopicID) {
+		again = err // of others
+	}
+	return again
+}
+
+// topicsOf returns the topics of recs.
+func topicsOf(recs []*kgo.Record) (topics []string) {
+	for _, rec := range recs {
+		if !slices.Contains(topics, rec.Topic) {
+			topics = append(topics, rec.Topic)
+		}
+	}
+	return topics
+}
+
+// produce sends recs and waits until all are acknowledged or given up. It returns those whose topics the brokers know
+// under other ids, and the first error: another one than that, if there is one.
+func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (stale []*kgo.Record, first error) {
 	if len(recs) == 0 {
-		return nil
+		return nil, nil
 	}
 	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex // guards first
-		first error
+		wg sync.WaitGroup
+		mu sync.Mutex // guards what is returned
 	)
 	wg.Add(len(recs))
 	for _, rec := range recs {
@@ -89,13 +115,16 @@ func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) error {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if first == nil {
+			if errors.Is(err, kerr.UnknownTopicID) {
+				stale = append(stale, rec)
+			}
+			if first == nil || errors.Is(first, kerr.UnknownTopicID) {
 				first = publishError(rec, err)
 			}
 		})
 	}
 	wg.Wait()
-	return first
+	return stale, first
 }
 
 // publishError is the one place where errors of producing are classed.

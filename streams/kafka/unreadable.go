@@ -27,16 +27,39 @@ func (u UnreadableRecord) Position() string {
 	return fmt.Sprintf("%s/%d@%d", u.Topic, u.Partition, u.Offset)
 }
 
+// An UnreadableBatch is a batch that cannot be parsed. The process has stopped to read its partition.
+type UnreadableBatch struct {
+	Reader    string // a group, or table.TOPIC
+	Topic     schemas.Topic
+	Partition int32
+	Offset    int64 // of the first record that was not read
+	Err       error // with what to do
+}
+
+// Position names the first record that was not read: topic/partition@offset.
+func (u UnreadableBatch) Position() string {
+	return fmt.Sprintf("%s/%d@%d", u.Topic, u.Partition, u.Offset)
+}
+
 // Unreadables are the unreadable records of all tables of one process: of those with one key in one partition, the
-// newest one, and only while no later record with the key could be applied. They are safe for concurrent use; a
-// nil *Unreadables keeps nothing. As a prometheus.Collector they are counted by topic.
+// newest one, and only while no later record with the key could be applied; and the partitions that the process has
+// stopped to read. They are safe for concurrent use; a nil *Unreadables keeps nothing. As a prometheus.Collector they
+// are counted by topic.
 type Unreadables struct {
-	count *prometheus.Desc
+	count, stopped *prometheus.Desc
 
 	mu      sync.Mutex // guards the rest
 	unread  map[schemas.Topic]int
 	records map[keyAt]UnreadableRecord
+	batches map[batchAt]UnreadableBatch
 	changed chan struct{}
+}
+
+// A batchAt is a partition as one reader sees it.
+type batchAt struct {
+	reader    string
+	topic     schemas.Topic
+	partition int32
 }
 
 // A keyAt is a key in one partition.
@@ -52,7 +75,11 @@ func NewUnreadables() *Unreadables {
 		count: prometheus.NewDesc("millrace_kafka_table_unreadable",
 			"Keys of a table whose newest record cannot be decoded, or is refused for good; an incident names it.",
 			[]string{"topic"}, nil),
-		unread: map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{}, changed: make(chan struct{}),
+		stopped: prometheus.NewDesc("millrace_kafka_partitions_stopped",
+			"Partitions that this process no longer reads, because a batch cannot be parsed; an incident names it.",
+			[]string{"topic"}, nil),
+		batches: map[batchAt]UnreadableBatch{},
+		unread:  map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{}, changed: make(chan struct{}),
 	}
 }
 
@@ -65,6 +92,15 @@ func (u *Unreadables) List() []UnreadableRecord {
 	})
 }
 
+// Batches returns the batches that keep partitions from being read, in the order of topic, partition and reader.
+func (u *Unreadables) Batches() []UnreadableBatch {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.SortedFunc(maps.Values(u.batches), func(a, b UnreadableBatch) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Reader, b.Reader))
+	})
+}
+
 // Complete reports whether the process follows topic by a Table, and every such Table has been read to where the topic
 // ended when the Table began: then a record that is not listed is not there, or has been followed by a good one.
 func (u *Unreadables) Complete(topic schemas.Topic) bool {
@@ -74,7 +110,7 @@ func (u *Unreadables) Complete(topic schemas.Topic) bool {
 	return follows && n == 0
 }
 
-// Changed returns a channel that is closed when List or Complete would return something else than now.
+// Changed returns a channel that is closed when List, Batches or Complete would return something else than now.
 func (u *Unreadables) Changed() <-chan struct{} {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -82,7 +118,10 @@ func (u *Unreadables) Changed() <-chan struct{} {
 }
 
 // Describe implements prometheus.Collector.
-func (u *Unreadables) Describe(out chan<- *prometheus.Desc) { out <- u.count }
+func (u *Unreadables) Describe(out chan<- *prometheus.Desc) {
+	out <- u.count
+	out <- u.stopped
+}
 
 // Collect implements prometheus.Collector.
 func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
@@ -94,7 +133,14 @@ func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 	for at := range u.records {
 		counts[at.topic]++
 	}
+	stopped := map[schemas.Topic]int{}
+	for at := range u.batches {
+		stopped[at.topic]++
+	}
 	u.mu.Unlock()
+	for topic, n := range stopped {
+		out <- prometheus.MustNewConstMetric(u.stopped, prometheus.GaugeValue, float64(n), string(topic))
+	}
 	for topic, n := range counts {
 		out <- prometheus.MustNewConstMetric(u.count, prometheus.GaugeValue, float64(n), string(topic))
 	}
@@ -137,6 +183,28 @@ func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
 	default:
 		return
 	}
+	u.change()
+}
+
+// stop notes that a partition is not read any further.
+func (u *Unreadables) stop(b UnreadableBatch) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.batches[batchAt{b.Reader, b.Topic, b.Partition}] = b
+	u.change()
+}
+
+// leave notes that it is read on, or by another process.
+func (u *Unreadables) leave(b UnreadableBatch) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.batches, batchAt{b.Reader, b.Topic, b.Partition})
 	u.change()
 }
 
