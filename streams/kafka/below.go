@@ -83,11 +83,7 @@ func (s standing) error(brokers []string) error {
 	if s.committed < 0 {
 		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
 	}
-	reset := func(to string) string {
-		return fmt.Sprintf("stop the role in every process and run: "+
-			"kafka-consumer-groups.sh --bootstrap-server %s --group %s --topic %s:%d --reset-offsets %s --execute",
-			strings.Join(brokers, ","), s.group, s.at.topic, s.at.id, to)
-	}
+	reset := func(to string) string { return resetGroup(brokers, s.group, s.at, to) }
 	switch s.breach() {
 	case removed:
 		return fmt.Errorf("%s, but the log starts at %d: %w, %d of them. "+
@@ -96,8 +92,16 @@ func (s standing) error(brokers []string) error {
 	case outrun:
 		return fmt.Errorf("%s, and this process had come no further than %d: it was away, others have gone on. Start it again", where, s.position)
 	}
-	return fmt.Errorf("%s, and was to read on at %d, but the log is from %d to %d: the broker lost records at its end. To go on from there, %s",
-		where, s.position, s.start, s.end, reset("--to-latest"))
+	where = fmt.Sprintf("%s, and was to read on at %d, but the log is from %d to %d: the broker lost records at its end",
+		where, s.position, s.start, s.end)
+	switch {
+	case s.committed > s.end:
+		// Not the end as it is when the command runs: what is written until then is not read yet.
+		return fmt.Errorf("%s. To go on from there, %s", where, reset(fmt.Sprintf("--to-offset %d", s.end)))
+	case s.committed < 0:
+		return fmt.Errorf("%s. To read all that is there, %s", where, reset("--to-earliest"))
+	}
+	return fmt.Errorf("%s. What the group has committed is in it. Start it again", where)
 }
 
 // incident is the message that tells of removed records. It has no item: its subject is the partition, for the group.

@@ -20,10 +20,13 @@ func TestStanding(t *testing.T) {
 		"nothing committed, nothing read":       {-1, -1, 12, 20, removed, 12, "committed nothing"},
 		"nothing committed, read on":            {4, -1, 12, 20, removed, 8, "committed nothing"},
 		"others have gone on":                   {5, 15, 12, 20, outrun, -3, "Start it again"},
-		"beyond the end":                        {50, 50, 0, 20, truncated, -50, "--to-latest"},
-		"beyond the end of an empty log":        {50, 50, 0, 0, truncated, -50, "--to-latest"},
-		"in range by now":                       {15, 15, 12, 20, truncated, -3, "--to-latest"},
-		"nothing committed, log from the first": {-1, -1, 0, 20, truncated, 0, "--to-latest"},
+		"beyond the end":                        {50, 50, 0, 20, truncated, -50, "--reset-offsets --to-offset 20 "},
+		"beyond the end of an empty log":        {50, 50, 0, 0, truncated, -50, "--reset-offsets --to-offset 0 "},
+		"beyond the end, committed is not":      {50, 18, 0, 20, truncated, -50, "Start it again"},
+		"in range by now":                       {15, 15, 12, 20, truncated, -3, "Start it again"},
+		"at the end by now":                     {20, 20, 12, 20, truncated, -8, "Start it again"},
+		"nothing committed, log from the first": {-1, -1, 0, 20, truncated, 0, "--reset-offsets --to-earliest"},
+		"nothing committed, beyond the end":     {50, -1, 12, 20, truncated, -38, "--reset-offsets --to-earliest"},
 	} {
 		s := standing{at: partition{"millrace.changes", 3}, group: "millrace.sink", position: tt.position, committed: tt.committed, start: tt.start, end: tt.end}
 		if got := s.breach(); got != tt.want || s.gone() != tt.gone {
