@@ -38,12 +38,18 @@ type Delayer struct {
 	commits *commits
 	reader  *reader
 	mu      sync.Mutex // guards held
-	held    map[partition][]*kgo.Record
+	held    map[partition][]stay
+}
+
+// A stay is a record that waits in its lane.
+type stay struct {
+	*kgo.Record
+	seen time.Time // when it was read
 }
 
 // NewDelayer returns a Delayer for cfg's lanes.
 func NewDelayer(cfg Config) (*Delayer, error) {
-	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]*kgo.Record{}, commits: newCommits(),
+	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]stay{}, commits: newCommits(),
 		tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer}}
 	for _, l := range cfg.lanes() {
 		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
@@ -108,8 +114,13 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	d.mu.Lock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if at := (partition{p.Topic, p.Partition}); len(p.Records) > 0 {
-			d.held[at] = append(d.held[at], p.Records...)
-			d.flying(1, p.Records)
+			now := time.Now()
+			recs := make([]stay, len(p.Records))
+			for i, rec := range p.Records {
+				recs[i] = stay{rec, now}
+			}
+			d.held[at] = append(d.held[at], recs...)
+			d.flying(1, recs)
 			cl.PauseFetchPartitions(at.one())
 		}
 	})
@@ -149,9 +160,14 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	return max(wait, 0), ok
 }
 
-// ready is when a record may leave its lane.
-func (d *Delayer) ready(rec *kgo.Record) time.Time {
-	at := rec.Timestamp.Add(d.delays[rec.Topic])
+// ready is when a record may leave its lane. The clock that has stamped the record may be wrong: it stays no longer
+// than for the lane's delay from when it was read.
+func (d *Delayer) ready(rec stay) time.Time {
+	stamp := rec.Timestamp
+	if stamp.After(rec.seen) {
+		stamp = rec.seen
+	}
+	at := stamp.Add(d.delays[rec.Topic])
 	if due := readTrail(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
 		return due
 	}
@@ -195,7 +211,7 @@ func (d *Delayer) movable(now time.Time) (out []*kgo.Record, moved map[partition
 			if d.ready(rec).After(now) {
 				break
 			}
-			out = append(out, d.next(rec, now))
+			out = append(out, d.next(rec.Record, now))
 			moved[at]++
 		}
 	}
@@ -240,10 +256,10 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 }
 
 // flying adds records to what is in flight, or with -1 takes them out.
-func (d *Delayer) flying(sign int, recs []*kgo.Record) {
+func (d *Delayer) flying(sign int, recs []stay) {
 	var bytes int64
 	for _, rec := range recs {
-		bytes += weigh(rec)
+		bytes += weigh(rec.Record)
 	}
 	d.metrics.inFlight(sign*len(recs), int64(sign)*bytes)
 }
