@@ -206,6 +206,21 @@ func (in *intake) tick(ctx context.Context) {
 	}
 }
 
+// finish commits at once and then every second until ctx is done, while tasks at work end: who stops a process may not
+// wait for that.
+func (in *intake) finish(ctx context.Context) {
+	t := time.NewTicker(poolCommit)
+	defer t.Stop()
+	for {
+		_ = in.commit(in.p.ctx) // has said what is wrong
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
 // record returns when what is at work is on record with the brokers.
 func (in *intake) record(ctx context.Context) error {
 	ask := make(chan error, 1)
