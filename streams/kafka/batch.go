@@ -67,6 +67,7 @@ type BatchGroup struct {
 	stored  chan struct{} // something wants to be committed
 	commits *commits
 	reader  *reader
+	perPoll int             // records; only poll uses it
 	ctx     context.Context // outlives Run's
 	fail    context.CancelCauseFunc
 
@@ -85,7 +86,10 @@ const BatchMemory = 20 << 20
 const (
 	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
 	batchFetch = 512 << 10
-	batchPoll  = 10_000 // records, by which Memory may be exceeded
+	batchPoll  = 1000 // records of one poll at most
+	// A poll is to weigh 1/pollShare of Memory, by what the records of the last one weighed: Memory may be exceeded by that.
+	pollShare = 4
+	firstPoll = 100 // records, before anything is known of their weight
 	// batchCommit is the least time between two commits while there is much to store.
 	batchCommit = time.Second
 )
@@ -109,8 +113,8 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
 		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
-		tables: map[string]*spacing{},
-		tap:    tap{controls: cfg.Controls, role: bc.Role, topics: topics},
+		tables: map[string]*spacing{}, perPoll: firstPoll,
+		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
@@ -180,17 +184,31 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 		g.makeRoom(ctx)
 		g.tap.turn(cl)
 		pctx, cancel := g.polling(ctx)
-		fetches := g.tap.poll(pctx, cl, batchPoll)
+		fetches := g.tap.poll(pctx, cl, g.perPoll)
 		cancel()
 		again, err := g.reread(ctx, cl, fetches)
 		if err != nil {
 			return err
 		}
 		g.fill(cl, fetches, again)
+		g.perPoll = pollSize(fetches, g.perPoll, g.cfg.Memory)
 		g.setBack(cl)
 		cl.AllowRebalance()
 	}
 	return nil
+}
+
+// pollSize returns how many records the next poll asks for, after one of last records that got fetches.
+func pollSize(fetches kgo.Fetches, last int, memory int64) int {
+	n, bytes := 0, int64(0)
+	fetches.EachRecord(func(rec *kgo.Record) {
+		n++
+		bytes += weigh(rec)
+	})
+	if n == 0 {
+		return last
+	}
+	return int(min(max(memory/pollShare/(bytes/int64(n)), 1), batchPoll))
 }
 
 // fill adds what was fetched to the streams, but for the partitions that are read again.

@@ -58,7 +58,17 @@ func newStream(g *BatchGroup, cl *kgo.Client, at partition, table *spacing) *str
 	}
 }
 
-func weigh(rec *kgo.Record) int64 { return int64(len(rec.Key)+len(rec.Value)) + 512 }
+// weigh is about what a record takes of memory: of a dead letter, the headers are most of it.
+func weigh(rec *kgo.Record) int64 {
+	n := len(rec.Key) + len(rec.Value) + 512
+	for _, h := range rec.Headers {
+		n += len(h.Key) + len(h.Value) + headerBytes
+	}
+	return int64(n)
+}
+
+// headerBytes is what a header takes beside its key and value.
+const headerBytes = 48
 
 // begins reports whether nothing of the log inc was read so far.
 func (s *stream) begins(inc uint32) bool {
