@@ -228,6 +228,7 @@ func deployed(t *testing.T, c *harness.Cluster) {
 	need.Full(t)
 	for name, grace := range map[string]time.Duration{"kubernetes": 3 * time.Second, "docker": time.Second} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cfg := faulty(c, name)
 			l := books(t, c, cfg, 1)
 			publish(t, cfg, change("long", 0))

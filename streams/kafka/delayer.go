@@ -37,6 +37,7 @@ type Delayer struct {
 	metrics *roleMetrics
 	commits *commits
 	reader  *reader
+	refusal refusal    // of what was last to be moved; only Run uses it
 	mu      sync.Mutex // guards held
 	held    map[partition][]stay
 }
@@ -183,9 +184,14 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	}
 	out, moved := d.movable(time.Now())
 	if err := publish(ctx, cl, out); err != nil {
+		if passes(err) { // they are moved again
+			d.refusal.note(d.router, d.metrics, err)
+			return nil
+		}
 		d.metrics.unpublished(1)
 		return err
 	}
+	d.refusal.end(d.metrics)
 	d.counted(out)
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -52,6 +52,7 @@ type Group struct {
 	began   atomic.Int64 // when the batch at hand was begun, in Unix nanoseconds; 0: none is
 	commits *commits
 	reader  *reader
+	refusal refusal     // of the last batch; only Run uses it
 	turns   int         // only Run uses it
 	fresh   atomic.Bool // partitions were assigned, and Prepare has not been called since
 	mu      sync.Mutex  // guards queued
@@ -95,7 +96,8 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 }
 
 // Run handles messages until ctx is done, and then returns nil. Any other return is an
-// error that Run could not get past; what was not committed is delivered again. A handler that
+// error that Run could not get past; what was not committed is delivered again. Messages whose outputs the brokers do not
+// take for now are handled again until they do. A handler that
 // ignores for poolGrace that its time is up is such an error: it would hold the poll, and all rebalances.
 func (g *Group) Run(ctx context.Context) error {
 	cl, leave, err := join(ctx, g.opts)
@@ -184,9 +186,14 @@ func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
 	pctx, pcancel := outlive(ctx)
 	defer pcancel()
 	if err := publish(pctx, cl, h.out); err != nil {
+		if passes(err) && ctx.Err() == nil { // what is queued is handled again
+			g.refusal.note(g.router, g.metrics, err)
+			return nil
+		}
 		g.metrics.unpublished(1)
 		return err
 	}
+	g.refusal.end(g.metrics)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for p, n := range h.done {

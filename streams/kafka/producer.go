@@ -17,7 +17,7 @@ import (
 
 const (
 	producerLimit  = 30 * time.Second // until a message of a Producer is given up
-	runtimeLimit   = time.Minute      // until an output of a handler is given up, and Run with it
+	runtimeLimit   = time.Minute      // until an output of a handler is reported as refused, and published again
 	producerLinger = time.Millisecond
 	runtimeLinger  = 5 * time.Millisecond // many tasks share a request
 )
@@ -79,11 +79,21 @@ func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) error {
 		return err
 	}
 	cl.PurgeTopicsFromProducing(topicsOf(stale)...)
-	_, again := produce(ctx, cl, stale)
+	_, again := produce(ctx, cl, anew(stale))
 	if again == nil && !errors.Is(err, kerr.UnknownTopicID) {
 		again = err // of others
 	}
 	return again
+}
+
+// anew returns recs as they were before they were published: the client counts the time that it has for a record from
+// the timestamp that it gave it.
+func anew(recs []*kgo.Record) []*kgo.Record {
+	all := make([]*kgo.Record, len(recs))
+	for i, r := range recs {
+		all[i] = &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
+	}
+	return all
 }
 
 // topicsOf returns the topics of recs.
@@ -125,6 +135,18 @@ func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (stale []*
 	}
 	wg.Wait()
 	return stale, first
+}
+
+// passes reports whether the brokers may take what they have not taken, if it is published again.
+func passes(err error) bool {
+	code := (*kerr.Error)(nil)
+	switch {
+	case err == nil, retry.IsPermanent(err), errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+		return false
+	case errors.As(err, &code):
+		return code.Retriable
+	}
+	return true
 }
 
 // publishError is the one place where errors of producing are classed.

@@ -251,7 +251,7 @@ func (s *stream) run() {
 			continue
 		}
 		tries = 0
-		if err = publish(s.ctx, s.cl, dead); err != nil {
+		if err := s.publish(dead); err != nil {
 			s.g.metrics.unpublished(1)
 			if !s.stopping() {
 				s.g.fail(err)
@@ -259,6 +259,20 @@ func (s *stream) run() {
 			return
 		}
 		s.settle(batch, bytes)
+	}
+}
+
+// publish sends dead letters until the brokers have taken them, or never will, or the stream is stopped.
+func (s *stream) publish(dead []*kgo.Record) error {
+	var refusal refusal
+	defer refusal.end(s.g.metrics)
+	for {
+		err := publish(s.ctx, s.cl, dead)
+		if !passes(err) || s.stopping() {
+			return err
+		}
+		refusal.note(s.g.router, s.g.metrics, err)
+		dead = anew(dead)
 	}
 }
 
