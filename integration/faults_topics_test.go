@@ -180,3 +180,36 @@ func TestRottenBatch(t *testing.T) {
 	running(t, g, err)
 	in.await(t, "a", "c")
 }
+
+// The brokers forget what a group has committed: it goes on from the positions that were kept.
+func TestGroupThatLostItsOffsets(t *testing.T) {
+	need.Full(t)
+	c := harness.Kafka(t, harness.Options{Brokers: 1})
+	cfg := c.Config("forgotten.")
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+		t.Fatal(err)
+	}
+	adm, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adm.Close()
+	publish(t, cfg, change("a", 0), change("b", 0))
+	var in, late inbox
+	g, err := changesReaders()["Group"](cfg, &in)
+	stop := running(t, g, err)
+	in.await(t, "a", "b")
+	wait(t, time.Second) // it commits
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := adm.Positions(t.Context())
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("positions %v, %v", kept, err)
+	}
+	publish(t, cfg, append(kept, change("c", 0))...)
+	c.DeleteGroup(t, cfg, schemas.RolePlanner)
+	g, err = changesReaders()["Group"](cfg, &late)
+	running(t, g, err)
+	late.await(t, "c")
+}
