@@ -238,22 +238,32 @@ func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int
 		if err != nil {
 			t.Fatal(err)
 		}
-		for at := 0; at+27 <= len(log); { // the offset of a batch, its length, ..., and the last offset less the first
-			first, end := int64(binary.BigEndian.Uint64(log[at:])), at+12+int(binary.BigEndian.Uint32(log[at+8:]))
-			if offset <= first+int64(binary.BigEndian.Uint32(log[at+23:])) {
-				f, err := os.OpenFile(name, os.O_WRONLY, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer f.Close()
-				if _, err := f.WriteAt([]byte{^log[end-1]}, int64(end-1)); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			at = end
+		end := batchEnd(log, offset)
+		if end == 0 {
+			t.Fatalf("%s has no batch with offset %d", name, offset)
 		}
-		t.Fatalf("%s has no batch with offset %d", name, offset)
+		log[end-1] ^= 0xff
+		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteAt(log[end-1:end], int64(end-1))
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
 	}
 	t.Fatalf("no broker has %s-%d", topic, partition)
+}
+
+// batchEnd is where the batch of a log that holds an offset ends; 0: there is none.
+func batchEnd(log []byte, offset int64) int {
+	for at := 0; at+27 <= len(log); { // its first offset, its length, ..., and its last offset less the first
+		first, end := int64(binary.BigEndian.Uint64(log[at:])), at+12+int(binary.BigEndian.Uint32(log[at+8:]))
+		if offset <= first+int64(binary.BigEndian.Uint32(log[at+23:])) {
+			return end
+		}
+		at = end
+	}
+	return 0
 }

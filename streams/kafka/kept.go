@@ -179,7 +179,7 @@ func (c Config) kept(ctx context.Context, group string) (kept map[string]keptTop
 		faulty = err
 		return nil
 	})
-	if err = errors.Join(err, faulty); err != nil {
+	if err := errors.Join(err, faulty); err != nil {
 		return nil, nil, err
 	}
 	return kept, ids, nil
