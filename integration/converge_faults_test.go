@@ -27,18 +27,20 @@ import (
 // convergeNames are what faults befall.
 func convergeNames() converge.Names {
 	return converge.Names{
-		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess},
+		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess, careProcess},
 		Roles:     []string{"checker", "copier", "planner", "sink", "steward", "deleter"},
 		Stores:    []string{sourceStore, clockStore, outStore, "3"},
 		Clock:     clockStore, Out: outStore, Engine: "clickhouse", Spaces: []string{fanSpace, chainSpace},
+		Steward: careProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, Vanish: lostSpace,
 	}
 }
 
 // Bounds of what events of items wait for.
 const (
-	settleLimit = 15 * time.Second // until an item is at all its destinations
-	hookLimit   = 30 * time.Second // until a store is asked, or a delete is decided
-	lateLimit   = time.Minute      // after the clients' time, until no event begins
+	settleLimit = 45 * time.Second // until an item is at all its destinations
+	backLimit   = 4 * time.Minute  // until what needs fresh records has come about: they may have to be rebuilt first
+	hookLimit   = time.Minute      // until a store is asked, a delete is decided, or an incident is open
+	lateLimit   = 2 * time.Minute  // after the clients' time, until no event begins
 	clients     = 4
 )
 
@@ -62,9 +64,13 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		if err := at(ctx, e.At); err != nil {
 			break // the group says why
 		}
-		w.alive(t)
+		w.engine.revive(t)
 		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.What, e.For)
-		if f := w.ofItem(t, e); f != nil {
+		f := w.ofItem(t, e)
+		if e.Fault == converge.Decide {
+			f = w.decide(t, e)
+		}
+		if f != nil {
 			g.Go(func() error { return f(ctx) })
 			continue
 		}
@@ -112,6 +118,8 @@ func (w *convergeWorld) work(ctx context.Context, g *errgroup.Group, ops []conve
 // befall has an event happen to processes, roles, stores and clocks, and returns when it is over.
 func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
 	t.Helper()
+	w.events.Lock()
+	defer w.events.Unlock()
 	switch e.Fault {
 	case converge.Kill:
 		w.process(e.What).kill()
@@ -128,15 +136,22 @@ func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
 	case converge.Away:
 		w.away(t, e)
 	case converge.Step:
+		if e.For < 0 {
+			w.model.Befell(e.Fault, e.What)
+		}
 		w.clock.Store(min(max(w.clock.Load()+int64(e.For), int64(-4*time.Minute)), int64(time.Minute)))
 	case converge.KillCopier:
 		w.killCopier(t)
 	case converge.TakeOut:
 		w.takeOut(t, e)
 	case converge.Restore:
+		w.model.Befell(e.Fault, e.What)
 		w.replace(t, w.backup)
 	case converge.Empty:
+		w.model.Befell(e.Fault, e.What)
 		w.replace(t, "")
+	case converge.Garble:
+		w.garble(t, schemas.Topic(e.What))
 	default:
 		t.Fatalf("no such fault: %s", e.Fault)
 	}
@@ -151,8 +166,7 @@ func (w *convergeWorld) away(t *testing.T, e converge.Event) {
 		w.s3Away.Store(false)
 		return
 	}
-	stores := w.cfg.Accounts[0].Stores
-	root := stores[slices.IndexFunc(stores, func(s config.Store) bool { return s.ID == e.What })].Root
+	root := w.root(e.What)
 	if err := os.Rename(root, root+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -162,18 +176,16 @@ func (w *convergeWorld) away(t *testing.T, e converge.Event) {
 	}
 }
 
+// root is the directory of a store.
+func (w *convergeWorld) root(store string) string {
+	stores := w.cfg.Accounts[0].Stores
+	return stores[slices.IndexFunc(stores, func(s config.Store) bool { return s.ID == store })].Root
+}
+
 // replace has ClickHouse hold what a backup has, or nothing, and what it lacks rebuilt.
 func (w *convergeWorld) replace(t *testing.T, backup string) {
 	t.Helper()
-	if err := errors.Join(w.engine.Close(t.Context()), os.RemoveAll(w.engineAt.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	if backup != "" {
-		if err := os.CopyFS(w.engineAt.Dir, os.DirFS(backup)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.rise(t)
+	w.engine.restore(t, backup)
 	if backup == "" {
 		w.want(t, 0, "applied", "migrate")
 	}
@@ -234,6 +246,7 @@ func (w *convergeWorld) takeOut(t *testing.T, e converge.Event) {
 		}
 		out = append(out, p)
 	}
+	w.model.Befell(e.Fault, e.What)
 	w.again(t, true)
 	begun := time.Now()
 	for _, p := range out {
@@ -304,6 +317,8 @@ func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Cont
 		f = w.putBack(t, e)
 	case converge.Lose:
 		p, f = w.next(e.What, lostItems), w.lose
+	case converge.Vanish:
+		p, f = w.next(e.What, lostItems), w.vanish
 	case converge.LoseAndGuess:
 		p, f = w.next(e.What, lostItems), w.loseAndGuess
 	case converge.LoseAndBack:
@@ -331,11 +346,21 @@ func (w *convergeWorld) settled(ctx context.Context, p converge.Place) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	if _, err := w.store(sourceStore).Stat(ctx, p.Space, p.Item); errors.Is(err, storage.ErrNotFound) { // it was lost
+		if err := w.do(ctx, o); err != nil {
+			return err
+		}
+	}
+	return w.copied(ctx, p, settleLimit)
+}
+
+// copied waits until all destinations hold what clients have put last.
+func (w *convergeWorld) copied(ctx context.Context, p converge.Place, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for len(w.holders(ctx, p)) < len(w.model.Rule(p.Space).Pairs) {
 		if err := retry.Sleep(ctx, 200*time.Millisecond); err != nil {
-			return fmt.Errorf("it has not been copied within %v", settleLimit)
+			return fmt.Errorf("it has not been copied within %v", limit)
 		}
 	}
 	return nil
@@ -384,10 +409,12 @@ func eventHash(seed uint64, e converge.Event) uint32 {
 	return h.Sum32()
 }
 
-// lose takes the source and the first copy away.
+// lose takes the source and the first copy away, and has the sources of the space checked.
 func (w *convergeWorld) lose(ctx context.Context, p converge.Place) error {
-	_, err := w.take(ctx, p)
-	return err
+	if _, err := w.take(ctx, p); err != nil {
+		return err
+	}
+	return w.ask(ctx, "sweep", "start", "fixity", "--all", "--store", sourceStore, "--space", p.Space)
 }
 
 // loseAndGuess takes the source and the first copy away, and publishes what a sweep would guess of the source.
@@ -405,7 +432,7 @@ func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.Place) erro
 // take takes the source and the first copy away, and returns what the source was.
 func (w *convergeWorld) take(ctx context.Context, p converge.Place) (source storage.Deleted, err error) {
 	for _, id := range []string{w.model.Rule(p.Space).Pairs[0].To, sourceStore} {
-		if source, err = w.store(id).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{}); err != nil {
+		if source, err = w.remove(ctx, converge.Copy{Store: id, Place: p}); err != nil {
 			return source, err
 		}
 		w.model.Lost(converge.Copy{Store: id, Place: p})
@@ -413,12 +440,25 @@ func (w *convergeWorld) take(ctx context.Context, p converge.Place) (source stor
 	return source, nil
 }
 
+// remove takes a copy away, once its store is there.
+func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (storage.Deleted, error) {
+	for begun := time.Now(); ; {
+		d, err := w.store(c.Store).Delete(ctx, c.Space, c.Item, storage.DeleteOptions{})
+		if err == nil || errors.Is(err, storage.ErrNotFound) || time.Since(begun) > hookLimit {
+			return d, err
+		}
+		if err := retry.Sleep(ctx, 200*time.Millisecond); err != nil {
+			return d, err
+		}
+	}
+}
+
 // loseAndBack takes the copy on S3 away, deletes the source, and puts it back when that is on record of the copy.
 func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.Place) error {
 	w.mu.Lock()
 	back := w.puts[p]
 	w.mu.Unlock()
-	if _, err := w.store(clockStore).Delete(ctx, p.Space, p.Item, storage.DeleteOptions{}); err != nil {
+	if _, err := w.remove(ctx, converge.Copy{Store: clockStore, Place: p}); err != nil {
 		return err
 	}
 	w.model.Lost(converge.Copy{Store: clockStore, Place: p})

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -28,11 +30,69 @@ func (w *convergeWorld) look(t *testing.T) converge.Sight {
 		w.entries(t, &s, space)
 		w.records(t, s, stores, space)
 	}
-	for _, i := range asked(t, func() ([]*pb.Incident, error) { return w.app.DB().OpenIncidents(t.Context(), "acme") }) {
-		t.Logf("open incident: %s", schemas.IncidentKey(i))
-		s.Incidents = append(s.Incidents, converge.Incident{Copy: copyAt(i), Kind: i.GetKind()})
-	}
+	s.Incidents, s.Letters = w.incidents(t), w.letters(t)
 	return s
+}
+
+// incidents reads all that were ever opened, those of a key in their order.
+func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
+	t.Helper()
+	e, err := w.admin.Extent(t.Context(), schemas.Incidents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, last := map[string]int{}, map[string]int{} // by id, and by key, the index in all
+	err = w.admin.Read(t.Context(), schemas.Incidents, e, func(d *schemas.Delivery, unreadable error) error {
+		i, ok := d.Body.(*pb.Incident)
+		if !ok {
+			return unreadable
+		}
+		key := schemas.IncidentKey(i)
+		n, known := at[i.GetId()]
+		if !known {
+			before, again := last[key]
+			n = len(all)
+			at[i.GetId()], last[key] = n, n
+			all = append(all, converge.Incident{Copy: copyAt(i), Kind: i.GetKind(), Subject: i.GetSubject(), ID: i.GetId(),
+				Twice: again && all[before].Open})
+		}
+		all[n].Open, all[n].Reasons = i.GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED, nil
+		all[n].Waits = i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
+		for _, s := range i.GetSteps() {
+			if s.GetBy() != "" {
+				all[n].Reasons = append(all[n].Reasons, s.GetDetail())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// letters reads all dead letters that there ever were.
+func (w *convergeWorld) letters(t *testing.T) (all []converge.Letter) {
+	t.Helper()
+	err := w.dead.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
+		letter := converge.Letter{Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset)}
+		switch m, _ := l.Decode(); m := m.(type) { // what cannot be decoded is about no copy
+		case *pb.DuplicationCommand:
+			letter.Copy = converge.Copy{Store: m.GetDestinationStore(), Place: converge.Place{Space: m.GetSpace(), Item: m.GetItem()}}
+		case interface {
+			GetStore() string
+			GetSpace() string
+			GetItem() string
+		}:
+			letter.Copy = copyAt(m)
+		}
+		all = append(all, letter)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 func copyAt(m interface {

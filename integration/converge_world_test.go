@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,8 +18,6 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/integration/converge"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
-	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/kafka"
 	broker "github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
@@ -43,21 +40,31 @@ const (
 	fanSpace   = "fan"   // two copies, both of the source
 	chainSpace = "chain" // a copy, and a copy of that
 	keptSpace  = "kept"  // copies stay when their source is deleted
+	lostSpace  = "lost"  // one copy, in a store that loses the whole space
 )
+
+// lostAt is the store that loses lostSpace.
+const lostAt = "3"
 
 // behind is how far the clock of the store on S3 is behind at first.
 const behind = 90 * time.Second
 
-// convergePolicies are the revisions of the policy. The first one does not know the store that is taken out.
+// convergePolicies are the first revisions of the policy. The first one does not know the store that is taken out.
 func convergePolicies() []string {
-	const pairs = `{"spaceDuplicationStorePolicies": {
+	return []string{convergePolicy("", "", 0), convergePolicy(`, {"srcStoreId": "1", "destStoreId": "4"}`, `"kept": {"deletes": "keep"}`, 0)}
+}
+
+// laterPolicy returns a revision that says the same as the last one of convergePolicies, and ignores another space.
+func laterPolicy(revision int64) string {
+	return convergePolicy(`, {"srcStoreId": "1", "destStoreId": "4"}`, `"kept": {"deletes": "keep"}`, revision)
+}
+
+func convergePolicy(kept, spaces string, ignored int64) string {
+	return fmt.Sprintf(`{"spaceDuplicationStorePolicies": {
+		"lost": [{"srcStoreId": "1", "destStoreId": "3"}],
 		"fan": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}],
 		"chain": [{"srcStoreId": "1", "destStoreId": "3"}, {"srcStoreId": "3", "destStoreId": "2"}],
-		"kept": [{"srcStoreId": "1", "destStoreId": "2"}%s]}%s}`
-	return []string{
-		fmt.Sprintf(pairs, "", ""),
-		fmt.Sprintf(pairs, `, {"srcStoreId": "1", "destStoreId": "4"}`, `, "spaces": {"kept": {"deletes": "keep"}}`),
-	}
+		"kept": [{"srcStoreId": "1", "destStoreId": "2"}%s]}, "spaces": {%s}, "spacesToIgnore": ["ignored-%d"]}`, kept, spaces, ignored)
 }
 
 func convergeRules() map[string]converge.Rule {
@@ -65,6 +72,7 @@ func convergeRules() map[string]converge.Rule {
 		fanSpace:   {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "1", To: "3"}}},
 		chainSpace: {Pairs: []converge.Pair{{From: "1", To: "3"}, {From: "3", To: "2"}}},
 		keptSpace:  {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "1", To: "4"}}, Keep: true},
+		lostSpace:  {Pairs: []converge.Pair{{From: "1", To: lostAt}}},
 	}
 }
 
@@ -72,13 +80,14 @@ func convergeRules() map[string]converge.Rule {
 const (
 	sinkProcess  = "sink"
 	headProcess  = "head"
+	careProcess  = "care" // apart, since one that plans does so once more after a kill, which mends much
 	workProcess  = "work"
 	otherProcess = "other"
 )
 
 func processRoles() map[string]string {
 	return map[string]string{
-		sinkProcess: "sink", headProcess: "planner,steward,delayer", workProcess: "copier,deleter", otherProcess: "copier,deleter,checker,sweeper",
+		sinkProcess: "sink", headProcess: "planner,delayer", careProcess: "steward", workProcess: "copier,deleter", otherProcess: "copier,deleter,checker,sweeper",
 	}
 }
 
@@ -86,25 +95,30 @@ func processRoles() map[string]string {
 // S3, clients, and a model of what they did.
 type convergeWorld struct {
 	plant
+	binary   string // millrace
 	seed     uint64
 	model    *converge.Model
-	engineAt embedded.Config
-	engine   *embedded.Server
+	engine   *engine
 	backup   string // directory with what the engine had before the clients began
 	app      *app.App
 	client   *emit.Store
 	producer *kafka.Producer
 	admin    *kafka.Admin
+	dead     *kafka.DeadLetters
 	s3       *s3test.Server
 	clock    atomic.Int64 // ns that the clock of the store on S3 is ahead
 	s3Away   atomic.Bool
 	hooks    hooks
+	events   sync.Mutex   // held while something befalls processes, roles, stores or clocks
+	gate     sync.RWMutex // read by clients while they do something, written when what they have done is to be known
 
 	mu        sync.Mutex // guards what follows
+	revision  int64      // of the policy
 	without   bool       // processes are started without the store that is taken out
 	processes map[string]*process
 	turn      map[string]int                 // how many items of a group were used
 	puts      map[converge.Place]converge.Op // the last of each item
+	reasons   map[string]string              // of decisions, by the id of the incident
 
 	items sync.Map // converge.Place before it was renamed, to the *sync.Mutex of who works with it
 }
@@ -113,24 +127,18 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 	t.Helper()
 	dir := t.TempDir()
 	w := &convergeWorld{
-		seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore), processes: map[string]*process{},
+		binary: binaries(t), seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore), processes: map[string]*process{},
 		turn: map[string]int{}, puts: map[converge.Place]converge.Op{},
-		hooks:    hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
-		engineAt: embedded.Config{Dir: filepath.Join(dir, "engine"), Binary: clickhousetest.Binary(t), Port: freePort(t)},
+		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
 	}
 	w.clock.Store(int64(-behind))
-	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
+	t.Setenv("PATH", filepath.Dir(w.binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	b, err := broker.StartBroker(broker.BrokerConfig{Dir: filepath.Join(dir, "kafka"), SyncWrites: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	w.rise(t)
-	t.Cleanup(func() {
-		if err := w.engine.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	w.engine = newEngine(t, dir)
 	w.serveS3(t)
 	w.configure(t, dir, b.Addr())
 	w.want(t, 0, "applied", "migrate")
@@ -138,44 +146,15 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 		w.want(t, 0, "has its marker", "store", "init", "acme/"+s.ID)
 	}
 	w.open(t)
-	for i, text := range convergePolicies() {
-		w.publishPolicy(t, int64(i), text)
+	for _, text := range convergePolicies() {
+		if err := w.revise(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for name := range processRoles() {
 		w.start(t, name)
 	}
 	return w
-}
-
-// rise starts the engine on its data.
-func (w *convergeWorld) rise(t *testing.T) {
-	t.Helper()
-	var err error
-	if w.engine, err = embedded.Start(context.WithoutCancel(t.Context()), w.engineAt); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// alive starts the engine again if it has ended by itself, as a service manager does: libchdb aborts now and then when a
-// client is killed in the middle of a query.
-func (w *convergeWorld) alive(t *testing.T) {
-	t.Helper()
-	select {
-	case <-w.engine.Done():
-		t.Log(w.engine.Wait(t.Context()))
-		w.rise(t)
-	default:
-	}
-}
-
-// back makes the backup.
-func (w *convergeWorld) back(t *testing.T) {
-	t.Helper()
-	w.backup = w.engineAt.Dir + ".backup"
-	if err := errors.Join(w.engine.Close(t.Context()), os.CopyFS(w.backup, os.DirFS(w.engineAt.Dir))); err != nil {
-		t.Fatal(err)
-	}
-	w.rise(t)
 }
 
 // configure writes the two configurations: with all stores, and without the one that is taken out.
@@ -196,7 +175,7 @@ func (w *convergeWorld) configure(t *testing.T, dir, addr string) {
 	cfg.Kafka.Brokers = []string{addr}
 	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, 1, 1
 	cfg.Kafka.SessionTimeout = 6 * time.Second
-	cfg.ClickHouse.Addresses = []string{w.engine.Addr()}
+	cfg.ClickHouse.Addresses = []string{w.engine.server.Addr()}
 	// Waits are short, but for the age of what the sink stores: what is decided meanwhile is decided without it.
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second, 2 * time.Second}
@@ -244,21 +223,26 @@ func (w *convergeWorld) open(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.admin.Close)
+	if w.dead, err = kafka.NewDeadLetters(k); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.dead.Close)
 }
 
-func (w *convergeWorld) publishPolicy(t *testing.T, base int64, text string) {
-	t.Helper()
+// revise publishes the next revision of the policy.
+func (w *convergeWorld) revise(ctx context.Context, text string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	doc, err := policy.Parse([]byte(text))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	rec, err := policy.Record("acme", base, doc, "ann", time.Now().UTC())
+	rec, err := policy.Record("acme", w.revision, doc, "ann", time.Now().UTC())
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if err := w.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: rec}); err != nil {
-		t.Fatal(err)
-	}
+	w.revision++
+	return w.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: rec})
 }
 
 // start starts a process, or starts it again.
@@ -270,7 +254,7 @@ func (w *convergeWorld) start(t *testing.T, name string) {
 	if w.without {
 		file = filepath.Join(filepath.Dir(w.file), "without.yaml")
 	}
-	w.processes[name] = begin(t, name, exec.Command(binaries(t), "run", "--config", file, "--roles", processRoles()[name]))
+	w.processes[name] = begin(t, name, exec.Command(w.binary, "run", "--config", file, "--roles", processRoles()[name]))
 }
 
 func (w *convergeWorld) process(name string) *process {

@@ -35,6 +35,7 @@ func TestMigrate(t *testing.T) {
 	p.want(t, 5, `the cluster main is configured: name another database for it`, "migrate", "--cluster", "main")
 	t.Setenv("MILLRACE_CLICKHOUSE__DATABASE", "other")
 	p.want(t, 5, `the server knows no cluster "main"`, "migrate", "--cluster", "main", "--dry-run")
+	p.want(t, 5, "not covered by any test of millrace", "migrate", "--cluster", "main")
 	t.Setenv("MILLRACE_CLICKHOUSE__DATABASE", "millrace")
 
 	addr := p.cfg.ClickHouse.Addresses[0]

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
-	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
@@ -57,32 +56,20 @@ type mill struct {
 	plant
 	c      *harness.Cluster
 	kafka  kafka.Config
-	at     embedded.Config
-	engine *embedded.Server
+	engine *engine
 	sent   int
 }
 
 func newMill(t *testing.T, c *harness.Cluster, name string) *mill {
 	t.Helper()
 	dir := t.TempDir()
-	m := &mill{c: c, kafka: c.Config("sink." + name + "."), at: embedded.Config{Dir: filepath.Join(dir, "engine"), Binary: clickhousetest.Binary(t), Port: freePort(t)}}
-	m.rise(t)
-	t.Cleanup(func() {
-		select {
-		case <-m.engine.Done(): // which nobody told it to
-			t.Error(m.engine.Wait(context.WithoutCancel(t.Context())))
-		default:
-		}
-		if err := m.engine.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	m := &mill{c: c, kafka: c.Config("sink." + name + "."), engine: newEngine(t, dir)}
 	cfg := config.Default()
 	cfg.Kafka.Brokers, cfg.Kafka.TopicPrefix = m.kafka.Brokers, m.kafka.Prefix
 	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, c.Brokers(), c.Brokers()-1
 	cfg.Kafka.SessionTimeout = 6 * time.Second
 	cfg.Delay.Lanes = []config.Lane{{Name: "1s", Delay: time.Second}}
-	cfg.ClickHouse.Addresses = []string{m.engine.Addr()}
+	cfg.ClickHouse.Addresses = []string{m.engine.server.Addr()}
 	cfg.Sink.Age, cfg.Sink.Rows = 100*time.Millisecond, 5000
 	m.cfg, m.file = &cfg, filepath.Join(dir, "millrace.yaml")
 	var text bytes.Buffer
@@ -108,37 +95,6 @@ func freePort(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return ports[0]
-}
-
-// rise starts the engine on its data.
-func (m *mill) rise(t *testing.T) {
-	t.Helper()
-	var err error
-	if m.engine, err = embedded.Start(context.WithoutCancel(t.Context()), m.at); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// alive starts the engine again if it has ended by itself: libchdb aborts now and then when a client is killed in the
-// middle of a query.
-func (m *mill) alive(t *testing.T) {
-	t.Helper()
-	select {
-	case <-m.engine.Done():
-		t.Log(m.engine.Wait(t.Context()))
-		m.rise(t)
-	default:
-	}
-}
-
-// fell kills the engine.
-func (m *mill) fell(t *testing.T) {
-	t.Helper()
-	m.alive(t)
-	if err := syscall.Kill(m.engine.Pid(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	<-m.engine.Done()
 }
 
 // sink starts a sink in a process of its own. One that is started again under the name of one that was killed
@@ -200,7 +156,7 @@ func (m *mill) settled(t *testing.T, limit time.Duration) {
 	}
 	defer admin.Close()
 	harness.Eventually(t, limit, "both groups of the sink are at the end", func(ctx context.Context) error {
-		m.alive(t)
+		m.engine.revive(t)
 		e, err := admin.Extent(ctx, schemas.Changes)
 		if err != nil {
 			return err
@@ -245,12 +201,12 @@ func killedAnywhere(t *testing.T, m *mill) {
 			s.kill()
 			s = m.sink(t, "one")
 		case 1:
-			m.fell(t)
-			m.rise(t)
+			m.engine.kill(t)
+			m.engine.start(t)
 		default: // both
 			s.kill()
-			m.fell(t)
-			m.rise(t)
+			m.engine.kill(t)
+			m.engine.start(t)
 			s = m.sink(t, "one")
 		}
 		t.Logf("kill %d", n+1)
@@ -281,14 +237,14 @@ func engineAway(t *testing.T, m *mill) {
 	s := m.sink(t, "one")
 	m.send(t, 1000)
 	m.settled(t, time.Minute)
-	m.fell(t)
+	m.engine.kill(t)
 	m.send(t, need.Amount(100_000, 100_000, 500_000))
 	m.sink(t, "two") // rebalances go on meanwhile
 	wait(t, 10*time.Second)
 	if mib := s.resident(t) >> 20; mib > 512 {
 		t.Errorf("a sink that waits for its engine has %d MiB", mib)
 	}
-	m.rise(t)
+	m.engine.start(t)
 	m.settled(t, 2*time.Minute)
 	m.proven(t, m.sent)
 	if n := m.letters(t); n != 0 {
@@ -352,7 +308,7 @@ func emptied(t *testing.T, m *mill) {
 	m.send(t, 5000)
 	m.settled(t, time.Minute)
 	for _, table := range []string{"audit_log", "copy_state"} {
-		if err := clickhousetest.Exec(t.Context(), m.engine.Addr(), "TRUNCATE TABLE millrace."+table); err != nil {
+		if err := clickhousetest.Exec(t.Context(), m.engine.server.Addr(), "TRUNCATE TABLE millrace."+table); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -116,8 +116,8 @@ type Progress struct {
 	Topic       Topic
 	Incarnation uint32
 	Partition   int32
-	// Start is where the log starts. From is where the member that reports it began to read; 0 in a report on the whole
-	// group. Next is the offset of the first record that is not handled.
+	// Start is where the records start that the group ever read: where the log does, or 0 if the group has committed some.
+	// From is where the member that reports it began to read; 0 in a report on the whole group. Next is the offset of the first record that is not handled.
 	Start, From, Next int64
 }
 

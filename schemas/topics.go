@@ -173,8 +173,10 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleIngester, RoleCopier, RoleDeleter, RoleChecker, RoleSweeper, RoleAPI), roles(RolePlanner, RoleSink, RoleState)),
 		entry(DuplicationHigh, Trim, command, item, itemKey[*pb.DuplicationCommand],
 			roles(RolePlanner, RoleSteward, RoleDeleter, RoleAPI), roles(RoleCopier)),
-		of(Low, entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RoleSweeper), roles(RoleCopier))),
-		of(Large, entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand], roles(RolePlanner, RoleSweeper), roles(RoleCopier))),
+		of(Low, entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand],
+			roles(RolePlanner, RoleDeleter, RoleSweeper), roles(RoleCopier))),
+		of(Large, entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand],
+			roles(RolePlanner, RoleSteward, RoleDeleter, RoleSweeper), roles(RoleCopier))),
 		entry(Deletions, Trim, func() *pb.DeletionCommand { return new(pb.DeletionCommand) }, "account/destination",
 			func(c *pb.DeletionCommand) string { return Key(c.GetAccount(), c.GetDestinationStore()) },
 			roles(RoleCopier), roles(RoleDeleter)),
@@ -201,8 +203,9 @@ func Catalogue(lanes ...string) []Entry {
 		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/morsel",
 			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetMorsel()) },
 			roles(RoleSweeper, RoleDeleter), nil)),
-		entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
-			roles(RoleAPI), roles(RoleSteward, RoleSink)),
+		// A space is gone from its record's time on, so that is not the writer's to say.
+		dated(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
+			roles(RoleAPI), roles(RoleSteward, RoleSink))),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
 	for _, role := range waitingRoles {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
@@ -70,6 +71,7 @@ type App struct {
 	outboxes   []*emit.File       // of the stores that emit
 	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
 	folder     *policyFolder
+	restate    time.Duration // between looks for incidents that were overwritten; 0: that of the group
 }
 
 // Open makes the parts that cfg asks for. Nothing runs before Run.
@@ -155,10 +157,11 @@ func (a *App) Close() {
 	}
 }
 
-func (a *App) ensureTopics(ctx context.Context) error {
+// ensureTopics makes the topics and checks what roles depend on; without roles, what any one does.
+func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
 	k := a.cfg.Kafka
 	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{
-		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync})
+		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles})
 	if err != nil {
 		return refused(fmt.Errorf("make the topics: %w", err))
 	}
@@ -210,6 +213,26 @@ func positionTopics() map[schemas.Role][]schemas.Topic {
 		topics[role] = slices.Sorted(maps.Keys(of))
 	}
 	return topics
+}
+
+// readTable reads a topic whole, calls then, and goes on reading until then has returned.
+func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error,
+	then func(context.Context) error) error {
+	t, err := kafka.NewTable(a.kafka, topic, apply)
+	if err != nil {
+		return fmt.Errorf("make the table %s: %w", topic, err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	tctx, stop := context.WithCancel(gctx)
+	g.Go(func() error { return t.Run(tctx) })
+	g.Go(func() error {
+		defer stop()
+		if err := ready(gctx, t); err != nil {
+			return err
+		}
+		return then(gctx)
+	})
+	return g.Wait()
 }
 
 // ready waits until the tables have been read to the ends that they had at the start.

@@ -4,9 +4,15 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/steward"
 )
 
 // An approval of what the steward does not repair is refused, and not published: there is no producer here.
@@ -30,5 +36,34 @@ func TestApproveRepairRefuses(t *testing.T) {
 				t.Errorf("got %v, want a precondition", err)
 			}
 		})
+	}
+}
+
+// What a person has seen is the same in the record of the topic, by which the steward decides, and in the row of the
+// table, which the person has read.
+func TestSeenIsTheSameInTheTable(t *testing.T) {
+	v := newVerified(t)
+	modified := timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 891234567, time.UTC))
+	md5 := map[string]string{"md5": oneMD5}
+	for item, i := range map[string]*pb.Incident{
+		"file":    {Row: 13, Found: md5, Object: &pb.Identity{Modified: modified, Size: 3}},
+		"s3":      {Row: 2, Found: md5, Expected: md5, Object: &pb.Identity{Version: "v", Etag: "e", Modified: modified, Size: 3}},
+		"missing": {Row: 8, Expected: map[string]string{"md5": oneMD5, "sha256": oneMD5 + oneMD5}},
+		"size":    {Row: 2, Object: &pb.Identity{Size: 3}},
+	} {
+		i.Id, i.Account, i.Store, i.Space, i.Item, i.Kind = schemas.ID(item), "acme", "2", "photos", item, "replaced"
+		i.State, i.Opened, i.Updated, i.StepCount = pb.IncidentState_INCIDENT_STATE_OPEN, modified, modified, 1
+		i.Steps = []*pb.IncidentStep{{Time: modified, Action: "opened", Ref: schemas.ID("check")}}
+		if err := clickhouse.NewSink(v.db).Store(t.Context(), []*schemas.Delivery{{Topic: schemas.Incidents, From: schemas.Incidents,
+			Incarnation: 1, Offset: int64(i.GetRow()) + i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
+			t.Fatal(err)
+		}
+		open, err := v.db.IncidentsOf(t.Context(), schemas.CopyOf(i))
+		if err != nil || len(open) != 1 {
+			t.Fatalf("%s: got %v, %v", item, open, err)
+		}
+		if steward.Seen(open[0]) != steward.Seen(i) {
+			t.Errorf("%s: the table says %v, the topic %v", item, open[0], i)
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -18,34 +17,65 @@ import (
 func (a *App) newIncidents() (err error) {
 	a.board = incident.NewBoard(a.producer, a.log)
 	a.onIncident = append(a.onIncident, a.board.Apply)
-	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
-		i, _ := d.Body.(*pb.Incident) // nil for a tombstone
+	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, incidentsTo(func(key []byte, i *pb.Incident) {
 		for _, apply := range a.onIncident {
 			apply(key, i)
 		}
-		return nil
-	})
+	}))
 	if err != nil {
 		return fmt.Errorf("make the incidents table: %w", err)
 	}
 	return nil
 }
 
+// incidentsTo hands the records of the topic incidents to apply; nil is a tombstone.
+func incidentsTo(apply func(key []byte, i *pb.Incident)) func([]byte, *schemas.Delivery) error {
+	return func(key []byte, d *schemas.Delivery) error {
+		i, _ := d.Body.(*pb.Incident)
+		apply(key, i)
+		return nil
+	}
+}
+
+// restating returns a function that publishes the incidents again that another process has overwritten, if it finds them
+// so at two calls: of others, the newest record is on its way. Without it what was decided would be published at the next
+// message about the copy, which may come months later.
+func (a *App) restating(s *steward.Steward) func(context.Context, func(key string) bool) error {
+	last := map[string]int32{} // steps of those that the last call found
+	return func(ctx context.Context, owns func(key string) bool) error {
+		now := map[string]int32{}
+		var again []schemas.Message
+		for _, i := range s.Overwritten() {
+			key := schemas.IncidentKey(i)
+			now[key] = i.GetStepCount()
+			if last[key] == now[key] && owns(schemas.ItemKey(i.GetAccount(), i.GetSpace(), i.GetItem())) {
+				again = append(again, schemas.Message{Topic: schemas.Incidents, Body: i})
+			}
+		}
+		last = now
+		if len(again) == 0 {
+			return nil
+		}
+		a.log.Warn("publish incidents again that another process has overwritten", "count", len(again))
+		return a.producer.Publish(ctx, again...)
+	}
+}
+
 // An Approval says who approves, why, and which way the word came.
 type Approval struct{ Who, Reason, From string }
 
 // action is what a person does about an incident. It has the key of the results about the copy, so that it reaches the
-// steward of the copy.
+// steward of the copy, and names what was seen, so that it counts for nothing else.
 func (by Approval) action(do string, i *pb.Incident) *pb.AdminAction {
 	return &pb.AdminAction{
 		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: do, Target: schemas.IncidentKey(i),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
-		Reason: by.Reason, From: by.From,
+		Reason: by.Reason, From: by.From, Incident: i.GetId(), Seen: steward.Seen(i),
 	}
 }
 
-// ApproveRepair publishes a person's approval of the repair of an incident, and returns the id of that action. An
-// incident that the steward would not have repaired is refused.
+// ApproveRepair publishes a person's approval of the repair of an incident as it is in i, and returns the id of that
+// action. An incident that the steward would not have repaired is refused.
 func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (action string, err error) {
 	key := schemas.IncidentKey(i)
 	switch {
@@ -70,23 +100,7 @@ func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Approval) er
 	}
 	// A table and a board of its own: those of the process run only while its roles do.
 	b := incident.NewBoard(a.producer, a.log)
-	t, err := kafka.NewTable(a.kafka, schemas.Incidents, func(key []byte, d *schemas.Delivery) error {
-		i, _ := d.Body.(*pb.Incident)
-		b.Apply(key, i)
-		return nil
+	return a.readTable(ctx, schemas.Incidents, incidentsTo(b.Apply), func(ctx context.Context) error {
+		return b.CloseBy(ctx, done.GetTarget(), done)
 	})
-	if err != nil {
-		return fmt.Errorf("make the incidents table: %w", err)
-	}
-	g, gctx := errgroup.WithContext(ctx)
-	fctx, stop := context.WithCancel(gctx)
-	g.Go(func() error { return t.Run(fctx) })
-	g.Go(func() error {
-		defer stop()
-		if err := ready(gctx, t); err != nil {
-			return err
-		}
-		return b.CloseBy(gctx, done.GetTarget(), done)
-	})
-	return g.Wait()
 }

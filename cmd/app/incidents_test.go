@@ -174,6 +174,50 @@ func TestActionsReachTheSteward(t *testing.T) {
 	s.until(count(pb.IncidentState_INCIDENT_STATE_CLOSED))
 }
 
+// A steward that was frozen publishes, after another one has taken over, what it had decided before. The owner of the copy
+// publishes what was decided since, without another message about the copy; so does the next owner.
+func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
+	s := newSite(t)
+	s.cfg.Kafka.Partitions = 3
+	one := s.another(schemas.RoleSteward)
+	known := &kept{all: map[string]*pb.Incident{}}
+	found := &pb.FixityResult{Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: "a", Row: 14, Finding: "no-quorum",
+		Verdict: pb.Verdict_VERDICT_FAIL, Final: true, Started: timestamppb.Now(), Finished: timestamppb.Now()}
+	publish := func(topic schemas.Topic, b schemas.Body) {
+		t.Helper()
+		if err := one.producer.Publish(t.Context(), schemas.Message{Topic: topic, Body: b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until := func(state pb.IncidentState) *pb.Incident {
+		t.Helper()
+		s.until(func() error {
+			if err := one.readTable(t.Context(), schemas.Incidents, known.apply, func(context.Context) error { return nil }); err != nil {
+				return err
+			}
+			if known.in(state) != 1 {
+				return fmt.Errorf("the newest record is not %v: %v", state, known.list())
+			}
+			return nil
+		})
+		return known.list()[0]
+	}
+	publish(schemas.FixityResults, found)
+	older := until(pb.IncidentState_INCIDENT_STATE_OPEN)
+	if err := one.CloseIncident(t.Context(), older, Approval{Who: "eve", Reason: "seen", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	until(pb.IncidentState_INCIDENT_STATE_CLOSED)
+	publish(schemas.Incidents, older)
+	until(pb.IncidentState_INCIDENT_STATE_CLOSED)
+	s.another(schemas.RoleSteward) // half of the partitions move
+	publish(schemas.Incidents, older)
+	until(pb.IncidentState_INCIDENT_STATE_CLOSED)
+	if n := s.said.with("publish incidents again that another process has overwritten"); n < 2 {
+		t.Errorf("the log says %d times that incidents were published again, want twice", n)
+	}
+}
+
 // another runs a role in a process of its own, and returns when it has started.
 func (s *site) another(role schemas.Role) *App {
 	s.t.Helper()

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
 )
@@ -49,16 +53,18 @@ func (a *App) MigrateAgain(ctx context.Context) (Migrated, error) { return a.mig
 
 func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error) {
 	plan, err := a.db.Plan(ctx, again)
-	if err == nil {
-		plan.Committed = a.mark.Committed
-		done.Applied, err = a.db.Apply(ctx, plan)
-	}
 	if err != nil {
 		return done, refused(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	missing, err := kafka.MissingTopics(ctx, a.kafka)
 	if err != nil {
 		return done, refused(fmt.Errorf("look for the topics: %w", err))
+	}
+	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Admin)) { // else nothing was committed that a table could lack
+		plan.Committed, plan.Begun = a.committedOnce, a.positionsBegin
+	}
+	if done.Applied, err = a.db.Apply(ctx, plan); err != nil {
+		return done, refused(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	if err := a.ensureTopics(ctx); err != nil {
 		return done, err
@@ -71,11 +77,53 @@ func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error
 	return done, nil
 }
 
+// actionPositions is on record once the tables have positions.
+const actionPositions = "positions-begun"
+
+// committedOnce returns what the groups have committed, unless it is on record that the tables have had positions: a
+// database without them is then an older one that was restored, and does not hold what was committed since.
+func (a *App) committedOnce(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
+	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
+		return nil, err
+	}
+	return a.mark.Committed(ctx)
+}
+
+// positionsBegin puts on record that the tables have positions.
+func (a *App) positionsBegin(ctx context.Context) error {
+	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
+		return err
+	}
+	err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+		Id: schemas.ID(actionPositions), Time: timestamppb.Now(), Who: "millrace", Action: actionPositions, From: "migrate",
+		Reason: "the tables have positions: a database without them is an older one",
+	}})
+	if err != nil {
+		return fmt.Errorf("publish that the tables have positions: %w", err)
+	}
+	return nil
+}
+
+func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
+	e, err := a.admin.Extent(ctx, schemas.Admin)
+	if err == nil {
+		err = a.admin.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
+			action, _ := d.Body.(*pb.AdminAction)
+			begun = begun || action.GetAction() == actionPositions
+			return nil
+		})
+	}
+	if err != nil {
+		return false, fmt.Errorf("look whether the tables have had positions: %w", err)
+	}
+	return begun, nil
+}
+
 // refused marks what a person must mend before trying again.
 func refused(err error) error {
 	for _, kind := range []error{
 		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster, clickhouse.ErrAltered, clickhouse.ErrAccess,
-		kafka.ErrLogin,
+		clickhouse.ErrOlder, kafka.ErrLogin,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", ErrPrecondition, err)

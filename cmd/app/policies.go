@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -63,16 +64,17 @@ func policyStores(cfg *config.Config) map[string][]policy.Store {
 	return accounts
 }
 
-// A policyFolder publishes the documents of the configured folder. One that is refused is left out until it is mended;
-// the others are published.
+// A policyFolder publishes the documents of the configured folder whose files have changed. One that is refused is left
+// out until it is mended; one that has diverged from what is in force, until its file changes.
 type policyFolder struct {
 	app   *App
 	again time.Duration
-	// published is closed when the documents that are not refused are in force, or there is no folder.
+	// published is closed when the documents that are to be published are in force, or there is no folder.
 	published chan struct{}
-	// taken are the accounts whose documents have been read without a fault: they are not read again. Only
-	// run uses it.
-	taken map[string]bool
+	// taken are the accounts whose documents have been read, without a fault, and are in force: they are not read again.
+	// diverged says of each of the other documents without a fault why it is not published. Only run uses both.
+	taken    map[string]bool
+	diverged map[string]string
 
 	mu     sync.Mutex    // guards faults
 	faults policy.Faults // of the documents that are refused
@@ -82,9 +84,9 @@ func newPolicyFolder(a *App) *policyFolder {
 	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}}
 }
 
-// run reads the folder once, then again and again while anything is refused, and then waits for ctx.
+// run reads the folder once, then again and again while anything is refused or has diverged, and then waits for ctx.
 func (p *policyFolder) run(ctx context.Context) error {
-	if err := ready(ctx, p.app.policies); err != nil {
+	if err := ready(ctx, p.app.policies, p.app.incidents); err != nil {
 		return err
 	}
 	f := p.read()
@@ -92,11 +94,11 @@ func (p *policyFolder) run(ctx context.Context) error {
 		p.app.log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, or its name does not "+
 			"end in .json or .yaml", "file", filepath.Join(p.app.cfg.Policies.Folder, name))
 	}
-	if err := p.publish(ctx, f.Documents, f.Faults); err != nil {
+	if err := p.publish(ctx, f); err != nil {
 		return err
 	}
 	close(p.published)
-	for len(p.refusals()) > 0 {
+	for len(p.refusals()) > 0 || len(p.diverged) > 0 {
 		if err := retry.Sleep(ctx, p.again); err != nil {
 			return err
 		}
@@ -116,17 +118,17 @@ func (p *policyFolder) readAgain(ctx context.Context) error {
 		return nil
 	}
 	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.taken[account] })
-	faults := slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.taken[fault.Account] })
-	return p.publish(ctx, f.Documents, faults)
+	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.taken[fault.Account] })
+	return p.publish(ctx, f)
 }
 
 func (p *policyFolder) read() policy.Folder {
 	return policy.ReadFolder(os.DirFS(p.app.cfg.Policies.Folder), policyStores(p.app.cfg))
 }
 
-// publish publishes documents, and logs and records faults.
-func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.Document, faults policy.Faults) error {
-	folder := p.app.cfg.Policies.Folder
+// publish publishes documents, and logs and records faults and what has diverged.
+func (p *policyFolder) publish(ctx context.Context, f policy.Folder) error {
+	folder, faults := p.app.cfg.Policies.Folder, f.Faults
 	before := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
 		now := of(faults, account)
@@ -135,12 +137,14 @@ func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.
 		}
 		p.app.log.Error(p.refusal(account), "account", account, "file", originOf(folder, now[0]), "err", reasons(now))
 	}
-	if err := p.publishOnTop(ctx, documents); err != nil {
+	diverged, err := p.publishOnTop(ctx, f)
+	if err != nil {
 		return err
 	}
-	for account := range documents {
-		p.taken[account] = true
+	for account := range f.Documents {
+		p.taken[account] = diverged[account] == ""
 	}
+	p.reportDiverged(ctx, f, diverged)
 	for account := range accountsOf(before) {
 		if len(of(faults, account)) == 0 {
 			p.app.log.Info("policy is no longer refused", "account", account, "folder", folder)
@@ -153,16 +157,89 @@ func (p *policyFolder) publish(ctx context.Context, documents map[string]policy.
 	return nil
 }
 
-// publishOnTop publishes documents, on top of what others publish meanwhile.
-func (p *policyFolder) publishOnTop(ctx context.Context, documents map[string]policy.Document) error {
+// A folderStep is what is done about the document of a policy folder.
+type folderStep int
+
+const (
+	folderPublish folderStep = iota
+	folderNothing
+	folderDiverged // not published, and reported
+)
+
+// stepOf decides about a document of the folder. published: its file has been published before. same: it is what is in
+// force. gap: a record after the newest revision cannot be decoded, and no person has accepted that.
+func stepOf(published, same, gap bool) folderStep {
+	switch {
+	case gap:
+		return folderDiverged
+	case !published:
+		return folderPublish
+	case same:
+		return folderNothing
+	}
+	return folderDiverged
+}
+
+// publishOnTop publishes the documents whose files have changed, on top of what others publish meanwhile. It returns why
+// others that are not in force are not published, by account.
+func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diverged map[string]string, err error) {
 	for {
-		err := p.app.publishPolicies(ctx, documents, filepath.Base(p.app.cfg.Policies.Folder))
+		changed := map[string]policy.Document{}
+		diverged = map[string]string{}
+		for account, doc := range f.Documents {
+			gap := p.app.openGap(account)
+			switch stepOf(p.app.book.Published(account, f.Sums[account], doc), p.app.inForce(account, doc), gap) {
+			case folderPublish:
+				changed[account] = doc
+			case folderDiverged:
+				diverged[account] = p.whyDiverged(account, f.Sums[account], gap)
+			}
+		}
+		err = p.app.publishPolicies(ctx, changed, f.Sums, filepath.Base(p.app.cfg.Policies.Folder))
 		var lost *policy.LostError
 		if !errors.As(err, &lost) {
-			return err
+			return diverged, err
 		}
 		p.app.log.Warn("publish policies again: another writer was first", "err", err)
 	}
+}
+
+// whyDiverged says why a document of the folder is not published though it is not in force.
+func (p *policyFolder) whyDiverged(account, sum string, gap bool) string {
+	revision := p.app.book.Revision(account)
+	if gap {
+		return fmt.Sprintf("a record after revision %d cannot be decoded: the document of the folder is not published before a person "+
+			"has closed the incident %s of that record", revision, incident.RecordUnreadable)
+	}
+	return fmt.Sprintf("revision %d is in force, and the document of the folder, which was published before, is another one (sha256 %s): "+
+		"update the file, or change it in any way to publish it", revision, sum)
+}
+
+// reportDiverged opens the incidents of what has diverged and closes those of what has not. One that cannot be published
+// is published when the folder is read again, or by the next process.
+func (p *policyFolder) reportDiverged(ctx context.Context, f policy.Folder, diverged map[string]string) {
+	report := func(account string, err error) {
+		if err != nil && ctx.Err() == nil {
+			p.app.log.Warn("report a diverged policy", "account", account, "err", err)
+		}
+	}
+	about := func(account string) incident.Subject {
+		return incident.Subject{Account: account, Kind: incident.PolicyDiverged}
+	}
+	for account, why := range diverged {
+		report(account, p.app.board.Open(ctx, about(account), why))
+	}
+	for account := range p.diverged {
+		if _, ok := f.Documents[account]; !ok && len(of(f.Faults, account)) == 0 {
+			report(account, p.app.board.Close(ctx, about(account), "the folder has no document of the account"))
+		}
+	}
+	for account := range f.Documents {
+		if diverged[account] == "" {
+			report(account, p.app.board.Close(ctx, about(account), "the document of the folder is in force"))
+		}
+	}
+	p.diverged = diverged
 }
 
 // refusal is the log message about a refused document, or about the folder as a whole if account is empty.
@@ -185,6 +262,9 @@ func reasons(faults policy.Faults) string {
 	}
 	return strings.Join(all, "; ")
 }
+
+// oneLine returns the text of joined errors as one line.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 func (p *policyFolder) refusals() policy.Faults {
 	p.mu.Lock()
@@ -211,8 +291,8 @@ func of(faults policy.Faults, account string) (some policy.Faults) {
 	return some
 }
 
-// refused names the policies that have a fault: documents of the folder, which are not in force, and records of other
-// processes for accounts of this configuration, which are if they can be read.
+// refused names the policies that this process does not follow: documents of the folder with a fault, and records for
+// accounts of this configuration that cannot be read. A record that is in force with faults is none of them.
 func (p *policyFolder) refused() (all []string) {
 	faults := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
@@ -220,10 +300,11 @@ func (p *policyFolder) refused() (all []string) {
 		origin := originOf(p.app.cfg.Policies.Folder, first)
 		all = append(all, fmt.Sprintf("%s: %s", origin, policy.Fault{Key: first.Key, Reason: first.Reason}))
 	}
-	records := p.app.book.Faults()
-	for _, account := range slices.Sorted(maps.Keys(records)) {
-		if len(p.app.stores.IDs(account)) > 0 {
-			all = append(all, fmt.Sprintf("account %s: %s", account, strings.ReplaceAll(records[account].Error(), "\n", "; ")))
+	for _, a := range p.app.cfg.Accounts {
+		f := p.app.recordFaults(a.ID)
+		f.Stores = nil
+		if err := f.Err(); err != nil {
+			all = append(all, fmt.Sprintf("account %s: %s", a.ID, oneLine(err)))
 		}
 	}
 	return all
@@ -233,8 +314,35 @@ func (p *policyFolder) refused() (all []string) {
 func (p *policyFolder) metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_policy_refused",
-		Help: "Policies that have a fault; /readyz and the log name them.",
+		Help: "Policies that this process does not follow; /readyz and the log name them.",
 	}, func() float64 { return float64(len(p.refused())) })
+}
+
+// openGap reports whether a record after the newest revision of an account cannot be decoded, and no person has accepted
+// that.
+func (a *App) openGap(account string) bool {
+	if a.book.Faults(account).Gap == nil {
+		return false
+	}
+	accepted := false
+	for _, u := range a.unreadable.List() {
+		if u.Topic == schemas.Policies && string(u.Key) == account {
+			if !a.board.Accepted(aboutUnreadable(u)) {
+				return true
+			}
+			accepted = true
+		}
+	}
+	return !accepted
+}
+
+// recordFaults returns what is wrong with the newest records of an account's policy, but for what a person has accepted.
+func (a *App) recordFaults(account string) policy.RecordFaults {
+	f := a.book.Faults(account)
+	if f.Gap != nil && !a.openGap(account) {
+		f.Gap = nil
+	}
+	return f
 }
 
 // SetPolicy publishes a document for an account, if it differs from the one in force,
@@ -248,30 +356,36 @@ func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document
 	if err := doc.Validate(a.stores.IDs(account)); err != nil {
 		return fmt.Errorf("policy of account %q: %w", account, err)
 	}
-	return a.publishPolicies(ctx, map[string]policy.Document{account: doc}, by)
+	return a.publishPolicies(ctx, map[string]policy.Document{account: doc}, nil, by)
 }
 
-// inForce reports whether the newest revision of an account's policy says what doc says.
+// inForce reports whether what is in force for an account is what doc says.
 func (a *App) inForce(account string, doc policy.Document) bool {
 	held, ok := a.book.Document(account)
-	return ok && a.book.Faults()[account] == nil && reflect.DeepEqual(held, doc)
+	f := a.book.Faults(account)
+	return ok && f.Unread == nil && f.Gap == nil && reflect.DeepEqual(held, doc)
 }
 
-// publishPolicies publishes the documents that differ from those in force, and returns when this process has read
-// which records took their revisions. Its error joins a *policy.LostError for each document before which another
-// writer published another one.
-func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.Document, by string) error {
+// publishPolicies publishes the documents that differ from those in force or, if they are of a folder's files, whose
+// digests are sums, have not been published before. It returns when this process has read which records took their
+// revisions. Its error joins a *policy.LostError for each document before which another writer published another one.
+func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.Document, sums map[string]string, by string) error {
+	done := func(account string) bool {
+		doc, sum := documents[account], sums[account]
+		return a.inForce(account, doc) && (sum == "" || a.book.Published(account, sum, doc))
+	}
 	var records []*pb.Policy
 	var msgs []schemas.Message
 	for account, doc := range documents {
 		base := a.book.Revision(account) // first: what comes after it is not overwritten unseen
-		if a.inForce(account, doc) {
+		if done(account) {
 			continue
 		}
 		rec, err := policy.Record(account, base, doc, by, time.Now().UTC())
 		if err != nil {
 			return fmt.Errorf("encode the policy of %s: %w", account, err)
 		}
+		rec.FileSha256 = sums[account]
 		records, msgs = append(records, rec), append(msgs, schemas.Message{Topic: schemas.Policies, Body: rec})
 	}
 	if err := a.producer.Publish(ctx, msgs...); err != nil {
@@ -282,7 +396,7 @@ func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.D
 		for {
 			settled, err := a.book.Settled(rec)
 			if settled {
-				if !a.inForce(rec.GetAccount(), documents[rec.GetAccount()]) {
+				if err != nil && !done(rec.GetAccount()) {
 					lost = append(lost, err)
 				}
 				break

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,9 +34,11 @@ func (s *site) withPolicies() (write func(name, content string)) {
 	for _, id := range []string{"1", "2"} {
 		bell.Stores = append(bell.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(s.t.TempDir(), id), Primary: id == "1"})
 	}
-	s.cfg.Accounts = append(s.cfg.Accounts, bell)
 	folder := s.t.TempDir()
-	s.cfg.Policies.Folder = folder
+	cfg := *s.cfg // others may be running with it
+	cfg.Accounts = append(slices.Clip(cfg.Accounts), bell)
+	cfg.Policies.Folder = folder
+	s.cfg = &cfg
 	return func(name, content string) {
 		s.t.Helper()
 		if err := WriteFile(filepath.Join(folder, name), []byte(content)); err != nil {
@@ -125,7 +128,7 @@ func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
 	write("bell-duplication-policy.yaml", to("7"))
 	again := newPolicyFolder(a)
 	f := again.read()
-	if err := again.publish(t.Context(), f.Documents, f.Faults); err != nil {
+	if err := again.publish(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}
 	if n := s.said.with("refuse policy: the last good one stays in force"); n != 1 {
@@ -158,7 +161,7 @@ func TestPolicyFolderComesLate(t *testing.T) {
 	other.await("/metrics", 200, "millrace_policy_refused 1")
 }
 
-// A record with a fault shows too, until a document of the folder takes its place. One for an account of another
+// A record that cannot be read shows too, until a document of the folder takes its place. One for an account of another
 // configuration does not.
 func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	s := newSite(t)
@@ -168,15 +171,12 @@ func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	a := s.run(schemas.RolePlanner)
 	s.await("/readyz", 200)
 	for _, account := range []string{"acme", "elsewhere"} {
-		doc, err := policy.Parse([]byte(to("9")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.publishPolicies(t.Context(), map[string]policy.Document{account: doc}, "test"); err != nil {
+		if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{
+			Id: schemas.ID(account), Account: account, Document: "{"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.await("/readyz", 503, "policy refused: account acme: revision 1 is in force with faults: ")
+	s.await("/readyz", 503, "policy refused: account acme: revision 1 cannot be read")
 	s.await("/metrics", 200, "millrace_policy_refused 1")
 
 	write("duplication-accounts.json", `["acme"]`)
@@ -188,6 +188,97 @@ func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	mended.await("/readyz", 200)
 	s.await("/readyz", 200)
 	s.inForce(a, "acme", "2")
+}
+
+// Each row is one thing that can be done about a document of the folder.
+func TestStepOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		published, same, gap bool
+		want                 folderStep
+	}{
+		"new bytes":                                 {false, false, false, folderPublish},
+		"new bytes, the same document":              {false, true, false, folderPublish},
+		"in force":                                  {true, true, false, folderNothing},
+		"another revision came after it":            {true, false, false, folderDiverged},
+		"new bytes, over a gap":                     {false, false, true, folderDiverged},
+		"new bytes, the same document, over a gap":  {false, true, true, folderDiverged},
+		"the same, over a gap":                      {true, true, true, folderDiverged},
+		"another revision came after it, and a gap": {true, false, true, folderDiverged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := stepOf(tt.published, tt.same, tt.gap); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// diverged waits until the incident about acme's policy is open, or closed.
+func (s *site) diverged(a *App, open bool) {
+	s.t.Helper()
+	s.until(func() error {
+		if got := a.board.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyDiverged}); got != open {
+			return fmt.Errorf("incident %s is open: %v, want %v", incident.PolicyDiverged, got, open)
+		}
+		return nil
+	})
+}
+
+// restarted runs another process, whose folder of policies is another one, and waits until it has read that.
+func (s *site) restarted(folder string) *App {
+	s.t.Helper()
+	cfg := *s.cfg // others are running with it
+	cfg.Policies.Folder = folder
+	s.cfg = &cfg
+	a := s.another(schemas.RolePlanner)
+	select {
+	case <-s.t.Context().Done():
+	case <-a.folder.published:
+	}
+	return a
+}
+
+// A process with an older folder does not put the older document in force when it starts again, and neither does any
+// process revert what a person has published: that is an incident, until the file or the policy changes.
+func TestRestartRevertsNoPolicy(t *testing.T) {
+	s := newSite(t)
+	write := s.withPolicies()
+	older := s.cfg.Policies.Folder
+	write("duplication-accounts.json", `["acme"]`)
+	write("acme-duplication-policy.yaml", to("2"))
+	s.restarted(older)
+	writeNewer := s.withPolicies()
+	newer := s.cfg.Policies.Folder
+	writeNewer("duplication-accounts.json", `["acme"]`)
+	writeNewer("acme-duplication-policy.yaml", to("3"))
+	a := s.restarted(newer)
+	s.inForce(a, "acme", "3")
+
+	late := s.restarted(older)
+	s.await("/readyz", 200)
+	s.inForce(late, "acme", "3")
+	s.diverged(late, true)
+	if got := late.book.Revision("acme"); got != 2 {
+		t.Errorf("revision %d, want 2", got)
+	}
+	late = s.restarted(older) // once more, as when it is killed
+	if got := late.book.Revision("acme"); got != 2 {
+		t.Errorf("revision %d, want 2", got)
+	}
+	write("acme-duplication-policy.yaml", to("3"))
+	s.diverged(late, false)
+
+	if err := a.SetPolicy(t.Context(), "acme", document(t, "{}"), "ann"); err != nil {
+		t.Fatal(err)
+	}
+	late = s.restarted(newer)
+	if doc, ok := late.book.Document("acme"); !ok || len(doc.Default) != 0 {
+		t.Errorf("in force: %v, want what ann has published", doc)
+	}
+	s.diverged(late, true)
+	writeNewer("acme-duplication-policy.yaml", "# again\n"+to("3"))
+	s.inForce(late, "acme", "3")
+	s.diverged(late, false)
 }
 
 // Many policies are published together, and by the next start only those that have changed.
@@ -216,8 +307,8 @@ func TestManyPolicies(t *testing.T) {
 		}
 	}
 	write("a7-duplication-policy.yaml", "{}")
-	f := a.folder.read()
-	if err := a.publishPolicies(t.Context(), f.Documents, "test"); err != nil {
+	again := newPolicyFolder(a)
+	if err := again.publish(t.Context(), again.read()); err != nil {
 		t.Fatal(err)
 	}
 	for account, want := range map[string]int64{"a6": 1, "a7": 2} {
@@ -310,7 +401,7 @@ func TestWriterThatLostIsTold(t *testing.T) {
 			second, follow := s.late()
 			told := make(chan error, 1)
 			go func() {
-				told <- second.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(tt.second))}, "second")
+				told <- second.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(tt.second))}, nil, "second")
 			}()
 			s.published(first, 2)
 			follow()
@@ -346,7 +437,7 @@ func TestFolderThatLostPublishesOnTop(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		f := second.folder.read()
-		done <- second.folder.publish(t.Context(), f.Documents, f.Faults)
+		done <- second.folder.publish(t.Context(), f)
 	}()
 	s.published(first, 2)
 	follow()
@@ -372,8 +463,9 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 	killed, _ := s.late()
 	ctx, kill := context.WithCancel(t.Context())
 	told := make(chan error, 1)
+	acme, sums := map[string]policy.Document{"acme": document(t, to("2"))}, map[string]string{"acme": "5d41402abc4b2a76b9719d911017c592"}
 	go func() {
-		told <- killed.publishPolicies(ctx, map[string]policy.Document{"acme": document(t, to("2"))}, "test")
+		told <- killed.publishPolicies(ctx, acme, sums, "test")
 	}()
 	s.published(a, 1)
 	kill()
@@ -382,6 +474,9 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 	}
 	s.inForce(a, "acme", "2")
 	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.publishPolicies(t.Context(), acme, sums, "test"); err != nil {
 		t.Fatal(err)
 	}
 	s.published(a, 1)
@@ -395,7 +490,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	a := s.run(schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDelayer)
 	s.await("/startupz", 200)
 	doc := document(t, "defaultPolicies:\n- {srcStoreId: 1, destStoreId: 2}\n- {srcStoreId: 1, destStoreId: 9}\n")
-	if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": doc}, "test"); err != nil {
+	if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": doc}, nil, "test"); err != nil {
 		t.Fatal(err)
 	}
 	store, err := a.Emitting("acme", "1", "test")
@@ -433,7 +528,9 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 		}
 		return err
 	})
-	s.await("/readyz", 503, `policy refused: account acme: revision 1 is in force with faults: defaultPolicies[1].destStoreId: unknown store \"9\"`)
+	if got := a.folder.refused(); len(got) != 0 {
+		t.Errorf("/readyz names %q: the process would never be ready", got)
+	}
 	s.until(func() error {
 		if !a.board.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyRefused}) {
 			return errors.New("no incident is open")
@@ -470,4 +567,63 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 	}
 	keeps(policy.Propagate)
 	s.await("/readyz", 200)
+}
+
+// Nothing is published over a record that cannot be decoded before a person has accepted that it is passed over; then
+// the process is ready, too.
+func TestFolderPublishesOverNoGap(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	write := s.withPolicies()
+	write("duplication-accounts.json", `["acme"]`)
+	write("acme-duplication-policy.yaml", to("2"))
+	folder := s.cfg.Policies.Folder
+	s.restarted(folder)
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	write("acme-duplication-policy.yaml", to("3"))
+	a := s.restarted(folder)
+	s.diverged(a, true)
+	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
+	if rules, _ := a.book.Rules("acme", "photos"); a.book.Revision("acme") != 1 || rules.Deletes != policy.KeepCopy {
+		t.Errorf("revision %d, deletes %s, want 1 and keep", a.book.Revision("acme"), rules.Deletes)
+	}
+	about := openUnreadable(s, a, 1)[0]
+	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	s.inForce(a, "acme", "3")
+	s.diverged(a, false)
+	s.await("/readyz", 200)
+}
+
+// A gap that a person has accepted neither keeps a process from being ready nor its incident open.
+func TestAcceptedGap(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	a := s.run(schemas.RolePlanner)
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	refused := incident.Subject{Account: "acme", Kind: incident.PolicyRefused}
+	is := func(open bool) func() error {
+		return func() error {
+			if got := a.board.IsOpen(refused); got != open {
+				return fmt.Errorf("incident %s is open: %v, want %v", refused.Key(), got, open)
+			}
+			return nil
+		}
+	}
+	s.until(is(true))
+	about := openUnreadable(s, a, 1)[0]
+	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	s.await("/readyz", 200)
+	s.until(is(false))
+	if rules, _ := a.book.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
+		t.Errorf("deletes %s, want keep until the next revision", rules.Deletes)
+	}
 }

@@ -3,24 +3,31 @@ package app
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// policyFaults opens an incident for each account of this configuration whose newest policy has a fault, and closes it
-// when a revision without one takes its place.
+// policyFaults opens an incident for each account whose newest policy has a fault, and closes it when a revision without
+// one takes its place, or the account has left the configuration.
 //
 // Processes that know different stores judge one document differently. Each opens the incident again as long as it finds
-// the fault, and closes it once per revision, so the incident of one process does not stay closed because of another.
+// the fault, and closes it once per revision and when the fault ends, so the incident of one process does not stay closed
+// because of another.
 type policyFaults struct {
 	app *App
-	// reported is the revision of each account that was last reported, with a fault or without. Only look uses it.
-	reported map[string]int64
+	// reported is what was last reported of each account. Only look uses it.
+	reported map[string]policyReport
 }
 
-func newPolicyFaults(a *App) *policyFaults { return &policyFaults{a, map[string]int64{}} }
+// A policyReport says whether a revision has a fault.
+type policyReport struct {
+	revision int64
+	faulty   bool
+}
+
+func newPolicyFaults(a *App) *policyFaults { return &policyFaults{a, map[string]policyReport{}} }
 
 // run looks again and again, until ctx is done.
 func (p *policyFaults) run(ctx context.Context) error {
@@ -28,9 +35,9 @@ func (p *policyFaults) run(ctx context.Context) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		for _, a := range p.app.cfg.Accounts {
-			if err := p.look(ctx, a.ID); err != nil && ctx.Err() == nil {
-				p.app.log.Warn("report the faults of a policy", "account", a.ID, "err", err)
+		for _, account := range p.accounts() {
+			if err := p.look(ctx, account); err != nil && ctx.Err() == nil {
+				p.app.log.Warn("report the faults of a policy", "account", account, "err", err)
 			}
 		}
 		_ = retry.Sleep(ctx, p.app.folder.again) // only ctx ends it early
@@ -38,22 +45,44 @@ func (p *policyFaults) run(ctx context.Context) error {
 	return nil
 }
 
+// accounts returns those of the configuration, and those that have an open incident.
+func (p *policyFaults) accounts() (all []string) {
+	for _, a := range p.app.cfg.Accounts {
+		all = append(all, a.ID)
+	}
+	for _, about := range p.app.board.OpenOf(incident.PolicyRefused) {
+		if !slices.Contains(all, about.Account) {
+			all = append(all, about.Account)
+		}
+	}
+	return all
+}
+
 // look reports the fault of an account's policy, or that there is none.
 func (p *policyFaults) look(ctx context.Context, account string) error {
 	revision := p.app.book.Revision(account) // first: a fault that is newer is reported again
-	fault := p.app.book.Faults()[account]
+	faults := p.app.recordFaults(account)
+	if len(p.app.stores.IDs(account)) == 0 {
+		faults.Stores = nil // which it has is not known here
+	}
+	fault := faults.Err()
 	about := incident.Subject{Account: account, Kind: incident.PolicyRefused}
-	if last, ok := p.reported[account]; ok && last == revision && (fault == nil || p.app.board.IsOpen(about)) {
+	now := policyReport{revision, fault != nil}
+	last, ok := p.reported[account]
+	if ok && last == now && (fault == nil || p.app.board.IsOpen(about)) {
 		return nil
+	}
+	if fault != nil && last != now {
+		p.app.log.Warn("policy has faults", "account", account, "err", oneLine(fault))
 	}
 	var err error
 	if fault != nil {
-		err = p.app.board.Open(ctx, about, strings.ReplaceAll(fault.Error(), "\n", "; "))
+		err = p.app.board.Open(ctx, about, oneLine(fault))
 	} else {
 		err = p.app.board.Close(ctx, about, fmt.Sprintf("revision %d has no fault", revision))
 	}
 	if err == nil {
-		p.reported[account] = revision
+		p.reported[account] = now
 	}
 	return err
 }

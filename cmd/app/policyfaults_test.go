@@ -16,7 +16,7 @@ func TestFaultOfAPolicyIsAnIncident(t *testing.T) {
 	about := incident.Subject{Account: "acme", Kind: incident.PolicyRefused}
 	publish := func(store string) {
 		t.Helper()
-		if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(store))}, "test"); err != nil {
+		if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(store))}, nil, "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,4 +76,28 @@ func TestFaultThatOneProcessFinds(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The incident of an account that has left the configuration is closed by the next process.
+func TestFaultOfAnAccountThatLeft(t *testing.T) {
+	s := newSite(t)
+	s.cfg.HTTP.Listen = ""
+	before, _ := s.late() // it does not run
+	if err := before.ensureTopics(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	about := incident.Subject{Account: "bell", Kind: incident.PolicyRefused}
+	if err := before.board.Open(t.Context(), about, "revision 1 is in force with faults"); err != nil {
+		t.Fatal(err)
+	}
+	a := s.run(schemas.RolePlanner)
+	if err := ready(t.Context(), a.incidents); err != nil {
+		t.Fatal(err)
+	}
+	s.until(func() error {
+		if a.board.IsOpen(about) {
+			return fmt.Errorf("incident %s is open", about.Key())
+		}
+		return nil
+	})
 }

@@ -57,6 +57,8 @@ type rebuilder struct {
 	told  func(step string, done, total int64)
 	sinks map[schemas.Role]kafka.BatchSink
 	lost  []Lost
+	// former are topics of which the state has what logs of that name were before.
+	former map[schemas.Topic]bool
 }
 
 // Rebuild fills what the tables lack of what was committed, from Kafka and, for the state, from the logs, and then moves
@@ -67,62 +69,74 @@ func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, d
 	if err := errors.Join(a.db.Check(ctx), a.db.CheckWrites(ctx)); err != nil {
 		return done, refused(err)
 	}
-	r := rebuilder{App: a, by: by, told: told, sinks: map[schemas.Role]kafka.BatchSink{
+	r := rebuilder{App: a, by: by, told: told, former: map[schemas.Topic]bool{}, sinks: map[schemas.Role]kafka.BatchSink{
 		schemas.RoleSink: clickhouse.NewSink(a.db), schemas.RoleState: clickhouse.NewState(a.db)}}
 	defer func() { done.Lost = r.lost }()
-	if err := r.fillOthers(ctx); err != nil {
-		return done, err
-	}
+	done.Gaps, err = r.fillGaps(ctx)
+	return done, errors.Join(err, r.fillOthers(ctx))
+}
+
+// fillGaps fills the gaps of the tables that have positions, and returns those that it filled.
+func (r *rebuilder) fillGaps(ctx context.Context) (filled []clickhouse.Gap, err error) {
 	last := map[clickhouse.Gap]bool{}
 	for {
 		// A sink that runs commits meanwhile, and moves no position over a gap: what it has committed is filled, too.
-		gaps, err := a.lookForGaps(ctx)
+		gaps, err := r.lookForGaps(ctx)
 		if err != nil || len(gaps) == 0 {
-			return done, err
+			return filled, err
 		}
 		now := map[clickhouse.Gap]bool{}
 		for _, g := range gaps {
 			if last[g] {
-				return done, fmt.Errorf("%s, and still does after they were stored: was the table restored meanwhile?", g)
+				return filled, fmt.Errorf("%s, and still does after they were stored: was the table restored meanwhile?", g)
 			}
 			now[g] = true
 		}
 		last = now
 		for _, g := range gaps { // the state's table comes behind the logs of which it is made
 			if err := r.fill(ctx, g); err != nil {
-				return done, fmt.Errorf("rebuild %s from %s, partition %d: %w", g.Table, g.Topic, g.Partition, err)
+				return filled, fmt.Errorf("rebuild %s from %s, partition %d: %w", g.Table, g.Topic, g.Partition, err)
 			}
 		}
-		done.Gaps = append(done.Gaps, gaps...)
+		filled = append(filled, gaps...)
 	}
 }
 
-// fillOthers fills the tables that have no positions, such as those of incidents and policies. Their topics are short,
-// so they are read from their starts; the sink asks the tables which records have landed.
+// fillOthers fills the tables that have no positions, such as those of incidents and policies. What their topics hold is
+// little, so they are read from their starts; the sink asks the tables which records have landed. What a topic does not
+// hold any more, because it was trimmed or is compacted, stays as it is.
 func (r *rebuilder) fillOthers(ctx context.Context) error {
 	sink := clickhouse.NewSink(r.db)
+	var errs []error
 	for _, topic := range sink.Topics() {
-		if clickhouse.Positions()[schemas.RoleSink][topic] != "" {
+		// Of a topic that feeds two tables, the position may be in the other one.
+		if clickhouse.Positions()[schemas.RoleSink][topic] == sink.Table(topic) {
 			continue
 		}
-		e, err := r.admin.Extent(ctx, topic)
-		if err != nil {
-			return err
+		if err := r.fillOther(ctx, sink, topic); err != nil {
+			errs = append(errs, fmt.Errorf("rebuild %s from %s: %w", sink.Table(topic), topic, err))
 		}
-		committed, err := r.admin.Committed(ctx, schemas.RoleSink, topic)
-		if err != nil {
-			return fmt.Errorf("rebuild %s from %s: %w", sink.Table(topic), topic, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (r *rebuilder) fillOther(ctx context.Context, sink kafka.BatchSink, topic schemas.Topic) error {
+	e, err := r.admin.Extent(ctx, topic)
+	if err != nil {
+		return err
+	}
+	committed, err := r.admin.Committed(ctx, schemas.RoleSink, topic)
+	if err != nil {
+		return err
+	}
+	for id, start := range e.Starts {
+		g := clickhouse.Gap{Table: sink.Table(topic), Topic: topic, Incarnation: e.Incarnation, Partition: id,
+			From: start, To: min(committed[id], e.Ends[id])}
+		if g.From >= g.To {
+			continue
 		}
-		for id, start := range e.Starts {
-			g := clickhouse.Gap{Table: sink.Table(topic), Topic: topic, Incarnation: e.Incarnation, Partition: id,
-				From: start, To: min(committed[id], e.Ends[id])}
-			if g.From >= g.To {
-				continue
-			}
-			f := filling{Gap: g, sink: sink, next: g.From, told: r.told, unmarked: true}
-			if err := r.read(ctx, &f); err != nil {
-				return fmt.Errorf("rebuild %s from %s, partition %d: %w", g.Table, g.Topic, g.Partition, err)
-			}
+		if err := r.read(ctx, &filling{Gap: g, sink: sink, next: g.From, told: r.told}); err != nil {
+			return fmt.Errorf("partition %d: %w", id, err)
 		}
 	}
 	return nil
@@ -134,15 +148,22 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 	if err != nil {
 		return err
 	}
-	if e.Incarnation != g.Incarnation {
-		return clickhouse.ErrAnew
+	start := g.To // if the topic was made anew since, Kafka has nothing of it
+	if e.Incarnation == g.Incarnation {
+		start = min(e.Starts[g.Partition], g.To)
 	}
 	sink := r.sinks[schemas.RoleSink]
 	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
 		sink = r.sinks[schemas.RoleState]
+		if g.From == 0 && !r.former[g.Topic] { // before any position of the topic moves: it is made again after a kill
+			if err := r.db.StateOfFormer(ctx, g); err != nil {
+				return err
+			}
+			r.former[g.Topic] = true
+		}
 	}
-	f := filling{Gap: g, sink: sink, next: g.From, told: r.told}
-	if start := min(e.Starts[g.Partition], g.To); start > g.From {
+	f := filling{Gap: g, sink: sink, next: g.From, told: r.told, removed: r.removed}
+	if start > g.From {
 		gone := g
 		gone.To = start
 		if err := r.withoutKafka(ctx, gone); err != nil {
@@ -159,10 +180,13 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 func (r *rebuilder) read(ctx context.Context, f *filling) error {
 	g := f.Gap
 	part := schemas.Extent{Starts: map[int32]int64{g.Partition: f.next}, Ends: map[int32]int64{g.Partition: g.To}}
+	f.expected = f.next
 	if err := r.admin.Read(ctx, g.Topic, part, func(d *schemas.Delivery, unreadable error) error {
 		if d.Incarnation != g.Incarnation {
 			return clickhouse.ErrAnew
 		}
+		f.skipTo(d.Offset)
+		f.expected = d.Offset + 1
 		if unreadable == nil { // else the sink has made it a dead letter
 			return f.add(ctx, d)
 		}
@@ -170,10 +194,28 @@ func (r *rebuilder) read(ctx context.Context, f *filling) error {
 	}); err != nil {
 		return err
 	}
+	f.skipTo(g.To)
 	if err := f.flush(ctx); err != nil {
 		return err
 	}
 	return f.reached(ctx, g.To)
+}
+
+// removed does what can be done for offsets that were not read because Kafka has removed them since the gap was looked
+// at. Others that were not read are of records that only say that their key is gone.
+func (r *rebuilder) removed(ctx context.Context, skipped []clickhouse.Gap) error {
+	e, err := r.admin.Extent(ctx, skipped[0].Topic)
+	if err != nil {
+		return err
+	}
+	for _, g := range skipped {
+		if g.To = min(g.To, e.Starts[g.Partition]); g.From < g.To {
+			if err := r.withoutKafka(ctx, g); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // withoutKafka does what can be done for offsets that Kafka no longer has. The state is made of the logs; what a log
@@ -209,8 +251,20 @@ type filling struct {
 	next  int64 // everything before is filled, and the position says so
 	batch []*schemas.Delivery
 	bytes int
-	// unmarked: the table has no positions.
-	unmarked bool
+	// expected is the offset behind the last record that was read, and skipped are offsets before it, from next on, that
+	// were not; removed is called with them before the position moves. nil: the table has no positions.
+	expected int64
+	skipped  []clickhouse.Gap
+	removed  func(ctx context.Context, skipped []clickhouse.Gap) error
+}
+
+// skipTo notes that the next record that was read has an offset.
+func (f *filling) skipTo(offset int64) {
+	if f.removed != nil && f.expected < offset {
+		g := f.Gap
+		g.From, g.To = f.expected, offset
+		f.skipped = append(f.skipped, g)
+	}
 }
 
 func (f *filling) add(ctx context.Context, d *schemas.Delivery) error {
@@ -223,11 +277,19 @@ func (f *filling) add(ctx context.Context, d *schemas.Delivery) error {
 
 // flush stores what was read, and moves the position.
 func (f *filling) flush(ctx context.Context) error {
+	if len(f.batch) > 0 {
+		if err := f.store(ctx, f.batch); err != nil {
+			return err
+		}
+	}
+	if len(f.skipped) > 0 {
+		if err := f.removed(ctx, f.skipped); err != nil {
+			return err
+		}
+		f.skipped = nil
+	}
 	if len(f.batch) == 0 {
 		return nil
-	}
-	if err := f.store(ctx, f.batch); err != nil {
-		return err
 	}
 	next := f.batch[len(f.batch)-1].Offset + 1
 	f.batch, f.bytes = nil, 0
@@ -257,7 +319,7 @@ func (f *filling) reached(ctx context.Context, next int64) error {
 	}
 	f.next = next
 	f.told("rebuild "+f.Table+" from "+string(f.Topic)+"/"+strconv.Itoa(int(f.Partition)), next-f.From, f.To-f.From)
-	if f.unmarked {
+	if f.removed == nil {
 		f.sink.Forget(f.Topic, f.Partition) // what follows may have landed
 		return nil
 	}

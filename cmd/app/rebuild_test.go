@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -34,7 +35,7 @@ func newRestored(t *testing.T) *restored {
 	t.Cleanup(p.Close)
 	log := slog.New(slog.DiscardHandler)
 	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, board: incident.NewBoard(p, log),
-		mark: v.mark}}
+		mark: v.mark, kafka: v.b.Config(), cfg: &config.Config{}}}
 }
 
 // work has n changes and checks of them published and stored, a record that cannot be read among them.
@@ -196,6 +197,56 @@ func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	whole("what is not committed", 20)
 }
 
+// Dead letters lie in two tables, and the position in the other one: each of the two is filled.
+func TestRebuildOfDeadLetters(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 2)
+	rows := func(after string) (all []int64) {
+		t.Helper()
+		proofs, err := r.Topics(t.Context(), []schemas.Topic{schemas.Dead})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range proofs {
+			all = append(all, p.Rows)
+			if p.Findings() > 0 {
+				t.Errorf("after %s there are %d findings in %s", after, p.Findings(), p.Table)
+			}
+		}
+		return all
+	}
+	before := rows("the start")
+	if before[0] == 0 {
+		t.Fatal("there is no dead letter")
+	}
+	for _, table := range []string{"dead_letters", "duplication_log"} {
+		r.empty(table)
+		if _, err := r.rebuild(t.Context(), quiet); err != nil {
+			t.Fatal(err)
+		}
+		if got := rows(table); !slices.Equal(got, before) || r.lacking() != "" {
+			t.Errorf("after %s the tables have %v rows of dead letters, want %v", table, got, before)
+		}
+	}
+}
+
+// A table that cannot be filled does not keep the others from being filled.
+func TestRebuildOfWhatCanBeRead(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.b.Send(schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
+	r.work(0, 4)
+	r.empty("audit_log", "copy_state")
+	mend := r.b.FailFetch(schemas.Admin, kafkatest.Refused, -1)
+	done, err := r.rebuild(t.Context(), quiet)
+	mend()
+	if err == nil || !strings.Contains(err.Error(), "admin_log") || len(done.Gaps) == 0 {
+		t.Errorf("Rebuild = %+v, %v, want the gaps filled, and an error", done, err)
+	}
+	r.whole(4)
+}
+
 // What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which stays a finding until a
 // person accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
@@ -243,6 +294,108 @@ func TestRebuildWithoutKafka(t *testing.T) {
 	}
 	if want := map[string]int{"records-lost by ann: ": 1, "accept-loss by ann: a disk died": 1}; fmt.Sprint(actions) != fmt.Sprint(want) {
 		t.Errorf("actions on record are %v, want %v", actions, want)
+	}
+}
+
+// What Kafka removes while a rebuild reads is lost like what it removed before, whenever the rebuild is killed.
+func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 20)
+	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
+		r.b.Trim(schemas.FixityResults, id, next/4)
+	}
+	for _, tt := range []struct {
+		name  string
+		upTo  int64 // is removed once the rebuild knows where the log starts
+		kills int
+	}{{"some of it", 10, 0}, {"killed twice", 16, 2}, {"all of it", 20, 0}} {
+		r.empty("bit_log", "copy_state")
+		lost := map[int64]bool{}
+		for kill := range tt.kills + 1 {
+			ctx, stop := context.WithCancel(t.Context())
+			steps := 0
+			done, err := r.rebuild(ctx, func(string, int64, int64) {
+				r.b.Trim(schemas.FixityResults, 0, tt.upTo)
+				if steps++; kill < tt.kills && steps > kill {
+					stop()
+				}
+			})
+			stop()
+			if kill == tt.kills && err != nil {
+				t.Fatalf("%s: Rebuild = %v", tt.name, err)
+			}
+			for _, l := range done.Lost {
+				for off := l.From; off < l.To; off++ {
+					lost[off] = true
+				}
+			}
+		}
+		if got := r.lacking(); got != "" {
+			t.Errorf("%s: %s lack records", tt.name, got)
+		}
+		if len(lost) != int(tt.upTo) {
+			t.Errorf("%s: %d offsets are named as lost, want %d", tt.name, len(lost), tt.upTo)
+		}
+	}
+}
+
+// What the tables had of a log that is no more is found to be lacking, made of the logs, and else named as lost.
+func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		after, positions bool // there are records in the new log; the tables had positions when the old one was there
+		kill             bool
+	}{
+		"with records":                    {after: true, positions: true},
+		"with records, killed on the way": {after: true, positions: true, kill: true},
+		"with records, older":             {after: true},
+		"without records":                 {positions: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRestored(t)
+			r.t = t
+			r.work(0, 10)
+			want := 10
+			r.b.Recreate(schemas.Changes, 1)
+			if !tt.positions {
+				r.exec("DELETE FROM {db}.audit_log WHERE position > 0")
+				r.exec("DELETE FROM {db}.copy_state WHERE position > 0 AND store = 'changes'")
+			}
+			if tt.after {
+				r.work(10, 5)
+				want = 15
+			}
+			if got := r.lacking(); got != "" {
+				t.Errorf("at first %s lack records", got)
+			}
+			r.empty("copy_state")
+			if got := r.lacking(); got != "copy_state" {
+				t.Errorf("%q lack records, want copy_state", got)
+			}
+			if tt.kill {
+				ctx, stop := context.WithCancel(t.Context())
+				_, _ = r.rebuild(ctx, func(string, int64, int64) { stop() })
+				stop()
+			}
+			done, err := r.rebuild(t.Context(), quiet)
+			if err != nil || len(done.Lost) > 0 {
+				t.Fatalf("Rebuild = %+v, %v", done, err)
+			}
+			m, err := r.Manifest(t.Context())
+			if err != nil || m.Copies != int64(want) || len(m.Differ) > 0 || r.lacking() != "" {
+				t.Errorf("the manifest: %+v, %v, want %d copies", m, err, want)
+			}
+			if !tt.positions {
+				return
+			}
+			r.empty("audit_log")
+			done, err = r.rebuild(t.Context(), quiet)
+			if err != nil || len(done.Lost) != 1 || done.Lost[0].To != 11 || r.lacking() != "" {
+				t.Errorf("Rebuild of the log = %+v, %v, want offsets 0 to 10 of the former log lost", done, err)
+			}
+		})
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/deletion"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/retry"
@@ -129,7 +130,8 @@ func (a *App) copier() ([]part, error) {
 }
 
 func (a *App) deleter() ([]part, error) {
-	d, err := deletion.New(deletion.Config{Delay: a.cfg.Deletes.Delay,
+	d, err := deletion.New(deletion.Config{
+		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain, Held: a.deleteHeld,
 		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, parked{a.reader})
 	if err != nil {
 		return nil, err
@@ -140,6 +142,13 @@ func (a *App) deleter() ([]part, error) {
 		return nil, err
 	}
 	return []part{served("deleter", p.Run, a.policies, a.actions)}, nil
+}
+
+// deleteHeld opens the incident of a space of a destination whose deletes wait for a person: one for all of them, which
+// names the last item, at most once a minute.
+func (a *App) deleteHeld(ctx context.Context, c schemas.Copy) error {
+	about := incident.Subject{Account: c.Account, Store: c.Store, Space: c.Space, Kind: incident.DeletesHeld}
+	return a.board.Open(ctx, about, fmt.Sprintf("deletes of the source wait for approval, and the copies are kept; the last is of item %q", c.Item))
 }
 
 // deletionWork describes a delete. The record's key gives each destination one owner, which deletes many items at a time.
@@ -188,7 +197,7 @@ func (a *App) steward() ([]part, error) {
 	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward has all of a copy, and knows what the one before it has decided.
-		CoPartitioned: true, Prepare: a.incidents.CatchUp,
+		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.restating(s), Every: a.restate,
 		Retry: inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
 	if err != nil {
 		return nil, err

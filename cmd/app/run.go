@@ -64,7 +64,7 @@ func (w work) run(ctx context.Context, roles []schemas.Role) error {
 	if err != nil {
 		return err
 	}
-	if err := w.prepare(ctx); err != nil || ctx.Err() != nil {
+	if err := w.prepare(ctx, roles); err != nil || ctx.Err() != nil {
 		return err
 	}
 	w.log.Info("run", "roles", roles)
@@ -76,7 +76,7 @@ func (w work) run(ctx context.Context, roles []schemas.Role) error {
 }
 
 // prepare finds out what a person must mend before the roles can run. What is away may come back.
-func (w work) prepare(ctx context.Context) error {
+func (w work) prepare(ctx context.Context, roles []schemas.Role) error {
 	if w.needs.clickhouse {
 		if err := w.schema.look(ctx); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (w work) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := w.ensureTopics(ctx); err != nil && ctx.Err() == nil {
+	if err := w.ensureTopics(ctx, roles...); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 func (a *App) newActions() (err error) {
 	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {
-			a.gone.Apply(action)
+			a.gone.Apply(d.Partition, d.Timestamp, action)
 		}
 		return nil
 	})

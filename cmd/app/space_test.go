@@ -5,7 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -63,4 +67,28 @@ func TestSpaceGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(false)
+}
+
+// The broker says when a space was declared gone: the clock of the person does not.
+func TestActionsAreDatedByTheBroker(t *testing.T) {
+	s := newSite(t)
+	s.cfg.HTTP.Listen = ""
+	a := s.run(schemas.RoleChecker)
+	if err := ready(t.Context(), a.actions); err != nil {
+		t.Fatal(err)
+	}
+	ahead := timestamppb.New(time.Now().Add(2 * time.Hour))
+	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+		Id: schemas.NewID(), Time: ahead, Who: "ann", Action: space.ActionGone, Account: "acme", Store: "2", Space: "photos"}}); err != nil {
+		t.Fatal(err)
+	}
+	s.until(func() error {
+		if a.gone.Since("acme", "2", "photos").IsZero() {
+			return errors.New("the action has not come")
+		}
+		return nil
+	})
+	if since := a.gone.Since("acme", "2", "photos"); since.After(time.Now()) {
+		t.Errorf("gone since %v, by the clock of the person", since)
+	}
 }

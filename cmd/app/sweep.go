@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -92,7 +90,7 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if last.GetFinished() != nil && same {
 		return Round{ID: last.GetRound(), Emitted: emitted(last.GetCounts())}, nil
 	}
-	first := last == nil
+	first := emptyRound(last)
 	if first {
 		if first, err = a.neverSwept(ctx, beside, c); err != nil {
 			return Round{}, err
@@ -121,11 +119,16 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	return Round{ID: s.ID, Emitted: s.Emitted}, nil
 }
 
-// neverSwept reports whether no round went over what c does: there is neither a checkpoint of the other rounds, nor a
-// check of any round on record. So a checkpoint that is lost makes no second first round.
+// emptyRound reports whether a checkpoint, nil if there is none, is of a round that found nothing: it is no first round.
+func emptyRound(c *pb.Checkpoint) bool {
+	return c == nil || c.GetFinished() != nil && emitted(c.GetCounts()) == 0
+}
+
+// neverSwept reports whether no round went over what c does: there is neither a checkpoint of the other rounds, but for an
+// empty one, nor a check of any round on record. So a checkpoint that is lost makes no second first round.
 func (a *App) neverSwept(ctx context.Context, beside string, c sweep.FixityConfig) (bool, error) {
 	other, err := a.checkpoint(ctx, beside, c.Morsel())
-	if err != nil || other != nil {
+	if err != nil || !emptyRound(other) {
 		return false, err
 	}
 	swept, err := a.db.Swept(ctx, c.Account, c.Store, c.Space)
@@ -179,26 +182,16 @@ func (a *App) checkpoint(ctx context.Context, name, morsel string) (*pb.Checkpoi
 		found *pb.Checkpoint
 	)
 	key := schemas.Key(name, morsel)
-	t, err := kafka.NewTable(a.kafka, schemas.Checkpoints, func(k []byte, d *schemas.Delivery) error {
+	err := a.readTable(ctx, schemas.Checkpoints, func(k []byte, d *schemas.Delivery) error {
 		if string(k) == key {
 			mu.Lock()
 			defer mu.Unlock()
 			found, _ = d.Body.(*pb.Checkpoint) // nil for a tombstone
 		}
 		return nil
-	})
+	}, func(context.Context) error { return nil })
 	if err != nil {
-		return nil, err
-	}
-	g, gctx := errgroup.WithContext(ctx)
-	tctx, stop := context.WithCancel(gctx)
-	g.Go(func() error { return t.Run(tctx) })
-	g.Go(func() error { defer stop(); return ready(tctx, t) })
-	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return nil, fmt.Errorf("read the checkpoints: %w", err)
-	}
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -246,7 +239,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(), a.tidier(), a.keeper()), nil
+	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(a.lacking), a.tidier(), a.keeper()), nil
 }
 
 // sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.

@@ -139,15 +139,29 @@ func TestSweepOnDemand(t *testing.T) {
 	}
 }
 
-// The first round is the baseline; when it goes on after a kill it still is. A checkpoint that is lost makes no other.
+// empty is a round that ended when there was nothing to check.
+func (s *swept) empty(sweep string, after time.Duration) {
+	id, begun := schemas.ID("empty", sweep), timestamppb.New(s.begun.Add(after))
+	s.b.Send(schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
+		Id: id, Sweep: sweep, Morsel: "acme/1", Round: id, Started: begun, Finished: begun, Baseline: true}})
+}
+
+// The first round that found anything is the baseline; when it goes on after a kill it still is. A checkpoint that is lost makes no other.
 func TestBaselineIsTheFirstRound(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before func(*swept)
 		want   int // of 3 tasks
 	}{
-		"the first one":                {func(*swept) {}, 3},
-		"the second":                   {func(s *swept) { s.sweep(-time.Minute, false) }, 0},
-		"after one that was asked for": {func(s *swept) { s.sweep(-time.Minute, true) }, 0},
+		"the first one":                                  {func(*swept) {}, 3},
+		"the second":                                     {func(s *swept) { s.sweep(-time.Minute, false) }, 0},
+		"after one that was asked for":                   {func(s *swept) { s.sweep(-time.Minute, true) }, 0},
+		"after one that found nothing":                   {func(s *swept) { s.empty("fixity", -time.Minute) }, 3},
+		"after one that was asked for and found nothing": {func(s *swept) { s.empty("fixity.demand", -time.Minute) }, 3},
+		"after one that found nothing, all is checked": {func(s *swept) {
+			_, tasks := s.sweep(-2*time.Minute, false)
+			s.pass(tasks, s.begun.Add(-100*24*time.Hour))
+			s.empty("fixity", -time.Minute)
+		}, 0},
 		"its checkpoint is lost": {func(s *swept) {
 			_, tasks := s.sweep(-time.Minute, false)
 			s.pass(tasks[:1], s.begun.Add(-100*24*time.Hour))

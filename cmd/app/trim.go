@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -13,13 +14,39 @@ import (
 )
 
 // trimmer deletes what every reader has handled, now and then, but not while the sweeper or everything
-// is paused; no part where it is turned off.
-func (a *App) trimmer() []part {
+// is paused; no part where it is turned off. Records that lacking returns are kept.
+func (a *App) trimmer(lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) []part {
 	if a.cfg.Trim.Every <= 0 {
 		return nil
 	}
-	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
+	t := a.newTrimmer(lacking)
 	return []part{a.chore("trimmer", a.cfg.Trim.Every, func(ctx context.Context) { a.trim(ctx, t) })}
+}
+
+func (a *App) newTrimmer(lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *kafka.Trimmer {
+	var topics []schemas.Topic
+	for _, of := range positionTopics() {
+		topics = append(topics, of...)
+	}
+	slices.Sort(topics)
+	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
+	t.Keep(slices.Compact(topics), lacking)
+	return t
+}
+
+// lacking returns where the gaps of the tables begin, which only Kafka may still have.
+func (a *App) lacking(ctx context.Context) (map[schemas.Topic]map[int32]int64, error) {
+	gaps, err := a.lookForGaps(ctx)
+	first := map[schemas.Topic]map[int32]int64{}
+	for _, g := range gaps {
+		if first[g.Topic] == nil {
+			first[g.Topic] = map[int32]int64{}
+		}
+		if at, ok := first[g.Topic][g.Partition]; !ok || g.From < at {
+			first[g.Topic][g.Partition] = g.From
+		}
+	}
+	return first, err
 }
 
 // chore is a part that runs do at the start and then once in every, except while the sweeper is paused.

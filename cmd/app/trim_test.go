@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -30,6 +31,8 @@ func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler), admin: admin, producer: p}
 }
 
+func wholeTables(context.Context) (map[schemas.Topic]map[int32]int64, error) { return nil, nil }
+
 // The trimmer trims at once and then now and then; each time is a job on record, with how many
 // records it deleted of which topic, and a time when nothing answers is followed by the next.
 func TestTrimmer(t *testing.T) {
@@ -57,7 +60,7 @@ func TestTrimmer(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 
-		parts := a.trimmer()
+		parts := a.trimmer(wholeTables)
 		if len(parts) != 1 || parts[0].name != "trimmer" {
 			t.Fatalf("got %v", parts)
 		}
@@ -95,7 +98,7 @@ func TestTrimmer(t *testing.T) {
 }
 
 func TestTrimmerOff(t *testing.T) {
-	if parts := (&App{cfg: &config.Config{}}).trimmer(); parts != nil {
+	if parts := (&App{cfg: &config.Config{}}).trimmer(wholeTables); parts != nil {
 		t.Errorf("got %v, want none", parts)
 	}
 }
@@ -125,7 +128,7 @@ func TestTrimmerIsPaused(t *testing.T) {
 				set(true)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- a.trimmer()[0].run(ctx) }()
+				go func() { ended <- a.trimmer(wholeTables)[0].run(ctx) }()
 				jobs("paused from the start", 0)
 				set(false)
 				jobs("let go", 3)
@@ -138,4 +141,38 @@ func TestTrimmerIsPaused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a table lacks stays in Kafka until a rebuild has stored it, and all of its topic while ClickHouse does not answer.
+func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 20)
+	r.b.Usurp(schemas.RoleSteward, schemas.FixityResults, map[int32]int64{0: 20}) // the other reader
+	away := func(context.Context) (map[schemas.Topic]map[int32]int64, error) {
+		return nil, errors.New("ClickHouse is away")
+	}
+	for _, tt := range []struct {
+		name    string
+		before  func()
+		lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)
+		want    int64 // where the log starts then
+	}{
+		{"a log and the state lack all", func() { r.empty("bit_log", "copy_state") }, r.app.lacking, 0},
+		{"ClickHouse is away", func() {}, away, 0},
+		{"it is filled, and ClickHouse is away", func() {
+			if _, err := r.rebuild(t.Context(), quiet); err != nil {
+				t.Fatal(err)
+			}
+		}, away, 0},
+		{"it is filled", func() {}, r.app.lacking, 19}, // the newest stays
+	} {
+		tt.before()
+		r.app.trim(t.Context(), r.app.newTrimmer(tt.lacking))
+		e, err := r.admin.Extent(t.Context(), schemas.FixityResults)
+		if err != nil || e.Starts[0] != tt.want {
+			t.Errorf("%s: the log starts at %v, %v, want %d", tt.name, e.Starts, err, tt.want)
+		}
+	}
+	r.whole(20)
 }

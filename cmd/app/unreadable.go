@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// reportAgain is the time after which incidents are published again that could not be.
-const reportAgain = 5 * time.Second
+const (
+	// reportAgain is the time after which incidents are published again that could not be.
+	reportAgain = 5 * time.Second
+	// lookAgain is the time after which incidents are compared again with what is unreadable.
+	lookAgain = 30 * time.Second
+)
 
 // aboutUnreadable is what the incident of an unreadable record is about.
 func aboutUnreadable(u kafka.UnreadableRecord) incident.Subject {
@@ -26,8 +28,9 @@ func aboutBatch(u kafka.UnreadableBatch) incident.Subject {
 	return incident.Subject{Kind: incident.BatchUnreadable, Name: u.Reader + " " + u.Position()}
 }
 
-// watchUnreadable opens an incident for each record of a table that cannot be read, and closes it when a later record
-// of the same key can be. One that a person has closed stays closed: its name has the record's offset.
+// watchUnreadable opens an incident for each record of a table that cannot be read here, and closes it when a later
+// record of the same key follows. One that a person has closed stays closed: its name has the record's offset. One about
+// a record that can be read here is left alone: another process may not be able to.
 func (a *App) watchUnreadable(ctx context.Context) error {
 	if err := ready(ctx, a.incidents); err != nil {
 		return err
@@ -42,6 +45,7 @@ func (a *App) watchUnreadable(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-changed:
+		case <-time.After(lookAgain): // an older program closes what it can read
 		}
 	}
 	return nil
@@ -50,18 +54,14 @@ func (a *App) watchUnreadable(ctx context.Context) error {
 // reportUnreadable brings the incidents in line with the records that are unreadable now.
 func (a *App) reportUnreadable(ctx context.Context) error {
 	var errs []error
-	now := map[incident.Subject]bool{}
 	for _, u := range a.unreadable.List() {
-		about := aboutUnreadable(u)
-		now[about] = true
-		if !a.board.WasClosed(about) {
+		if about := aboutUnreadable(u); a.unreadable.Complete(u.Topic) && !a.board.Accepted(about) {
 			errs = append(errs, a.board.Open(ctx, about, fmt.Sprintf("key %q: %v", u.Key, u.Err)))
 		}
 	}
 	for _, about := range a.board.OpenOf(incident.RecordUnreadable) {
-		topic, _, _ := strings.Cut(about.Name, "/")
-		if !now[about] && a.unreadable.Complete(schemas.Topic(topic)) {
-			errs = append(errs, a.board.Close(ctx, about, "a later record of its key can be read, or its key is gone"))
+		if a.unreadable.Superseded(about.Name) {
+			errs = append(errs, a.board.Close(ctx, about, "a later record of its key follows, or its key is gone"))
 		}
 	}
 	return errors.Join(errs...)
@@ -72,7 +72,7 @@ func (a *App) reportUnreadable(ctx context.Context) error {
 func (a *App) reportBatches(ctx context.Context) error {
 	var errs []error
 	for _, u := range a.unreadable.Batches() {
-		if about := aboutBatch(u); !a.board.WasClosed(about) {
+		if about := aboutBatch(u); !a.board.Accepted(about) {
 			errs = append(errs, a.board.Open(ctx, about, u.Err.Error()))
 		}
 	}
@@ -86,7 +86,7 @@ func (a *App) unread(n needs) (all []string) {
 		all = append(all, u.Err.Error())
 	}
 	for _, u := range a.unreadable.List() {
-		if about := aboutUnreadable(u); n.table(u.Topic) && !a.board.WasClosed(about) {
+		if about := aboutUnreadable(u); n.table(u.Topic) && !a.board.Accepted(about) {
 			all = append(all, fmt.Sprintf("%s with key %q (%v): publish its key again, or 'millrace incident close %s'",
 				u.Position(), u.Key, u.Err, about.Key()))
 		}

@@ -1,13 +1,14 @@
 package app
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"testing"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -68,8 +69,8 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	openUnreadable(s, a, 0)
 	late := s.another(schemas.RoleDelayer)
 	s.await("/readyz", 200)
-	if !late.board.WasClosed(about) || len(late.unreadable.List()) != 1 {
-		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(), late.board.WasClosed(about))
+	if !late.board.Accepted(about) || len(late.unreadable.List()) != 1 {
+		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(), late.board.Accepted(about))
 	}
 	if err := a.producer.Publish(t.Context(), control("another", 3)); err != nil {
 		t.Fatal(err)
@@ -98,31 +99,72 @@ func TestTablesThatRolesDependOn(t *testing.T) {
 	}
 }
 
+// One process can read what another one cannot: that accepts nothing for the other, and closes nothing.
+func TestRecordThatOneProcessReads(t *testing.T) {
+	s := newSite(t)
+	a := s.run(schemas.RoleDelayer)
+	s.await("/readyz", 200)
+	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
+		t.Fatal(err)
+	}
+	about := openUnreadable(s, a, 1)[0]
+	s.await("/readyz", 503, "record cannot be read: "+about.Name)
+	able := &App{kafka: a.kafka, board: a.board, unreadable: kafka.NewUnreadables()}
+	able.kafka.Unreadables = able.unreadable
+	report := func(context.Context) error { return able.reportUnreadable(t.Context()) }
+	read := func([]byte, *schemas.Delivery) error { return nil }
+	if err := able.readTable(t.Context(), schemas.Controls, read, report); err != nil {
+		t.Fatal(err)
+	}
+	if !able.unreadable.Complete(schemas.Controls) || !a.board.IsOpen(about) {
+		t.Error("the incident is closed, or the topic was not read")
+	}
+
+	// A program that closes it all the same, as older ones do, accepts nothing.
+	if err := a.board.Close(t.Context(), about, "a later record of its key can be read, or its key is gone"); err != nil {
+		t.Fatal(err)
+	}
+	s.await("/readyz", 503, "record cannot be read: "+about.Name)
+	if err := a.reportUnreadable(t.Context()); err != nil || !a.board.IsOpen(about) {
+		t.Errorf("the incident is closed (%v)", err)
+	}
+}
+
 // No process ran when a good record followed: the next process closes the incident.
 func TestUnreadableRecordOfThePast(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
-	a := s.run(schemas.RoleDelayer)
-	if err := ready(t.Context(), a.incidents); err != nil {
+	a, _ := s.late() // it does not run
+	if err := a.ensureTopics(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	past := incident.Subject{Kind: incident.RecordUnreadable, Name: "control/0@7"}
+	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
+		t.Fatal(err)
+	}
+	past := incident.Subject{Kind: incident.RecordUnreadable}
+	note := func(_ []byte, d *schemas.Delivery) error {
+		past.Name = kafka.UnreadableRecord{Topic: d.Topic, Partition: d.Partition, Offset: d.Offset}.Position()
+		return nil
+	}
+	if err := a.readTable(t.Context(), schemas.Controls, note, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
 	unknown := incident.Subject{Kind: incident.RecordUnreadable, Name: "again.copier/0@7"} // of no table here
 	for _, about := range []incident.Subject{past, unknown} {
 		if err := a.board.Open(t.Context(), about, "was there"); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if err := a.producer.Publish(t.Context(), control("good", 0)); err != nil {
+		t.Fatal(err)
+	}
 	next := s.run(schemas.RoleDelayer)
 	s.until(func() error {
-		if !next.board.WasClosed(past) {
-			return errors.New("the incident is open")
+		if !next.board.IsOpen(unknown) || next.board.IsOpen(past) {
+			return fmt.Errorf("open are %v, want %v", next.board.OpenOf(incident.RecordUnreadable), unknown)
 		}
 		return nil
 	})
-	if !next.board.IsOpen(unknown) {
-		t.Error("closed what another process has to say")
-	}
 }
 
 // A partition that is not read any further, since a batch cannot be parsed, is an incident and a metric, and the process

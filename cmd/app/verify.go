@@ -178,6 +178,11 @@ func (v *Verifier) Behind(ctx context.Context) ([]clickhouse.Gap, error) {
 	return gapsIn(ctx, v.mark, v.db)
 }
 
+// Replicated returns the shards of which one replica was asked, and others were not.
+func (v *Verifier) Replicated(ctx context.Context) ([]clickhouse.Shard, error) {
+	return v.db.Replicated(ctx)
+}
+
 // Lost returns what rebuilds found to be lost for good, and nobody has accepted.
 func (v *Verifier) Lost(ctx context.Context) ([]Lost, error) { return lostForGood(ctx, v.admin) }
 

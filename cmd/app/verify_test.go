@@ -83,7 +83,7 @@ func (v *verified) sink(roles ...schemas.Role) {
 		}
 		go func() { ended <- g.Run(ctx) }()
 		for _, topic := range to.Topics() {
-			if err := v.admin.Wait(ctx, topic, role); err != nil {
+			if _, err := v.admin.NewWatermark(topic, map[schemas.Role][]schemas.Topic{role: {topic}}).Wait(ctx); err != nil {
 				v.t.Fatal(err)
 			}
 		}

@@ -236,6 +236,8 @@ type ClickHouse struct {
 	// Replicas of a shard that must have a row before it counts as written: all, auto (more than half), or a number. With fewer
 	// than all, what is read after a replica was lost can be older than what was written.
 	InsertQuorum string `key:"insert_quorum"`
+	// Work with servers that are older than the oldest release that is tested (docs/clickhouse.md). Without it they are refused.
+	AllowOlder bool `key:"allow_older"`
 }
 
 // Reader is who asks ClickHouse, and changes nothing there.
@@ -381,8 +383,8 @@ type Sink struct {
 	Bytes Size `key:"bytes"`
 	// How long the first row waits at most.
 	Age time.Duration `key:"age"`
-	// Inserts of one table in a second that are made although they could take more rows: at once, if no other insert of the
-	// table is under way.
+	// Inserts of one table in a second that are made although they could take more rows and are younger than `sink.age`: at
+	// once, if no other insert of the table is under way. Of those that are as old, four times as many are made.
 	PartsPerSecond int `key:"parts_per_second"`
 	// What is read for the logs and not stored; for the state of copies it is a third. Before there is more, the largest
 	// inserts are made though they have fewer rows and bytes than they may.

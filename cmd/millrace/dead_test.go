@@ -98,7 +98,7 @@ func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []
 	defer adm.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
-	err = adm.Wait(ctx, topic, role)
+	_, err = adm.NewWatermark(topic, map[schemas.Role][]schemas.Topic{role: {topic}}).Wait(ctx)
 	stop()
 	return errors.Join(err, <-ended)
 }

@@ -15,6 +15,10 @@ import (
 // errPending means that a dry run has found something to do.
 var errPending = errors.New("there is something to migrate")
 
+// clusterWarning is printed whenever tables are made for a cluster.
+const clusterWarning = "replication, quorum and ON CLUSTER are not covered by any test of millrace: " +
+	"try a copy of your cluster first (docs/clickhouse.md, Cluster)"
+
 func newMigrate() *cobra.Command {
 	var (
 		f             engineFlags
@@ -52,6 +56,9 @@ to do, and with 3 where there is. See docs/clickhouse.md.`,
 				return err
 			}
 			defer a.Close()
+			if name := e.cfg.ClickHouse.Cluster; name != "" {
+				fmt.Fprintf(c.ErrOrStderr(), "warning: cluster %s: %s\n", name, clusterWarning)
+			}
 			if dryRun {
 				return planMigration(ctx, c.OutOrStdout(), o, a, again)
 			}

@@ -26,7 +26,8 @@ func newRebuild() *cobra.Command {
 		Short: "Fill the tables of ClickHouse after they were emptied or restored from a backup",
 		Long: `Stores what the tables audit_log, duplication_log, bit_log and copy_state lack of what the sink has
 committed: the records that Kafka still has and, for the state of copies, the rows that the logs have.
-The other tables, which are short, get what they lack of the records in Kafka.
+The other tables, which are short, get what they lack of the records in Kafka; what was removed from
+there is not named.
 It moves the position of each partition as it goes, so that it can be stopped and run again, and may
 run beside a sink. Fresh reads are unknown until it is done.
 

@@ -23,8 +23,9 @@ soon. One incident, space-missing, is open meanwhile; nothing is concluded of wh
 copied into it.
 
 This command ends that. Its copies are checked once more, are missing then, and are repaired as the store's setting
-repair says; copies are made in the space again. A space that is there, and one of a store whose marker cannot be read,
-are refused.
+repair says; copies are made in the space again. With repair: auto that is all of them: there is no limit from which on
+repairs wait for an approval, so set repair: approve first if you want to see the list.
+A space that is there, and one of a store whose marker cannot be read, are refused.
 
 Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`
 	return c

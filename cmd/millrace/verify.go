@@ -113,6 +113,9 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 			r.Lost, err = v.Lost(ctx)
 		}
 	}
+	if err == nil {
+		r.Replicated, err = v.Replicated(ctx)
+	}
 	show.display.Close()
 	if err != nil {
 		return err
@@ -155,6 +158,8 @@ type verdict struct {
 	Manifest *app.ManifestReport      `json:"manifest,omitempty"`
 	Behind   []clickhouse.Gap         `json:"behind,omitempty"` // what tables lack by their positions
 	Lost     []app.Lost               `json:"lost,omitempty"`
+	// Replicated are the shards of which one replica was asked: what the others have is not known.
+	Replicated []clickhouse.Shard `json:"replicated,omitempty"`
 }
 
 // tell writes the verdict, and returns an error that wraps errFindings where there are any.
@@ -200,6 +205,10 @@ func (r *verdict) text(out io.Writer) error {
 			fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
 		}
 		lostText(&b, r.Lost)
+	}
+	for _, s := range r.Replicated {
+		fmt.Fprintf(&b, "shard %d: one of its replicas %s was asked, the first that answered; what the others have was not compared\n",
+			s.Number, strings.Join(s.Replicas, ", "))
 	}
 	if r.OK {
 		b.WriteString("no findings\n")

@@ -68,7 +68,7 @@ func goneText(b *strings.Builder, p *clickhouse.TableProof) {
 		fmt.Fprintf(b, "%s, %s: retention has removed partition %d below offset %d; %d rows of that are there and were not compared\n",
 			p.Topic, p.Table, t.Partition, t.Before, t.Rows)
 		if t.Unread > 0 {
-			fmt.Fprintf(b, "  the sink had not committed the last %d offsets of it: what it had not stored is lost\n", t.Unread)
+			fmt.Fprintf(b, "  the sink had not stored %d of its offsets: their records are lost\n", t.Unread)
 		}
 	}
 	for _, g := range []struct {

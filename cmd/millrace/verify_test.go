@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	sink "github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/kafka"
@@ -153,4 +155,18 @@ func damage(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	err = clickhousetest.Exec(ctx, engine.Addr(), args[1])
 	ts.Check(errors.Join(err, engine.Close(ctx)))
+}
+
+// A replica that was not asked is named, and is no finding.
+func TestVerdictNamesReplicas(t *testing.T) {
+	t.Parallel()
+	r := verdict{Replicated: []sink.Shard{{Number: 2, Replicas: []string{"a:9000", "b:9000"}}}}
+	var out strings.Builder
+	if err := r.tell(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	want := "shard 2: one of its replicas a:9000, b:9000 was asked, the first that answered; what the others have was not compared\nno findings\n"
+	if !strings.HasSuffix(out.String(), want) {
+		t.Errorf("got %s, want %s", out.String(), want)
+	}
 }

@@ -17,6 +17,7 @@ const (
 	LastCopyGone    Finding = "last copy gone"   // no store holds an item that was never deleted
 	DeletedOnAGuess Finding = "deleted on guess" // a copy went, and only a guess says that its source did
 	KeptGone        Finding = "kept copy gone"   // a copy went that the policy keeps
+	CopyGone        Finding = "copy gone"        // a copy is on record, was not lost, and is not there
 	CopyMissing     Finding = "copy missing"
 	CopyDiffers     Finding = "copy differs" // in bytes or properties
 	CopyLeft        Finding = "copy left"    // its source was deleted
@@ -26,17 +27,13 @@ const (
 	ActUnrecorded   Finding = "act unrecorded"
 	ActByAnother    Finding = "act by another" // it is on record under another user
 	ActInvented     Finding = "act invented"   // a client's act is on record that no client made
-)
 
-// excusable says that an open incident of the copy, or of one upstream, may be the reason. What no incident excuses is
-// what must never happen.
-func (f Finding) excusable() bool {
-	switch f {
-	case CopyMissing, CopyDiffers, CopyLeft, ManifestWrong, AuditWrong:
-		return true
-	}
-	return false
-}
+	IncidentInvented Finding = "incident invented" // no fault of the run leads to it
+	IncidentTwice    Finding = "incident twice"    // more often than its fault
+	IncidentIdle     Finding = "incident idle"     // it is open, and nothing is wrong
+	DecisionLost     Finding = "decision lost"     // of a person, about an incident
+	LetterInvented   Finding = "letter invented"   // a dead letter that no fault of the run leads to
+)
 
 // A Row is what one place has on record of a copy.
 type Row struct {
@@ -46,12 +43,6 @@ type Row struct {
 
 // A Record is what is on record of a copy.
 type Record struct{ Manifest, Audit Row }
-
-// An Incident is an open one.
-type Incident struct {
-	Copy
-	Kind string
-}
 
 // An Entry is a row of the audit log.
 type Entry struct {
@@ -66,8 +57,12 @@ type Entry struct {
 type Sight struct {
 	Copies    map[Copy]Content
 	Records   map[Copy]Record
-	Incidents []Incident
+	Incidents []Incident // all that were ever opened, those of one copy and kind in their order
 	Audit     []Entry
+	Letters   []Letter // all that there ever were
+	// Healed: dead letters were handled once more, and then every copy was checked. Before that a copy that was lost need
+	// not be known to be, and a command that is a dead letter is yet to be carried out.
+	Healed bool
 }
 
 // A Deviation is something that is not as it must be.
@@ -75,7 +70,7 @@ type Deviation struct {
 	Finding Finding
 	Copy    Copy
 	Detail  string
-	// Excuse is the kind of the open incident that names it; empty: there is none, or it cannot be excused.
+	// Excuse is the kind of the open incident of the copy, or what Healed says of sights before; empty: it has none.
 	Excuse string
 }
 
@@ -85,7 +80,7 @@ func (d Deviation) String() string {
 		s += ": " + d.Detail
 	}
 	if d.Excuse != "" {
-		s += " (incident " + d.Excuse + ")"
+		s += " (" + d.Excuse + ")"
 	}
 	return s
 }
@@ -102,14 +97,20 @@ func compareCopies(a, b Copy) int {
 type comparison struct {
 	*Model
 	sight Sight
+	dead  map[Copy]bool // of which a command is a dead letter
+	named map[int]bool  // the incidents, by index, that are open and excuse something
 	found []Deviation
 }
 
-// Compare returns all that is not as it must be, by copy. Those with an Excuse are named by an open incident.
+// Compare returns all that is not as it must be, by copy. Incidents and dead letters are compared with the faults of the
+// run if the sight is healed.
 func (m *Model) Compare(s Sight) []Deviation {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &comparison{Model: m, sight: s}
+	c := &comparison{Model: m, sight: s, dead: map[Copy]bool{}, named: map[int]bool{}}
+	for _, l := range s.Letters {
+		c.dead[l.Copy] = true
+	}
 	for at := range s.Copies {
 		if m.items[at.Place] == nil {
 			c.report(NeverPut, at, "")
@@ -124,24 +125,49 @@ func (m *Model) Compare(s Sight) []Deviation {
 	}
 	c.records()
 	c.audit()
+	if s.Healed {
+		c.incidents()
+		c.decided()
+		c.letters()
+	}
 	slices.SortFunc(c.found, func(a, b Deviation) int {
 		return cmp.Or(compareCopies(a.Copy, b.Copy), strings.Compare(string(a.Finding), string(b.Finding)))
 	})
 	return c.found
 }
 
-// report adds a deviation, and why it is one if an incident says so.
+// report adds a deviation.
 func (c *comparison) report(f Finding, at Copy, detail string, args ...any) {
-	d := Deviation{Finding: f, Copy: at, Detail: fmt.Sprintf(detail, args...)}
-	if f.excusable() {
-		stores := append([]string{at.Store}, c.rules[at.Space].upstream(at.Store)...)
-		for _, i := range c.sight.Incidents {
-			if i.Place == at.Place && slices.Contains(stores, i.Store) {
-				d.Excuse = i.Kind
-			}
+	c.found = append(c.found, Deviation{Finding: f, Copy: at, Detail: fmt.Sprintf(detail, args...), Excuse: c.excuse(f, at)})
+}
+
+// excuse returns why something found about a copy is no deviation; empty if nothing says so.
+func (c *comparison) excuse(f Finding, at Copy) (why string) {
+	for n, i := range c.sight.Incidents {
+		if i.Open && i.Copy == at && slices.Contains(f.excuses(), i.Kind) {
+			c.named[n], why = true, "incident "+i.Kind
 		}
 	}
-	c.found = append(c.found, d)
+	if why != "" || c.sight.Healed {
+		return why
+	}
+	lost := false
+	if i := c.items[at.Place]; i != nil {
+		_, lost = i.lost[at.Store]
+	}
+	switch f {
+	case CopyMissing, ManifestWrong, AuditWrong:
+		if lost {
+			return "lost, and not checked"
+		}
+	}
+	switch f {
+	case CopyMissing, CopyDiffers, CopyLeft:
+		if c.dead[at] {
+			return "dead letter"
+		}
+	}
+	return ""
 }
 
 // source compares what clients made with what is there. Whoever took a copy away without millrace is no deviation of
@@ -171,11 +197,14 @@ func (c *comparison) destination(at Copy, i *item) {
 	_, lost := i.lost[at.Store]
 	_, kept := i.kept[at.Store]
 	keep := c.rules[at.Space].Keep
+	r := c.sight.Records[at]
 	switch {
 	case present && !i.ever[is.SHA256]:
 		c.report(NeverPut, at, "bytes %s", short(is.SHA256))
 	case i.live && !present && i.guessed && !lost:
 		c.report(DeletedOnAGuess, at, "")
+	case i.live && !present && !lost && (r.Manifest.Live || r.Audit.Live):
+		c.report(CopyGone, at, "")
 	case i.live && !present:
 		c.report(CopyMissing, at, "")
 	case i.live && is.SHA256 != i.content.SHA256:
@@ -188,7 +217,7 @@ func (c *comparison) destination(at Copy, i *item) {
 		c.report(CopyMissing, at, "it was lost, and the policy keeps it")
 	case !i.live && keep && kept && is.SHA256 != i.content.SHA256:
 		c.report(CopyDiffers, at, "the copy that is kept has bytes %s, want %s", short(is.SHA256), short(i.content.SHA256))
-	case !i.live && !keep && present:
+	case !i.live && !keep && present && !i.spared:
 		c.report(CopyLeft, at, "bytes %s", short(is.SHA256))
 	}
 }

@@ -34,13 +34,22 @@ const (
 	KillCopier Fault = "kill copier"
 	// TakeOut: a store is taken out of the configuration for For, items are deleted meanwhile, and it is put back.
 	TakeOut Fault = "take out"
+
+	// Decide: a person approves the repair of a lost copy and closes the incident of another when they are open, and the
+	// process of the steward is killed, which is started again after For.
+	Decide Fault = "decide"
+	// Garble: a record that cannot be decoded comes into a topic. In policies a revision follows it; in others a person
+	// closes its incident.
+	Garble Fault = "garble"
+	// Vanish: a space is lost with all that is in it, declared gone, and expected again when its copies are back.
+	Vanish Fault = "vanish"
 )
 
 // An Event is a fault of a run.
 type Event struct {
 	At    time.Duration // since the clients began
 	Fault Fault
-	What  string        // the process, role, store or space
+	What  string        // the process, role, store, space or topic
 	For   time.Duration // how long, or by how much
 }
 
@@ -53,16 +62,24 @@ type Names struct {
 	Out       string   // the store that may be taken out
 	Engine    string
 	Spaces    []string // where items are lost
+	Steward   string   // the process that has the role
+	Topics    []string // where a record comes that cannot be decoded
+	Vanish    string   // the space that is lost
 }
 
 // Short are the events of the short form: each kind at least once.
 func Short(n Names) []Event {
 	s := time.Second
 	return []Event{
+		{0, Garble, n.Topics[0], 0}, // before the deletes that must not be kept
+		{1 * s, Vanish, n.Vanish, 0},
 		{1 * s, LoseAndBack, n.Clock, 0}, // while its clock is behind
 		{1 * s, LoseAndGuess, n.Spaces[0], 0},
 		{2 * s, LoseAndGuess, n.Spaces[1], 0},
+		{3 * s, Garble, n.Topics[1], 0},
+		{5 * s, Lose, n.Spaces[0], 0},
 		{5 * s, Lose, n.Spaces[1], 0},
+		{6 * s, Decide, n.Steward, s / 2},
 		{7 * s, Freeze, n.Processes[0], 3 * s},
 		{11 * s, Step, n.Clock, 92 * s},
 		{12 * s, KillCopier, n.Clock, 0}, // while its clock is not
@@ -89,19 +106,21 @@ func Events(seed uint64, n Names, length time.Duration) []Event {
 	var all []Event
 	for at := time.Second; at < length; at += between(r, 2*time.Second, 6*time.Second) {
 		e := Event{At: at, Fault: PutBack, What: n.Clock}
-		switch r.IntN(6) {
-		case 0:
+		switch r.IntN(13) {
+		case 0, 1:
 			e.Fault, e.What = LoseAndGuess, pick(n.Spaces)
-		case 1:
+		case 2, 3:
 			e.Fault, e.What = Lose, pick(n.Spaces)
-		case 2:
+		case 4, 5:
 			e.Fault = LoseAndBack
+		case 6:
+			e.Fault, e.What = Vanish, n.Vanish
 		}
 		all = append(all, e)
 	}
 	for at := 3 * time.Second; at < length; {
 		e := Event{At: at}
-		switch r.IntN(10) {
+		switch r.IntN(13) {
 		case 0, 1:
 			e.Fault, e.What, e.For = Kill, pick(n.Processes), between(r, 0, 3*time.Second)
 		case 2:
@@ -120,6 +139,10 @@ func Events(seed uint64, n Names, length time.Duration) []Event {
 			e.Fault, e.What = Restore, n.Engine
 		case 9:
 			e.Fault, e.What = Empty, n.Engine
+		case 10, 11:
+			e.Fault, e.What, e.For = Decide, n.Steward, between(r, 0, 2*time.Second)
+		case 12:
+			e.Fault, e.What = Garble, pick(n.Topics)
 		}
 		all = append(all, e)
 		at += max(e.For, 0) + between(r, 2*time.Second, 8*time.Second)

@@ -60,16 +60,6 @@ type Rule struct {
 	Keep  bool // copies stay when their source is deleted
 }
 
-// upstream returns the stores that lie before one on the way of a change.
-func (r Rule) upstream(store string) (all []string) {
-	for _, p := range r.Pairs {
-		if p.To == store {
-			all = append(append(all, p.From), r.upstream(p.From)...)
-		}
-	}
-	return all
-}
-
 // destinations returns the stores that hold copies.
 func (r Rule) destinations() (all []string) {
 	for _, p := range r.Pairs {
@@ -86,6 +76,7 @@ type item struct {
 	kept    map[string]struct{} // stores that held the last content when it was deleted under the rule Keep
 	lost    map[string]struct{} // stores whose copy was removed without millrace
 	guessed bool                // a guess says that it is gone from the source
+	spared  bool                // it was deleted before a gap in the rule for deletes: copies of it may stay
 }
 
 // A Model knows what clients did. It is safe for concurrent use.
@@ -94,18 +85,30 @@ type Model struct {
 	rules  map[string]Rule
 	fixed  []string // stores that cannot give other properties to an item that they hold
 
-	mu    sync.Mutex // guards what follows
-	items map[Place]*item
-	acts  []Act
+	mu        sync.Mutex // guards what follows
+	items     map[Place]*item
+	acts      []Act
+	losses    map[Copy]int // how often a copy was removed without millrace
+	faults    map[befallen]bool
+	decisions []Decision
+}
+
+// A befallen is a fault and what it befell.
+type befallen struct {
+	fault Fault
+	what  string
 }
 
 // NewModel returns a Model of spaces with these rules, whose clients use one store. Fixed are stores that cannot give other
 // properties to an item that they hold: there they are not compared.
 func NewModel(source string, rules map[string]Rule, fixed ...string) *Model {
-	return &Model{source: source, rules: rules, fixed: fixed, items: map[Place]*item{}}
+	return &Model{
+		source: source, rules: rules, fixed: fixed,
+		items: map[Place]*item{}, losses: map[Copy]int{}, faults: map[befallen]bool{},
+	}
 }
 
-// Did records an act. What was lost or guessed before it no longer counts.
+// Did records an act. A put or a delete ends what was lost, guessed or spared before it.
 func (m *Model) Did(a Act) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,10 +120,10 @@ func (m *Model) Did(a Act) {
 	}
 	switch a.Kind {
 	case Put:
-		i.live, i.content, i.kept, i.lost, i.guessed = true, a.Content, nil, nil, false
+		i.live, i.content, i.kept, i.lost, i.guessed, i.spared = true, a.Content, nil, nil, false, false
 		i.ever[a.Content.SHA256] = true
 	case Delete:
-		i.live, i.kept, i.guessed = false, nil, false
+		i.live, i.kept, i.lost, i.guessed, i.spared = false, nil, nil, false, false
 	case SetProperties:
 		i.content.MediaType, i.content.User = a.Content.MediaType, a.Content.User
 	}
@@ -146,6 +149,31 @@ func (m *Model) Lost(c Copy) {
 		i.lost = map[string]struct{}{}
 	}
 	i.lost[c.Store] = struct{}{}
+	m.losses[c]++
+}
+
+// Spare records that the rule for deletes has just come into force once more after a gap, in which it was to keep: copies
+// of items that are deleted by now may stay.
+func (m *Model) Spare() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, i := range m.items {
+		i.spared = !i.live
+	}
+}
+
+// Befell records a fault that is neither of an item nor ended by an act, and what it befell.
+func (m *Model) Befell(f Fault, what string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.faults[befallen{f, what}] = true
+}
+
+// Decided records what a person decided about an incident.
+func (m *Model) Decided(d Decision) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.decisions = append(m.decisions, d)
 }
 
 // Guessed records that a guess was published which says that the item is gone from the source.

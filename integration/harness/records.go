@@ -62,6 +62,24 @@ func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 	}
 }
 
+// WriteTo writes a record as it is, by its key, to the brokers of cfg, and returns where it is.
+func WriteTo(t testing.TB, cfg kafka.Config, r Record) Record {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	rec, err := cl.ProduceSync(ctx, &kgo.Record{Topic: cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value}).First()
+	if err != nil {
+		t.Fatalf("write a record: %v", err)
+	}
+	r.Partition, r.Offset = rec.Partition, rec.Offset
+	return r
+}
+
 // Encode makes a record of a message, in the partition of its key.
 func Encode(t testing.TB, m schemas.Message) Record {
 	t.Helper()

@@ -27,6 +27,9 @@ func (db *DB) Check(ctx context.Context) error {
 	if err := db.greet(ctx, as); err != nil {
 		return err
 	}
+	if err := db.notReadOnly(ctx, db.reads, as, false); err != nil {
+		return err
+	}
 	l, err := db.readLedger(ctx, db.reads)
 	if err != nil {
 		return db.explain(as, err)
@@ -82,9 +85,6 @@ func (db *DB) CheckWrites(ctx context.Context) error {
 
 // mayRead asks every table and view for nothing. Broken is why one cannot answer, whoever asks.
 func (db *DB) mayRead(ctx context.Context, as Login) (broken, err error) {
-	if err := db.notReadOnly(ctx, db.reads, as, false); err != nil {
-		return nil, err
-	}
 	wanted, err := wantedTables()
 	if err != nil {
 		return nil, err

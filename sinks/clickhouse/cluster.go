@@ -3,6 +3,8 @@ package clickhouse
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,7 +39,38 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 		return shape{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, orNothing(names))
 	}
 	db.replicas.Store(int32(rows[0].Replicas))
+	db.shardCount.Store(int32(rows[0].Shards))
 	return rows[0], nil
+}
+
+// A Shard is one of a cluster, and its replicas as host:port, in the order in which they are asked.
+type Shard struct {
+	Number   uint32   `ch:"shard" json:"number"`
+	Replicas []string `ch:"replicas" json:"replicas"`
+}
+
+// Replicated returns the shards of the cluster that have several replicas. A question is answered by one of them, the first
+// that is there, so what the others have is not known.
+func (db *DB) Replicated(ctx context.Context) ([]Shard, error) {
+	if db.cfg.Cluster == "" {
+		return nil, nil
+	}
+	return queryOn[Shard](ctx, db.conn, "list the replicas of the cluster", "SELECT shard_num AS shard,"+
+		" arrayMap(r -> r.2, arraySort(groupArray((replica_num, concat(host_name, ':', toString(port)))))) AS replicas"+
+		" FROM system.clusters WHERE cluster = ? GROUP BY shard HAVING count() > 1 ORDER BY shard", db.cfg.Cluster)
+}
+
+// shards returns the number of shards, which is fixed: 1 without a cluster.
+func (db *DB) shards(ctx context.Context) (int, error) {
+	if db.cfg.Cluster == "" {
+		return 1, nil
+	}
+	if db.shardCount.Load() == 0 {
+		if _, err := db.clusterShape(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return int(db.shardCount.Load()), nil
 }
 
 func orNothing(words []string) string {
@@ -68,14 +101,9 @@ func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 	if db.cfg.Cluster == "" {
 		return nil, nil
 	}
-	quorum := db.cfg.InsertQuorum
-	if quorum == "all" {
-		if db.replicas.Load() == 0 {
-			if _, err := db.clusterShape(ctx); err != nil {
-				return nil, err
-			}
-		}
-		quorum = strconv.Itoa(int(db.replicas.Load()))
+	quorum, err := db.quorum(ctx)
+	if err != nil {
+		return nil, err
 	}
 	return []proto.Setting{
 		{Key: "distributed_foreground_insert", Value: "1"},
@@ -85,4 +113,35 @@ func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 		{Key: "insert_quorum", Value: quorum},
 		{Key: "insert_quorum_timeout", Value: "60000"},
 	}, nil
+}
+
+// quorum is how many replicas must have a row before its insert is answered, as the server's setting says it.
+func (db *DB) quorum(ctx context.Context) (string, error) {
+	switch {
+	case db.cfg.Cluster == "":
+		return "1", nil
+	case db.cfg.InsertQuorum != "all":
+		return db.cfg.InsertQuorum, nil
+	}
+	if db.replicas.Load() == 0 {
+		if _, err := db.clusterShape(ctx); err != nil {
+			return "", err
+		}
+	}
+	return strconv.Itoa(int(db.replicas.Load())), nil
+}
+
+// quorate returns the offset of a partition below which the rows that a table has are on as many replicas as they must be:
+// those of inserts that were answered. Of one that was not, because its replicas were too few or too slow or its process
+// died, the rows may be on the replica that is asked, and on no other.
+func (db *DB) quorate(ctx context.Context, table string, of origin) (uint64, error) {
+	quorum, err := db.quorum(ctx)
+	if err != nil || quorum == "1" {
+		return math.MaxUint64, err
+	}
+	if !slices.Contains(positionTables(), table) {
+		return 0, nil
+	}
+	at, err := db.positions(ctx, db.conn, []string{table})
+	return uint64(at[partitionOf{table, of.topic, of.incarnation, of.partition}]), err
 }

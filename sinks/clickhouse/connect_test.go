@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -279,5 +280,64 @@ func TestRefusedGreeting(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A server that is older than the oldest release that is tested is refused by name, unless a setting allows it.
+func TestOlderServer(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		major, minor int
+		allow        bool
+		want         string // of the refusal; empty: there is none
+	}{
+		"years older":        {24, 8, false, "it is ClickHouse 24.8, and the oldest release that is tested is 26.7"},
+		"a release older":    {26, 6, false, "it is ClickHouse 26.6, and the oldest release that is tested is 26.7"},
+		"older, and allowed": {24, 8, true, ""},
+		"the oldest":         {26, 7, false, ""},
+		"a release newer":    {26, 8, false, ""},
+		"a year newer":       {27, 1, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := serve(t, func(c net.Conn) { // it greets, and says no more
+				if _, err := c.Read(make([]byte, 1024)); err != nil {
+					return
+				}
+				const revision = 54450
+				var b proto.Buffer
+				(&proto.ServerHello{Name: "ClickHouse", Major: tc.major, Minor: tc.minor, Revision: revision}).EncodeAware(&b, revision)
+				_, _ = c.Write(b.Buf)
+			})
+			db := open(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
+			_, migrated := db.Migrate(t.Context())
+			for what, err := range map[string]error{
+				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+			} {
+				refused := errors.Is(err, clickhouse.ErrOlder)
+				if err == nil || refused != (tc.want != "") || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("%s = %v, want %s", what, err, tc.want)
+				}
+			}
+		})
+	}
+}
+
+// A profile that has the server send its log and profile events along does not keep rows from being stored and read.
+func TestServerThatSendsLogs(t *testing.T) {
+	t.Parallel()
+	engine := clickhousetest.Start(t, embedded.Config{Users: `<clickhouse>
+  <profiles><default><send_logs_level>trace</send_logs_level><send_profile_events>1</send_profile_events></default></profiles>
+  <users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
+    <access_management>1</access_management></default></users>
+  <quotas><default></default></quotas>
+</clickhouse>`})
+	db := open(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(3) {
+		if err := works(t, db, i); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -26,7 +26,7 @@ type DayCount struct {
 func (db *DB) ChangesPerDay(ctx context.Context, q DayQuery) ([]DayCount, error) {
 	return db.perDay(ctx, q, "count changes", `SELECT day, what, count() AS n FROM (
   SELECT any(toDate32(r.ts)) AS day,
-    argMin(r.op, bitOr(bitShiftLeft(toUInt64(r.origin != 'client'), 63), r.off)) AS what
+    argMin(r.op, (r.origin != 'client', r.ingested, r.off, r.inc)) AS what
   FROM {db}.audit_log AS r WHERE %s GROUP BY r.id
 ) GROUP BY day, what ORDER BY day, what`)
 }

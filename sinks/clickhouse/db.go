@@ -42,6 +42,8 @@ type Config struct {
 	// InsertQuorum is how many replicas of a shard must have a row before its insert is
 	// answered: all, auto (more than half), or a number. Default: all.
 	InsertQuorum string
+	// AllowOlder is whether servers older than those that are tested may be used.
+	AllowOlder bool
 
 	dialTimeout time.Duration // bounds one attempt to connect
 }
@@ -101,8 +103,8 @@ type DB struct {
 	slots   chan struct{}
 	// answered is the index of the address that answered last.
 	answered atomic.Int32
-	// replicas of each shard of the cluster; 0: not asked yet.
-	replicas atomic.Int32
+	// replicas of each shard of the cluster, and the number of shards; 0: not asked yet.
+	replicas, shardCount atomic.Int32
 }
 
 // Open returns the DB; it connects when it is first used. The caller closes it.
@@ -118,13 +120,12 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 		cfg: cfg, log: log,
 		writers: make(chan *wire, connections), slots: make(chan struct{}, connections),
 	}
-	if db.conn, err = ch.Open(db.options(cfg.writer(), ch.Settings{"async_insert": 0})); err != nil {
+	if db.conn, err = ch.Open(db.options(cfg.writer())); err != nil {
 		return nil, fmt.Errorf("configure ClickHouse: %w", err)
 	}
 	db.reads = db.conn
 	if cfg.Reader.User != "" {
-		// No settings: one that may only read may be allowed to change none.
-		if db.reads, err = ch.Open(db.options(cfg.Reader, ch.Settings{})); err != nil {
+		if db.reads, err = ch.Open(db.options(cfg.Reader)); err != nil {
 			return nil, errors.Join(fmt.Errorf("configure ClickHouse: %w", err), db.conn.Close())
 		}
 	}
@@ -133,8 +134,13 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 
 // options name no database: statements do. One that does not exist yet is no error of
 // the connection then, which libchdb would not survive.
-func (db *DB) options(as Login, settings ch.Settings) *ch.Options {
+func (db *DB) options(as Login) *ch.Options {
 	c := db.cfg
+	settings := wholeAnswers()
+	settings["send_logs_level"] = "none"
+	if as == c.writer() {
+		settings["async_insert"] = 0
+	}
 	maps.Copy(settings, c.onCluster())
 	return &ch.Options{
 		Addr: c.Addresses, Auth: ch.Auth{Username: as.User, Password: as.Password},
@@ -145,6 +151,24 @@ func (db *DB) options(as Login, settings ch.Settings) *ch.Options {
 		ClientInfo: ch.ClientInfo{Products: []struct{ Name, Version string }{{"millrace", "1"}}},
 		Settings:   settings,
 	}
+}
+
+// wholeAnswers are the settings of every statement. With another value of any of them in a profile, a server answers a
+// question with a part of what there is, or with what there was, and reports no error.
+func wholeAnswers() ch.Settings {
+	settings := ch.Settings{
+		"skip_unavailable_shards": 0,
+		"limit":                   0, "offset": 0,
+		"additional_table_filters": "{}", "additional_result_filter": "",
+		"use_query_cache": 0, "prefer_column_name_to_alias": 0, "aggregate_functions_null_for_empty": 0,
+	}
+	for _, limit := range []string{
+		"read", "group_by", "sort", "result", "timeout", "set", "distinct", "join", "transfer",
+	} {
+		settings[limit+"_overflow_mode"] = "throw"
+	}
+	settings["read_overflow_mode_leaf"], settings["timeout_overflow_mode_leaf"] = "throw", "throw"
+	return settings
 }
 
 // Close closes the connections. What is still running on them fails.

@@ -129,42 +129,55 @@ func (db *DB) dialOne(ctx context.Context, addr string, as Login) (*wire, error)
 	buf := new(proto.Buffer)
 	w := &wire{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
 	defer w.watch(ctx)()
-	if err := w.hello(as); err != nil {
+	server, err := w.hello(as)
+	if err == nil && !db.cfg.AllowOlder {
+		err = oldEnough(server)
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return w, nil
 }
 
+// The oldest release of ClickHouse that the tests run with.
+const oldestMajor, oldestMinor = 26, 7
+
+// oldEnough returns ErrOlder for a server that is older than the oldest release that is tested.
+func oldEnough(server proto.ServerHello) error {
+	if server.Major > oldestMajor || server.Major == oldestMajor && server.Minor >= oldestMinor {
+		return nil
+	}
+	return fmt.Errorf("%w: it is ClickHouse %d.%d, and the oldest release that is tested is %d.%d: "+
+		"upgrade it, or set clickhouse.allow_older and test with it", ErrOlder, server.Major, server.Minor, oldestMajor, oldestMinor)
+}
+
 // tlsAlert is the first byte of what a server says that was spoken to in clear where it speaks TLS.
 const tlsAlert = 21
 
-func (w *wire) hello(as Login) error {
+func (w *wire) hello(as Login) (server proto.ServerHello, err error) {
 	w.out.ChainBuffer(proto.ClientHello{
 		Name: "millrace", Major: 1, ProtocolVersion: revision,
 		User: as.User, Password: as.Password,
 	}.Encode)
 	if _, err := w.out.Flush(); err != nil {
-		return err
+		return server, err
 	}
 	code, err := w.in.UVarInt()
 	if err != nil {
-		return err
+		return server, err
 	}
 	switch {
 	case proto.ServerCode(code) == proto.ServerCodeHello:
-		var hello proto.ServerHello
-		if err := hello.DecodeAware(w.in, revision); err != nil {
-			return err
-		}
-		w.rev = min(revision, hello.Revision)
-		return nil
+		err := server.DecodeAware(w.in, revision)
+		w.rev = min(revision, server.Revision)
+		return server, err
 	case proto.ServerCode(code) == proto.ServerCodeException:
-		return w.exception()
+		return server, w.exception()
 	case code == tlsAlert:
-		return errors.New("this port speaks TLS, and this connection does not")
+		return server, errors.New("this port speaks TLS, and this connection does not")
 	}
-	return fmt.Errorf("unexpected packet %d instead of a greeting", code)
+	return server, fmt.Errorf("unexpected packet %d instead of a greeting", code)
 }
 
 // watch makes reads and writes fail when ctx is done, until the returned function is called.

@@ -11,6 +11,7 @@ import (
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
@@ -191,4 +192,9 @@ func (db *DB) Manifest(ctx context.Context, q ManifestQuery) ([]schemas.KnownCop
 // TimelinePage reads one page of Timeline.
 func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, EventCursor, error) {
 	return db.timelinePage(ctx, q)
+}
+
+// Space reads the record of a space.
+func (db *DB) Space(ctx context.Context, of schemas.Copy) (*pb.CopyRecord, error) {
+	return db.space(ctx, of, time.Time{})
 }

@@ -25,6 +25,8 @@ var (
 	ErrCluster = errors.New("no such cluster")
 	// ErrAltered means that a table is not what the migrations have made it.
 	ErrAltered = errors.New("altered by hand")
+	// ErrOlder means that the server is older than the oldest release that is tested.
+	ErrOlder = errors.New("the server is too old")
 	// ErrAccess means that the server does not let us in, or not do what must be done.
 	ErrAccess = errors.New("access refused")
 )
@@ -70,6 +72,9 @@ type Plan struct {
 	// Committed returns what the groups of the sinks have committed. A database that is older than positions is taken to
 	// hold that; if Committed is nil it has no positions, and lacks all that was committed.
 	Committed func(context.Context) (map[schemas.Role][]schemas.Progress, error)
+	// Begun is called, if it is not nil, once the database has positions and before that is noted in it. The note is lost
+	// and restored with the database, so the caller keeps its own, and leaves Committed nil ever after.
+	Begun func(context.Context) error
 
 	older bool // than positions
 }
@@ -154,8 +159,8 @@ func (db *DB) Apply(ctx context.Context, p Plan) (applied []string, err error) {
 				return applied, db.explain(db.cfg.writer(), fmt.Errorf("apply migration %s: %w", s.Name, err))
 			}
 		}
-		if s.migration.name == positionsBring && p.older && p.Committed != nil {
-			if err := db.beginPositions(ctx, p.Committed); err != nil {
+		if s.migration.name == positionsBring {
+			if err := db.beginPositions(ctx, p); err != nil {
 				return applied, fmt.Errorf("apply migration %s: %w", s.Name, err)
 			}
 		}

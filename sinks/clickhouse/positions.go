@@ -3,6 +3,7 @@ package clickhouse
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // Positions returns the tables that hold positions: by the role that writes the table, the table of each topic that has
@@ -78,11 +80,29 @@ func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Pro
 
 func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int64) []Gap {
 	var all []Gap
+	add := func(of partitionOf, to int64) {
+		if from := at[of]; of.table != "" && from < to {
+			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to})
+		}
+	}
+	current := map[schemas.Role]map[schemas.Topic]uint32{}
 	for role, of := range Positions() {
+		current[role] = map[schemas.Topic]uint32{}
 		for _, p := range committed[role] {
-			table := of[p.Topic]
-			if from := at[partitionOf{table, p.Topic, p.Incarnation, p.Partition}]; table != "" && from < p.Next {
-				all = append(all, Gap{table, p.Topic, p.Incarnation, p.Partition, from, p.Next})
+			current[role][p.Topic] = p.Incarnation
+			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next)
+		}
+	}
+	// Of a log that is no more nothing is committed. The furthest of the tables that are made of it says how far it was.
+	former := map[partitionOf]int64{} // of no table
+	for of, next := range at {
+		of.table = ""
+		former[of] = max(former[of], next)
+	}
+	for of, next := range former {
+		for role, tables := range Positions() {
+			if now, known := current[role][of.topic]; known && now != of.incarnation {
+				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next)
 			}
 		}
 	}
@@ -97,10 +117,20 @@ var positionTime = time.Date(2299, 12, 1, 0, 0, 0, 0, time.UTC)
 // positions reads the positions in some tables.
 func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) (map[partitionOf]int64, error) {
 	var parts []string
+	shards, err := db.shards(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, table := range tables {
 		if table == "copy_state" {
-			parts = append(parts, "SELECT 'copy_state' AS held, store::String AS topic, toUInt32(space) AS inc, toUInt16(item) AS part,"+
-				" max(position) AS at FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part")
+			// The copies of a partition are on all shards, and so is its position: the least counts, and none is 0.
+			shard := "1"
+			if db.cfg.Cluster != "" {
+				shard = "_shard_num"
+			}
+			parts = append(parts, fmt.Sprintf("SELECT 'copy_state' AS held, topic, inc, part, if(count() = %d, min(reached), 0) AS at FROM ("+
+				"SELECT store::String AS topic, toUInt32(space) AS inc, toUInt16(item) AS part, %s AS shard, max(position) AS reached"+
+				" FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part, shard) GROUP BY topic, inc, part", shards, shard))
 			continue
 		}
 		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS held, topic::String AS topic, inc, part, max(position) AS at FROM {db}.%[1]s"+
@@ -157,7 +187,7 @@ func positionColumns(table string) []column[positionRow] {
 }
 
 // A marker moves the positions of the tables that one role writes. Of each partition it moves the position only from
-// the start of what it has stored since it knows the table, so that rows that are stored after a table was emptied or
+// the start of what was stored in the table as it is, so that rows that are stored after a table was emptied or
 // restored never hide the gap before them.
 type marker struct {
 	db     *DB
@@ -175,22 +205,24 @@ func newMarker(db *DB, role schemas.Role) *marker {
 // A standing is what a marker knows of a partition and its table.
 type standing struct {
 	incarnation uint32
-	from        int64 // as Progress.From
-	since       int64 // everything from here on was stored in the table as it is
+	from        int64 // as Progress.From: everything from here on was stored since
 	seen        int64 // the position, when it was last read or moved
 }
 
-// at returns what is known once the position was read, and whether it may be moved to p.Next: at is the position, or
-// where the log starts if there is none.
-func (s standing) at(p schemas.Progress, at int64) (now standing, may bool) {
+// errEarlier means that a position is lower than it was: the table was emptied or restored, or a replica that lags has
+// answered. What was stored since may not be there.
+var errEarlier = retry.Unavailable(errors.New("the table is an earlier one than before"))
+
+// at returns what is known once the position was read: at is the position, or where the log starts if there is none.
+func (s standing) at(p schemas.Progress, at int64) (standing, error) {
 	if s.incarnation != p.Incarnation || s.from != p.From {
-		s = standing{incarnation: p.Incarnation, from: p.From, since: p.From}
+		s = standing{incarnation: p.Incarnation, from: p.From}
 	}
-	if at < s.seen { // the table is an earlier one: what was stored since may not be there
-		s.since = p.Next
+	if at < s.seen {
+		return s, errEarlier
 	}
 	s.seen = at
-	return s, at >= s.since
+	return s, nil
 }
 
 // forget drops what is known of a partition that has moved away.
@@ -201,7 +233,7 @@ func (m *marker) forget(at place) {
 }
 
 // mark moves the positions of partitions to Next, if nothing is missing before, and calls behind with what is. It never
-// lowers one.
+// lowers one. After an error the caller forgets the partitions, and stores again what it has not committed.
 func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(context.Context, []Gap)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,11 +259,14 @@ func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(
 		if !there {
 			at = p.Start
 		}
-		now, may := m.known[place{p.Topic, p.Partition}].at(p, at)
+		now, err := m.known[place{p.Topic, p.Partition}].at(p, at)
+		if err != nil {
+			return fmt.Errorf("move the position of %s, partition %d, in %s: %w", p.Topic, p.Partition, table, err)
+		}
 		m.known[place{p.Topic, p.Partition}] = now
 		switch {
-		case !may:
-			missing = append(missing, Gap{table, p.Topic, p.Incarnation, p.Partition, at, now.since})
+		case at < p.From:
+			missing = append(missing, Gap{table, p.Topic, p.Incarnation, p.Partition, at, p.From})
 		case p.Next > at:
 			rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 		}
@@ -275,15 +310,27 @@ const positionsBring = "copy_state_position"
 
 // beginPositions sets the positions of a database that is older than they are to what the groups have committed, once:
 // before the migration is noted as applied. It is the only time that a position is set without looking what is there.
-func (db *DB) beginPositions(ctx context.Context, committed func(context.Context) (map[schemas.Role][]schemas.Progress, error)) error {
-	now, err := committed(ctx)
-	if err != nil {
-		return fmt.Errorf("look at what is committed: %w", err)
+func (db *DB) beginPositions(ctx context.Context, p Plan) error {
+	if p.older && p.Committed != nil {
+		now, err := p.Committed(ctx)
+		if err != nil {
+			return fmt.Errorf("look at what is committed: %w", err)
+		}
+		if err := db.setPositions(ctx, now); err != nil {
+			return err
+		}
 	}
+	if p.Begun != nil {
+		return p.Begun(ctx)
+	}
+	return nil
+}
+
+func (db *DB) setPositions(ctx context.Context, to map[schemas.Role][]schemas.Progress) error {
 	rows := map[string][]positionRow{}
 	for role, of := range Positions() {
 		m := newMarker(db, role)
-		for _, p := range now[role] {
+		for _, p := range to[role] {
 			if table := of[p.Topic]; table != "" && p.Next > 0 {
 				rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 			}
@@ -297,8 +344,19 @@ func (db *DB) beginPositions(ctx context.Context, committed func(context.Context
 	return nil
 }
 
-// writePositions inserts rows of one table.
+// writePositions inserts rows of one table: of the state, into each shard.
 func (db *DB) writePositions(ctx context.Context, table string, rows []positionRow) error {
+	if table != "copy_state" || db.cfg.Cluster == "" {
+		return db.insertPositions(ctx, table, rows, nil)
+	}
+	shards, err := db.shards(ctx)
+	for n := 1; n <= shards && err == nil; n++ {
+		err = db.insertPositions(ctx, table, rows, []proto.Setting{{Key: "insert_shard_id", Value: strconv.Itoa(n)}})
+	}
+	return err
+}
+
+func (db *DB) insertPositions(ctx context.Context, table string, rows []positionRow, settings []proto.Setting) error {
 	var spare spares[[]appender[positionRow]]
 	columns := positionColumns(table)
 	block, release, err := fill(columns, &spare, rows, false, func(_ positionRow, column string, err error) error {
@@ -310,7 +368,7 @@ func (db *DB) writePositions(ctx context.Context, table string, rows []positionR
 	defer release()
 	err = db.write(ctx, insertion{
 		name: fmt.Sprintf("millrace/%s.%s/positions", db.cfg.Database, table),
-		into: db.name(insertInto(table, columns)), columns: block, settings: insertSettings(),
+		into: db.name(insertInto(table, columns)), columns: block, settings: append(insertSettings(), settings...),
 	})
 	if err != nil {
 		return translate(fmt.Errorf("move positions in %s: %w", table, err))

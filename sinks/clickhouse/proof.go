@@ -228,6 +228,18 @@ func (c *claim) withAccount() string {
 	return ""
 }
 
+// forged is SQL for whether a row says something that none is stored with: it has no sum although it is of a time when
+// rows have one, or calls itself a position although it is of an account.
+func (c *claim) forged() string {
+	switch c.table {
+	case "audit_log":
+		return "sum = 0 AND (hash != 0 OR report != 0) OR position != 0"
+	case "duplication_log", "bit_log":
+		return "sum = 0 AND hash != 0 OR position != 0"
+	}
+	return "sum = 0 AND hash != 0"
+}
+
 // alsoOrNone is SQL for a text, whether the claim has one or not.
 func (c *claim) alsoOrNone() string { return cmp.Or(c.also, "''") }
 
@@ -301,7 +313,7 @@ func (t *tableProof) monthRows(ctx context.Context, p *Proof, month uint32, told
 func (t *tableProof) tableRows(ctx context.Context, p *Proof, told func(done int64)) error {
 	ctx, cancel := context.WithTimeout(ctx, longQuery)
 	defer cancel()
-	statement := "SELECT lower(hex(id)), " + t.alsoOrNone() + ", inc, part, off, hash, sum, " + t.sums +
+	statement := "SELECT lower(hex(id)), " + t.alsoOrNone() + ", inc, part, off, hash, sum, " + t.forged() + ", " + t.sums +
 		" FROM {db}." + t.table + " WHERE (topic = ? OR NOT has(?, topic))" + t.withAccount()
 	rows, err := p.db.conn.Query(ctx, p.db.name(statement), string(p.topic), t.topics)
 	if err != nil {
@@ -312,19 +324,20 @@ func (t *tableProof) tableRows(ctx context.Context, p *Proof, told func(done int
 		var (
 			id, more string
 			sum      uint64
+			forged   bool
 			columns  []byte
 			e        match.Entry
 		)
 		at := &e.At
-		if err := rows.Scan(&id, &more, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &sum, &columns); err != nil {
+		if err := rows.Scan(&id, &more, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &sum, &forged, &columns); err != nil {
 			return err
 		}
 		if e.Key, err = t.keyOf(id, more); err != nil {
 			return err
 		}
-		switch sum {
-		case schemas.Hash(columns):
-		case 0:
+		switch {
+		case !forged && sum == schemas.Hash(columns):
+		case !forged && sum == 0:
 			e.Mark = markUnhashed
 		default:
 			e.Mark = markAltered

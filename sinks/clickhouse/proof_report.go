@@ -28,7 +28,7 @@ type Reading struct {
 var ErrAnew = errors.New("the topic was made anew while it was read")
 
 // A TableProof is what the comparison of a topic with one table came to. Missing, Doubled,
-// Extra, Displaced and Altered are findings; the rest says what was not compared.
+// Extra, Displaced, Altered and what Trimmed has Unread are findings; the rest says what was not compared.
 type TableProof struct {
 	Topic       schemas.Topic `json:"topic"`
 	Table       string        `json:"table"`
@@ -54,7 +54,11 @@ type TableProof struct {
 
 // Findings counts what is wrong.
 func (p *TableProof) Findings() int64 {
-	return p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages + p.Altered.Messages
+	n := p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages + p.Altered.Messages
+	for _, t := range p.Trimmed {
+		n += t.Unread
+	}
+	return n
 }
 
 // A Discrepancy names messages, by their places.
@@ -90,7 +94,7 @@ type Trimmed struct {
 	Partition int32 `json:"partition"`
 	Before    int64 `json:"before"` // the first offset that is there
 	Rows      int64 `json:"rows"`   // of records that were removed
-	// Unread says that the sink's group had not committed that far: what it had not stored is lost.
+	// Unread are offsets that the sink had not handled, and of which there is no row: their records are lost.
 	Unread int64 `json:"unread,omitempty"`
 }
 
@@ -138,10 +142,17 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 	if now.Incarnation != r.Noted.Incarnation {
 		return nil, fmt.Errorf("prove %s: %w", p.topic, ErrAnew)
 	}
+	at, err := p.db.positions(ctx, p.db.conn, positionTables())
+	if err != nil {
+		return nil, err
+	}
 	var proofs []*TableProof
 	for i, t := range p.tables {
-		j := judge{p: p, t: t, r: r, now: now, of: &TableProof{Topic: p.topic, Table: t.table,
-			Incarnation: now.Incarnation, Records: t.records, Rows: counted[i]}}
+		j := judge{p: p, t: t, r: r, now: now, handled: map[int32]int64{}, trimmed: map[int32]int64{}, late: map[int32]int64{},
+			of: &TableProof{Topic: p.topic, Table: t.table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i]}}
+		for part := range now.Starts {
+			j.handled[part] = max(r.Committed[part], at[partitionOf{t.table, p.topic, now.Incarnation, part}])
+		}
 		step := "compare " + t.table
 		err := t.book.Each(ctx, j.message, func(part, parts int) { r.Told(step, int64(part), int64(parts)) })
 		if err != nil {
@@ -159,7 +170,9 @@ type judge struct {
 	r       Reading
 	now     schemas.Extent
 	of      *TableProof
-	trimmed map[int32]int64 // rows
+	handled map[int32]int64 // the first offset that the sink may not have handled
+	trimmed map[int32]int64 // rows of records that were removed
+	late    map[int32]int64 // those of them that the sink may not have handled
 }
 
 // message judges what there is of one key.
@@ -194,19 +207,27 @@ func (j *judge) message(topic, view, table []match.Entry) error {
 		}
 		return nil
 	}
-	f := &j.of.Pending
+	f, place := j.without(topic)
+	f.Messages++
+	f.add(place, hasID)
+	return nil
+}
+
+// without says what a message without a row is, and by which of its places. A dead letter that was sent again stands at two
+// places, of which only the first is that of the dead letter.
+func (j *judge) without(topic []match.Entry) (*Discrepancy, match.Entry) {
+	f, place := &j.of.Dead, topic[0]
 	for _, e := range topic {
-		if e.Mark&markDead != 0 {
-			f = &j.of.Dead
-			break
-		}
-		if at, ok := j.r.Committed[int32(e.At.Partition)]; ok && e.At.Offset < uint64(at) {
-			f = &j.of.Missing
+		at, committed := j.r.Committed[int32(e.At.Partition)]
+		switch {
+		case e.Mark&markDead != 0:
+		case committed && e.At.Offset < uint64(at):
+			return &j.of.Missing, e
+		case f == &j.of.Dead:
+			f, place = &j.of.Pending, e
 		}
 	}
-	f.Messages++
-	f.add(topic[0], hasID)
-	return nil
+	return f, place
 }
 
 // altered judges what the rows of a message say. A row is compared with the record of its place alone: another report
@@ -252,10 +273,10 @@ func (j *judge) extra(e match.Entry) bool {
 		j.of.Gone.Incarnations++
 	case e.At.Offset < uint64(j.now.Starts[part]):
 		j.of.Gone.Retention++
-		if j.trimmed == nil {
-			j.trimmed = map[int32]int64{}
-		}
 		j.trimmed[part]++
+		if e.At.Offset >= uint64(j.handled[part]) {
+			j.late[part]++
+		}
 	case !known || e.At.Offset >= uint64(end):
 		if later, ok := j.now.Ends[part]; !ok || e.At.Offset >= uint64(later) {
 			return true // the log has never come so far, or has lost its end
@@ -282,7 +303,7 @@ func (j *judge) result() *TableProof {
 			continue
 		}
 		j.of.Trimmed = append(j.of.Trimmed, Trimmed{Partition: part, Before: before, Rows: j.trimmed[part],
-			Unread: max(0, before-j.r.Committed[part])})
+			Unread: max(0, before-j.handled[part]-j.late[part])})
 	}
 	return j.of
 }

@@ -156,7 +156,7 @@ func (r *Reader) answer(ctx context.Context, batch []*ask) {
 			switch {
 			case err != nil:
 				a.answer <- answer{nil, err}
-			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !whole(known[c], before[c]) }):
+			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !whole(c, known[c], before[c]) }):
 				if look == readLooks {
 					a.answer <- answer{nil, retry.Unavailable(errMoving)}
 					continue
@@ -174,10 +174,11 @@ func (r *Reader) answer(ctx context.Context, batch []*ask) {
 	}
 }
 
-// whole reports whether a record is of one time: manifest and audit log agree, or say what they said before.
-func whole(r, before *pb.CopyRecord) bool {
+// whole reports whether the record of c is of one time: manifest and audit log agree, or say what they said before. Of a
+// space there is one of the manifest alone.
+func whole(c schemas.Copy, r, before *pb.CopyRecord) bool {
 	m, a := r.GetManifest(), r.GetAudit()
-	return alike(m, a) || before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
+	return c.Item == "" || alike(m, a) || before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
 }
 
 // alike reports whether manifest and audit log have the same newest change, with digests that do not contradict each
@@ -216,6 +217,12 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		}
 		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log afresh: %w", err))
 	}
+	// Before the read: a table that lacks something may be filled while it is read, and then no gap says so.
+	if gaps, err := r.db.Gaps(ctx, committed); err != nil {
+		return nil, retry.Unavailable(err)
+	} else if len(gaps) > 0 {
+		return nil, retry.Unavailable(r.report(ctx, gaps))
+	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	var copies, spaces []schemas.Copy
 	for _, a := range batch {
@@ -247,19 +254,19 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		}
 		known[c] = r
 	}
-	// Behind the read: a table that was emptied or restored before it has lost its position, too.
-	if err := r.complete(ctx, committed); err != nil {
+	// And behind it: a table that was emptied or restored meanwhile has lost its position, too.
+	gaps, err := r.db.Gaps(ctx, committed)
+	if err == nil {
+		err = r.report(ctx, gaps)
+	}
+	if err != nil {
 		return nil, retry.Unavailable(err)
 	}
 	return known, nil
 }
 
-// complete returns an error if the tables lack something of what was committed.
-func (r *Reader) complete(ctx context.Context, committed map[schemas.Role][]schemas.Progress) error {
-	gaps, err := r.db.Gaps(ctx, committed)
-	if err != nil {
-		return err
-	}
+// report reports what the tables lack, and returns an error if there is something.
+func (r *Reader) report(ctx context.Context, gaps []Gap) error {
 	if r.cfg.Gaps != nil {
 		r.cfg.Gaps(ctx, gaps)
 	}

@@ -22,6 +22,12 @@ type rebuild struct {
 	log, columns, selects, where string
 }
 
+// insertInto is the statement that makes rows of a table of states out of all rows of the log.
+func (r rebuild) insertInto(table string) string {
+	return "INSERT INTO {db}." + table + " (account, store, space, item, " + r.columns + ") SELECT account, store, space, item, " + r.selects +
+		" FROM {db}." + r.log + " WHERE position = 0 AND " + r.where
+}
+
 // changeVersion and checkVersion are version.wide of a row.
 const (
 	versionTail    = "bitShiftLeft(toUInt128(off), 32) + toUInt128(inc)"
@@ -91,8 +97,7 @@ func (db *DB) rebuild(ctx context.Context, told func(step string, done, total in
 			read += p.Rows
 			told(step, min(int64(read), total-1), total)
 		}))
-		if err := db.exec(watched, "INSERT INTO {db}."+table+" (account, store, space, item, "+r.columns+") SELECT account, store, space, item, "+
-			r.selects+" FROM {db}."+r.log+" WHERE position = 0 AND "+r.where); err != nil {
+		if err := db.exec(watched, r.insertInto(table)); err != nil {
 			return "", drop, translate(fmt.Errorf("rebuild the state from %s: %w", r.log, err))
 		}
 		told(step, total, total)

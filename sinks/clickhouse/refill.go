@@ -10,7 +10,7 @@ import (
 )
 
 // inGap is the condition of the rows of a Gap's partition and offsets in a log.
-const inGap = "topic = ? AND inc = ? AND part = ? AND off >= ? AND off < ? AND position = 0"
+const inGap = "topic = ? AND inc = ? AND part = ? AND off >= ? AND off < ?"
 
 func (g Gap) args() []any {
 	return []any{string(g.Topic), g.Incarnation, uint16(g.Partition), uint64(g.From), uint64(g.To)}
@@ -18,12 +18,21 @@ func (g Gap) args() []any {
 
 // Held returns how many of the offsets of a gap the log has rows of, whatever its position says.
 func (db *DB) Held(ctx context.Context, g Gap) (int64, error) {
-	return db.count(ctx, "count the rows of "+g.Table, "SELECT uniqExact(off) AS n FROM {db}."+g.Table+" WHERE "+inGap, g.args()...)
+	return db.count(ctx, "count the rows of "+g.Table, "SELECT uniqExact(off) AS n FROM {db}."+g.Table+" WHERE position = 0 AND "+inGap, g.args()...)
 }
 
 // StateOf makes the rows of the state that records in the offsets of a gap make, out of the rows that the log has of
 // them. Doing it twice changes nothing.
 func (db *DB) StateOf(ctx context.Context, g Gap) error {
+	return db.stateOf(ctx, g, inGap, g.args()...)
+}
+
+// StateOfFormer is StateOf of all rows of logs of the gap's topic that were there before the gap's.
+func (db *DB) StateOfFormer(ctx context.Context, g Gap) error {
+	return db.stateOf(ctx, g, "topic = ? AND inc != ?", string(g.Topic), g.Incarnation)
+}
+
+func (db *DB) stateOf(ctx context.Context, g Gap, which string, args ...any) error {
 	log := Positions()[schemas.RoleSink][g.Topic]
 	// On a cluster it returns when the rows are on their shards.
 	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "distributed_foreground_insert": 1}))
@@ -31,8 +40,7 @@ func (db *DB) StateOf(ctx context.Context, g Gap) error {
 		if r.log != log {
 			continue
 		}
-		if err := db.exec(ctx, "INSERT INTO {db}.copy_state (account, store, space, item, "+r.columns+") SELECT account, store, space, item, "+
-			r.selects+" FROM {db}."+r.log+" WHERE "+r.where+" AND "+inGap, g.args()...); err != nil {
+		if err := db.exec(ctx, r.insertInto("copy_state")+" AND "+which, args...); err != nil {
 			return translate(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition, r.log, err))
 		}
 	}

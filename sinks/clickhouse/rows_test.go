@@ -109,12 +109,14 @@ func TestRows(t *testing.T) {
 			"job_log_v", `"name":"n","finished":"2026-03-04 05:06:07.891","counts":{"a":1},"error":"e"}`,
 		},
 		schemas.Policies: {
-			&pb.Policy{Id: id1, Account: "acme", Base: 4, Document: `{"a": 1}`, Removed: true, By: "b", Reason: "r", Time: when},
+			&pb.Policy{Id: id1, Account: "acme", Base: 4, Document: `{"a": 1}`, Removed: true, By: "b", Reason: "r", Time: when,
+				FileSha256: "f"}, // in no column
 			"policy_history_v", `"account":"acme","base":4,"document":"{\"a\": 1}","removed":true,"by":"b","reason":"r"}`,
 		},
 		schemas.Admin: {
 			&pb.AdminAction{Id: id1, Time: when, Who: "ann", Action: "approve-repair", Account: "acme", Store: "1", Space: "s", Item: "i",
-				Target: "t", Reason: "r", From: "cli", Before: "b", After: "a"},
+				Target: "t", Reason: "r", From: "cli", Before: "b", After: "a",
+				Incident: "in", Seen: "se"}, // in no column
 			"admin_log_v",
 			`"who":"ann","action":"approve-repair","account":"acme","store":"1","space":"s","item":"i","target":"t","reason":"r","came_from":"cli","before":"b","after":"a"}`,
 		},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -30,9 +31,17 @@ type pair struct {
 }
 
 func newPair(t *testing.T) *pair {
+	return newEngines(t, "</shard><shard><internal_replication>true</internal_replication>")
+}
+
+// newReplicas is a cluster of one shard. Its replicas do not replicate: a row is on the one that it was inserted into.
+func newReplicas(t *testing.T) *pair { return newEngines(t, "") }
+
+// newEngines starts two engines of a cluster, in whose definition between stands between the two.
+func newEngines(t *testing.T, between string) *pair {
 	t.Helper()
 	var ports [2]net.Listener
-	var shards strings.Builder
+	var replicas [2]string
 	for i := range ports {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -44,11 +53,17 @@ func newPair(t *testing.T) *pair {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&shards, "<shard><internal_replication>true</internal_replication><replica><host>127.0.0.1</host><port>%s</port></replica></shard>", port)
+		replicas[i] = "<replica><host>127.0.0.1</host><port>" + port + "</port></replica>"
 	}
 	p := &pair{}
 	for i, l := range ports {
-		s := clickhousetest.Start(t, embedded.Config{Settings: "<remote_servers><main>" + shards.String() + "</main></remote_servers>"})
+		s := clickhousetest.Start(t, embedded.Config{
+			Settings: "<remote_servers><main><shard><internal_replication>true</internal_replication>" +
+				replicas[0] + between + replicas[1] + "</shard></main></remote_servers>",
+			// A profile that answers without the shards that are away.
+			Users: "<clickhouse><profiles><default><skip_unavailable_shards>1</skip_unavailable_shards></default></profiles><quotas><default/></quotas>" +
+				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota></default></users></clickhouse>",
+		})
 		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
 		p.engines[i] = s
 		for name, into := range map[string]**clickhouse.DB{"main": &p.cluster[i], "": &p.alone[i]} {
@@ -116,40 +131,93 @@ func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 	}
 }
 
-// reads is what all questions of the read model answer, as text.
-func reads(t *testing.T, db *clickhouse.DB) string {
-	t.Helper()
-	var b strings.Builder
-	tell := func(v any, err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&b, "%s\n", text)
+// readModel returns all questions of the read model, of histories.
+func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
+	type page struct {
+		Copies []schemas.KnownCopy
+		Cursor clickhouse.DueCursor
 	}
-	tell(db.Manifest(t.Context(), clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30}))
-	due, cursor, err := db.FixityDue(t.Context(), clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33})
-	tell(due, err)
-	due, cursor, err = db.FixityDue(t.Context(), clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: cursor})
-	tell(append(due, schemas.KnownCopy{Copy: schemas.Copy{Item: cursor.Item}}), err)
-	tell(db.CopyCounts(t.Context(), "acme"))
-	tell(db.CopyDelays(t.Context(), "acme"))
-	tell(db.Timeline(t.Context(), "acme", "photos", "p05/00"))
-	tell(db.OpenIncidents(t.Context(), "acme"))
-	tell(db.Pending(t.Context(), "acme", start))
-	tell(db.RoundResults(t.Context(), "round-1"))
-	tell(db.RoundFinal(t.Context(), "round-1"))
-	tell(db.CheckCounts(t.Context(), "acme"))
-	tell(clickhousetest.Views(t.Context(), db.Config().Addresses[0], db.Config().Database))
+	due := func(ctx context.Context, db *clickhouse.DB, after clickhouse.DueCursor) (p page, err error) {
+		p.Copies, p.Cursor, err = db.FixityDue(ctx, clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
+		return p, err
+	}
 	var copies []schemas.Copy
 	for part := range 6 {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/07", part)})
 	}
-	tell(db.Records(t.Context(), append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})))
+	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
+	return map[string]func(context.Context, *clickhouse.DB) (any, error){
+		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30})
+		},
+		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, clickhouse.DueCursor{}) },
+		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			first, err := due(ctx, db, clickhouse.DueCursor{})
+			if err != nil {
+				return nil, err
+			}
+			return due(ctx, db, first.Cursor)
+		},
+		"counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CopyCounts(ctx, "acme") },
+		"delays": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CopyDelays(ctx, "acme") },
+		"timeline": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return db.Timeline(ctx, "acme", "photos", "p05/00")
+		},
+		"incidents":    func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.OpenIncidents(ctx, "acme") },
+		"pending":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Pending(ctx, "acme", start) },
+		"round":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.RoundResults(ctx, "round-1") },
+		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.RoundFinal(ctx, "round-1") },
+		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CheckCounts(ctx, "acme") },
+		"records":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Records(ctx, copies) },
+		"space":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Space(ctx, copies[0]) },
+		"gaps":         func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Gaps(ctx, committedOf(5)) },
+	}
+}
+
+// committedOf is what both groups have committed of the 6 partitions of changes.
+func committedOf(next int64) map[schemas.Role][]schemas.Progress {
+	all := map[schemas.Role][]schemas.Progress{}
+	for part := range int32(6) {
+		p := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: part, Next: next}
+		all[schemas.RoleSink], all[schemas.RoleState] = append(all[schemas.RoleSink], p), append(all[schemas.RoleState], p)
+	}
+	return all
+}
+
+// reads is what all questions of the read model answer, as text.
+func reads(t *testing.T, db *clickhouse.DB) string {
+	t.Helper()
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(readModel())) {
+		if name == "gaps" {
+			continue // the positions are moved in the course of a test
+		}
+		fmt.Fprintf(&b, "%s: %s\n", name, answerTo(t, db, name))
+	}
+	views, err := clickhousetest.Views(t.Context(), db.Config().Addresses[0], db.Config().Database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&b, "views: %v\n", views)
 	return b.String()
+}
+
+func answerTo(t *testing.T, db *clickhouse.DB, name string) string {
+	t.Helper()
+	answer, err := readModel()[name](t.Context(), db)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return asText(t, answer)
+}
+
+func asText(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func TestCluster(t *testing.T) {
@@ -190,11 +258,7 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("positions", func(t *testing.T) {
-		all := map[schemas.Role][]schemas.Progress{}
-		for part := range int32(6) {
-			p := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: part, Next: 5}
-			all[schemas.RoleSink], all[schemas.RoleState] = append(all[schemas.RoleSink], p), append(all[schemas.RoleState], p)
-		}
+		all := committedOf(5)
 		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) != 12 {
 			t.Errorf("before they are written: %v, %v, want 12 gaps", gaps, err)
 		}
@@ -204,6 +268,21 @@ func TestCluster(t *testing.T) {
 		}
 		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
 			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
+		}
+		for i, shard := range p.alone {
+			if err := shard.Exec(t.Context(), "ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
+				t.Fatal(err)
+			}
+			gaps, err := p.cluster[1].Gaps(t.Context(), all)
+			if err != nil || len(gaps) != 6 || gaps[0].Table != "copy_state" || gaps[0].From != 0 {
+				t.Errorf("with shard %d of the state emptied: %v, %v, want 6 gaps from 0 on", i, gaps, err)
+			}
+			if err := clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState]); err != nil {
+				t.Fatal(err)
+			}
+			if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+				t.Errorf("with shard %d of the state filled: %v, %v, want no gaps", i, gaps, err)
+			}
 		}
 		if got := reads(t, p.cluster[0]); got != want {
 			t.Errorf("with positions the answers are\n%s\nwant\n%s", got, want)
@@ -226,6 +305,58 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	t.Run("a shard is away", func(t *testing.T) { p.oneShardAway(t, all) })
+}
+
+// That a row is on the replica that is asked does not say that it is on as many as the quorum. Only the position, which is
+// moved after an insert was answered, does: rows behind it are inserted again after every doubt, and shown once.
+func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
+	need.Integration(t) // it starts two engines
+	t.Parallel()
+	p := newReplicas(t)
+	batch := deliver(schemas.Changes, 0, changes(6)...)
+	incident := deliver(schemas.Incidents, 0, &pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
+		Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1, Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
+	sink := func(batches ...[]*schemas.Delivery) *clickhouse.Sink {
+		t.Helper()
+		s := clickhouse.NewSink(p.cluster[0]) // a process that knows nothing of the one before
+		for _, b := range batches {
+			if err := s.Store(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	rows := func(when, want string) {
+		t.Helper()
+		if got := count(t, p.alone[0], "audit_log_local WHERE account != ''"); got != want {
+			t.Errorf("%s: the table has %s rows, want %s", when, got, want)
+		}
+	}
+	for shards, of := range map[int]*clickhouse.DB{1: p.cluster[0], 0: p.alone[0]} {
+		if got, err := of.Replicated(t.Context()); err != nil || len(got) != shards || shards > 0 && len(got[0].Replicas) != 2 {
+			t.Errorf("replicated are %v, %v, want %d shards of 2", got, err, shards)
+		}
+	}
+	sink(batch[:3], incident)
+	rows("at first", "3")
+	killed := sink(batch[:3], incident)
+	rows("after a kill before the position was moved", "6")
+	if got := count(t, p.alone[0], "incidents_local"); got != "2" {
+		t.Errorf("a table without positions has %s rows, want 2", got)
+	}
+	done := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: 3, Next: 3}
+	if err := killed.Mark(t.Context(), []schemas.Progress{done}); err != nil {
+		t.Fatal(err)
+	}
+	sink(batch[:3])
+	rows("after a kill before the commit", "6")
+	sink(batch[:5])
+	rows("with more records than the position says", "8")
+	sink(batch)
+	rows("after a kill before the position was moved again", "11")
+	if got := count(t, p.cluster[0], "audit_log_v"); got != "6" {
+		t.Errorf("the view shows %s rows, want 6", got)
+	}
 }
 
 // proved says that rows are what was stored on whichever shard they are.

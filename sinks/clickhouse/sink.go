@@ -18,7 +18,8 @@ import (
 //
 // A record's row carries its place in Kafka. If it is not certain that nothing of a batch has
 // landed (a partition's first batch, a batch out of line, any error before, some of the batch
-// before had landed), the Sink reads from the table which rows it has and inserts only the rest.
+// before had landed), the Sink reads from the table which rows it has and inserts only the rest: those that may be on
+// fewer replicas than they must be, too.
 // Store may be called for several partitions at once, not twice for one.
 type Sink struct {
 	// Behind is as State.Behind.
@@ -177,13 +178,17 @@ func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bo
 	if err != nil {
 		return nil, 0, err
 	}
+	quorate, err := s.db.quorate(ctx, c.table, from)
+	if err != nil {
+		return nil, 0, err
+	}
 	missing = make([]bool, len(c.rows))
 	for i, r := range c.rows {
 		id, taken := there[r.off]
-		if taken && id[r.id] {
+		if taken && id[r.id] && r.off < quorate {
 			continue
 		}
-		if taken {
+		if taken && !id[r.id] {
 			s.log.Error("an offset holds another message than the table has: the broker has lost its end and used it again",
 				"table", c.table, "topic", from.topic, "partition", from.partition, "offset", r.off)
 		}
@@ -207,6 +212,7 @@ func insertSettings() []proto.Setting {
 		{Key: "deduplicate_insert", Value: "disable"},
 		{Key: "insert_deduplicate", Value: "0"},
 		{Key: "receive_timeout", Value: "30"},
+		{Key: "send_logs_level", Value: "none"},
 	}
 }
 

@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -74,10 +75,15 @@ func TestExpectedSpace(t *testing.T) {
 		}
 		return gone[space]
 	}}
-	r := reader(t, db, reached, cfg)
+	waits := 0 // one at a time
+	r := reader(t, db, func(context.Context) error { waits++; return nil }, cfg)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := schemas.Copy{Account: "acme", Store: "1", Space: name}
+			before := waits
+			if _, err := r.Fresh(t.Context(), []schemas.Copy{c}); err != nil || waits != before+1 {
+				t.Errorf("waited %d times (%v): only the manifest knows of spaces, and one look is enough", waits-before, err)
+			}
 			got, err := r.Fresh(t.Context(), []schemas.Copy{{Account: "acme", Store: "1", Space: name, Item: "a"}, c})
 			if err != nil {
 				t.Fatal(err)

@@ -117,3 +117,38 @@ func TestReportsOfOneChange(t *testing.T) {
 	}
 	check("merged")
 }
+
+// Of reports in two logs, of which the later one has small offsets, that one is the first which came first.
+func TestReportsBeforeAndAfterATopicWasMadeAnew(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	_, notified, checked := reported("a")
+	store := func(inc uint32, offset int64, after time.Duration, c *pb.Change) {
+		t.Helper()
+		d := deliver(schemas.Changes, offset, c)
+		d[0].Incarnation, d[0].Timestamp = inc, start.Add(after)
+		if err := clickhouse.NewSink(db).Store(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(when string) {
+		t.Helper()
+		want := "notification/s3 notification 7 100000 update"
+		if got := one(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op) FROM {db}.audit_log_v"); got != want {
+			t.Errorf("%s: the first is %s, want %s", when, got, want)
+		}
+		days, err := db.ChangesPerDay(t.Context(), clickhouse.DayQuery{Account: "acme"})
+		if err != nil || len(days) != 1 || days[0].What != "update" {
+			t.Errorf("%s: the day has %v, %v, want one update", when, days, err)
+		}
+	}
+	store(7, 100_000, 0, notified)
+	check("as it was reported")
+	store(8, 3, time.Hour, checked)
+	check("corrected in a topic made anew")
+	store(8, 3, time.Hour, checked)
+	check("stored again")
+	if got := one(t, db, "SELECT provenance FROM {db}.audit_log_v"); got != "verified" {
+		t.Errorf("the digests are %s", got)
+	}
+}

@@ -13,7 +13,7 @@ import (
 )
 
 // revision is the protocol spoken for inserts: new enough for every type that the tables
-// have, old enough to be spared the packets that nobody here reads.
+// have, old enough to be spared most packets that are skipped here.
 const revision = 54450
 
 // A wire is one connection for inserts of whole blocks. The columns of the driver go
@@ -110,8 +110,10 @@ func (w *wire) until(want proto.ServerCode) error {
 			err = new(proto.Profile).DecodeAware(w.in, w.rev)
 		case proto.ServerCodeTableColumns:
 			err = new(proto.TableColumns).DecodeAware(w.in, w.rev)
+		case proto.ServerCodeLog, proto.ServerProfileEvents:
+			err = w.skip(new(proto.Results).Auto())
 		case proto.ServerCodeData:
-			err = w.header()
+			err = w.skip(nil) // the table's columns, without rows
 		default:
 			return fmt.Errorf("unexpected packet %d from the server", n)
 		}
@@ -127,13 +129,13 @@ func (w *wire) until(want proto.ServerCode) error {
 	}
 }
 
-// header skips a block without rows.
-func (w *wire) header() error {
+// skip reads a block into rows, which are dropped; nil: a block without rows.
+func (w *wire) skip(rows proto.Result) error {
 	if _, err := w.in.Str(); err != nil { // the name of a temporary table: none
 		return err
 	}
 	var b proto.Block
-	return b.DecodeBlock(w.in, w.rev, nil)
+	return b.DecodeBlock(w.in, w.rev, rows)
 }
 
 func (w *wire) exception() error {

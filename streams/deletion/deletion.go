@@ -29,6 +29,9 @@ import (
 // maxRounds bounds how often one execution looks at an item that keeps changing.
 const maxRounds = 5
 
+// lookTime bounds a look that must not be cancelled.
+const lookTime = 10 * time.Second
+
 // agent names the deleter in Changes.
 const agent = "deleter"
 
@@ -36,6 +39,14 @@ const agent = "deleter"
 type Config struct {
 	// Delay is how long after the delete of the source a copy is kept.
 	Delay time.Duration
+	// Large is the size in bytes from which on a command to copy is of the class large; 0: none is.
+	Large int64
+	// Settle is when both sides are looked at again if the source is there beside its copy, since a delete may still take
+	// effect after its error, or after its process lost the command. It is longer than such a process keeps the command.
+	Settle time.Duration
+	// Held reports to a person that the delete of a copy waits for approval. It is called before the delete ends so; if it
+	// returns an error the delete is tried again. nil: nothing is reported.
+	Held func(context.Context, schemas.Copy) error
 	// Worker, Host and Software stand in results.
 	Worker, Host, Software string
 }
@@ -48,8 +59,8 @@ type Deleter struct {
 
 // New returns a Deleter.
 func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records duplicate.Records) (*Deleter, error) {
-	if c.Delay < 0 {
-		return nil, fmt.Errorf("deletion: delay of %s is negative", c.Delay)
+	if c.Delay < 0 || c.Settle < 0 {
+		return nil, fmt.Errorf("deletion: delay of %s or settle of %s is negative", c.Delay, c.Settle)
 	}
 	looker, err := duplicate.NewLooker(stores, rules, records)
 	if err != nil {
@@ -59,7 +70,7 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 }
 
 // Handle executes the DeletionCommand in d: it deletes one copy, if that is still
-// right, and returns the result, after the Change of the copy and a command to copy the source if it is back.
+// right, and returns the result, after the Change of the copy and a command to copy the source if that is back.
 func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DeletionCommand)
 	if !ok {
@@ -115,20 +126,20 @@ type end struct {
 	outcome             pb.Outcome
 	digests             digest.Set
 	change              *pb.Change
-	copy                *pb.DuplicationCommand
+	copy                *schemas.Message // the command to look at both sides again
 }
 
 func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 	s := w.scene.Look(ctx)
 	if s.Source.Presence == duplicate.Present {
-		return w.present(s), nil
+		return w.present(s, "the source is present"), nil
 	}
 	d, err := w.scene.Decide(ctx, &s) // it looks again after the records were read: what follows is done at once
 	if err != nil {
 		return nil, err
 	}
 	if s.Source.Presence == duplicate.Present { // it came back while the records were read
-		return w.present(s), nil
+		return w.present(s, "the source is present"), nil
 	}
 	e := end{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
 	switch {
@@ -137,50 +148,85 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 			e.change = w.scene.Gone(s, d)
 		}
 	case d.Row == "C6", d.Row == "C8x":
-		// Nothing proves a delete: the duplication command that finds the same waits and reports.
-		e.result, e.detail = "not-deleted", d.Result
+		// Nothing proves a delete. The command that led here has ended, so another one waits for the source and reports.
+		e.result, e.detail, e.outcome = "not-deleted", d.Result, pb.Outcome_OUTCOME_HANDED_ON
+		e.copy = w.order(storage.Object{})
 	case d.Deleted.IsZero():
 	case d.NeedsApproval || w.command.GetNeedsApproval():
+		if err := w.held(ctx); err != nil {
+			return nil, err
+		}
 		e.result, e.outcome = "awaiting-approval", pb.Outcome_OUTCOME_HANDED_ON
 	default:
-		return w.delete(ctx, s.Destination.Object)
+		if err := w.stillAbsent(ctx); err != nil {
+			return nil, err
+		}
+		return w.delete(ctx, s.Destination.Object, d.Deleted)
 	}
 	return w.messages(e), nil
 }
 
-// present ends the execution if the source is there.
-func (w *work) present(s duplicate.Sight) []schemas.Message {
-	e := end{row: "C7", result: "not-deleted", detail: "the source is present", outcome: pb.Outcome_OUTCOME_NOTHING}
-	if e.copy = w.copy(s); e.copy != nil {
-		e.outcome = pb.Outcome_OUTCOME_HANDED_ON
+// held reports that the delete waits for approval.
+func (w *work) held(ctx context.Context) error {
+	if w.cfg.Held == nil {
+		return nil
 	}
+	if err := w.cfg.Held(ctx, w.scene.Copy); err != nil {
+		return fmt.Errorf("report that the delete of %s waits for approval: %w", w.scene.Copy, err)
+	}
+	return nil
+}
+
+// present ends the execution if the source is there.
+func (w *work) present(s duplicate.Sight, detail string) []schemas.Message {
+	e := end{row: "C7", result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON}
+	e.copy = w.putBack(s, w.command.GetDeleted())
 	return w.messages(e)
 }
 
-// copy returns the command to copy the source, unless the source is known to be absent, or the copy to be there. An
-// earlier execution may have deleted the copy, and died before it could report that.
-func (w *work) copy(s duplicate.Sight) *pb.DuplicationCommand {
-	if s.Source.Presence == duplicate.Absent || s.Destination.Presence == duplicate.Present {
+// putBack returns the command to copy the source again, unless that is known to be absent. The deletion of the copy has
+// carried the delete of the source at a time: here, or in an execution whose end is not known. If the copy is there, such
+// a delete may still come, and the command is due when it has.
+func (w *work) putBack(s duplicate.Sight, carried *timestamppb.Timestamp) *schemas.Message {
+	if s.Source.Presence == duplicate.Absent {
 		return nil
 	}
+	m := w.order(s.Source.Object)
+	c := m.Body.(*pb.DuplicationCommand)
+	c.CarriedDelete, c.IfAbsent = carried, true
+	if s.Source.Presence == duplicate.Present {
+		seen := record.Content(w.scene.SourceCopy, s.Source.Object)
+		c.CauseOp, c.ChangeTime, c.ChangeVersion = seen.GetOp(), seen.GetTime(), seen.GetVersion()
+		c.Size, c.Digests, c.Provenance = seen.GetSize(), seen.GetDigests(), seen.GetProvenance()
+	}
+	if s.Destination.Presence == duplicate.Present {
+		m.Due = time.Now().Add(w.cfg.Settle)
+	}
+	return m
+}
+
+// order returns a command to look at both sides again, in the class of source.
+func (w *work) order(source storage.Object) *schemas.Message {
 	c := w.command
-	return &pb.DuplicationCommand{
+	priority, topic := w.scene.Class(source, w.cfg.Large)
+	return &schemas.Message{Topic: topic, Body: &pb.DuplicationCommand{
 		Id:      schemas.ID("put-back", c.GetId()),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(),
-		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(),
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: priority, Cause: c.GetId(),
 		PolicyRevision: c.GetPolicyRevision(), Time: c.GetTime(),
-	}
+	}}
 }
 
-// delete deletes the version of the copy that was seen, and looks at both sides after it.
-func (w *work) delete(ctx context.Context, seen storage.Object) ([]schemas.Message, error) {
+// delete deletes the version of the copy that was seen, since the source was deleted at a time, and looks at both sides
+// after it.
+func (w *work) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
 	at, store := w.scene.Copy, w.scene.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, Keep: store.Capabilities().KeepsReplaced,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("delete %s: %w", at, err)
+		return w.failed(ctx, fmt.Errorf("delete %s: %w", at, err))
 	}
 	change := record.Delete(at, deleted)
 	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, w.command.GetId(), agent
@@ -188,10 +234,43 @@ func (w *work) delete(ctx context.Context, seen storage.Object) ([]schemas.Messa
 		row: "C7", result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
 		digests: deleted.Object.Digests, change: record.Seal(change),
 	}
-	if e.copy = w.copy(w.scene.Look(ctx)); e.copy != nil {
+	if e.copy = w.putBack(w.after(ctx), timestamppb.New(deletedAt)); e.copy != nil {
 		e.detail = "the source may have been put back"
 	}
 	return w.messages(e), nil
+}
+
+// stillAbsent looks at the source right before the delete. The look that the decision is made from may be older than the
+// reading of a marker or of records.
+func (w *work) stillAbsent(ctx context.Context) error {
+	at := w.scene.SourceCopy
+	_, err := w.scene.SourceStore.Stat(ctx, at.Space, at.Item)
+	switch {
+	case err == nil:
+		return fmt.Errorf("%w: the source is back", storage.ErrChanged)
+	case errors.Is(err, storage.ErrNotFound), errors.Is(err, storage.ErrNoSpace):
+		return nil
+	}
+	return fmt.Errorf("stat %s: %w", at, err)
+}
+
+// failed ends the execution if the source is there after a delete that failed, since that may be done all the same, or
+// may be done later. Else it returns the error.
+func (w *work) failed(ctx context.Context, err error) ([]schemas.Message, error) {
+	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || retry.IsPermanent(err) {
+		return nil, err
+	}
+	if s := w.after(ctx); s.Source.Presence == duplicate.Present {
+		return w.present(s, err.Error()), nil
+	}
+	return nil, err
+}
+
+// after looks at both sides after a delete, even if the execution is cancelled.
+func (w *work) after(ctx context.Context) duplicate.Sight {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+	defer cancel()
+	return w.scene.Look(ctx)
 }
 
 func (w *work) messages(e end) []schemas.Message {
@@ -201,7 +280,7 @@ func (w *work) messages(e end) []schemas.Message {
 		out = append(out, schemas.Message{Topic: schemas.Changes, Body: e.change})
 	}
 	if e.copy != nil {
-		out = append(out, schemas.Message{Topic: schemas.DuplicationHigh, Body: e.copy})
+		out = append(out, *e.copy)
 	}
 	return append(out, schemas.Message{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
 		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCommand(),

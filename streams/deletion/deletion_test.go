@@ -47,6 +47,7 @@ type world struct {
 	deleter *Deleter
 	seen    storage.Object
 	hooks   []func(store, method string) // called before each call of a store
+	orders  int                          // to copy, of the last run
 }
 
 func (w *world) Store(_, id string) (storage.Store, bool)  { s, ok := w.faulty[id]; return s, ok }
@@ -82,7 +83,7 @@ func newWorld(t *testing.T) *world {
 		"2": {State: live, Time: stamp(3), Version: w.seen.Version, Digests: w.seen.Digests, SourceTime: stamp(2), SourceVersion: "v1"},
 	}
 	var err error
-	w.deleter, err = New(Config{Worker: "w", Host: "h", Software: "s"}, w, w, w)
+	w.deleter, err = New(Config{Settle: time.Hour, Worker: "w", Host: "h", Software: "s"}, w, w, w)
 	w.must(err)
 	return w
 }
@@ -127,7 +128,12 @@ func (w *world) run(c *pb.DeletionCommand) ([]*pb.Change, *pb.DuplicationResult,
 		return nil, nil, err
 	}
 	var changes []*pb.Change
+	w.orders = 0
 	for _, m := range out[:len(out)-1] {
+		if _, ok := m.Body.(*pb.DuplicationCommand); ok {
+			w.orders++
+			continue
+		}
 		if m.Topic != schemas.Changes {
 			w.t.Errorf("a message in %s", m.Topic)
 		}
@@ -184,10 +190,10 @@ func TestNotDeleted(t *testing.T) {
 		row, result string
 		outcome     pb.Outcome
 	}{
-		"the source is back":         {func(w *world, _ *pb.DeletionCommand) { w.put("1", "new") }, "C7", "not-deleted", nothing},
+		"the source is back":         {func(w *world, _ *pb.DeletionCommand) { w.put("1", "new") }, "C7", "not-deleted", handedOn},
 		"nothing proves it":          {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: none} }, "C7c", "orphan", nothing},
-		"written since":              {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(5)} }, "C6", "not-deleted", nothing},
-		"only the command says so":   {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(2)} }, "C6", "not-deleted", nothing},
+		"written since":              {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(5)} }, "C6", "not-deleted", handedOn},
+		"only the command says so":   {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(2)} }, "C6", "not-deleted", handedOn},
 		"the copy is newer":          {func(w *world, _ *pb.DeletionCommand) { w.rows["2"].SourceTime = stamp(5) }, "C7d", "kept-newer", nothing},
 		"older than the rule":        {func(w *world, _ *pb.DeletionCommand) { w.rules.Since = hour(5) }, "C7b", "kept", nothing},
 		"older than the pair":        {func(w *world, _ *pb.DeletionCommand) { w.rules.Added = map[policy.Pair]time.Time{pair: hour(5)} }, "C7b", "kept", nothing},
@@ -207,6 +213,9 @@ func TestNotDeleted(t *testing.T) {
 			w.must(err)
 			if r.GetDecision() != tt.row || r.GetResult() != tt.result || r.GetOutcome() != tt.outcome || len(changes) > 0 {
 				t.Errorf("got %v, %v", r, changes)
+			}
+			if looksAgain := tt.result == "not-deleted"; looksAgain != (w.orders == 1) {
+				t.Errorf("%d commands to look again", w.orders)
 			}
 			w.present(true)
 			if n := w.faulty["2"].Count("Delete"); n > 0 {
@@ -313,10 +322,55 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, out, err)
 		}
 	}
-	if _, err := New(Config{Delay: -1}, w, w, w); err == nil {
-		t.Error("a negative delay is accepted")
+	for _, c := range []Config{{Delay: -1}, {Settle: -1}} {
+		if _, err := New(c, w, w, w); err == nil {
+			t.Errorf("a negative time is accepted: %+v", c)
+		}
 	}
 	if _, err := New(Config{}, w, w, nil); err == nil {
 		t.Error("no records are accepted")
+	}
+}
+
+// A delete that waits for approval is reported before it ends so. If that fails it is tried again.
+func TestHeldDeleteIsReported(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare func(*world, *pb.DeletionCommand)
+		held    bool
+	}{
+		"the rule says so":       {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.Approve }, true},
+		"the command says so":    {func(_ *world, c *pb.DeletionCommand) { c.NeedsApproval = true }, true},
+		"only a sweep missed it": {func(w *world, _ *pb.DeletionCommand) { w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP }, true},
+		"it is carried":          {func(*world, *pb.DeletionCommand) {}, false},
+		"it is kept":             {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.KeepCopy }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c := order()
+			tt.prepare(w, c)
+			var reported []schemas.Copy
+			var fails error
+			var err error
+			w.deleter, err = New(Config{Held: func(_ context.Context, of schemas.Copy) error {
+				reported = append(reported, of)
+				return fails
+			}}, w, w, w)
+			w.must(err)
+			if fails = errors.New("no answer"); tt.held {
+				if _, _, err := w.run(c); retry.ClassOf(err) != retry.Transient || err == nil {
+					t.Errorf("not reported: got %v", err)
+				}
+			}
+			reported, fails = nil, nil
+			_, r, err := w.run(c)
+			w.must(err)
+			if tt.held != (r.GetResult() == "awaiting-approval") || tt.held != (len(reported) == 1) ||
+				tt.held && reported[0] != (schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}) {
+				t.Errorf("got %v, reported %v", r, reported)
+			}
+			if tt.held {
+				w.present(true)
+			}
+		})
 	}
 }

@@ -133,7 +133,7 @@ func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
 					case !came:
 						t.Fatal("the source did not come back")
 					case !w.absent("2"):
-						if len(copies) == 0 && len(changes) == 0 && r.GetResult() == "not-deleted" && r.GetOutcome() == nothing {
+						if len(copies) == 1 && len(changes) == 0 && r.GetResult() == "not-deleted" && r.GetOutcome() == handedOn {
 							break
 						}
 						t.Errorf("the copy is there: got %v, %v and %v", r, copies, changes)
@@ -152,9 +152,10 @@ func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
 // The order to copy is a function of the deletion, so a second execution sends the same one.
 func TestOrderToCopyAgain(t *testing.T) {
 	w := newWorld(t)
+	var back storage.Object
 	w.on("2", "Delete", func() {
 		if w.absent("1") {
-			w.put("1", "hello")
+			back = w.put("1", "hello")
 		}
 	})
 	_, first, _ := orders(t, w.handle())
@@ -166,7 +167,9 @@ func TestOrderToCopyAgain(t *testing.T) {
 		Id: schemas.ID("put-back", "deletion"), Account: "acme", Space: "photos", Item: "a.jpg",
 		SourceStore: "1", DestinationStore: "2",
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH, Cause: "deletion",
-		PolicyRevision: 3, Time: stamp(4),
+		PolicyRevision: 3, Time: stamp(4), IfAbsent: true, CarriedDelete: stamp(4),
+		CauseOp: pb.Op_OP_ADD, ChangeTime: stamp(3), ChangeVersion: back.Version, Size: 5, Digests: back.Digests,
+		Provenance: pb.Provenance_PROVENANCE_VERIFIED,
 	}
 	if !proto.Equal(first[0], want) {
 		t.Errorf("got  %v\nwant %v", first[0], want)

@@ -136,6 +136,9 @@ func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	}
 	w.emit(schemas.Changes, change)
 	w.task = w.afterCopy(change)
+	if d.CheckSource {
+		w.ask(w.suspect(w.SourceCopy, s))
+	}
 	w.written, w.from, w.record, w.fromRecord = put, s.Source.Object, known(change), s.Source.Record
 	w.bytes += put.Size
 	w.digests = digest.Set(change.GetDigests())
@@ -222,7 +225,23 @@ func (w *work) lookSpace(ctx context.Context) spaceSight {
 	return s
 }
 
+// lookAtSpace is side and doubt of a space.
 func (l *Looker) lookAtSpace(ctx context.Context, c schemas.Copy, store storage.Store) spaceSide {
+	side := l.spaceSide(ctx, c, store)
+	if side.Presence != Absent {
+		return side
+	}
+	err := l.mayLack(ctx, c)
+	if err == nil {
+		return side
+	}
+	if side = l.spaceSide(ctx, c, store); side.Presence == Absent {
+		return spaceSide{Err: err}
+	}
+	return side
+}
+
+func (l *Looker) spaceSide(ctx context.Context, c schemas.Copy, store storage.Store) spaceSide {
 	space, err := store.StatSpace(ctx, c.Space)
 	if err == nil {
 		return spaceSide{Presence: Present, Space: space}
@@ -232,9 +251,6 @@ func (l *Looker) lookAtSpace(ctx context.Context, c schemas.Copy, store storage.
 	}
 	if err := l.confirm(ctx, c, store, time.Now()); err != nil {
 		return spaceSide{Err: fmt.Errorf("believe that space %q is absent: %w", c.Space, err)}
-	}
-	if err := l.mayLack(ctx, c); err != nil {
-		return spaceSide{Err: err}
 	}
 	return spaceSide{Presence: Absent}
 }

@@ -187,10 +187,14 @@ func (s Sight) carry() Decision {
 			return Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true, Newer: k.newer}
 		}
 	}
+	var d Decision
 	if present && s.Source.digests().Compare(s.Destination.digests()) == digest.Agree {
-		return s.inSync(k)
+		d = s.inSync(k)
+	} else {
+		d = s.copy(k, lost)
 	}
-	return s.copy(k, lost)
+	d.CheckSource = d.CheckSource || s.returned()
+	return d
 }
 
 // resurrected decides C4r: the source is there under a tombstone that is not older than it. Unless a client's change of

@@ -195,6 +195,29 @@ func TestDecideCarries(t *testing.T) {
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
 		"C4r: needs the source's row, where no client says so": {func(s *Sight) { s.Command.IfAbsent = true },
 			Decision{Row: "C9", action: actReadRecords}},
+		"C4r: to copy again what a deletion took, after a later delete": {func(s *Sight) {
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
+			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
+		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
+		"C5: to copy again what a deletion took": {func(s *Sight) {
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
+			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a), CheckSource: true}},
+		"C5: to copy again what a deletion took, of a source that was not seen": {func(s *Sight) {
+			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.Command.ChangeTime, s.Command.IfAbsent, s.Command.CarriedDelete = nil, true, stamp(4)
+			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Reference: true, CheckSource: true}},
+		"C5: to copy again what a deletion took, of a younger source": {func(s *Sight) {
+			s.Source = there("v1", a, 5)
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
+			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C4w: to copy again what a deletion took, of another source by now": {func(s *Sight) {
+			s.Source = there("v2", b, 5)
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
+			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
+		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
 		"C5: a client's change, and a younger tombstone": {func(s *Sight) { s.records(row(tomb, "v1", a, 4), row(none, "", "", 0)) },
 			Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
 		"C4w: newer than all that is known": {func(s *Sight) {
@@ -440,6 +463,10 @@ func TestDecideDeletes(t *testing.T) {
 			s.tell(pb.Op_OP_ADD, "v1", a, 2)
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "checker"
 		}, ordered("C7b", 4, true)},
+		"C7c: to copy again what a deletion took": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
+		}, Decision{Row: "C7c", Result: "orphan"}},
 		"C7c: nothing is known of the source": {func(s *Sight) { s.deleted(row(none, "", "", 0)) }, Decision{Row: "C7c", Result: "orphan"}},
 		"C8: gone": {func(s *Sight) {
 			s.deleted(row(tomb, "v1", a, 4))

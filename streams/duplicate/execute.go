@@ -84,7 +84,7 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 	switch {
 	case c.GetItem() == "":
 		err = w.space(ctx)
-	case next.GetItem() != "" && supersedes(next, c):
+	case next.GetItem() != "" && supersedes(next, c) && !w.alone(ctx, next):
 		w.detail = "command " + next.GetId()
 		w.finish(Decision{Row: "superseded", Result: "superseded"}, pb.Outcome_OUTCOME_NOTHING)
 	default:
@@ -97,13 +97,27 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 }
 
 // supersedes reports whether the execution of next does all that one of c would do: it looks at the same item, later, with
-// the same rights and as soon. What only c says, of the change that caused it, is on record by then.
+// the same rights and as soon.
 func supersedes(next, c *pb.DuplicationCommand) bool {
 	return next.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_REPAIR && next.GetReason() == c.GetReason() &&
 		next.GetAccount() == c.GetAccount() && next.GetSpace() == c.GetSpace() && next.GetItem() == c.GetItem() &&
 		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
 		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetPriority() == c.GetPriority() &&
-		(byClient(next) || !byClient(c))
+		c.GetCarriedDelete() == nil && (byClient(next) || !byClient(c))
+}
+
+// alone reports whether the command may be the only one that knows the content of the source: what a client's change
+// says is also on record by the time that next is executed, unless a clock that is ahead has dated another content later.
+func (w *work) alone(ctx context.Context, next *pb.DuplicationCommand) bool {
+	if !byClient(w.Command) || w.Store == nil {
+		return false
+	}
+	o, err := w.SourceStore.Stat(ctx, w.SourceCopy.Space, w.SourceCopy.Item)
+	if err != nil {
+		return !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace)
+	}
+	at := Side{Presence: Present, Object: o}
+	return w.sight().told().speaksOf(at) && !Sight{Command: next}.told().speaksOf(at)
 }
 
 // work is one execution of one command.

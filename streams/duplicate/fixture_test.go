@@ -48,6 +48,8 @@ type journal struct {
 	rows  map[schemas.Copy]*pb.Record
 	asked int
 	err   error
+	// meanwhile is called, if it is not nil, while records are read.
+	meanwhile func()
 	// unchecked: no check of what is live has passed yet.
 	unchecked bool
 }
@@ -56,6 +58,10 @@ func (j *journal) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.asked++
+	err := j.err
+	if j.meanwhile != nil {
+		j.meanwhile()
+	}
 	var records []*pb.CopyRecord
 	for _, c := range copies {
 		r := j.rows[c]
@@ -68,7 +74,7 @@ func (j *journal) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 		}
 		records = append(records, k)
 	}
-	return records, j.err
+	return records, err
 }
 
 func (j *journal) add(c *pb.Change) {

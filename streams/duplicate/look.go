@@ -84,6 +84,11 @@ func (l *Looker) Scene(c *pb.DuplicationCommand) (*Scene, error) {
 	return sc, nil
 }
 
+// Class returns the class and the topic of a command to copy o; large is as in Config.
+func (sc *Scene) Class(o storage.Object, large int64) (pb.Priority, schemas.Topic) {
+	return sc.rules.Class(o.Size, large)
+}
+
 func (sc *Scene) sight() Sight { return Sight{Command: sc.Command, Rules: sc.rules} }
 
 // Look stats both sides at the same time. What could not be seen is Unknown, with its error.
@@ -97,8 +102,8 @@ func (sc *Scene) Look(ctx context.Context) Sight {
 	g.Go(func() error { s.Source = sc.looker.side(ctx, sc.SourceCopy, sc.SourceStore); return nil })
 	g.Go(func() error { s.Destination = sc.looker.side(ctx, sc.Copy, sc.Store); return nil })
 	_ = g.Wait() // each side keeps its own error
-	sc.looker.doubt(ctx, sc.SourceCopy, &s.Source)
-	sc.looker.doubt(ctx, sc.Copy, &s.Destination)
+	sc.looker.doubt(ctx, sc.SourceCopy, sc.SourceStore, &s.Source)
+	sc.looker.doubt(ctx, sc.Copy, sc.Store, &s.Destination)
 	return s
 }
 
@@ -122,12 +127,17 @@ func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) 
 	return side
 }
 
-// doubt makes a side unknown whose space is not there and should be.
-func (l *Looker) doubt(ctx context.Context, c schemas.Copy, s *Side) {
+// doubt makes a side unknown whose space is not there and should be. While the records are read, which takes seconds,
+// another command may have made the space: the side is looked at again.
+func (l *Looker) doubt(ctx context.Context, c schemas.Copy, store storage.Store, s *Side) {
 	if !s.NoSpace {
 		return
 	}
-	if err := l.mayLack(ctx, c); err != nil {
+	err := l.mayLack(ctx, c)
+	if err == nil {
+		return
+	}
+	if *s = l.side(ctx, c, store); s.NoSpace {
 		*s = Side{Err: err}
 	}
 }

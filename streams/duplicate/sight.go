@@ -123,7 +123,29 @@ func (s Sight) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 	return nil, false
 }
 
-func (s Sight) sourceRow() (*pb.Record, bool) { return s.row(s.Source, s.Command.GetSourceRecord()) }
+// sourceRow returns the manifest's row of the source. To a command that brings back what a deletion took, the tombstone
+// that the deletion carried says nothing: the source was put back after it.
+func (s Sight) sourceRow() (*pb.Record, bool) {
+	r, ok := s.row(s.Source, s.Command.GetSourceRecord())
+	if s.carried(r) {
+		r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
+	}
+	return r, ok
+}
+
+// carried reports whether r is the tombstone, or one before it, whose deletion took the copy that the command is to
+// bring back.
+func (s Sight) carried(r *pb.Record) bool {
+	carried := s.Command.GetCarriedDelete()
+	return carried != nil && isTombstone(r) && !r.GetTime().AsTime().After(carried.AsTime())
+}
+
+// returned reports whether the source is there under a tombstone that its deletion has carried, and is not younger.
+func (s Sight) returned() bool {
+	r := s.Source.Record.GetManifest()
+	return s.Source.Presence == Present && s.carried(r) && !r.GetTime().AsTime().Before(s.Source.modified())
+}
+
 func (s Sight) destinationRow() (*pb.Record, bool) {
 	return s.row(s.Destination, s.Command.GetDestinationRecord())
 }

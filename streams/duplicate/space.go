@@ -27,7 +27,8 @@ type spaceSight struct {
 }
 
 // decideSpace returns the first row of the space table that matches what was seen. It
-// is pure and total. Rows S1b and S2 are decided and not acted on.
+// is pure and total. Rows S1b and S2 are decided and not acted on; nor does S3 wait for the deletes of the items, since
+// no S2 would follow.
 func decideSpace(s spaceSight) Decision {
 	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
 	from, to := s.Source, s.Destination

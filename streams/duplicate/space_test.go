@@ -82,3 +82,34 @@ func TestExpectedSpaceIsNotThere(t *testing.T) {
 		})
 	}
 }
+
+// A space that another command makes while the records are read is there, and what the records say of it then is no
+// reason to wait.
+func TestSpaceIsMadeWhileRecordsAreRead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		whole bool  // the command is of the space
+		err   error // of the records
+		row   string
+	}{
+		"an item":                     {false, nil, "C5"},
+		"an item, records are silent": {false, errors.New("has not caught up"), "C5"},
+		"the space":                   {true, nil, "S1b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c := command(w.added("1", "hello"))
+			if tt.whole {
+				c.Item = ""
+			}
+			w.lose("2")
+			w.journal.err = tt.err
+			w.journal.meanwhile = func() {
+				w.must(w.mem["2"].CreateSpace(t.Context(), storage.Space{Name: "photos"}))
+				w.journal.meanwhile, w.journal.err = nil, nil
+			}
+			if row := w.mustRun(c).result.GetDecision(); row != tt.row {
+				t.Errorf("row %s, want %s", row, tt.row)
+			}
+		})
+	}
+}

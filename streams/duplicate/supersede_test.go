@@ -6,6 +6,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // Of the commands about one copy that wait in a process the last one is executed, and stands for the others.
@@ -25,10 +27,13 @@ func TestSuperseded(t *testing.T) {
 		"two repairs": {func(c, l *pb.DuplicationCommand) {
 			c.Reason, l.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR, pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 		}, false},
-		"a sweep's":                   {func(_, l *pb.DuplicationCommand) { l.Reason = pb.DuplicationReason_DUPLICATION_REASON_SWEEP }, false},
-		"less urgent":                 {func(_, l *pb.DuplicationCommand) { l.Priority = pb.Priority_PRIORITY_LOW }, false},
-		"a delete, after a content":   {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_DELETE }, false},
-		"a content, after a delete":   {func(c, _ *pb.DuplicationCommand) { c.CauseOp = pb.Op_OP_DELETE }, true},
+		"a sweep's":                 {func(_, l *pb.DuplicationCommand) { l.Reason = pb.DuplicationReason_DUPLICATION_REASON_SWEEP }, false},
+		"less urgent":               {func(_, l *pb.DuplicationCommand) { l.Priority = pb.Priority_PRIORITY_LOW }, false},
+		"a delete, after a content": {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_DELETE }, false},
+		"a content, after a delete": {func(c, _ *pb.DuplicationCommand) { c.CauseOp = pb.Op_OP_DELETE }, true},
+		"to copy again what a deletion took": {func(c, l *pb.DuplicationCommand) {
+			c.IfAbsent, l.IfAbsent, c.CarriedDelete = true, true, stamp(4)
+		}, false},
 		"properties, after a content": {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_SET_PROPERTIES }, false},
 	}
 	for name, tt := range tests {
@@ -45,8 +50,8 @@ func TestSuperseded(t *testing.T) {
 				if !strings.Contains(got.result.GetDetail(), behind.GetId()) {
 					t.Errorf("detail: %q", got.result.GetDetail())
 				}
-				if n := len(w.faulty["1"].Calls()) + w.faulty["2"].Count("Stat"); n > 0 {
-					t.Errorf("%d calls of stores", n)
+				if n := len(w.faulty["1"].Calls()) - w.faulty["1"].Count("Stat") + len(w.faulty["2"].Calls()); n > 0 {
+					t.Errorf("%d calls of stores but to look at the source", n)
 				}
 				w.mustRun(behind).ends("C5", "copied", done, 1, 1)
 				w.holds("2", "three")
@@ -55,6 +60,40 @@ func TestSuperseded(t *testing.T) {
 			if err == nil && sort(t, out).result.GetResult() == "superseded" {
 				t.Error("superseded")
 			}
+		})
+	}
+}
+
+// A client's command that alone knows the content of the source is executed, whatever waits behind it: on record is a
+// content that a clock which is ahead has dated later, and the command behind is a duplicate of the one about that. The
+// same holds if the source does not answer.
+func TestNotSupersededByWhatKnowsLess(t *testing.T) {
+	for name, fails := range map[string]bool{"the source answers": false, "the source does not answer": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			early := record.Content(at("1"), w.put("1", "one"))
+			early.Time = stamp(20)
+			w.tell(early)
+			late := w.added("1", "two")
+			if w.journal.rows[at("1")].GetVersion() == late.GetVersion() {
+				t.Fatal("the later content is on record")
+			}
+			if fails {
+				w.faulty["1"].Script(fault("Stat", nil))
+			}
+			d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command(late), Attempt: 1, Behind: command(early), Timestamp: hour(9)}
+			out, err := w.executor.Handle(t.Context(), d)
+			if fails {
+				if retry.ClassOf(err) != retry.Transient && (err != nil || sort(t, out).result.GetResult() == "superseded") {
+					t.Fatalf("got %v, %v", out, err)
+				}
+				out, err = w.executor.Handle(t.Context(), d)
+			}
+			w.must(err)
+			if got := sort(t, out); got.result.GetResult() == "superseded" {
+				t.Errorf("got %v", got.result)
+			}
+			w.holds("2", "two")
 		})
 	}
 }

@@ -70,6 +70,7 @@ func everySight(yield func(Sight) bool) {
 			s.Command.ChangeTime = (*timestamppb.Timestamp)(nil)
 		},
 		func(s *Sight) { s.Command.IfAbsent = true },
+		func(s *Sight) { s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4) },
 		func(s *Sight) { s.Command.Approved = "me" },
 		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
 		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
@@ -177,7 +178,8 @@ func wrongCopy(s Sight, d Decision, repair bool) string {
 		return "copies over what is present"
 	case d.Known.Compare(s.Source.digests()) == digest.Disagree:
 		return "copies what is not as known"
-	case !repair && !byClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) && !s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified):
+	case !repair && !byClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) && !s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified) &&
+		!(s.Command.GetCarriedDelete() != nil && d.CheckSource):
 		return "copies what came back from the dead"
 	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && s.foundOnly():
 		return "copies over a copy of this very version, on the word of a check"
@@ -233,6 +235,8 @@ func wrongDelete(s Sight, d Decision) string {
 	told := s.Command.GetCauseOp() == pb.Op_OP_DELETE
 	tombstone, known := s.sourceRow()
 	switch {
+	case s.Command.GetCarriedDelete() != nil:
+		return "deletes what was to be copied again"
 	case s.Source.Presence != Absent || s.Destination.Presence != Present:
 		return "deletes while the source is there, or what is not"
 	case !known || tombstone.GetState() != tomb && !told:

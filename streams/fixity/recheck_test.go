@@ -110,9 +110,6 @@ func TestCorrections(t *testing.T) {
 					want.Time = record.Time(o.result.GetStarted().AsTime()) // no time passes within a check
 				}
 				want.Origin, want.Agent, want.Cause = pb.Origin_ORIGIN_FIXITY, "checker", next.GetId()
-				if w.settings.ExternalWrites {
-					want.Approved = "checker"
-				}
 				want.Evidence = o.change.GetEvidence()
 				if want = record.Seal(want); !proto.Equal(o.change, want) {
 					t.Errorf("got %v\nwant %v", o.change, want)

@@ -142,9 +142,6 @@ func (k *check) correction() *pb.Change {
 	c.Origin = pb.Origin_ORIGIN_FIXITY
 	c.Agent = k.config.Agent
 	c.Cause = k.task.GetId()
-	if k.settings.ExternalWrites {
-		c.Approved = k.config.Agent
-	}
 	c.Evidence = map[string]string{
 		"row": strconv.Itoa(int(k.verdict.Row)),
 		"C":   k.evidence.Content.String(), "S": k.evidence.Stored.String(),

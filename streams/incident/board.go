@@ -2,6 +2,7 @@ package incident
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -27,6 +28,9 @@ const (
 	stepSeen   = "seen-again"
 	stepClosed = "closed"
 )
+
+// ErrAnother says that the incident of a key is another one than a person decided about.
+var ErrAnother = errors.New("it is another incident than the one that was decided about: look again")
 
 // A Publisher publishes messages, and returns nil when all are acknowledged.
 type Publisher interface {
@@ -86,18 +90,26 @@ func (b *Board) Open(ctx context.Context, s Subject, detail string) error {
 
 // Close publishes that the incident about s is over. Nothing is published if it is not open.
 func (b *Board) Close(ctx context.Context, s Subject, detail string) error {
-	return b.end(ctx, s.Key(), &pb.IncidentStep{Action: stepClosed, Detail: detail})
+	return b.end(ctx, s.Key(), "", &pb.IncidentStep{Action: stepClosed, Detail: detail})
 }
 
 // CloseBy is Close of the incident of a key by the person behind a. If the problem is still there, the role that
-// observes it opens the incident again.
+// observes it opens the incident again. An error wraps ErrAnother if a names another incident than the one that is open.
 func (b *Board) CloseBy(ctx context.Context, key string, a *pb.AdminAction) error {
-	return b.end(ctx, key, &pb.IncidentStep{Action: stepClosed, Ref: a.GetId(), By: a.GetWho(), Detail: a.GetReason()})
+	if i := b.get(key); !closed(i) && another(i, a.GetIncident()) {
+		return fmt.Errorf("close incident %s: %w", key, ErrAnother)
+	}
+	step := &pb.IncidentStep{Action: stepClosed, Ref: a.GetId(), By: a.GetWho(), Detail: a.GetReason()}
+	return b.end(ctx, key, a.GetIncident(), step)
 }
 
-func (b *Board) end(ctx context.Context, key string, step *pb.IncidentStep) error {
+// another reports whether i is not the incident of an id; empty: any one.
+func another(i *pb.Incident, id string) bool { return id != "" && i.GetId() != id }
+
+// end closes the incident of a key, if it is the one of an id.
+func (b *Board) end(ctx context.Context, key, id string, step *pb.IncidentStep) error {
 	return b.change(ctx, key, func(i *pb.Incident, now time.Time) *pb.Incident {
-		if closed(i) {
+		if closed(i) || another(i, id) {
 			return nil
 		}
 		i = with(i, now, step)
@@ -112,10 +124,11 @@ func (b *Board) IsOpen(s Subject) bool {
 	return !closed(i)
 }
 
-// WasClosed reports whether the incident about s was opened once, and is closed.
-func (b *Board) WasClosed(s Subject) bool {
+// Accepted reports whether a person closed the incident about s, and it was not opened again.
+func (b *Board) Accepted(s Subject) bool {
 	i := b.get(s.Key())
-	return i != nil && closed(i)
+	n := len(i.GetSteps())
+	return n > 0 && closed(i) && i.GetSteps()[n-1].GetBy() != ""
 }
 
 // OpenOf returns the open incidents of a kind, in the order of their keys.

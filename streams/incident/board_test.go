@@ -109,14 +109,14 @@ func TestOpenOnceAndClose(t *testing.T) {
 		var l topic
 		b := l.board()
 		must(t, b.Close(t.Context(), behind, "has caught up"))
-		if len(l.records) != 0 || b.IsOpen(behind) || b.WasClosed(behind) {
+		if len(l.records) != 0 || b.IsOpen(behind) {
 			t.Fatalf("closed what was never open: %v", l.records)
 		}
 		for range 3 {
 			must(t, b.Open(t.Context(), behind, "2 records"))
 		}
 		l.is(t, isOpen, 1, "opened 2 records")
-		if !b.IsOpen(behind) || b.WasClosed(behind) || !slices.Equal(b.OpenOf(RecordsBehind), []Subject{behind}) || b.OpenOf(SpaceMissing) != nil {
+		if !b.IsOpen(behind) || !slices.Equal(b.OpenOf(RecordsBehind), []Subject{behind}) || b.OpenOf(SpaceMissing) != nil {
 			t.Error("is not open")
 		}
 		id, opened := l.records[0].GetId(), time.Now()
@@ -128,8 +128,8 @@ func TestOpenOnceAndClose(t *testing.T) {
 		if last := l.records[1]; !last.GetOpened().AsTime().Equal(opened) || !last.GetClosed().AsTime().Equal(time.Now()) {
 			t.Errorf("opened %v, closed %v", last.GetOpened(), last.GetClosed())
 		}
-		if b.IsOpen(behind) || !b.WasClosed(behind) {
-			t.Error("is open")
+		if b.IsOpen(behind) || b.Accepted(behind) {
+			t.Error("is open, or was closed by a person")
 		}
 		must(t, b.Open(t.Context(), behind, "1 record"))
 		l.is(t, isOpen, 3, "opened 2 records", "closed has caught up", "opened 1 record")
@@ -261,9 +261,16 @@ func TestClosedByAPerson(t *testing.T) {
 	if s := l.records[1].GetSteps()[1]; s.GetBy() != "eve" || s.GetRef() != "a1" {
 		t.Errorf("closed by %v", s)
 	}
+	if !b.Accepted(behind) {
+		t.Error("is not accepted by a person")
+	}
 	must(t, b.Open(t.Context(), behind, "2 records"))
-	if !b.IsOpen(behind) {
-		t.Error("is not open")
+	if !b.IsOpen(behind) || b.Accepted(behind) {
+		t.Error("is not open, or accepted by a person")
+	}
+	must(t, b.Close(t.Context(), behind, "has caught up"))
+	if b.Accepted(behind) {
+		t.Error("closed by a role, and accepted by a person")
 	}
 }
 
@@ -284,6 +291,15 @@ func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
 	if got := b.OpenOf("records-removed"); len(got) != 1 {
 		t.Errorf("the next one is not open: %v", got)
 	}
+	late := &pb.AdminAction{Id: "a2", Who: "eve", Incident: removed.GetId()}
+	if err := b.CloseBy(t.Context(), key, late); !errors.Is(err, ErrAnother) || len(b.OpenOf("records-removed")) != 1 {
+		t.Errorf("closed the next one, which nobody has seen (%v)", err)
+	}
+	late.Incident = next.GetId()
+	must(t, b.CloseBy(t.Context(), key, late))
+	if len(b.OpenOf("records-removed")) != 0 {
+		t.Error("is open")
+	}
 }
 
 // Incidents of items, echoes of older steps and tombstones.
@@ -302,7 +318,7 @@ func TestApply(t *testing.T) {
 		t.Error("the echo of an older step counts")
 	}
 	b.Apply([]byte(behind.Key()), nil)
-	if b.WasClosed(behind) {
+	if len(b.known) != 0 {
 		t.Error("a tombstone leaves the incident")
 	}
 }

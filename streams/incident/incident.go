@@ -20,6 +20,8 @@ const (
 	RecordUnreadable = "record-unreadable" // Name: topic/partition@offset
 	BatchUnreadable  = "batch-unreadable"  // Name: its reader, a blank, topic/partition@offset
 	PolicyRefused    = "policy-refused"    // Account
+	PolicyDiverged   = "policy-diverged"   // Account
+	DeletesHeld      = "deletes-held"      // Account, Store, Space: of the copies that are not deleted
 )
 
 // noAccount stands in for the account of incidents that are of none.

@@ -192,14 +192,3 @@ func behind(starts, ends, done offsets) (n int64) {
 	}
 	return n
 }
-
-// Wait returns when the groups of all roles have committed up to where topic ends at the
-// time of the call: what was acknowledged before is then handled. ctx bounds it.
-func (a *Admin) Wait(ctx context.Context, topic schemas.Topic, roles ...schemas.Role) error {
-	reads := map[schemas.Role][]schemas.Topic{}
-	for _, role := range roles {
-		reads[role] = []schemas.Topic{topic}
-	}
-	_, err := a.NewWatermark(topic, reads).wait(ctx)
-	return err
-}

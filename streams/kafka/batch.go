@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -26,22 +27,24 @@ type BatchSink interface {
 	// Table returns the table that the rows of a topic land in. Stores of one table are kept apart.
 	Table(topic schemas.Topic) string
 	// Mark records how far partitions are handled, before that is committed. After an error nothing is committed, and
-	// Mark is called again.
+	// their records are given again from the committed offset on: the store may be an earlier one when it is back.
 	Mark(ctx context.Context, done []schemas.Progress) error
 	// Forget says that a partition is no longer ours: what is known of it is stale.
 	Forget(topic schemas.Topic, partition int32)
 }
 
-// BatchConfig says what a BatchGroup reads and when a batch is stored: when it is complete, or before that if no other
-// batch of its table is being stored and the last one began 1/PartsPerSecond ago or earlier. Zero values take the
-// defaults in brackets.
+// BatchConfig says what a BatchGroup reads and when a batch is stored: when it is complete or old, or before that if no
+// other batch of its table is being stored and the last one began 1/PartsPerSecond ago or earlier, and a millisecond more
+// for each of its records. Zero values take the defaults in brackets.
 type BatchConfig struct {
 	Role     schemas.Role
 	Topics   []schemas.Topic
 	MaxRows  int           // records of a batch [50,000]
 	MaxBytes int           // bytes of its keys and values, give or take a record [32 MiB]
 	MaxAge   time.Duration // since its first record was read [1 s]
-	// PartsPerSecond is the number of batches of one table that are stored in a second although they are not complete [4].
+	// PartsPerSecond is the number of batches of one table that are stored in a second although they could take more
+	// records and are not of MaxAge. Of those that are of MaxAge it is four times as many; with more partitions than
+	// that, batches become older [4].
 	PartsPerSecond int
 	// Memory bounds what is read and not stored, give or take one poll [20 MiB].
 	Memory int64
@@ -66,15 +69,18 @@ type BatchGroup struct {
 	slots   chan struct{} // one for each Store
 	stored  chan struct{} // something wants to be committed
 	commits *commits
-	reader  *reader
-	perPoll int             // records; only poll uses it
-	ctx     context.Context // outlives Run's
-	fail    context.CancelCauseFunc
+	// uncommitted counts the records of awaited that were stored since they were last committed.
+	uncommitted atomic.Int64
+	reader      *reader
+	perPoll     int             // records; only poll uses it
+	ctx         context.Context // outlives Run's
+	fail        context.CancelCauseFunc
 
 	mu      sync.Mutex // guards the rest
 	streams map[partition]*stream
 	tables  map[string]*spacing
 	turning bool               // some of them want to be read again from where they were
+	doubted map[partition]bool // of which Mark failed for what is stored
 	unpoll  context.CancelFunc // ends the poll at hand
 }
 
@@ -90,7 +96,7 @@ const (
 	// A poll is to weigh 1/pollShare of Memory, by what the records of the last one weighed: Memory may be exceeded by that.
 	pollShare = 4
 	firstPoll = 100 // records, before anything is known of their weight
-	// batchCommit is the least time between two commits while there is much to store.
+	// batchCommit is the time between two commits, but for the topic that fresh reads wait for.
 	batchCommit = time.Second
 )
 
@@ -113,7 +119,7 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
 		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
-		tables: map[string]*spacing{}, perPoll: firstPoll,
+		tables: map[string]*spacing{}, doubted: map[partition]bool{}, perPoll: firstPoll,
 		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
@@ -193,6 +199,9 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 		g.fill(cl, fetches, again)
 		g.perPoll = pollSize(fetches, g.perPoll, g.cfg.Memory)
 		g.setBack(cl)
+		if err := g.redo(ctx, cl); err != nil {
+			return err
+		}
 		cl.AllowRebalance()
 	}
 	return nil
@@ -264,11 +273,18 @@ func (g *BatchGroup) hurry() {
 	}
 }
 
-// commitLoop commits what was stored, the sooner the less there is to be stored: fresh reads wait for the commit.
+// apart is the time between two batches of a table, and between two commits, while there are few records.
+func (g *BatchGroup) apart() time.Duration { return time.Second / time.Duration(g.cfg.PartsPerSecond) }
+
+// awaited reports whether fresh reads wait until what was read of a partition is committed: a Watermark is one of changes.
+func (g *BatchGroup) awaited(p partition) bool { return g.router.cfg.bare(p.topic) == schemas.Changes }
+
+// commitLoop commits what was stored: once in batchCommit all of it, and what is awaited the sooner the less it is. Each
+// commit costs the sink a small insert into each table.
 func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 	var (
-		last time.Time
-		took time.Duration // by the last commit
+		last, whole time.Time     // the last commit, and the last one of all that was stored
+		took        time.Duration // by the last commit
 	)
 	for {
 		select {
@@ -276,29 +292,31 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 			return
 		case <-g.stored:
 		}
-		for ctx.Err() == nil {
-			if time.Since(last) >= max(g.commitApart(), restShare*took) {
-				break
-			}
+		for ctx.Err() == nil && time.Since(last) < g.commitApart(took) {
 			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommit/10))
 		}
-		began := time.Now()
-		if !g.commit(ctx, cl) {
-			time.AfterFunc(time.Second, g.signal)
+		began, of := time.Now(), g.awaited
+		if began.Sub(whole) >= batchCommit {
+			of, whole = nil, began
 		}
-		last, took = began, min(time.Since(began), batchCommit)
+		again := time.Until(whole.Add(batchCommit))
+		if g.commits.pending(of) {
+			if !g.commit(ctx, cl, of) {
+				_ = retry.Sleep(ctx, batchCommit)
+				again = 0
+			}
+			last, took = began, min(time.Since(began), batchCommit)
+		}
+		if g.commits.pending(nil) {
+			time.AfterFunc(again, g.signal)
+		}
 	}
 }
 
-// commitApart is the least time between two commits. Each costs the sink a small insert into each table.
-func (g *BatchGroup) commitApart() time.Duration {
-	switch n := g.weight.n.Load(); {
-	case n == 0:
-		return batchCommit / 10
-	case n < g.cfg.Memory/4:
-		return batchCommit / 2
-	}
-	return batchCommit
+// commitApart is the least time between two commits.
+func (g *BatchGroup) commitApart(took time.Duration) time.Duration {
+	apart := g.apart() + time.Duration(g.uncommitted.Load())*recordShare
+	return max(min(apart, batchCommit), restShare*took)
 }
 
 // mark has the sink record what is about to be committed.
@@ -311,6 +329,7 @@ func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) erro
 			Start: p.start, From: p.from, Next: p.Offset})
 	}
 	if err := g.sink.Mark(ctx, done); err != nil {
+		g.doubt(todo)
 		return fmt.Errorf("record what is to be committed: %w", err)
 	}
 	return nil
@@ -324,12 +343,15 @@ func (g *BatchGroup) signal() {
 	}
 }
 
-func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client) (ok bool) {
+// commit commits what was stored of the partitions for which of is true; nil is all.
+func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partition) bool) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	err := g.commits.send(ctx, cl)
+	n := g.uncommitted.Load()
+	err := g.commits.sendOf(ctx, cl, of)
 	switch {
 	case err == nil:
+		g.uncommitted.Add(-n)
 		return true
 	case commitFatal(err):
 		g.fail(err)
@@ -347,14 +369,15 @@ func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[strin
 }
 
 // begin starts the stream of a partition. g.mu is held.
-func (g *BatchGroup) begin(cl *kgo.Client, at partition) {
+func (g *BatchGroup) begin(cl *kgo.Client, at partition) *stream {
 	table := g.sink.Table(g.router.cfg.bare(at.topic))
 	if g.tables[table] == nil {
-		g.tables[table] = &spacing{apart: time.Second / time.Duration(g.cfg.PartsPerSecond)}
+		g.tables[table] = newSpacing(g.apart())
 	}
 	s := newStream(g, cl, at, g.tables[table])
 	g.streams[at] = s
 	go s.run()
+	return s
 }
 
 func (g *BatchGroup) revoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
@@ -388,11 +411,12 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 	}
 	stuck = g.await(streams)
 	if ours {
-		g.commit(g.ctx, cl)
+		g.commit(g.ctx, cl, nil)
 	}
 	for _, s := range streams {
 		g.mu.Lock()
 		delete(g.streams, s.partition)
+		delete(g.doubted, s.partition)
 		g.mu.Unlock()
 		g.commits.forget(s.partition)
 		g.reader.forget(s.partition)

@@ -300,7 +300,7 @@ func TestBatchGroupCommits(t *testing.T) {
 		defer adm.Close()
 		b.Send(change("a"))
 		start := time.Now()
-		if err := adm.Wait(t.Context(), schemas.Changes, schemas.RoleSink); err != nil {
+		if err := committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 300*time.Millisecond {

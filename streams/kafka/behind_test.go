@@ -12,6 +12,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // A handler learns which message of the same key is the last one that waits in this process, and none that belongs to
@@ -45,4 +46,69 @@ func TestPoolTellsWhatIsBehind(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A message that came back from a lane is older than its place in the queue says, and has fewer deliveries and waits
+// left; one of another group can be given back while the message before it is committed. Neither is what is behind.
+func TestPoolTellsNothingBehindThatMayEndOtherwise(t *testing.T) {
+	t.Parallel()
+	of := func(topic schemas.Topic, cause string) schemas.Message {
+		m := command(change("a").Body.(*pb.Change))
+		m.Topic = topic
+		m.Body.(*pb.DuplicationCommand).Cause = cause
+		return m
+	}
+	const high, low = schemas.DuplicationHigh, schemas.DuplicationLow
+	for name, tt := range map[string]struct {
+		fails bool // the first delivery of the older command
+		sent  []schemas.Message
+		want  string // behind the newer one
+	}{
+		"of the same group":     {false, []schemas.Message{of(high, "block"), of(high, "newer"), of(high, "other")}, "other"},
+		"of another group":      {false, []schemas.Message{of(high, "block"), of(high, "newer"), of(low, "other")}, "none"},
+		"came back from a lane": {true, []schemas.Message{of(high, "other"), of(high, "block"), of(high, "newer")}, "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1, Lanes: quick()})
+				var mu sync.Mutex
+				var calls []string
+				h := func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					c, behind := d.Body.(*pb.DuplicationCommand), "none"
+					if next, ok := d.Behind.(*pb.DuplicationCommand); ok {
+						behind = next.GetCause()
+					}
+					mu.Lock()
+					calls = append(calls, c.GetCause()+" before "+behind)
+					mu.Unlock()
+					switch {
+					case c.GetCause() == "block":
+						time.Sleep(2 * time.Minute)
+					case c.GetCause() == "other" && tt.fails && d.Attempt == 1 && d.Waits == 0 && d.From == high:
+						return nil, retry.Unavailable(context.DeadlineExceeded)
+					}
+					return nil, nil
+				}
+				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Workers: 4,
+					Topics:   []schemas.Topic{high, low},
+					Describe: func(b schemas.Body) kafka.Work { return kafka.Work{Key: b.(*pb.DuplicationCommand).GetItem()} },
+				}, h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				background(t, delayer(t, b))
+				background(t, p)
+				for _, m := range tt.sent {
+					time.Sleep(5 * time.Second)
+					b.Send(m)
+				}
+				time.Sleep(5 * time.Minute)
+				mu.Lock()
+				defer mu.Unlock()
+				if n := len(calls); n < 3 || calls[n-2] != "newer before "+tt.want || calls[n-1] != "other before none" {
+					t.Errorf("got %q", calls)
+				}
+			})
+		})
+	}
 }

@@ -153,26 +153,26 @@ func (c *commits) forget(p partition) {
 	delete(c.todo, p)
 }
 
-// pending says whether anything is left to commit.
-func (c *commits) pending() bool {
+// pending reports whether anything is left to commit of the partitions for which of is true; nil is all.
+func (c *commits) pending(of func(partition) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.todo) > 0
+	for p := range c.todo {
+		if of == nil || of(p) {
+			return true
+		}
+	}
+	return false
 }
 
 // send commits all there is. What fails stays for the next time.
-func (c *commits) send(ctx context.Context, cl *kgo.Client) error {
+func (c *commits) send(ctx context.Context, cl *kgo.Client) error { return c.sendOf(ctx, cl, nil) }
+
+// sendOf is send of the partitions for which of is true; nil is all.
+func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition) bool) error {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
-	c.mu.Lock()
-	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, maps.Clone(c.todo)
-	for p, at := range sent {
-		if offsets[p.topic] == nil {
-			offsets[p.topic] = map[int32]kgo.EpochOffset{}
-		}
-		offsets[p.topic][p.id] = at.EpochOffset
-	}
-	c.mu.Unlock()
+	offsets, sent := c.take(of)
 	if len(offsets) == 0 {
 		return nil
 	}
@@ -220,6 +220,24 @@ func (c *commits) send(ctx context.Context, cl *kgo.Client) error {
 		c.metrics.committed(first)
 	}
 	return first
+}
+
+// take returns what is to be committed of the partitions for which of is true, as the client takes it and as it is kept.
+func (c *commits) take(of func(partition) bool) (map[string]map[int32]kgo.EpochOffset, map[partition]position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, map[partition]position{}
+	for p, at := range c.todo {
+		if of != nil && !of(p) {
+			continue
+		}
+		sent[p] = at
+		if offsets[p.topic] == nil {
+			offsets[p.topic] = map[int32]kgo.EpochOffset{}
+		}
+		offsets[p.topic][p.id] = at.EpochOffset
+	}
+	return offsets, sent
 }
 
 // commitFatal says that committing again will not help.

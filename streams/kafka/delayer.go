@@ -145,7 +145,7 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 // wait returns for how long no record that is held may go on; without any, or paused, and
 // with nothing to commit, it is for ever.
 func (d *Delayer) wait() (wait time.Duration, ok bool) {
-	if d.commits.pending() {
+	if d.commits.pending(nil) {
 		wait, ok = time.Second, true
 	}
 	d.mu.Lock()

@@ -78,7 +78,7 @@ func (s *scheduler) relieved() {
 func (s *scheduler) room(side int) bool {
 	high, low := s.classes[classHigh].atWork, s.classes[classLow].atWork
 	switch class := side % resumed; {
-	case side < resumed && (s.halted || s.parked >= s.most):
+	case side < resumed && (s.halted || s.crowded(class)):
 		return false
 	case class == classLarge:
 		return s.classes[classLarge].atWork < s.large
@@ -106,12 +106,18 @@ func (s *scheduler) yield() {
 					t.flows.push(f)
 					continue
 				}
-				f.listed, f.yielded = false, true
-				s.letGo(f)
-				c.yielded.push(f)
+				f.listed = false
+				s.sitOut(f)
 			}
 		}
 	}
+}
+
+// sitOut has f, which is not listed, wait without slots until there is room for its tasks.
+func (s *scheduler) sitOut(f *flow) {
+	f.yielded = true
+	s.letGo(f)
+	f.turn.class.yielded.push(f)
 }
 
 // restore puts up again what yielded, where there is room for it.
@@ -125,6 +131,15 @@ func (s *scheduler) restore() {
 		}
 	}
 }
+
+// crowded reports whether no task of a class may be begun, since too many are parked. What is not of class high has
+// half of the places, so that records which do not answer keep no worker from what is urgent and needs none.
+func (s *scheduler) crowded(class int) bool {
+	return s.parked >= s.most || class != classHigh && s.others >= s.most/2
+}
+
+// full reports whether f waits to begin tasks of a class that is crowded.
+func (s *scheduler) full(f *flow) bool { return !f.resumes && s.crowded(f.class) }
 
 // slotless says which intakes have tasks that wait for slots.
 func (s *scheduler) slotless() map[*intake]bool {

@@ -30,11 +30,17 @@ type GroupConfig struct {
 	// Prepare, if set, is called after each assignment, before records of any partition are handled: what the
 	// members that had them before have published is on its topics by then. With an error it is called again.
 	Prepare func(context.Context) error
+	// Beside, if set, is called every so often while the role is not paused, and not while a handler is at work: what
+	// it publishes comes after all outputs so far. owns reports whether this member owns the partition of Topics that
+	// a key has; that stays so until Beside returns. Prepare has been called before. An error is logged.
+	Beside func(ctx context.Context, owns func(key string) bool) error
+	Every  time.Duration // for Beside [10 s]
 }
 
 const (
-	groupPoll = 500              // records of one poll
-	groupHold = 10 * time.Second // how long a poll is held; what is not cured by then goes to a lane
+	groupPoll   = 500 // records of one poll
+	groupBeside = 10 * time.Second
+	groupHold   = 10 * time.Second // how long a poll is held; what is not cured by then goes to a lane
 )
 
 // A Group runs a fast handler. It polls, handles partitions side by side and each in
@@ -55,8 +61,10 @@ type Group struct {
 	refusal refusal     // of the last batch; only Run uses it
 	turns   int         // only Run uses it
 	fresh   atomic.Bool // partitions were assigned, and Prepare has not been called since
-	mu      sync.Mutex  // guards queued
+	beside  time.Time   // of the last call of Beside; only Run uses it
+	mu      sync.Mutex  // guards the rest
 	queued  map[partition][]letter
+	owned   map[partition]bool
 }
 
 var errHeld = errors.New("the poll was held for as long as it may")
@@ -66,13 +74,16 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 	if gc.Retry == (retry.Policy{}) {
 		gc.Retry = retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second, Elapsed: 10 * time.Second}
 	}
+	if gc.Every <= 0 {
+		gc.Every = groupBeside
+	}
 	topics, err := cfg.topics(gc.Role, gc.Topics)
 	if err != nil {
 		return nil, err
 	}
 	g := &Group{
 		cfg: gc, handle: h, maxPoll: groupPoll, router: newRouter(cfg, gc.Role, gc.MaxAttempts),
-		queued: map[partition][]letter{}, commits: newCommits(),
+		queued: map[partition][]letter{}, owned: map[partition]bool{}, commits: newCommits(),
 		tap: tap{controls: cfg.Controls, role: gc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(gc.Role, schemas.High)
@@ -82,6 +93,7 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 			defer g.metrics.rebalanced(k, parts, time.Now())
+			g.own(k == moveAssigned, parts)
 			if k != moveAssigned {
 				g.drop(parts)
 			} else if gc.Prepare != nil {
@@ -127,6 +139,7 @@ func (g *Group) turn(ctx context.Context, cl *kgo.Client) error {
 		if err := g.batch(ctx, cl); err != nil {
 			return err
 		}
+		g.besides(ctx, cl)
 	}
 	cctx, cancel := outlive(ctx)
 	defer cancel()
@@ -146,10 +159,13 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 	g.mu.Lock()
 	left := len(g.queued) > 0
 	g.mu.Unlock()
-	if left && !g.tap.closed {
+	switch {
+	case left && !g.tap.closed:
 		cancel() // still holds off rebalances, as any poll
-	} else if g.commits.pending() {
+	case g.commits.pending(nil):
 		time.AfterFunc(time.Second, cancel)
+	case g.cfg.Beside != nil:
+		time.AfterFunc(g.cfg.Every, cancel)
 	}
 	fetches := g.tap.poll(pctx, cl, g.maxPoll)
 	g.mu.Lock()
@@ -207,7 +223,14 @@ func (g *Group) prepared(ctx context.Context) (bool, error) {
 	g.mu.Lock()
 	idle := len(g.queued) == 0
 	g.mu.Unlock()
-	if idle || !g.fresh.Load() {
+	if idle {
+		return true, nil
+	}
+	return g.prepare(ctx)
+}
+
+func (g *Group) prepare(ctx context.Context) (bool, error) {
+	if !g.fresh.Load() {
 		return true, nil
 	}
 	_, err := g.cfg.Retry.Do(ctx, func() error { return g.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {

@@ -160,7 +160,7 @@ func (in *intake) commit(ctx context.Context) error {
 	in.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	if !in.commits.pending() {
+	if !in.commits.pending(nil) {
 		return nil
 	}
 	err := in.commits.send(ctx, in.cl)

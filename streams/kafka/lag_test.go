@@ -239,7 +239,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- g.Run(ctx) }()
-	if err := a.Wait(t.Context(), schemas.Changes, schemas.RolePlanner); err != nil {
+	if err := committed(t.Context(), a, schemas.Changes, schemas.RolePlanner); err != nil {
 		t.Fatal(err)
 	}
 	cancel()

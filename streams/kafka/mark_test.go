@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -68,6 +69,37 @@ func TestMarkBeforeCommit(t *testing.T) {
 	})
 }
 
+// Records that are gone from the start of the log count as handled by a group that has committed some, and not by one that
+// begins behind them.
+func TestMarkBehindRecordsThatAreGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			first int // records that are handled before they are gone
+			want  string
+		}{"handled": {2, "changes/0 from 2 of 0 to 3"}, "never read": {0, "changes/0 from 2 of 2 to 3"}} {
+			b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+			m := &marks{}
+			tb := &table{mark: m.mark}
+			b.Send(change("a"), change("b"))
+			if tt.first > 0 {
+				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+					t.Fatal(err)
+				}
+				m.taken()
+			}
+			b.Trim(schemas.Changes, 0, 2)
+			b.Send(change("c"))
+			if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.taken(); !slices.Equal(got, []string{tt.want}) {
+				t.Errorf("%s: marked %q, want %q", name, got, tt.want)
+			}
+		}
+	})
+}
+
 // What the sink could not mark is not committed, and is marked again: in this process, and in the next one.
 func TestMarkFails(t *testing.T) {
 	t.Parallel()
@@ -116,6 +148,69 @@ func TestMarkOfACommitThatFails(t *testing.T) {
 				}
 				if got := m.taken(); !slices.Equal(got, []string{"changes/0 from 0 of 0 to 1"}) {
 					t.Errorf("marked %q", got)
+				}
+			})
+		})
+	}
+}
+
+// What was stored and could not be marked is given to the sink again, from the committed offset on, before it is
+// committed: the store may have been restored meanwhile to what it was before.
+func TestMarkFailsAndTheStoreIsRestored(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		before   int  // batches that are marked and committed at once
+		failures int  // of Mark, for each batch behind them
+		done     bool // Mark was done, and reported as failed
+		store    int  // failures of Store before
+	}{
+		"the first batch":              {0, 1, false, 0},
+		"a later batch":                {1, 1, false, 0},
+		"done, but reported as failed": {1, 1, true, 0},
+		"it is away for long":          {1, 20, false, 0},
+		"storing fails, too":           {1, 2, false, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				tb, failures, backup := &table{}, 0, map[string]int{}
+				tb.mark = func(context.Context, []schemas.Progress) error {
+					tb.mu.Lock()
+					defer tb.mu.Unlock()
+					if failures == 0 || tt.done {
+						backup = maps.Clone(tb.rows)
+					}
+					if failures == 0 {
+						return nil
+					}
+					failures--
+					tb.rows = maps.Clone(backup)
+					return errors.New("connection refused")
+				}
+				background(t, sink(t, b, kafka.BatchConfig{}, tb))
+				for n := range tt.before + 2 {
+					tb.mu.Lock()
+					if n >= tt.before {
+						failures = tt.failures
+						for range tt.store {
+							tb.fail = append(tb.fail, fault{err: errors.New("connection refused")})
+						}
+					}
+					tb.mu.Unlock()
+					b.Send(numbered(5, 1)...)
+					time.Sleep(2 * time.Minute)
+				}
+				tb.mu.Lock()
+				defer tb.mu.Unlock()
+				want := 5 * (tt.before + 2)
+				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != int64(want) {
+					t.Errorf("committed %d, want %d", got, want)
+				}
+				if len(tb.rows) != want {
+					t.Errorf("the store has %d rows of the %d that are committed", len(tb.rows), want)
+				}
+				if len(tb.errs) > 0 {
+					t.Errorf("bad batches: %s", tb.errs)
 				}
 			})
 		})

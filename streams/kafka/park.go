@@ -4,7 +4,8 @@ import (
 	"context"
 )
 
-// maxParked bounds the parked tasks of a Pool: each keeps a goroutine.
+// maxParked bounds the parked tasks of a Pool: each keeps a goroutine. Those that are not of class high are half of it
+// at most.
 const maxParked = 4096
 
 type workerKey struct{}
@@ -88,7 +89,7 @@ func (w *worker) unpark() (cause error) {
 func (s *scheduler) park(t *task) {
 	s.mu.Lock()
 	s.ended(t)
-	s.parked++
+	s.count(t.flow.class, 1)
 	s.wake()
 	s.unlock()
 }
@@ -112,9 +113,17 @@ func (s *scheduler) goOn(q *queue) {
 	s.home(q)
 }
 
+// count takes note of n more parked tasks of a class. mu is held.
+func (s *scheduler) count(class, n int) {
+	s.parked += n
+	if class != classHigh {
+		s.others += n
+	}
+}
+
 // home returns the head of q to its own flow. mu is held.
 func (s *scheduler) home(q *queue) {
-	s.parked--
+	s.count(q.home.class, -1)
 	q.head.flow, q.home, q.goesOn = q.home, nil, nil
 }
 

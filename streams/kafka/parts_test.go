@@ -50,6 +50,16 @@ func run(t *testing.T, d time.Duration, part interface{ Run(context.Context) err
 	return part.Run(ctx)
 }
 
+// committed returns when the groups of all roles have committed up to where topic ends at the time of the call.
+func committed(ctx context.Context, a *kafka.Admin, topic schemas.Topic, roles ...schemas.Role) error {
+	reads := map[schemas.Role][]schemas.Topic{}
+	for _, role := range roles {
+		reads[role] = []schemas.Topic{topic}
+	}
+	_, err := a.NewWatermark(topic, reads).Wait(ctx)
+	return err
+}
+
 // background runs a part until the test ends.
 func background(t *testing.T, part interface{ Run(context.Context) error }) {
 	t.Helper()

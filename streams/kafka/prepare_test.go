@@ -114,6 +114,78 @@ func TestCoPartitionedGroup(t *testing.T) {
 	}
 }
 
+// Beside is called in each member, after Prepare and not while a handler is at work, also if no record comes; and each
+// key is owned by the member that handles its records. This runs in real time, as TestRebalance does.
+func TestBeside(t *testing.T) {
+	t.Parallel()
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 5, RealTime: true})
+	const items = 20
+	key := func(n int) string { return schemas.ItemKey("acme", "photos", fmt.Sprint(n)) }
+	var mu sync.Mutex
+	owners, handlers := [2]map[string]bool{{}, {}}, map[string]int{} // of the last call; of each item
+	for n := range 2 {
+		gc := stewards()
+		var prepared, busy atomic.Bool
+		gc.Prepare = func(context.Context) error { prepared.Store(true); return nil }
+		gc.Every = 20 * time.Millisecond
+		gc.Beside = func(_ context.Context, owns func(string) bool) error {
+			if !prepared.Load() || busy.Load() {
+				t.Error("called before Prepare, or beside a handler")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			owners[n] = map[string]bool{}
+			for i := range items {
+				owners[n][key(i)] = owns(key(i))
+			}
+			return errors.New("is logged")
+		}
+		g, err := kafka.NewGroup(b.Config(), gc, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			busy.Store(true)
+			defer busy.Store(false)
+			mu.Lock()
+			defer mu.Unlock()
+			handlers[string(d.Key)] = n
+			return nil, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, g)
+	}
+	await(t, "each key has one owner, and both own some", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		some := [2]int{}
+		for i := range items {
+			if owners[0][key(i)] == owners[1][key(i)] {
+				return false
+			}
+			for n := range 2 {
+				if owners[n][key(i)] {
+					some[n]++
+				}
+			}
+		}
+		return some[0] > 0 && some[1] > 0
+	})
+	for i := range items {
+		b.Send(about(fmt.Sprint(i))...)
+	}
+	await(t, "all is handled", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(handlers) == items
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	for k, n := range handlers {
+		if !owners[n][k] {
+			t.Errorf("%s is handled by member %d, which does not own it", k, n)
+		}
+	}
+}
+
 // What is published about one key is published in the order in which it was decided, whichever topics it comes from.
 func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
 	t.Parallel()

@@ -76,6 +76,67 @@ func (g *BatchGroup) rewind(ctx context.Context, cl *kgo.Client, parts map[parti
 	return nil
 }
 
+// doubt has the poll loop read again what is stored of partitions and could not be marked.
+func (g *BatchGroup) doubt(todo map[partition]position) {
+	g.mu.Lock()
+	for at := range todo {
+		g.doubted[at] = true
+	}
+	g.mu.Unlock()
+	g.turnBack()
+}
+
+// redo lets go of what is stored and not committed of partitions that are doubted, and has them read from what is
+// committed. When the store answers again it may be an earlier one, of before that was stored: the sink asks it. A poll
+// is held, so that no partition moves meanwhile.
+func (g *BatchGroup) redo(ctx context.Context, cl *kgo.Client) error {
+	g.mu.Lock()
+	var parts []partition
+	for at := range g.doubted {
+		parts = append(parts, at)
+	}
+	g.mu.Unlock()
+	if len(parts) == 0 {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, markTimeout)
+	defer cancel()
+	all, err := g.router.standings(limit, cl, parts)
+	if err != nil {
+		g.router.log.Warn("will look again what is committed", "err", err)
+		time.AfterFunc(time.Second, g.turnBack)
+		return nil
+	}
+	to, owned := map[partition]kgo.EpochOffset{}, map[string][]int32{}
+	for _, s := range all {
+		if to[s.at] = (kgo.EpochOffset{Epoch: -1, Offset: s.committed}); s.committed < 0 {
+			to[s.at] = kgo.EpochOffset{Epoch: -1, Offset: s.start}
+		}
+		owned[s.at.topic] = append(owned[s.at.topic], s.at.id)
+	}
+	streams := g.owned(owned)
+	if stuck := g.release(cl, streams, false); stuck > 0 {
+		return fmt.Errorf("%d batches that could not be marked are still being stored after they were cancelled", stuck)
+	}
+	g.seek(cl, to)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, old := range streams {
+		g.begin(cl, old.partition).resume(old, to[old.partition].Offset)
+	}
+	return nil
+}
+
+// resume has a stream read on from where another one of its partition had committed.
+func (s *stream) resume(old *stream, from int64) {
+	old.mu.Lock()
+	o := old.origin
+	old.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.origin = origin{o.incarnation, o.start, from}
+}
+
 // starts returns where the logs of parts start: a broker that has just lost records may need a while.
 func (g *BatchGroup) starts(ctx context.Context, cl *kgo.Client, parts map[string][]int32) (starts offsets, err error) {
 	ctx, cancel := context.WithTimeout(ctx, belowLimit)

@@ -140,13 +140,16 @@ func (s *scanner) probe(ctx context.Context, cl *kgo.Client) error {
 	if err != nil {
 		return fmt.Errorf("list topic: %w", err)
 	}
-	_, ends, err := bounds(ctx, adm, s.topic)
+	starts, ends, err := bounds(ctx, adm, s.topic)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for id, p := range s.left {
-		next, err := firstFrom(ctx, cl, topics[s.topic], id, p.from)
+		next, err := max(p.from, starts[s.topic][id]), error(nil)
+		if next < p.to {
+			next, err = firstFrom(ctx, cl, topics[s.topic], id, next)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
 		} else if next >= p.to {

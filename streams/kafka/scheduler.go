@@ -45,7 +45,8 @@ type scheduler struct {
 	kept    int // of allowed, those that low must leave
 	large   int // tasks of large at work at a time
 	parked  int // tasks that were begun and have no worker
-	most    int // of parked: then no other task is begun
+	others  int // of parked, those that are not of class high
+	most    int // of parked: then no other task is begun; from half of it in others on, none but of class high
 	classes [2 * classes]class
 	added   uint64 // tasks
 	streak  int    // of class high, while low had work
@@ -108,6 +109,7 @@ func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
 type item struct {
 	task *task
 	q    *queue
+	last *task // of q when it was handed out
 }
 
 // add queues tasks, keys[i] being that of tasks[i].
@@ -136,14 +138,12 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.unlock()
 }
 
-// behind returns the newest message behind the head of q that is not about to be given back; nil if there is none. A
-// message that came back from a lane is older than its place says, and has fewer deliveries left; one of another group
-// can be given back without the head's. Neither counts.
-func (s *scheduler) behind(q *queue) schemas.Body {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := q.tail
-	if t != q.head && t.delivery != nil && t.past == nil && t.share.in == q.head.share.in && !t.share.stopping.Load() {
+// behind returns the message of the last task that is known to stand behind the task, unless it is about to be given
+// back; nil if there is none. A message that came back from a lane is older than its place says, and has fewer
+// deliveries left; one of another group can be given back without the task's. Neither counts.
+func (it item) behind() schemas.Body {
+	t := it.last
+	if t != it.task && t.delivery != nil && t.past == nil && t.share.in == it.task.share.in && !t.share.stopping.Load() {
 		return t.delivery.Body
 	}
 	return nil
@@ -171,6 +171,10 @@ func (s *scheduler) list(f *flow) {
 		return
 	}
 	if len(f.slots) > 0 && !f.spill {
+		if s.full(f) {
+			s.sitOut(f)
+			return
+		}
 		f.cost = f.heads.peek().head.cost
 		if !s.slots.acquire(f) {
 			f.waits = true
@@ -207,6 +211,8 @@ func (s *scheduler) granted(f *flow) {
 	case f.heads.len() == 0 || f.paused: // what spills needs none
 		s.letGo(f)
 		s.list(f)
+	case s.full(f):
+		s.sitOut(f)
 	default:
 		s.enlist(f)
 	}
@@ -264,7 +270,7 @@ func (s *scheduler) pick(kind int) (item, bool) {
 		s.classes[f.class].resumed = f.resumes
 		s.list(f)
 		if !f.resumes {
-			return item{head, q}, true
+			return item{head, q, q.tail}, true
 		}
 		s.goOn(q)
 	}
@@ -318,7 +324,7 @@ func (s *scheduler) choose(kind int) *class {
 // too many are parked none is begun.
 func (s *scheduler) side(of int) *class {
 	begins, resumes := &s.classes[of], &s.classes[resumed+of]
-	begin := begins.turns.len() > 0 && !s.halted && s.parked < s.most && begins.next() != nil
+	begin := begins.turns.len() > 0 && !s.halted && !s.crowded(of) && begins.next() != nil
 	resume := resumes.turns.len() > 0 && resumes.next() != nil
 	switch {
 	case resume && !(begin && begins.resumed):

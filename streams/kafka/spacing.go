@@ -5,46 +5,105 @@ import (
 	"time"
 )
 
-// restShare is how many times as long as it took nothing more is asked of a table, of what can wait: the busier the engine
-// is, the longer a request takes, and the fewer and larger they become.
-const restShare = 3
+const (
+	// restShare is how many times as long as it took nothing more is asked of a table, of what can wait: the busier the
+	// engine is, the longer a request takes, and the fewer and larger they become.
+	restShare = 3
+	// recordShare is how much longer the next request may wait for each record of the one before: with few records a
+	// second each is soon there, with many the requests become few and large.
+	recordShare = time.Millisecond
+	// agedShare is how many batches are stored because of their age alone in the time of one that is not that old.
+	agedShare = 4
+)
 
-// A spacing lets batches of one table be stored before they are complete: at once if no other batch of the table is
-// being stored and the last one was long enough ago. Complete batches do not wait for it.
+// ripeness is why a batch may be stored.
+type ripeness int
+
+const (
+	young    ripeness = iota // nothing speaks for it but that the table has nothing else to do
+	aged                     // its first record has waited for MaxAge
+	complete                 // it takes no more records, or memory is full
+)
+
+// A spacing lets batches of one table be stored, the oldest first. A young one is stored if no other batch of the table
+// is being stored and the last one was long enough ago, an aged one if the last one began apart/agedShare ago, and a
+// complete one at once.
 type spacing struct {
-	apart time.Duration // between the beginnings of two batches of which the second is not complete
+	apart time.Duration // between the beginnings of two small batches of which the second is young
 
-	mu    sync.Mutex // guards the rest
-	busy  int        // batches that are being stored, or are about to be
-	began time.Time  // when the newest of them began
-	early time.Time  // from when on a batch that is not complete may be stored
+	mu      sync.Mutex            // guards the rest
+	waiting map[*stream]time.Time // those that may not begin yet, with when the first of their records was read
+	busy    int                   // batches that are being stored, or are about to be
+	began   time.Time             // when the newest of them began
+	early   time.Time             // from when on a young batch may be stored
 }
 
-// begin notes that a batch is about to be stored. A batch that is not complete may have to wait: for a time, or for the
-// end of another batch if that time is 0.
-func (s *spacing) begin(complete bool) (ok bool, wait time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !complete {
-		if s.busy > 0 {
+func newSpacing(apart time.Duration) *spacing {
+	return &spacing{apart: apart, waiting: map[*stream]time.Time{}}
+}
+
+// begin notes that a batch of s is about to be stored: n records, the first of which was read at read. One that is not
+// complete may have to wait: for a time, or until s is roused if that time is 0.
+func (t *spacing) begin(s *stream, n int, read time.Time, ripe ripeness) (ok bool, wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ripe != complete {
+		t.waiting[s] = read
+		if t.oldest() != s || ripe == young && t.busy > 0 {
 			return false, 0
 		}
-		if wait := time.Until(s.early); wait > 0 {
+		from := t.early
+		if ripe == aged {
+			from = t.began.Add(t.apart / agedShare)
+		}
+		if wait := time.Until(from); wait > 0 {
 			return false, wait
 		}
 	}
-	s.busy++
-	s.began = time.Now()
-	s.early = s.began.Add(s.apart)
+	t.busy++
+	t.began = time.Now()
+	t.early = t.began.Add(t.apart + time.Duration(n)*recordShare)
+	t.leave(s)
 	return true, 0
 }
 
 // end notes that a batch is stored, or is not going to be.
-func (s *spacing) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.busy--
-	if rest := time.Now().Add((restShare - 1) * time.Since(s.began)); rest.After(s.early) {
-		s.early = rest
+func (t *spacing) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy--
+	if rest := time.Now().Add((restShare - 1) * time.Since(t.began)); rest.After(t.early) {
+		t.early = rest
 	}
+	t.rouse()
+}
+
+// quit says that s waits no more.
+func (t *spacing) quit(s *stream) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leave(s)
+}
+
+// leave is quit. t.mu is held.
+func (t *spacing) leave(s *stream) {
+	delete(t.waiting, s)
+	t.rouse()
+}
+
+// rouse has the oldest look again. t.mu is held.
+func (t *spacing) rouse() {
+	if s := t.oldest(); s != nil {
+		s.rouse()
+	}
+}
+
+// oldest returns the stream that is to begin next, nil if none waits. t.mu is held.
+func (t *spacing) oldest() (first *stream) {
+	for s, read := range t.waiting {
+		if first == nil || read.Before(t.waiting[first]) || read.Equal(t.waiting[first]) && s.id < first.id {
+			first = s
+		}
+	}
+	return first
 }

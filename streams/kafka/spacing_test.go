@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -8,7 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
@@ -39,11 +43,12 @@ func (s *slow) Store(ctx context.Context, batch []*schemas.Delivery) error {
 }
 
 // A record is stored at once if no other batch of its table is being stored and the last one began long enough ago, and
-// else when its batch is complete: by its age at the latest.
+// else when its batch is complete or old. Partitions take turns, and with many of them batches become older.
 func TestStoredAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		takes    time.Duration
+		records  int           // [100]
 		between  time.Duration // two records
 		parts    int32         // that the records go to in turns
 		perSec   int
@@ -55,6 +60,10 @@ func TestStoredAtOnce(t *testing.T) {
 		"twenty a second, twice a second": {between: 50 * time.Millisecond, parts: 1, perSec: 2, late: 560 * time.Millisecond, inSecond: 3},
 		"a slow table":                    {between: 50 * time.Millisecond, parts: 1, takes: 600 * time.Millisecond, late: 1660 * time.Millisecond, inSecond: 2},
 		"a slow table of two partitions":  {between: 50 * time.Millisecond, parts: 2, takes: 600 * time.Millisecond, late: 1860 * time.Millisecond, inSecond: 4},
+		"partitions take turns":           {between: 50 * time.Millisecond, parts: 2, late: 580 * time.Millisecond, inSecond: 5},
+		"a thousand a second":             {records: 3000, between: time.Millisecond, parts: 1, late: 1060 * time.Millisecond, inSecond: 4},
+		"the same, over two partitions":   {records: 3000, between: time.Millisecond, parts: 2, late: 1060 * time.Millisecond, inSecond: 4},
+		"many more partitions":            {records: 1000, between: 10 * time.Millisecond, parts: 64, late: 4310 * time.Millisecond, inSecond: 18},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -63,7 +72,7 @@ func TestStoredAtOnce(t *testing.T) {
 				background(t, sink(t, b, kafka.BatchConfig{PartsPerSecond: tt.perSec}, s))
 				time.Sleep(10 * time.Second)
 				sent := map[string]time.Time{}
-				for i := range 100 {
+				for i := range cmp.Or(tt.records, 100) {
 					r, err := schemas.Encode(change(fmt.Sprint(i)))
 					if err != nil {
 						t.Fatal(err)
@@ -72,7 +81,7 @@ func TestStoredAtOnce(t *testing.T) {
 					b.Write(kafkatest.Record{Record: r, Partition: int32(i) % tt.parts})
 					time.Sleep(tt.between)
 				}
-				time.Sleep(3 * time.Second)
+				time.Sleep(6 * time.Second)
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				for item, at := range sent {
@@ -107,7 +116,7 @@ func TestCommittedSoon(t *testing.T) {
 		for i := range 100 {
 			b.Send(change(fmt.Sprint(i)))
 			start := time.Now()
-			if err := adm.Wait(t.Context(), schemas.Changes, schemas.RoleSink); err != nil {
+			if err := committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
 				t.Fatal(err)
 			}
 			worst = max(worst, time.Since(start))
@@ -116,4 +125,73 @@ func TestCommittedSoon(t *testing.T) {
 			t.Errorf("committed after %v at worst", worst)
 		}
 	})
+}
+
+// A marking sink stores nothing and notes when Mark was called with a partition of each topic.
+type marking struct {
+	storeFunc
+	mu sync.Mutex
+	at map[schemas.Topic][]time.Time
+}
+
+func (m *marking) Mark(_ context.Context, done []schemas.Progress) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range done {
+		m.at[p.Topic] = append(m.at[p.Topic], time.Now())
+	}
+	return nil
+}
+
+// What a fresh read waits for is committed soon if it is not very much, and what none waits for once a second.
+func TestCommitsAreFew(t *testing.T) {
+	t.Parallel()
+	type bounds struct{ least, most int } // commits in 3 s, and that begin within any second
+	for name, tt := range map[string]struct {
+		between time.Duration // two messages of each topic
+		want    map[schemas.Topic]bounds
+	}{
+		"twenty a second":     {50 * time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {10, 5}, schemas.FixityResults: {3, 2}}},
+		"a thousand a second": {time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {3, 4}, schemas.FixityResults: {3, 2}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
+				m := &marking{
+					storeFunc: storeFunc{func(context.Context, []*schemas.Delivery) error { return nil }},
+					at:        map[schemas.Topic][]time.Time{},
+				}
+				background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.FixityResults}}, m))
+				time.Sleep(10 * time.Second)
+				for i := range int(3 * time.Second / tt.between) {
+					for _, message := range []schemas.Message{change(fmt.Sprint(i)), {Topic: schemas.FixityResults, Body: &pb.FixityResult{
+						Id: schemas.ID("result", fmt.Sprint(i)), Account: "acme", Store: "1", Space: "maps", Item: "a",
+						Verdict: pb.Verdict_VERDICT_PASS, Started: timestamppb.Now(), Finished: timestamppb.Now(),
+					}}} {
+						r, err := schemas.Encode(message)
+						if err != nil {
+							t.Fatal(err)
+						}
+						b.Write(kafkatest.Record{Record: r})
+					}
+					time.Sleep(tt.between)
+				}
+				time.Sleep(3 * time.Second)
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				for topic, want := range tt.want {
+					at := m.at[topic]
+					if len(at) < want.least {
+						t.Errorf("%d commits of %s, want %d at least", len(at), topic, want.least)
+					}
+					for i := range len(at) - want.most {
+						if within := at[i+want.most].Sub(at[i]); within < time.Second {
+							t.Errorf("%d commits of %s began within %v, want %d a second", want.most+1, topic, within, want.most)
+							break
+						}
+					}
+				}
+			})
+		})
+	}
 }

@@ -47,7 +47,7 @@ type stream struct {
 // An origin says of which log records are, and from where on they were read.
 type origin struct {
 	incarnation uint32
-	start, from int64 // where the log starts, and where reading began
+	start, from int64 // where the log starts, or 0 if the group had committed something; and where reading began
 }
 
 func newStream(g *BatchGroup, cl *kgo.Client, at partition, table *spacing) *stream {
@@ -89,6 +89,9 @@ func (s *stream) add(recs []*kgo.Record, inc uint32, start, committed int64) (n 
 	if s.incarnation != inc {
 		// A record before what was committed is read if the log was made anew, or lost its end.
 		s.origin = origin{inc, start, min(max(committed, start), recs[0].Offset)}
+		if committed > 0 { // records that were handled and removed since count as well
+			s.start = 0
+		}
 	}
 	if s.read.IsZero() {
 		s.read = time.Now()
@@ -155,13 +158,19 @@ func (s *stream) next() (batch []letter, bytes int64, wait time.Duration) {
 		bytes += weigh(s.letters[n].rec)
 		n++
 	}
-	full := n < len(s.letters) || n == s.g.cfg.MaxRows || bytes >= int64(s.g.cfg.MaxBytes)
-	left := s.g.cfg.MaxAge - time.Since(s.read)
-	if ok, wait := s.table.begin(full || s.due || left <= 0); !ok {
-		if wait > 0 {
-			left = min(left, wait)
-		}
+	left, ripe := s.g.cfg.MaxAge-time.Since(s.read), young
+	switch {
+	case s.due, n < len(s.letters), n == s.g.cfg.MaxRows, bytes >= int64(s.g.cfg.MaxBytes):
+		ripe = complete
+	case left <= 0:
+		ripe = aged
+	}
+	switch ok, wait := s.table.begin(s, n, s.read, ripe); {
+	case ok:
+	case ripe == young && (wait == 0 || left < wait):
 		return nil, 0, left
+	default:
+		return nil, 0, wait
 	}
 	s.due, s.taken = false, true
 	if n == len(s.letters) {
@@ -180,10 +189,9 @@ func (s *stream) settle(batch []letter, bytes int64) {
 		return
 	}
 	at := position{EpochOffset: kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, origin: s.origin}
-	if end.incarnation != at.incarnation { // of a log that was made anew since
-		at.origin = origin{incarnation: end.incarnation, from: at.Offset}
+	if end.incarnation == at.incarnation { // else of a log that was made anew since, which no commit is about
+		s.g.commits.set(s.partition, at)
 	}
-	s.g.commits.set(s.partition, at)
 	clear(s.letters[:len(batch)]) // or the array would keep them
 	if s.letters = s.letters[len(batch):]; len(s.letters) == 0 {
 		s.letters = nil // lets go of the array
@@ -199,6 +207,9 @@ func (s *stream) settle(batch []letter, bytes int64) {
 		s.cl.ResumeFetchPartitions(s.one())
 	}
 	s.g.weight.add(-bytes)
+	if s.g.awaited(s.partition) {
+		s.g.uncommitted.Add(int64(len(batch)))
+	}
 	s.g.signal()
 	if back {
 		s.g.turnBack()
@@ -237,12 +248,12 @@ func (s *stream) run() {
 			continue
 		}
 		if !s.mayGo() || !s.enter() {
-			s.leave()
+			s.table.end()
 			return
 		}
 		dead, err := s.batch(batch)
 		<-s.g.slots
-		s.leave()
+		s.table.end()
 		if err != nil {
 			tries++
 			if !s.retreat(batch, tries, err) {
@@ -276,16 +287,6 @@ func (s *stream) publish(dead []*kgo.Record) error {
 	}
 }
 
-// leave lets other batches of the table be stored.
-func (s *stream) leave() {
-	s.table.end()
-	for _, o := range s.g.owned(nil) {
-		if o.table == s.table {
-			o.rouse()
-		}
-	}
-}
-
 // stopping says whether the stream was told to stop.
 func (s *stream) stopping() bool {
 	select {
@@ -298,6 +299,7 @@ func (s *stream) stopping() bool {
 
 // end says that run has returned.
 func (s *stream) end() {
+	s.table.quit(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended = true; s.stuck {

@@ -115,3 +115,24 @@ func TestHurryLate(t *testing.T) {
 		}
 	}
 }
+
+// Records of a log that was made anew while they were stored are neither marked nor committed for the new one.
+func TestSettleOfALogThatWasMadeAnew(t *testing.T) {
+	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
+	g := &BatchGroup{
+		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
+		weight: newScale(), commits: newCommits(), stored: make(chan struct{}, 1),
+	}
+	s := &stream{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	s.add(record(40), 7, 0, 40)
+	s.add(record(0), 8, 0, 40)
+	s.settle(s.letters[:1:1], 0)
+	if len(g.commits.todo) > 0 {
+		t.Errorf("%v is to be committed, which is of the old log", g.commits.todo)
+	}
+	s.settle(s.letters[:1:1], 0)
+	want := position{EpochOffset: kgo.EpochOffset{Offset: 1}, origin: origin{incarnation: 8}}
+	if got := g.commits.todo[s.partition]; got != want {
+		t.Errorf("%+v is to be committed, want %+v", got, want)
+	}
+}

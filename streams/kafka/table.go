@@ -31,6 +31,7 @@ type Table struct {
 	reader *reader
 	ready  chan struct{}
 	bad    atomic.Int64
+	read   sync.Once // done when the table has been read to where the topic ended, or Run ends
 
 	mu    sync.Mutex      // guards the rest
 	cl    *kgo.Client     // that of Run; nil before
@@ -71,7 +72,6 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 	if err != nil {
 		return nil, err
 	}
-	cfg.Unreadables.begin(topic)
 	return t, nil
 }
 
@@ -117,6 +117,8 @@ func (t *Table) Run(ctx context.Context) error {
 		return fmt.Errorf("table %s: new client: %w", t.topic, err)
 	}
 	defer cl.Close()
+	t.router.cfg.Unreadables.begin(t.topic)
+	defer t.read.Do(t.wasRead)
 	t.mu.Lock()
 	t.cl = cl
 	t.mu.Unlock()
@@ -137,14 +139,10 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 	}); err != nil {
 		return err
 	}
-	complete := false
 	for ctx.Err() == nil {
 		select {
 		case <-t.ready:
-			if !complete {
-				complete = true
-				t.router.cfg.Unreadables.end(t.topic)
-			}
+			t.read.Do(t.wasRead)
 		default:
 		}
 		pctx, cancel := context.WithTimeout(ctx, tableStall)
@@ -165,6 +163,8 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 	}
 	return nil
 }
+
+func (t *Table) wasRead() { t.router.cfg.Unreadables.end(t.topic) }
 
 // aim makes it a goal to come to where every partition ends now; done is closed when the table has.
 func (t *Table) aim(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {

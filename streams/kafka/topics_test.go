@@ -176,11 +176,11 @@ func TestLag(t *testing.T) {
 		check(map[schemas.Role]int64{"planner": 0, "copier": 6, "state": 6})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := adm.Wait(ctx, schemas.Changes, schemas.RolePlanner); err != nil {
-			t.Errorf("Wait for the planner: %v", err)
+		if err := committed(ctx, adm, schemas.Changes, schemas.RolePlanner); err != nil {
+			t.Errorf("wait for the planner: %v", err)
 		}
-		if err := adm.Wait(ctx, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
-			t.Error("Wait did not wait for the state")
+		if err := committed(ctx, adm, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
+			t.Error("did not wait for the state")
 		}
 	})
 }
@@ -223,4 +223,30 @@ func TestEnsureTopicsHasBrokersDateRecords(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Partitions are added topic by topic. Meanwhile only the role that needs equally many of all of its topics refuses to
+// start, and so does a command that runs none.
+func TestUnequalPartitions(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		roles   []schemas.Role
+		refused bool
+	}{
+		"any":                   {nil, true},
+		"the steward":           {[]schemas.Role{schemas.RoleIngester, schemas.RoleSteward}, true},
+		"the sink and ingester": {[]schemas.Role{schemas.RoleSink, schemas.RoleIngester}, false},
+		"the deleter":           {[]schemas.Role{schemas.RoleDeleter}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Bare: true, Partitions: 2})
+				b.MakeTopic(schemas.Admin, 3, map[string]string{"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "4000000"})
+				err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2, Roles: tt.roles})
+				if refused := err != nil && strings.Contains(err.Error(), "millrace.admin: has 3 partitions, but millrace.fixity.results has 2"); refused != tt.refused {
+					t.Errorf("got %v, want a refusal: %v", err, tt.refused)
+				}
+			})
+		})
+	}
 }

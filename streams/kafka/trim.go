@@ -24,6 +24,8 @@ import (
 type Trimmer struct {
 	admin   *Admin
 	keep    time.Duration
+	holds   []schemas.Topic // that lacking is asked for
+	lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)
 	log     *slog.Logger
 	blocked map[block]bool // as of the last Trim
 }
@@ -47,6 +49,13 @@ func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
 	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[block]bool{}}
 }
 
+// Keep has the trimmer leave of some topics what lacking returns: by topic and partition, the first record that must
+// still be read by other means than a group. If that is not known, nothing of them is trimmed. It is called before the
+// first Trim.
+func (t *Trimmer) Keep(topics []schemas.Topic, lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) {
+	t.holds, t.lacking = topics, lacking
+}
+
 // A ledger is what is known of a topic that may be trimmed.
 type ledger struct {
 	name    string
@@ -56,6 +65,8 @@ type ledger struct {
 	commits            map[string]map[int32]int64
 	starts, ends, aged map[int32]int64 // aged: the first record that is kept for its age
 	future             map[int32]bool  // aged is a record of the future
+	lacked             map[int32]int64 // the first record that must still be read by other means than a group
+	unsure             bool            // which that is
 }
 
 // upTo returns up to where a partition may be trimmed, and which groups have it otherwise. The newest record stays: the
@@ -65,8 +76,11 @@ func (l *ledger) upTo(id int32) (to int64, blocks []block) {
 	start, okStart := l.starts[id]
 	end, okEnd := l.ends[id]
 	to, okAged := l.aged[id]
-	if !okStart || !okEnd || !okAged || to <= start {
+	if !okStart || !okEnd || !okAged || l.unsure || to <= start {
 		return start, nil // what is not known is not trimmed
+	}
+	if first, ok := l.lacked[id]; ok {
+		to = min(to, first)
 	}
 	for _, group := range l.readers {
 		commits, known := l.commits[group]
@@ -143,7 +157,8 @@ func (t *Trimmer) pass(ctx context.Context, l *ledger) error {
 	now := time.Now()
 	behind := map[int32]span{}
 	for id := range l.future {
-		free := ledger{name: l.name, readers: l.readers, commits: l.commits, starts: l.starts, ends: l.ends, aged: l.ends}
+		free := *l
+		free.aged = l.ends
 		if to, _ := free.upTo(id); to > l.aged[id] {
 			behind[id] = span{l.aged[id], to}
 		}
@@ -225,6 +240,10 @@ func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
 			}
 		}
 	}
+	// Then what is lacking of that.
+	if err := t.lack(ctx, ledgers); err != nil {
+		errs = append(errs, err)
+	}
 	names := slices.Sorted(maps.Keys(ledgers))
 	note := func(listed kadm.ListedOffsets, err error, what string, into func(*ledger) *map[int32]int64) {
 		if err != nil {
@@ -262,6 +281,23 @@ func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
 		}
 	}
 	return ledgers, errors.Join(errs...)
+}
+
+// lack notes which records must still be read by other means than a group.
+func (t *Trimmer) lack(ctx context.Context, ledgers map[string]*ledger) error {
+	if t.lacking == nil {
+		return nil
+	}
+	lacked, err := t.lacking(ctx)
+	for _, topic := range t.holds {
+		if l := ledgers[t.admin.cfg.topic(topic)]; l != nil {
+			l.lacked, l.unsure = lacked[topic], err != nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("look for records that are still to be read, so %v are not trimmed: %w", t.holds, err)
+	}
+	return nil
 }
 
 // topics returns a ledger for each topic that is there and trimmed, and which roles read which of

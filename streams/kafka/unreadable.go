@@ -48,10 +48,11 @@ func (u UnreadableBatch) Position() string {
 type Unreadables struct {
 	count, stopped *prometheus.Desc
 
-	mu      sync.Mutex // guards the rest
-	unread  map[schemas.Topic]int
+	mu      sync.Mutex            // guards the rest
+	unread  map[schemas.Topic]int // tables that are being read for the first time
 	records map[keyAt]UnreadableRecord
 	batches map[batchAt]UnreadableBatch
+	past    map[string]bool // positions of records that a later one of their key followed
 	changed chan struct{}
 }
 
@@ -79,7 +80,8 @@ func NewUnreadables() *Unreadables {
 			"Partitions that this process no longer reads, because a batch cannot be parsed; an incident names it.",
 			[]string{"topic"}, nil),
 		batches: map[batchAt]UnreadableBatch{},
-		unread:  map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{}, changed: make(chan struct{}),
+		unread:  map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{},
+		past: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
 
@@ -102,7 +104,7 @@ func (u *Unreadables) Batches() []UnreadableBatch {
 }
 
 // Complete reports whether the process follows topic by a Table, and every such Table has been read to where the topic
-// ended when the Table began: then a record that is not listed is not there, or has been followed by a good one.
+// ended when the Table began: then no record is listed that an older one of the topic follows.
 func (u *Unreadables) Complete(topic schemas.Topic) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -110,7 +112,16 @@ func (u *Unreadables) Complete(topic schemas.Topic) bool {
 	return follows && n == 0
 }
 
-// Changed returns a channel that is closed when List, Batches or Complete would return something else than now.
+// Superseded reports whether a record, named by its position, could not be read here, and a later one of its key
+// followed. It is false of a record that could be read here: other processes may not be able to.
+func (u *Unreadables) Superseded(position string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.past[position]
+}
+
+// Changed returns a channel that is closed when List, Batches, Complete or Superseded would return something else than
+// now.
 func (u *Unreadables) Changed() <-chan struct{} {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -146,7 +157,7 @@ func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// begin says that a table of topic is there and has not been read yet, and end that it has been.
+// begin says that a table of topic is being read for the first time, and end that it has been, or that it has ended.
 func (u *Unreadables) begin(topic schemas.Topic) { u.add(topic, 1) }
 
 func (u *Unreadables) end(topic schemas.Topic) { u.add(topic, -1) }
@@ -172,16 +183,20 @@ func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
 		return
 	}
 	at := keyAt{topic, rec.Partition, string(rec.Key)}
+	now := UnreadableRecord{Topic: topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Err: err}
 	held, is := u.records[at]
 	switch {
-	case is && held.Offset > rec.Offset: // another table of the topic is behind
+	case is && held.Offset > rec.Offset, err != nil && u.past[now.Position()]: // another table of the topic is behind
 		return
-	case err != nil:
-		u.records[at] = UnreadableRecord{Topic: topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Err: err}
-	case is:
+	case err == nil && !is:
+		return
+	case err == nil:
 		delete(u.records, at)
 	default:
-		return
+		u.records[at] = now
+	}
+	if is && held.Offset < rec.Offset {
+		u.past[held.Position()] = true
 	}
 	u.change()
 }

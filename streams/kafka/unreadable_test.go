@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -61,6 +62,10 @@ func TestUnreadables(t *testing.T) {
 			}
 		}
 		check("a/", "refused/", "x")
+		var unread []string
+		for _, u := range cfg.Unreadables.List() {
+			unread = append(unread, u.Position())
+		}
 		changed := cfg.Unreadables.Changed()
 		b.Send(checkpoint("a", "2"), checkpoint("b", "1"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte("x")}, Partition: -1})
@@ -68,6 +73,15 @@ func TestUnreadables(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("refused/")
+		for _, position := range unread {
+			listed := slices.ContainsFunc(cfg.Unreadables.List(), func(u kafka.UnreadableRecord) bool { return u.Position() == position })
+			if cfg.Unreadables.Superseded(position) == listed {
+				t.Errorf("%s is superseded and listed, or neither", position)
+			}
+		}
+		if cfg.Unreadables.Superseded("checkpoints/0@0") {
+			t.Error("a record that can be read is superseded")
+		}
 		select {
 		case <-changed:
 		default:
@@ -79,6 +93,34 @@ func TestUnreadables(t *testing.T) {
 		if err != nil || len(got) != 1 || got[0].GetMetric()[0].GetGauge().GetValue() != 1 ||
 			got[0].GetMetric()[0].GetLabel()[0].GetValue() != "checkpoints" {
 			t.Errorf("gathered %v, %v", got, err)
+		}
+	})
+}
+
+// A table whose Run ends, at whatever time, leaves no topic incomplete.
+func TestUnreadablesOfATableThatEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		b.Send(checkpoint("a", "1"))
+		cfg := b.Config()
+		cfg.Unreadables = kafka.NewUnreadables()
+		for range 2 {
+			tb, err := kafka.NewTable(cfg, schemas.Checkpoints, func([]byte, *schemas.Delivery) error { return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- tb.Run(ctx) }()
+			<-tb.Ready()
+			cancel()
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			if !cfg.Unreadables.Complete(schemas.Checkpoints) {
+				t.Error("is not complete")
+			}
 		}
 	})
 }

@@ -50,7 +50,7 @@ func (w *Watermark) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progre
 	return w.progress(ctx, l)
 }
 
-// Committed returns what the groups have committed now. Partitions of which a group has committed nothing are left out.
+// Committed returns what the groups have committed now: 0 of a partition of which a group has committed nothing.
 func (w *Watermark) Committed(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
 	l, err := w.look(ctx, time.Now())
 	if err != nil {
@@ -138,8 +138,9 @@ func (w *Watermark) progress(ctx context.Context, l *look) (map[schemas.Role][]s
 	all := map[schemas.Role][]schemas.Progress{}
 	for role, read := range w.reads {
 		for _, topic := range read {
-			for id, next := range l.done[role][w.a.cfg.topic(topic)] {
-				e := logs[topic]
+			e, done := logs[topic], l.done[role][w.a.cfg.topic(topic)]
+			for id := range e.Ends {
+				next := done[id]
 				if next > e.Ends[id] && e.Ends[id] > e.Starts[id] {
 					return nil, fmt.Errorf("%s has committed offset %d of partition %d of %s, whose log ends at %d: it has not read the partition anew yet",
 						role, next, id, topic, e.Ends[id])

@@ -209,7 +209,7 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 		t.began = called
 	}
 	t.tries++
-	d.Behind = p.sched.behind(it.q)
+	d.Behind = it.behind()
 	ctx, ended := p.router.span(ctx, &t.letter)
 	out, err := call(ctx, p.handle, d)
 	ended(err)

@@ -211,3 +211,87 @@ func TestDebtIsKept(t *testing.T) {
 		t.Errorf("turns %v: tasks 99 times as dear have more than their share", n)
 	}
 }
+
+// goesOn has a parked task wait for a worker, and reports whether it goes on at once, and what is begun after it.
+func goesOn(s *scheduler, it item) (goes bool, next item) {
+	turn := s.resume(it.q)
+	next, _ = begin(s, it.task.flow.kind())
+	select {
+	case <-turn:
+		return true, next
+	default:
+		return false, next
+	}
+}
+
+// Tasks of class low and large that are parked have half of the places: those of class high are begun, whatever the
+// others wait for.
+func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
+	in := &intake{weight: newScale()}
+	s := newScheduler(unlimited(), nil)
+	s.allowed, s.large, s.most = 100, 100, 6
+	parked := func(kind, class int) (items []item) {
+		t.Helper()
+		fill(s, in, Work{Account: "a"}, class, 10)
+		for {
+			it, ok := begin(s, kind)
+			if !ok {
+				return items
+			}
+			if it.task.flow.class != class {
+				t.Fatalf("a task of class %d is begun, want %d", it.task.flow.class, class)
+			}
+			s.park(it.task)
+			items = append(items, it)
+		}
+	}
+	low := parked(0, classLow)
+	if len(low) != 3 {
+		t.Fatalf("%d of low are parked, want 3", len(low))
+	}
+	if _, ok := begin(s, 1); ok {
+		t.Error("large is begun")
+	}
+	if large := parked(1, classLarge); len(large) != 0 {
+		t.Errorf("%d of large are parked, want none", len(large))
+	}
+	if high := parked(0, classHigh); len(high) != 3 {
+		t.Errorf("%d of high are parked, want 3", len(high))
+	}
+	goes, next := goesOn(s, low[0])
+	if !goes {
+		t.Fatal("what was parked does not go on")
+	}
+	if next.task == nil || next.task.flow.class != classHigh {
+		t.Error("the free place is not for high first")
+	}
+}
+
+// While no task may be begun since too many are parked, none is given a slot: slots are for those that go on.
+func TestSlotsOfWhatMayNotBegin(t *testing.T) {
+	in := &intake{weight: newScale()}
+	s := newScheduler(NewSlots(onlyX(1)), nil)
+	s.allowed, s.most = 100, 2
+	var parked []item
+	for _, other := range []string{"", "A", "B", "C"} { // flows of their own
+		fill(s, in, Work{Account: "a", Stores: [2]string{"X", other}}, classHigh, 10)
+	}
+	for ended := range 40 {
+		for it, ok := begin(s, 0); ok; it, ok = begin(s, 0) {
+			s.park(it.task)
+			parked = append(parked, it)
+		}
+		if len(parked) == 0 {
+			t.Fatalf("%d tasks ended, and none is begun", ended)
+		}
+		if n := s.slots.slots["a/X"].used; n != 0 {
+			t.Fatalf("%d slots are held for tasks that may not begin", n)
+		}
+		it := parked[0]
+		parked = parked[1:]
+		if goes, next := goesOn(s, it); !goes || next.task != nil {
+			t.Fatal("what was parked waits for the slot of a task that may not begin")
+		}
+		done(s, it)
+	}
+}

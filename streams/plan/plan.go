@@ -65,10 +65,7 @@ func commandID(c *pb.Change, destination string) string {
 
 func command(rules policy.Rules, c *pb.Change, destination string) *pb.DuplicationCommand {
 	found := c.GetOrigin() == pb.Origin_ORIGIN_SWEEP || c.GetOrigin() == pb.Origin_ORIGIN_FIXITY
-	priority := pb.Priority_PRIORITY_HIGH
-	if rules.Low {
-		priority = pb.Priority_PRIORITY_LOW
-	}
+	priority, _ := rules.Class(0, 0)
 	return &pb.DuplicationCommand{
 		Id:      commandID(c, destination),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),

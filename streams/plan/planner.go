@@ -68,14 +68,12 @@ func (p *Planner) Handle(_ context.Context, d *schemas.Delivery) ([]schemas.Mess
 	}
 	var out []schemas.Message
 	for _, command := range Plan(rules, c) {
-		topic := schemas.DuplicationHigh
-		switch {
-		case c.GetSize() >= p.large && c.GetOp() != pb.Op_OP_DELETE:
-			command.Priority = pb.Priority_PRIORITY_LARGE
-			topic = schemas.DuplicationLarge
-		case command.Priority == pb.Priority_PRIORITY_LOW:
-			topic = schemas.DuplicationLow
+		size := c.GetSize()
+		if c.GetOp() == pb.Op_OP_DELETE {
+			size = 0 // nothing is read
 		}
+		var topic schemas.Topic
+		command.Priority, topic = rules.Class(size, p.large)
 		command.Time = timestamppb.New(d.Timestamp)
 		out = append(out, schemas.Message{Topic: topic, Body: command})
 	}

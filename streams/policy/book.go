@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -30,14 +31,25 @@ type Book struct {
 // A page is what a Book knows of one account.
 type page struct {
 	revisions []revision // the record of revision n is revisions[n-1]
-	fault     error      // of the newest record
 	// gap is when the first record after the newest revision came that cannot be decoded; zero: there is none.
-	gap time.Time
+	gap    time.Time
+	faults RecordFaults
 }
+
+// RecordFaults are what is wrong with the newest records of one account; each is nil if it does not apply.
+type RecordFaults struct {
+	Gap    error // a record after the newest revision cannot be decoded
+	Unread error // the document of the newest revision cannot be parsed
+	Stores error // the newest revision is in force, and this process would have refused to publish it
+}
+
+// Err returns all faults as one error; nil if there are none.
+func (f RecordFaults) Err() error { return errors.Join(f.Unread, f.Stores, f.Gap) }
 
 // A revision is a record whose base was the revision before it.
 type revision struct {
 	id, by string
+	file   string    // the digest of the file of a policy folder that it was made of; empty: it was not
 	time   time.Time // not before that of the revision before it
 	// document is in force from time on; nil: none is. from is the revision that it is of.
 	document *Document
@@ -74,19 +86,21 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 	}
 	b.accounts[account] = current
 	last := current.newest()
-	next := revision{id: p.GetId(), by: p.GetBy(), time: at, from: p.GetBase() + 1, afterGap: !current.gap.IsZero()}
+	next := revision{
+		id: p.GetId(), by: p.GetBy(), file: p.GetFileSha256(), time: at, from: p.GetBase() + 1, afterGap: !current.gap.IsZero(),
+	}
 	if next.time.Before(last.time) {
 		next.time = last.time // the clocks of brokers differ
 	}
-	current.fault, current.gap = nil, time.Time{}
+	current.faults, current.gap = RecordFaults{}, time.Time{}
 	if !p.GetRemoved() {
 		if d, err := Parse([]byte(p.GetDocument())); err != nil {
-			current.fault = fmt.Errorf("revision %d cannot be read, and deletes are kept until the next revision: %w", next.from, err)
+			current.faults.Unread = fmt.Errorf("revision %d cannot be read, and deletes are kept until the next revision: %w", next.from, err)
 			next.document, next.from, next.unread = last.document, last.from, true
 		} else {
 			next.document = &d
 			if err := d.Validate(b.stores(account)); err != nil {
-				current.fault = fmt.Errorf("revision %d is in force with faults: %w", next.from, err)
+				current.faults.Stores = fmt.Errorf("revision %d is in force with faults: %w", next.from, err)
 			}
 		}
 	}
@@ -107,7 +121,7 @@ func (b *Book) Unreadable(key []byte, at time.Time, cause error) {
 	if p.gap.IsZero() {
 		p.gap = at
 	}
-	p.fault = fmt.Errorf("a record after revision %d cannot be decoded, and deletes are kept until the next revision: %w", len(p.revisions), cause)
+	p.faults.Gap = fmt.Errorf("a record after revision %d cannot be decoded, and deletes are kept until the next revision: %w", len(p.revisions), cause)
 }
 
 // newest returns the last revision; the zero value if there is none.
@@ -194,18 +208,34 @@ func (b *Book) Document(account string) (Document, bool) {
 	return Document{}, false
 }
 
-// Faults returns what is wrong with the newest revision of each account: it cannot be parsed, or this process would have
-// refused to publish it.
-func (b *Book) Faults() map[string]error {
+// Faults returns what is wrong with the newest records of an account.
+func (b *Book) Faults(account string) RecordFaults {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	faults := map[string]error{}
-	for account, p := range b.accounts {
-		if p.fault != nil {
-			faults[account] = p.fault
+	if p := b.accounts[account]; p != nil {
+		return p.faults
+	}
+	return RecordFaults{}
+}
+
+// Published reports whether a revision of the account was made of a file of a policy folder, whose digest is file and
+// whose document is d. Revisions before the first one with a digest are those of programs that recorded none: of them
+// the document is compared.
+func (b *Book) Published(account, file string, d Document) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	p := b.accounts[account]
+	if p == nil {
+		return false
+	}
+	digests := false
+	for _, r := range p.revisions {
+		digests = digests || r.file != ""
+		if r.file == file || !digests && r.document != nil && reflect.DeepEqual(*r.document, d) {
+			return true
 		}
 	}
-	return faults
+	return false
 }
 
 // A LostError reports that another record took the revision that a published record asked for. The published record is

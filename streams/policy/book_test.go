@@ -96,7 +96,7 @@ func TestBook(t *testing.T) {
 			for i, r := range tt.records {
 				b.Apply([]byte("acme"), at(i+1), r)
 			}
-			got := want{revision: b.Revision("acme"), fault: b.Faults()["acme"] != nil}
+			got := want{revision: b.Revision("acme"), fault: b.Faults("acme").Err() != nil}
 			got.rules, got.ok = b.Rules("acme", "photos")
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
@@ -117,7 +117,7 @@ func TestRulesDoNotDependOnStores(t *testing.T) {
 		b.Apply([]byte("acme"), at(1), record(t, 0, to2))
 		b.Apply([]byte("acme"), at(10), record(t, 1, keep))
 		got, _ := b.Rules("acme", "photos")
-		return got, b.Faults()["acme"]
+		return got, b.Faults("acme").Err()
 	}
 	before, fault := rules("1", "2", "3")
 	if before.Deletes != KeepCopy || !before.Since.Equal(at(10)) || fault != nil {
@@ -230,7 +230,7 @@ func TestRecordThatCannotBeDecoded(t *testing.T) {
 			if got, ok := b.Rules("acme", "photos"); !ok || !reflect.DeepEqual(got, tt.between) {
 				t.Errorf("after it: got  %+v, %v\nwant %+v", got, ok, tt.between)
 			}
-			if fault := b.Faults()["acme"]; !errors.Is(fault, broken) || b.Revision("acme") != 1 {
+			if fault := b.Faults("acme").Err(); !errors.Is(fault, broken) || b.Revision("acme") != 1 {
 				t.Errorf("after it: fault %v, revision %d", fault, b.Revision("acme"))
 			}
 			b.Apply([]byte("acme"), at(4), record(t, 1, to2))
@@ -238,7 +238,7 @@ func TestRecordThatCannotBeDecoded(t *testing.T) {
 			if got, ok := b.Rules("acme", "photos"); !ok || !reflect.DeepEqual(got, tt.then) {
 				t.Errorf("after the next ones: got  %+v, %v\nwant %+v", got, ok, tt.then)
 			}
-			if fault := b.Faults()["acme"]; fault != nil {
+			if fault := b.Faults("acme").Err(); fault != nil {
 				t.Errorf("after the next ones: fault %v", fault)
 			}
 		})
@@ -286,5 +286,44 @@ func TestRecordIsAFunction(t *testing.T) {
 	}
 	if _, err := Record("", 0, d, "me", at(1)); err == nil {
 		t.Error("a record without an account was made")
+	}
+}
+
+// A file of a folder has been published if a revision carries its digest. Of revisions before the first digest, which
+// older programs published, the document counts.
+func TestPublished(t *testing.T) {
+	of := func(base int64, document, file string) *pb.Policy {
+		p := record(t, base, document)
+		p.FileSha256 = file
+		return p
+	}
+	for name, tt := range map[string]struct {
+		records []*pb.Policy
+		want    bool
+	}{
+		"nothing is":                             {nil, false},
+		"the newest":                             {[]*pb.Policy{of(0, to2, "f")}, true},
+		"an older one":                           {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "g")}, true},
+		"before a person's":                      {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "")}, true},
+		"other bytes":                            {[]*pb.Policy{of(0, to2, "g")}, false},
+		"a person's":                             {[]*pb.Policy{of(0, to23, "g"), of(1, to2, "")}, false},
+		"by an older program":                    {[]*pb.Policy{of(0, to2, ""), of(1, to23, "")}, true},
+		"another by an older program":            {[]*pb.Policy{of(0, to23, "")}, false},
+		"ignored, as its base is not the newest": {[]*pb.Policy{of(0, to23, "g"), of(0, to2, "f")}, false},
+		"removed since":                          {[]*pb.Policy{of(0, to2, "f"), {Id: "r", Account: "acme", Base: 1, Removed: true}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBook(func(string) []string { return []string{"1", "2", "3"} })
+			for _, p := range tt.records {
+				b.Apply([]byte("acme"), time.Time{}, p)
+			}
+			d, err := Parse([]byte(to2))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := b.Published("acme", "f", d); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
 	}
 }

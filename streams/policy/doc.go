@@ -25,7 +25,8 @@ type Deletes string
 const (
 	Propagate Deletes = "propagate"
 	KeepCopy  Deletes = "keep"
-	Approve   Deletes = "approve"
+	// Approve deletes nothing as long as there are no approvals. No document with it is published any more.
+	Approve Deletes = "approve"
 )
 
 // Rules are what is in force for one space.

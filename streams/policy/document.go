@@ -180,9 +180,11 @@ func (v *validator) options(path string, o options) {
 		v.faults.add(0, path+".copies", "is not implemented; name pairs instead")
 	}
 	switch o.Deletes {
-	case "", Propagate, KeepCopy, Approve:
+	case "", Propagate, KeepCopy:
+	case Approve: // of a document in force: the copies are kept
+		v.faults.add(0, path+".deletes", "approve is not implemented; keep the copies instead")
 	default:
-		v.faults.add(0, path+".deletes", "want propagate, keep or approve, got %q", o.Deletes)
+		v.faults.add(0, path+".deletes", "want propagate or keep, got %q", o.Deletes)
 	}
 	for i, glob := range o.Exclude {
 		if glob == "" || !doublestar.ValidatePattern(glob) {

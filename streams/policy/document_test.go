@@ -37,7 +37,7 @@ defaultPolicies:
     destStoreId: "3"
 spaces:
   photos:
-    deletes: approve
+    deletes: keep
     exclude: ["**/*.tmp", "thumbs/**"]
     maxSize: 1000
     priority: low
@@ -69,7 +69,7 @@ func TestRules(t *testing.T) {
 		"ignored":            {older, "scratch", Rules{Deletes: Propagate}},
 		"x- before its own":  {older, "x-snapshots", Rules{Deletes: Propagate}},
 		"x- without its own": {older, "x-other", Rules{Deletes: Propagate}},
-		"options on default": {ours, "photos", Rules{Pairs: chain, Deletes: Approve, Exclude: []string{"**/*.tmp", "thumbs/**"}, MaxSize: 1000, Low: true}},
+		"options on default": {ours, "photos", Rules{Pairs: chain, Deletes: KeepCopy, Exclude: []string{"**/*.tmp", "thumbs/**"}, MaxSize: 1000, Low: true}},
 		"keep":               {ours, "papers", Rules{Pairs: chain, Deletes: KeepCopy}},
 		"nothing said":       {`{}`, "photos", Rules{Deletes: Propagate}},
 	}
@@ -184,7 +184,7 @@ func TestValidate(t *testing.T) {
 		`spaceDuplicationStorePolicies.d: changes would go round in a cycle: 3 to 2 to 3`,
 		`spaceDuplicationStorePolicies.d: changes would go round in a cycle: 1 to 3 to 2 to 1`,
 		`spaces.a.copies: is not implemented; name pairs instead`,
-		`spaces.a.deletes: want propagate, keep or approve, got "never"`,
+		`spaces.a.deletes: want propagate or keep, got "never"`,
 		`spaces.a.priority: want high or low, got "urgent"`,
 		`spaces.b.exclude[1]: malformed glob "["`,
 		`spaces.b.exclude[2]: malformed glob ""`,
@@ -251,4 +251,17 @@ func FuzzParse(f *testing.F) {
 		d.Validate(stores) // must not panic
 		d.rules("a").Excludes("b", 1)
 	})
+}
+
+// A document that has deletes wait for approval is not published, since nothing approves them. One that is in force
+// keeps that rule, under which nothing is deleted.
+func TestApprovalOfDeletesIsRefused(t *testing.T) {
+	d := mustParse(t, `{"spaces": {"photos": {"deletes": "approve"}}}`)
+	const want = "spaces.photos.deletes: approve is not implemented; keep the copies instead"
+	if err := d.Validate(stores); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if got := d.rules("photos").Deletes; got != Approve {
+		t.Errorf("in force: got %q, want %q", got, Approve)
+	}
 }

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +33,9 @@ type Store struct {
 type Folder struct {
 	// Documents holds those without a fault, by account.
 	Documents map[string]Document
-	Faults    Faults
+	// Sums holds the hex SHA-256 of the file of each of Documents.
+	Sums   map[string]string
+	Faults Faults
 	// Unread names the files that look like documents and are none: their account is not in the list of accounts, or
 	// the extension is another one.
 	Unread []string
@@ -41,7 +45,7 @@ type Folder struct {
 // account that it names <account>-duplication-policy.json (or .yaml). accounts holds the stores of each account of the
 // configuration; with nil only the form of documents is checked.
 func ReadFolder(fsys fs.FS, accounts map[string][]Store) Folder {
-	f := folder{Folder{Documents: map[string]Document{}}, fsys, accounts}
+	f := folder{Folder{Documents: map[string]Document{}, Sums: map[string]string{}}, fsys, accounts}
 	if _, err := fs.Stat(fsys, "."); err != nil {
 		f.fault("", "", whole(0, "read the folder: %v", reasonOf(err)))
 		return f.Folder
@@ -147,7 +151,8 @@ func (f *folder) account(account string) {
 		f.fault(account, found[0], faults)
 		return
 	}
-	f.Documents[account] = d
+	sum := sha256.Sum256(content)
+	f.Documents[account], f.Sums[account] = d, hex.EncodeToString(sum[:])
 }
 
 func documentNames(account string) [2]string {

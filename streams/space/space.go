@@ -18,32 +18,52 @@ const (
 	ActionBack = "space-back" // withdraws ActionGone
 )
 
-// Gone holds the spaces that are declared gone, from the topic admin. It is safe for concurrent use.
+// Gone holds what was last said of each space, from the topic admin. It is safe for concurrent use.
 type Gone struct {
-	mu    sync.RWMutex
-	since map[schemas.Copy]time.Time // by space; guarded by mu
+	mu   sync.RWMutex
+	said map[schemas.Copy]word // by space; guarded by mu
 }
 
-// Apply takes an action. Those of one space have one key, so they come in their order; of those that are not about
-// spaces nothing is kept.
-func (g *Gone) Apply(a *pb.AdminAction) {
-	at := schemas.Copy{Account: a.GetAccount(), Store: a.GetStore(), Space: a.GetSpace()}
+// A word is an action about a space.
+type word struct {
+	gone      bool
+	at        time.Time
+	partition int32
+}
+
+// Apply takes an action, with its record's partition and the time at which the broker appended it. The actions about one
+// space have one key, so those in one partition come in their order; those in others, which the key had before partitions
+// were added, come at any time. Of actions that are not about spaces nothing is kept.
+func (g *Gone) Apply(partition int32, at time.Time, a *pb.AdminAction) {
+	if a.GetAction() != ActionGone && a.GetAction() != ActionBack {
+		return
+	}
+	space := schemas.Copy{Account: a.GetAccount(), Store: a.GetStore(), Space: a.GetSpace()}
+	now := word{a.GetAction() == ActionGone, at, partition}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch a.GetAction() {
-	case ActionGone:
-		if g.since == nil {
-			g.since = map[schemas.Copy]time.Time{}
-		}
-		g.since[at] = a.GetTime().AsTime()
-	case ActionBack:
-		delete(g.since, at)
+	if last, ok := g.said[space]; ok && !now.follows(last) {
+		return
+	} else if now.at.Before(last.at) {
+		now.at = last.at // the clocks of brokers differ
 	}
+	if g.said == nil {
+		g.said = map[schemas.Copy]word{}
+	}
+	g.said[space] = now
+}
+
+// follows reports whether w, which comes after last, was said after it. At one time ActionBack counts.
+func (w word) follows(last word) bool {
+	return w.partition == last.partition || w.at.After(last.at) || w.at.Equal(last.at) && !w.gone
 }
 
 // Since returns when a space was declared gone; zero if it is not.
 func (g *Gone) Since(account, store, space string) time.Time {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.since[schemas.Copy{Account: account, Store: store, Space: space}]
+	if w := g.said[schemas.Copy{Account: account, Store: store, Space: space}]; w.gone {
+		return w.at
+	}
+	return time.Time{}
 }

@@ -9,33 +9,44 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
+// Of what persons said of a space the newest counts: in one partition that is the last record, whatever the clocks of the
+// brokers say, and among partitions, whose records come in no order, the one with the latest time.
 func TestGone(t *testing.T) {
-	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	action := func(what, store, space string, hours int) *pb.AdminAction {
-		return &pb.AdminAction{Action: what, Account: "acme", Store: store, Space: space,
-			Time: timestamppb.New(at.Add(time.Duration(hours) * time.Hour))}
+	base := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	at := func(hours int) time.Time { return base.Add(time.Duration(hours) * time.Hour) }
+	type record struct {
+		action, store, space string
+		partition            int32
+		hours                int
 	}
-	gone := func(space string, hours int) *pb.AdminAction { return action(ActionGone, "2", space, hours) }
-	back := func(space string, hours int) *pb.AdminAction { return action(ActionBack, "2", space, hours) }
+	gone := func(partition int32, hours int) record { return record{ActionGone, "2", "photos", partition, hours} }
+	back := func(partition int32, hours int) record { return record{ActionBack, "2", "photos", partition, hours} }
 	tests := map[string]struct {
-		actions []*pb.AdminAction
+		records []record
 		want    time.Time
 	}{
-		"no action":      {nil, time.Time{}},
-		"gone":           {[]*pb.AdminAction{gone("photos", 1)}, at.Add(time.Hour)},
-		"gone twice":     {[]*pb.AdminAction{gone("photos", 1), gone("photos", 2)}, at.Add(2 * time.Hour)},
-		"withdrawn":      {[]*pb.AdminAction{gone("photos", 1), back("photos", 2)}, time.Time{}},
-		"a clock behind": {[]*pb.AdminAction{gone("photos", 2), back("photos", 1)}, time.Time{}}, // their order counts
-		"gone again":     {[]*pb.AdminAction{back("photos", 1), gone("photos", 2)}, at.Add(2 * time.Hour)},
-		"another space":  {[]*pb.AdminAction{gone("papers", 1)}, time.Time{}},
-		"another store":  {[]*pb.AdminAction{action(ActionGone, "3", "photos", 1)}, time.Time{}},
-		"another action": {[]*pb.AdminAction{action("approve-repair", "2", "photos", 1)}, time.Time{}},
+		"no action":                          {nil, time.Time{}},
+		"gone":                               {[]record{gone(3, 1)}, at(1)},
+		"gone twice":                         {[]record{gone(3, 1), gone(3, 2)}, at(2)},
+		"withdrawn":                          {[]record{gone(3, 1), back(3, 2)}, time.Time{}},
+		"gone again":                         {[]record{back(3, 1), gone(3, 2)}, at(2)},
+		"withdrawn, a clock behind":          {[]record{gone(3, 2), back(3, 1)}, time.Time{}},
+		"gone again, a clock behind":         {[]record{back(3, 2), gone(3, 1)}, at(2)},
+		"partitions added: back comes first": {[]record{back(15, 2), gone(3, 1)}, time.Time{}},
+		"partitions added: back comes last":  {[]record{gone(3, 1), back(15, 2)}, time.Time{}},
+		"partitions added: gone comes first": {[]record{gone(15, 2), back(3, 1)}, at(2)},
+		"partitions added: at one time":      {[]record{back(15, 2), gone(3, 2)}, time.Time{}},
+		"partitions added: read again":       {[]record{gone(3, 1), back(15, 2), gone(3, 1)}, time.Time{}},
+		"another space":                      {[]record{{ActionGone, "2", "papers", 3, 1}}, time.Time{}},
+		"another store":                      {[]record{{ActionGone, "3", "photos", 3, 1}}, time.Time{}},
+		"another action":                     {[]record{{"approve-repair", "2", "photos", 3, 1}}, time.Time{}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			var g Gone
-			for _, a := range tt.actions {
-				g.Apply(a)
+			for _, r := range tt.records {
+				g.Apply(r.partition, at(r.hours), &pb.AdminAction{Action: r.action, Account: "acme", Store: r.store, Space: r.space,
+					Time: timestamppb.New(at(9))}) // the person's clock says nothing
 			}
 			if got := g.Since("acme", "2", "photos"); !got.Equal(tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)

@@ -59,9 +59,14 @@ func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
 }
 
 // cures says whether a result that is good closes incidents of kind: what was found by
-// reading bytes is closed only by reading bytes.
+// reading bytes is closed only by reading bytes, and what was found beside another copy only beside that.
 func cures(r *pb.FixityResult, kind string) bool {
-	if r.GetVerdict() == pb.Verdict_VERDICT_MOOT || r.GetEvidenceLevel() >= 4 {
+	switch {
+	case r.GetVerdict() == pb.Verdict_VERDICT_MOOT:
+		return true
+	case kind == kindDiffers:
+		return false
+	case r.GetEvidenceLevel() >= 4:
 		return true
 	}
 	switch kind {
@@ -93,7 +98,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		return s.tell(i, c.ref), nil
 	}
 	if closed(i) {
-		i = s.open(place, r.GetFinding(), c)
+		i = s.open(place, r.GetFinding(), i, c)
 		s.step(i, stepOpened, c, r.GetDetail())
 		s.log.Warn("incident opened", "copy", place.String(), "kind", i.GetKind(), "row", r.GetRow(), "check", c.ref)
 	} else {

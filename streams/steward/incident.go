@@ -1,6 +1,7 @@
 package steward
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -28,11 +29,14 @@ const (
 	stepNoDigests  = "no-verified-digests"
 	stepUnknown    = "records-unknown"
 	stepClosed     = "closed"
+	stepOutdated   = "decision-outdated"
+	stepOther      = "repair-ordered-by-another" // Ref: the command
 	kindCorrupt    = "content-corrupt"
 	kindMissing    = "content-missing"
 	kindReplaced   = "replaced"
 	kindUncaptured = "not-captured"
-	kindBack       = "resurrected" // present under a tombstone
+	kindBack       = "resurrected"  // present under a tombstone
+	kindDiffers    = "copy-differs" // from its source, whose content no client has reported
 )
 
 // A cause is the message that makes an incident change.
@@ -55,14 +59,57 @@ func (s *Steward) step(i *pb.Incident, action string, c cause, detail string) {
 // edit returns a form of i that may be changed.
 func edit(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
 
-// open returns a new incident of c.
-func (s *Steward) open(place schemas.Copy, kind string, c cause) *pb.Incident {
+// open returns a new incident of c. Of two incidents of one key the one that was opened later counts, so it is not dated
+// before the last one, nil if there was none: the clocks of checkers differ.
+func (s *Steward) open(place schemas.Copy, kind string, last *pb.Incident, c cause) *pb.Incident {
+	opened := c.at
+	if last != nil {
+		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), last.GetClosed().AsTime()} {
+			if at.After(opened) {
+				opened = at
+			}
+		}
+	}
 	i := &pb.Incident{
 		Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item, Kind: kind,
-		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(c.at),
+		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(opened),
 	}
 	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
 	return i
+}
+
+// Seen returns a digest of what a person who decides about an incident knows of its copy: what it is and what it should
+// be. It is the same for a record of the topic and for a row of the table.
+func Seen(i *pb.Incident) string {
+	parts := []string{"seen", strconv.Itoa(int(i.GetRow()))}
+	if o := i.GetObject(); o.GetVersion() != "" || o.GetEtag() != "" || o.GetModified() != nil {
+		parts = append(parts, o.GetVersion(), o.GetEtag(), strconv.FormatInt(o.GetSize(), 10))
+		if o.GetModified() != nil {
+			parts = append(parts, o.GetModified().AsTime().Format(time.RFC3339Nano))
+		}
+	}
+	for _, digests := range []map[string]string{i.GetFound(), i.GetExpected()} {
+		parts = append(parts, "digests")
+		for _, algorithm := range slices.Sorted(maps.Keys(digests)) {
+			parts = append(parts, algorithm, digests[algorithm])
+		}
+	}
+	return schemas.ID(parts...)
+}
+
+// meant says that a person decided about i as it is now. An action of an older program names neither the incident nor
+// what was seen of it: it is about what was found before it.
+func meant(i *pb.Incident, a *pb.AdminAction) bool {
+	if a.GetIncident() != "" {
+		return a.GetIncident() == i.GetId() && a.GetSeen() == Seen(i)
+	}
+	at := a.GetTime().AsTime()
+	for _, s := range i.GetSteps() {
+		if (s.GetAction() == stepOpened || s.GetAction() == stepSeenAgain) && s.GetTime().AsTime().After(at) {
+			return false
+		}
+	}
+	return !i.GetOpened().AsTime().After(at)
 }
 
 // closed says that i, which may be nil, is no open incident.

@@ -21,9 +21,10 @@ func reconcile(held, read *pb.Incident) (now *pb.Incident, behind bool) {
 		return read, false
 	case held.GetId() != read.GetId():
 		if held.GetOpened().AsTime().After(read.GetOpened().AsTime()) {
-			return held, true
+			return withOrders(held, read), true
 		}
-		return read, false
+		now = withOrders(read, held)
+		return now, now != read
 	}
 	missed, added := lacks(read, held), lacks(held, read)
 	switch {
@@ -34,6 +35,42 @@ func reconcile(held, read *pb.Incident) (now *pb.Incident, behind bool) {
 	}
 	return unite(held, read), true
 }
+
+// withOrders returns an incident with the repairs that another one of its key, which does not count, has ordered, and
+// that may not have come to their end.
+func withOrders(i, other *pb.Incident) *pb.Incident {
+	if other.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING {
+		return i
+	}
+	number, carried := other.GetRepairs(), i
+	for _, s := range slices.Backward(other.GetSteps()) {
+		if s.GetAction() != stepOrdered || number == 0 {
+			continue
+		}
+		command := orderID(other.GetId(), number)
+		number--
+		if orderedByAnother(i, command) {
+			continue
+		}
+		if carried == i {
+			carried = edit(i)
+		}
+		carried.StepCount++
+		carried.Steps = append(carried.Steps,
+			&pb.IncidentStep{Time: s.GetTime(), Action: stepOther, Ref: command, By: s.GetBy(), Detail: s.GetDetail()})
+	}
+	if carried != i {
+		slices.SortStableFunc(carried.Steps, byTime)
+	}
+	return carried
+}
+
+// orderedByAnother says that a command is an order of another incident of i's key, which was given at the same time.
+func orderedByAnother(i *pb.Incident, command string) bool {
+	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetAction() == stepOther && s.GetRef() == command })
+}
+
+func byTime(a, b *pb.IncidentStep) int { return a.GetTime().AsTime().Compare(b.GetTime().AsTime()) }
 
 // lacks returns the steps of other that i does not carry and has not carried before.
 func lacks(i, other *pb.Incident) (steps []*pb.IncidentStep) {
@@ -62,9 +99,7 @@ func unite(a, b *pb.Incident) *pb.Incident {
 	for _, s := range missed {
 		i.Steps = append(i.Steps, proto.CloneOf(s))
 	}
-	slices.SortStableFunc(i.Steps, func(x, y *pb.IncidentStep) int {
-		return x.GetTime().AsTime().Compare(y.GetTime().AsTime())
-	})
+	slices.SortStableFunc(i.Steps, byTime)
 	i.StepCount = max(a.GetStepCount()+int32(len(missed)), b.GetStepCount()+1)
 	if b.GetUpdated().AsTime().After(a.GetUpdated().AsTime()) {
 		i.Updated = b.GetUpdated()

@@ -43,6 +43,8 @@ func TestReconcile(t *testing.T) {
 		"one that was frozen wakes up":       {whole, first, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
 		"a newer incident":                   {whole, record("j", open, 9, 0, step(9, "m9", "opened")), open, []string{"opened"}, false},
 		"an older incident, after it":        {record("j", open, 9, 0, step(9, "m9", "opened")), whole, open, []string{"opened"}, true},
+		"a newer incident, beside a repair":  {first, record("j", open, 9, 0, step(9, "m9", "opened")), open, []string{"repair-ordered-by-another", "opened"}, true},
+		"an older incident, with a repair":   {record("j", open, 9, 0, step(9, "m9", "opened")), first, open, []string{"repair-ordered-by-another", "opened"}, true},
 		"a pass here, the end of repair":     {record("i", shut, 5, 1, opened, ordered, closing), record("i", repairing, 1, 1, opened, ordered, repaired), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
 		"the same, the other way round":      {record("i", repairing, 1, 1, opened, ordered, repaired), record("i", shut, 5, 1, opened, ordered, closing), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
 		"seen again here, an approval there": {record("i", awaiting, 2, 0, opened, seen), record("i", repairing, 1, 1, opened, approved, byEve), repairing, []string{"opened", "seen-again", "approved", "repair-ordered"}, true},
@@ -62,7 +64,8 @@ func TestReconcile(t *testing.T) {
 			if !proto.Equal(held, tt.held) || !proto.Equal(read, tt.read) {
 				t.Error("an argument was modified")
 			}
-			if now != held && now != read && (now.GetStepCount() <= held.GetStepCount() || now.GetStepCount() <= read.GetStepCount()) {
+			same := tt.held != nil && tt.held.GetId() == tt.read.GetId() // each id counts its own steps
+			if same && now != held && now != read && (now.GetStepCount() <= held.GetStepCount() || now.GetStepCount() <= read.GetStepCount()) {
 				t.Errorf("step %d is not after steps %d and %d", now.GetStepCount(), held.GetStepCount(), read.GetStepCount())
 			}
 			if again, _ := reconcile(now, now); !proto.Equal(again, now) {
@@ -197,4 +200,67 @@ func TestTwoStewardsDecideAtOnce(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The clock of the checker that found the first fault is ahead: the second incident of the key is the newer one all the
+// same, for every process, in whichever order the records are read.
+func TestNewIncidentIsTheNewerOne(t *testing.T) {
+	for name, close := range map[string]func(*world) schemas.Body{
+		"closed by a person": func(w *world) schemas.Body { return w.closing("no-quorum") },
+		"closed by a person, a clock ahead": func(w *world) schemas.Body {
+			a := w.closing("no-quorum")
+			a.Time = timestamppb.New(a.GetTime().AsTime().Add(time.Hour))
+			return a
+		},
+		"closed by a check": func(w *world) schemas.Body { return w.result(1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ahead := w.result(14)
+			ahead.Finished = timestamppb.New(ahead.GetFinished().AsTime().Add(10 * time.Minute))
+			w.do(ahead)
+			a := close(w)
+			if action, ok := a.(*pb.AdminAction); ok {
+				i := w.topic[key("no-quorum")]
+				action.Incident, action.Seen = i.GetId(), Seen(i)
+			}
+			w.do(a)
+			first := w.topic[key("no-quorum")]
+			w.do(w.result(14))
+			second := w.topic[key("no-quorum")]
+			if first.GetState() != shut || second.GetId() == first.GetId() {
+				t.Fatalf("got %v, then %v", first, second)
+			}
+			for _, records := range [][]*pb.Incident{{first, second}, {second, first}} {
+				w.topic = nil
+				w.restart()
+				for _, i := range records {
+					w.steward.Apply([]byte(key("no-quorum")), i)
+				}
+				if got := w.steward.table.get(key("no-quorum")); got.GetId() != second.GetId() || got.GetState() != open {
+					t.Errorf("holds %v, want the second incident, open", got)
+				}
+			}
+		})
+	}
+}
+
+// A repair that an incident ordered in whose place another one counts comes to an end on record.
+func TestEndOfAnothersRepair(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(2))
+	order := w.orders[0]
+	other := proto.CloneOf(w.topic[key("content-corrupt")])
+	other.Id, other.Opened, other.State, other.Repairs = schemas.ID("other"), w.next(), open, 0
+	other.Steps, other.StepCount = []*pb.IncidentStep{{Time: other.Opened, Action: "opened", Ref: "check-other"}}, 1
+	w.topic[key("content-corrupt")] = other
+	w.steward.Apply([]byte(key("content-corrupt")), other)
+	end := w.ended(order, "repaired")
+	lost := w.lose(end)
+	if again := w.do(end); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
+		t.Errorf("handled again: %v, want %v", again, lost)
+	}
+	w.is("content-corrupt", open, "repair-ordered-by-another", "opened", "repaired")
+	w.do(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+	w.is("content-corrupt", shut, "repair-ordered-by-another", "opened", "repaired", "closed")
 }

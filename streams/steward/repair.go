@@ -13,7 +13,8 @@ const (
 	ActionClose   = "close-incident"
 )
 
-// action takes what a person did: the approval of a repair, or the end of an incident.
+// action takes what a person did: the approval of a repair, or the end of an incident. It counts only if the incident
+// and its copy are still what the person saw.
 func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
 	if a.GetAction() != ActionApprove && a.GetAction() != ActionClose {
 		return nil, nil
@@ -34,6 +35,11 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	case a.GetAccount() != "" && a.GetAccount() != i.GetAccount():
 		log.Warn("ignore a person's action: the incident is of another account", "do", a.GetAction())
 		return nil, nil
+	case !meant(i, a):
+		log.Warn("ignore a person's action: it is not about what is known now", "do", a.GetAction())
+		i = edit(i)
+		s.step(i, stepOutdated, c, a.GetAction()+": this is not what was decided about; look again")
+		return s.tell(i, c.ref), nil
 	case a.GetAction() == ActionClose:
 		i = edit(i)
 		i.State, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, a.GetTime()
@@ -57,8 +63,8 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	return s.tell(i, c.ref), nil
 }
 
-// duplication takes a result of duplication: the end of a repair, or a copy of which an
-// executor found that it is missing, or is there again though it was deleted.
+// duplication takes a result of duplication: the end of a repair, or a copy of which an executor found that it is
+// missing, is there again though it was deleted, or is not what its source is.
 func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	if r.GetIncident() != "" {
 		return s.repaired(r)
@@ -68,6 +74,12 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	case "source-missing", "all-copies-missing", kindBack:
 		place.Store = r.GetSourceStore()
 		return s.noticed(place, r.GetResult(), r)
+	case "if-absent":
+		place.Store = r.GetDestinationStore()
+		return s.noticed(place, kindDiffers, r)
+	case "copied", "in-sync", "properties-set":
+		place.Store = r.GetDestinationStore()
+		return s.alike(place, r)
 	case "was-lost", "gone-unexplained":
 		place.Store = r.GetDestinationStore()
 		out := s.noticed(place, kindMissing, r)
@@ -102,7 +114,7 @@ func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResu
 		s.step(i, stepOlder, c, r.GetResult())
 		return s.tell(i, c.ref)
 	case closed(i):
-		i = s.open(place, kind, c)
+		i = s.open(place, kind, i, c)
 		i.Expected = r.GetDigests()
 		s.step(i, stepOpened, c, r.GetResult())
 		s.log.Warn("incident opened", "copy", place.String(), "kind", kind, "result", c.ref)
@@ -114,6 +126,25 @@ func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResu
 	return s.tell(i, c.ref)
 }
 
+// alike closes the incident of a copy that differed from its source and does not any more.
+func (s *Steward) alike(place schemas.Copy, r *pb.DuplicationResult) []schemas.Message {
+	if s.table.of(place) == nil { // nearly always
+		return nil
+	}
+	defer s.lock(place)()
+	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kindDiffers))
+	switch {
+	case knows(i, r.GetId()):
+		return s.tell(i, r.GetId())
+	case closed(i), r.GetStarted().AsTime().Before(i.GetChecked().AsTime()):
+		return nil
+	}
+	i = edit(i)
+	i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetStarted(), r.GetFinished()
+	s.step(i, stepClosed, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, r.GetResult())
+	return s.tell(i, r.GetId())
+}
+
 // repaired takes the end of a repair. The incident stays open until a check has passed.
 func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 	place := schemas.Copy{Account: r.GetAccount(), Store: r.GetDestinationStore(), Space: r.GetSpace(), Item: r.GetItem()}
@@ -123,7 +154,7 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 		return s.tell(i, r.GetId())
 	}
 	number := orderNumber(i, r.GetCommand())
-	if number == 0 {
+	if number == 0 && !orderedByAnother(i, r.GetCommand()) {
 		s.log.Warn("result of a repair ignored: the incident did not order it", "target", r.GetIncident(), "result", r.GetId())
 		return nil
 	}

@@ -1,10 +1,12 @@
 package steward
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -33,6 +35,81 @@ func TestApproval(t *testing.T) {
 	w.is("replaced", shut, "opened", "approval-asked", "approved", "repair-ordered", "repaired", "closed")
 	if got := w.do(w.approval("replaced")); got != nil {
 		t.Errorf("approved when closed: %v, want nothing", got)
+	}
+}
+
+// A person decides about what was seen. If the incident of the key is another one by the time that the steward comes to
+// the decision, or the copy is, the incident says so and nothing is done.
+func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
+	other := func(r *pb.FixityResult) {
+		r.Object, r.Content.Digests = &pb.Identity{Version: "v2", Size: 3}, map[string]string{"sha256": "cc"}
+	}
+	older := func(_ *world, a *pb.AdminAction) { a.Incident, a.Seen = "", "" }
+	for name, tt := range map[string]struct {
+		meanwhile func(*world)
+		edit      func(*world, *pb.AdminAction)
+		taken     bool
+	}{
+		"nothing has happened":      {nil, nil, true},
+		"seen again, the same":      {func(w *world) { w.do(w.result(13)) }, nil, true},
+		"the copy is another one":   {func(w *world) { w.do(w.result(13, other)) }, nil, false},
+		"should be something else":  {func(w *world) { w.do(w.result(13, func(r *pb.FixityResult) { r.Audit.Digests = bad1 })) }, nil, false},
+		"closed, and opened again":  {func(w *world) { w.do(w.result(1)); w.do(w.result(13)) }, nil, false},
+		"an older program's":        {nil, older, true},
+		"an older program's, late":  {func(w *world) { w.do(w.result(13)) }, older, false},
+		"an older program's, later": {func(w *world) { w.do(w.result(13)) }, func(w *world, a *pb.AdminAction) { older(w, a); a.Time = w.next() }, true},
+	} {
+		for do, taken := range map[string]string{ActionApprove: stepOrdered, ActionClose: stepClosed} {
+			t.Run(name+"/"+do, func(t *testing.T) {
+				w := newWorld(t)
+				w.do(w.result(13))
+				a := w.approval("replaced")
+				a.Action, a.Incident, a.Seen = do, w.topic[key("replaced")].GetId(), Seen(w.topic[key("replaced")])
+				if tt.meanwhile != nil {
+					tt.meanwhile(w)
+				}
+				if tt.edit != nil {
+					tt.edit(w, a)
+				}
+				before, want := w.topic[key("replaced")], taken
+				if !tt.taken {
+					want = stepOutdated
+				}
+				lost := w.lose(a)
+				w.restart()
+				if again := w.do(a); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
+					t.Errorf("handled again: %v, want %v", again, lost)
+				}
+				w.restart()
+				w.do(a)
+				i := w.topic[key("replaced")]
+				if last := i.GetSteps()[len(i.GetSteps())-1]; last.GetAction() != want || last.GetRef() != a.GetId() || last.GetBy() != "eve" {
+					t.Errorf("the last step is %v, want %s", last, want)
+				}
+				if !tt.taken && (i.GetState() != before.GetState() || len(w.orders) != 0) {
+					t.Errorf("is %v, and ordered %v, want %v and no order", i.GetState(), w.orders, before.GetState())
+				}
+			})
+		}
+	}
+}
+
+// An approval that waits because the records do not answer is of no use for what is found meanwhile.
+func TestApprovalThatWaited(t *testing.T) {
+	w := newWorld(t)
+	w.do(w.result(13))
+	a := w.approval("replaced")
+	a.Incident, a.Seen = w.topic[key("replaced")].GetId(), Seen(w.topic[key("replaced")])
+	w.failure = errors.New("the tables are away")
+	if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: a}); err == nil {
+		t.Fatal("the approval does not wait")
+	}
+	w.do(w.result(13, func(r *pb.FixityResult) { r.Object = &pb.Identity{Version: "v2", Size: 3} }))
+	w.failure = nil
+	w.do(a)
+	w.is("replaced", awaiting, "opened", "approval-asked", "seen-again", "decision-outdated")
+	if len(w.orders) != 0 {
+		t.Errorf("ordered %v", w.orders)
 	}
 }
 
@@ -223,6 +300,43 @@ func TestWhatDuplicationComesAcross(t *testing.T) {
 	w := newWorld(t)
 	if got := w.do(w.lost("copied")); got != nil {
 		t.Errorf("an ordinary copy tells %v", got)
+	}
+}
+
+// A copy that a check's Change may not overwrite, and that is not what its source is, has an incident until both are
+// alike: that each of them passes its checks says nothing about that. There is no repair.
+func TestCopyThatDiffers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		then  func(*world) schemas.Body
+		state pb.IncidentState
+	}{
+		"a pass":                 {func(w *world) schemas.Body { return w.result(1) }, open},
+		"the copy is gone":       {func(w *world) schemas.Body { return w.result(11) }, shut},
+		"a client's change came": {func(w *world) schemas.Body { return w.lost("copied") }, shut},
+		"they are alike":         {func(w *world) schemas.Body { return w.lost("in-sync") }, shut},
+		"seen again":             {func(w *world) schemas.Body { return w.lost("if-absent") }, open},
+		"an older copy": {func(w *world) schemas.Body {
+			r := w.lost("copied")
+			r.Started = timestamppb.New(base)
+			return r
+		}, open},
+		"an approval": {func(w *world) schemas.Body { return w.approval("copy-differs") }, open},
+		"a person":    {func(w *world) schemas.Body { return w.closing("copy-differs") }, shut},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.do(w.lost("if-absent"))
+			w.is("copy-differs", open, "opened")
+			then := tt.then(w)
+			lost := w.lose(then)
+			w.restart()
+			if again := w.do(then); len(again) != len(lost) || len(again) > 0 && !proto.Equal(again[0].Body, lost[0].Body) {
+				t.Errorf("handled again: %v, want %v", again, lost)
+			}
+			if i := w.topic[key("copy-differs")]; i.GetState() != tt.state || len(w.orders) != 0 {
+				t.Errorf("is %v, and ordered %v, want %v", i, w.orders, tt.state)
+			}
+		})
 	}
 }
 

@@ -134,6 +134,10 @@ func (s *Steward) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return s.restate(d.Body, out), nil
 }
 
+// Overwritten returns the incidents of which the topic's newest record lacks something that is held: a process that was
+// frozen has published what it had decided before. It also returns those of which a newer record is on its way.
+func (s *Steward) Overwritten() []*pb.Incident { return s.table.overwritten() }
+
 // restate adds to out the incidents of the copies that a message is about of which the topic's newest record lacks
 // something.
 func (s *Steward) restate(b schemas.Body, out []schemas.Message) []schemas.Message {

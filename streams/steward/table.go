@@ -57,6 +57,16 @@ func (t *table) unsaid(c schemas.Copy) (all []*pb.Incident) {
 	return all
 }
 
+// overwritten returns the incidents of which the topic's newest record lacks something.
+func (t *table) overwritten() (all []*pb.Incident) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for key := range t.behind {
+		all = append(all, t.incidents[key])
+	}
+	return all
+}
+
 func (t *table) drop(key string, old *pb.Incident) {
 	if old == nil {
 		return

@@ -30,11 +30,13 @@ type Policy struct {
 	// The revision this was made from; a record whose base is not the current revision is ignored.
 	Base int64 `protobuf:"varint,3,opt,name=base,proto3" json:"base,omitempty"`
 	// The document as JSON; empty where removed.
-	Document      string                 `protobuf:"bytes,4,opt,name=document,proto3" json:"document,omitempty"`
-	Removed       bool                   `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"`
-	By            string                 `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`
-	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`
+	Document string                 `protobuf:"bytes,4,opt,name=document,proto3" json:"document,omitempty"`
+	Removed  bool                   `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"`
+	By       string                 `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`
+	Reason   string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	Time     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`
+	// Hex SHA-256 of the file that the document was read from; empty if it is not from a policy folder.
+	FileSha256    string `protobuf:"bytes,9,opt,name=file_sha256,json=fileSha256,proto3" json:"file_sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -123,6 +125,13 @@ func (x *Policy) GetTime() *timestamppb.Timestamp {
 		return x.Time
 	}
 	return nil
+}
+
+func (x *Policy) GetFileSha256() string {
+	if x != nil {
+		return x.FileSha256
+	}
+	return ""
 }
 
 // Control pauses, slows or sizes a part of the work.
@@ -603,9 +612,13 @@ type AdminAction struct {
 	Target string `protobuf:"bytes,9,opt,name=target,proto3" json:"target,omitempty"`
 	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Which way it came: cli, api.
-	From          string `protobuf:"bytes,11,opt,name=from,proto3" json:"from,omitempty"`
-	Before        string `protobuf:"bytes,12,opt,name=before,proto3" json:"before,omitempty"`
-	After         string `protobuf:"bytes,13,opt,name=after,proto3" json:"after,omitempty"`
+	From   string `protobuf:"bytes,11,opt,name=from,proto3" json:"from,omitempty"`
+	Before string `protobuf:"bytes,12,opt,name=before,proto3" json:"before,omitempty"`
+	After  string `protobuf:"bytes,13,opt,name=after,proto3" json:"after,omitempty"`
+	// The id of the incident that the action is about.
+	Incident string `protobuf:"bytes,14,opt,name=incident,proto3" json:"incident,omitempty"`
+	// A digest of what was known of the incident's copy when the person decided.
+	Seen          string `protobuf:"bytes,15,opt,name=seen,proto3" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -731,11 +744,25 @@ func (x *AdminAction) GetAfter() string {
 	return ""
 }
 
+func (x *AdminAction) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
+}
+
+func (x *AdminAction) GetSeen() string {
+	if x != nil {
+		return x.Seen
+	}
+	return ""
+}
+
 var File_millrace_v1_control_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_control_proto_rawDesc = "" +
 	"\n" +
-	"\x19millrace/v1/control.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x01\n" +
+	"\x19millrace/v1/control.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x01\n" +
 	"\x06Policy\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x12\n" +
@@ -744,7 +771,9 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"\aremoved\x18\x05 \x01(\bR\aremoved\x12\x0e\n" +
 	"\x02by\x18\x06 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12.\n" +
-	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xaf\x02\n" +
+	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1f\n" +
+	"\vfile_sha256\x18\t \x01(\tR\n" +
+	"fileSha256\"\xaf\x02\n" +
 	"\aControl\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
@@ -801,7 +830,7 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x1a9\n" +
 	"\vCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xc3\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xf3\x02\n" +
 	"\vAdminAction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x10\n" +
@@ -816,7 +845,9 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	" \x01(\tR\x06reason\x12\x12\n" +
 	"\x04from\x18\v \x01(\tR\x04from\x12\x16\n" +
 	"\x06before\x18\f \x01(\tR\x06before\x12\x14\n" +
-	"\x05after\x18\r \x01(\tR\x05afterB=Z;github.com/millrace/millrace/schemas/millrace/v1;millracev1b\x06proto3"
+	"\x05after\x18\r \x01(\tR\x05after\x12\x1a\n" +
+	"\bincident\x18\x0e \x01(\tR\bincident\x12\x12\n" +
+	"\x04seen\x18\x0f \x01(\tR\x04seenB=Z;github.com/millrace/millrace/schemas/millrace/v1;millracev1b\x06proto3"
 
 var (
 	file_millrace_v1_control_proto_rawDescOnce sync.Once

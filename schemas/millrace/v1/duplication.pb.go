@@ -169,8 +169,11 @@ type DuplicationCommand struct {
 	Repair            *RepairOrder           `protobuf:"bytes,20,opt,name=repair,proto3" json:"repair,omitempty"`
 	Approved          string                 `protobuf:"bytes,21,opt,name=approved,proto3" json:"approved,omitempty"`
 	Time              *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=time,proto3" json:"time,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Of a command to copy again what a deletion took: the delete of the source that the deletion carried. A tombstone
+	// that is not younger says nothing against a source that is there.
+	CarriedDelete *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=carried_delete,json=carriedDelete,proto3" json:"carried_delete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DuplicationCommand) Reset() {
@@ -353,6 +356,13 @@ func (x *DuplicationCommand) GetApproved() string {
 func (x *DuplicationCommand) GetTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Time
+	}
+	return nil
+}
+
+func (x *DuplicationCommand) GetCarriedDelete() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CarriedDelete
 	}
 	return nil
 }
@@ -855,7 +865,7 @@ var File_millrace_v1_duplication_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\n" +
-	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\xdc\a\n" +
+	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\x9f\b\n" +
 	"\x12DuplicationCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -882,7 +892,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x12destination_record\x18\x13 \x01(\v2\x13.millrace.v1.RecordR\x11destinationRecord\x120\n" +
 	"\x06repair\x18\x14 \x01(\v2\x18.millrace.v1.RepairOrderR\x06repair\x12\x1a\n" +
 	"\bapproved\x18\x15 \x01(\tR\bapproved\x12.\n" +
-	"\x04time\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x1a:\n" +
+	"\x04time\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12A\n" +
+	"\x0ecarried_delete\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\rcarriedDelete\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x02\n" +
@@ -1000,23 +1011,24 @@ var file_millrace_v1_duplication_proto_depIdxs = []int32{
 	13, // 7: millrace.v1.DuplicationCommand.destination_record:type_name -> millrace.v1.Record
 	3,  // 8: millrace.v1.DuplicationCommand.repair:type_name -> millrace.v1.RepairOrder
 	11, // 9: millrace.v1.DuplicationCommand.time:type_name -> google.protobuf.Timestamp
-	7,  // 10: millrace.v1.RepairOrder.digests:type_name -> millrace.v1.RepairOrder.DigestsEntry
-	14, // 11: millrace.v1.RepairOrder.failed:type_name -> millrace.v1.Identity
-	11, // 12: millrace.v1.DeletionCommand.deleted:type_name -> google.protobuf.Timestamp
-	14, // 13: millrace.v1.DeletionCommand.destination:type_name -> millrace.v1.Identity
-	0,  // 14: millrace.v1.DeletionCommand.reason:type_name -> millrace.v1.DuplicationReason
-	11, // 15: millrace.v1.DeletionCommand.time:type_name -> google.protobuf.Timestamp
-	0,  // 16: millrace.v1.DuplicationResult.reason:type_name -> millrace.v1.DuplicationReason
-	1,  // 17: millrace.v1.DuplicationResult.outcome:type_name -> millrace.v1.Outcome
-	8,  // 18: millrace.v1.DuplicationResult.digests:type_name -> millrace.v1.DuplicationResult.DigestsEntry
-	11, // 19: millrace.v1.DuplicationResult.started:type_name -> google.protobuf.Timestamp
-	11, // 20: millrace.v1.DuplicationResult.finished:type_name -> google.protobuf.Timestamp
-	11, // 21: millrace.v1.DuplicationResult.change_time:type_name -> google.protobuf.Timestamp
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	11, // 10: millrace.v1.DuplicationCommand.carried_delete:type_name -> google.protobuf.Timestamp
+	7,  // 11: millrace.v1.RepairOrder.digests:type_name -> millrace.v1.RepairOrder.DigestsEntry
+	14, // 12: millrace.v1.RepairOrder.failed:type_name -> millrace.v1.Identity
+	11, // 13: millrace.v1.DeletionCommand.deleted:type_name -> google.protobuf.Timestamp
+	14, // 14: millrace.v1.DeletionCommand.destination:type_name -> millrace.v1.Identity
+	0,  // 15: millrace.v1.DeletionCommand.reason:type_name -> millrace.v1.DuplicationReason
+	11, // 16: millrace.v1.DeletionCommand.time:type_name -> google.protobuf.Timestamp
+	0,  // 17: millrace.v1.DuplicationResult.reason:type_name -> millrace.v1.DuplicationReason
+	1,  // 18: millrace.v1.DuplicationResult.outcome:type_name -> millrace.v1.Outcome
+	8,  // 19: millrace.v1.DuplicationResult.digests:type_name -> millrace.v1.DuplicationResult.DigestsEntry
+	11, // 20: millrace.v1.DuplicationResult.started:type_name -> google.protobuf.Timestamp
+	11, // 21: millrace.v1.DuplicationResult.finished:type_name -> google.protobuf.Timestamp
+	11, // 22: millrace.v1.DuplicationResult.change_time:type_name -> google.protobuf.Timestamp
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_duplication_proto_init() }

@@ -48,6 +48,7 @@ func (m *DuplicationCommand) CloneVT() *DuplicationCommand {
 	r.Repair = m.Repair.CloneVT()
 	r.Approved = m.Approved
 	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
+	r.CarriedDelete = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.CarriedDelete).CloneVT())
 	if rhs := m.Digests; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -201,6 +202,18 @@ func (m *DuplicationCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.CarriedDelete != nil {
+		size, err := (*timestamppb1.Timestamp)(m.CarriedDelete).MarshalToSizedBufferVT(dAtA[:i])
+		if err != nil {
+			return 0, err
+		}
+		i -= size
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xba
 	}
 	if m.Time != nil {
 		size, err := (*timestamppb1.Timestamp)(m.Time).MarshalToSizedBufferVT(dAtA[:i])
@@ -960,6 +973,10 @@ func (m *DuplicationCommand) SizeVT() (n int) {
 	}
 	if m.Time != nil {
 		l = (*timestamppb1.Timestamp)(m.Time).SizeVT()
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.CarriedDelete != nil {
+		l = (*timestamppb1.Timestamp)(m.CarriedDelete).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -1978,6 +1995,42 @@ func (m *DuplicationCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 				m.Time = &timestamppb.Timestamp{}
 			}
 			if err := (*timestamppb1.Timestamp)(m.Time).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
+		case 23:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field CarriedDelete", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			if m.CarriedDelete == nil {
+				m.CarriedDelete = &timestamppb.Timestamp{}
+			}
+			if err := (*timestamppb1.Timestamp)(m.CarriedDelete).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex

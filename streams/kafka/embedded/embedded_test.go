@@ -112,7 +112,8 @@ func TestKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := adm.Wait(ctx, schemas.Jobs, schemas.RoleSweeper); err != nil {
+		reads := map[schemas.Role][]schemas.Topic{schemas.RoleSweeper: {schemas.Jobs}}
+		if _, err := adm.NewWatermark(schemas.Jobs, reads).Wait(ctx); err != nil {
 			t.Fatal(err)
 		}
 		adm.Close()
@@ -190,7 +191,8 @@ func TestTrimAndRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := adm.Wait(ctx, schemas.Jobs, schemas.RoleSink); err != nil {
+		reads := map[schemas.Role][]schemas.Topic{schemas.RoleSink: {schemas.Jobs}}
+		if _, err := adm.NewWatermark(schemas.Jobs, reads).Wait(ctx); err != nil {
 			t.Fatal(err)
 		}
 		// To the trimmer all records are old.

@@ -1,0 +1,141 @@
+package converge
+
+import "slices"
+
+// Kinds of incidents that faults of a run may have.
+const (
+	contentMissing   = "content-missing"
+	sourceMissing    = "source-missing"
+	allCopiesMissing = "all-copies-missing"
+	resurrected      = "resurrected"
+	recordsBehind    = "records-behind"
+	recordUnreadable = "record-unreadable"
+	spaceMissing     = "space-missing"
+	policyRefused    = "policy-refused"
+)
+
+// An Incident is one that was opened at any time. Of a table, a space, a policy or a record it has no Item.
+type Incident struct {
+	Copy
+	Kind    string
+	Subject string
+	ID      string
+	Open    bool     // by the newest record of it
+	Twice   bool     // it was opened while another one of the same copy and kind was open
+	Waits   bool     // it is open, and asks a person to approve its repair
+	Reasons []string // that persons gave who approved or closed it
+}
+
+// A Decision is what a person decided about an incident: to approve its repair, or to close it.
+type Decision struct {
+	Copy
+	Kind    string
+	Subject string
+	Closes  bool
+	Reason  string // no other decision has the same
+}
+
+// A Letter is a dead letter: of a command or task for a copy, or of a record that cannot be decoded.
+type Letter struct {
+	Copy
+	Position string // of the message: topic/partition@offset
+}
+
+// excuses returns the kinds of incidents of which an open one may be why something was found about the same copy. What
+// has none must never happen.
+func (f Finding) excuses() []string {
+	switch f {
+	case CopyMissing:
+		return []string{contentMissing, sourceMissing, allCopiesMissing}
+	case ManifestWrong, AuditWrong:
+		return []string{contentMissing, sourceMissing, allCopiesMissing, resurrected}
+	}
+	return nil
+}
+
+// caused reports whether a fault of the run may have led to an incident.
+func (m *Model) caused(i Incident) bool {
+	switch i.Kind {
+	case contentMissing, sourceMissing, allCopiesMissing:
+		return m.losses[i.Copy] > 0
+	case resurrected: // what a clock that went back has dated before its own tombstone
+		return m.faults[befallen{Step, i.Store}]
+	case recordsBehind:
+		return m.any(Empty) || m.any(Restore)
+	case recordUnreadable:
+		return m.faults[befallen{Garble, i.Subject}]
+	case spaceMissing:
+		return m.faults[befallen{Vanish, i.Store + "/" + i.Space}]
+	case policyRefused: // it names a store that is unknown, or a record after it cannot be decoded
+		return m.any(TakeOut) || m.any(Garble)
+	}
+	return false
+}
+
+// undone reports whether a fault of the run may have led to a dead letter.
+func (m *Model) undone(l Letter) bool {
+	return m.faults[befallen{TakeOut, l.Store}] || m.faults[befallen{Garble, l.Position}]
+}
+
+func (m *Model) any(f Fault) bool {
+	for b := range m.faults {
+		if b.fault == f {
+			return true
+		}
+	}
+	return false
+}
+
+// An incidentKey is what at most one open incident has.
+type incidentKey struct {
+	Copy
+	kind, subject string
+}
+
+// incidents compares the incidents that were ever opened with the faults of the run, once every copy has been checked.
+func (c *comparison) incidents() {
+	openings, allowed := map[incidentKey]int{}, map[incidentKey]int{}
+	for _, d := range c.decisions {
+		if d.Closes { // the next check finds what is still so
+			allowed[incidentKey{d.Copy, d.Kind, d.Subject}]++
+		}
+	}
+	for n, i := range c.sight.Incidents {
+		key := incidentKey{i.Copy, i.Kind, i.Subject}
+		if openings[key]++; openings[key] == 1 {
+			allowed[key] += max(c.losses[i.Copy], 1)
+		}
+		switch {
+		case !c.caused(i):
+			c.report(IncidentInvented, i.Copy, "%s %s", i.Kind, i.Subject)
+		case i.Twice:
+			c.report(IncidentTwice, i.Copy, "%s %s, while another was open", i.Kind, i.Subject)
+		case openings[key] > allowed[key]:
+			c.report(IncidentTwice, i.Copy, "%s %s, the %d. time", i.Kind, i.Subject, openings[key])
+		case i.Open && !c.named[n]:
+			c.report(IncidentIdle, i.Copy, "%s %s", i.Kind, i.Subject)
+		}
+	}
+}
+
+// decided finds decisions of persons that are on no incident or had no effect: what was closed is open, or what was approved
+// is neither over nor asks again, since its repair was not possible.
+func (c *comparison) decided() {
+	for _, d := range c.decisions {
+		if !slices.ContainsFunc(c.sight.Incidents, func(i Incident) bool {
+			return i.Copy == d.Copy && i.Kind == d.Kind && i.Subject == d.Subject && slices.Contains(i.Reasons, d.Reason) &&
+				(!i.Open || !d.Closes && i.Waits)
+		}) {
+			c.report(DecisionLost, d.Copy, "%s %s: %s", d.Kind, d.Subject, d.Reason)
+		}
+	}
+}
+
+// letters finds dead letters that no fault of the run has led to.
+func (c *comparison) letters() {
+	for _, l := range c.sight.Letters {
+		if !c.undone(l) {
+			c.report(LetterInvented, l.Copy, "%s", l.Position)
+		}
+	}
+}

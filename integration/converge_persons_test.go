@@ -1,0 +1,208 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// decideLimit bounds the command of a decision, during which nothing else befalls the run.
+const decideLimit = 15 * time.Second
+
+// ask runs a command until it succeeds: a store, or ClickHouse, may be away.
+func (w *convergeWorld) ask(ctx context.Context, args ...string) error {
+	for begun := time.Now(); ; {
+		out, err := exec.CommandContext(ctx, w.binary, append(args, "--config", w.file)...).CombinedOutput()
+		if err == nil {
+			return nil
+		}
+		if time.Since(begun) > backLimit || retry.Sleep(ctx, 500*time.Millisecond) != nil {
+			return fmt.Errorf("millrace %v: %w: %s", args, err, out)
+		}
+	}
+}
+
+// opened waits until ClickHouse has open incidents that are wanted, and returns them in the order of their keys.
+func (w *convergeWorld) opened(ctx context.Context, limit time.Duration, want func(*pb.Incident) bool) (all []*pb.Incident, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for len(all) == 0 {
+		all, err = w.app.DB().OpenIncidents(ctx, "")
+		all = slices.DeleteFunc(all, func(i *pb.Incident) bool { return !want(i) })
+		if len(all) == 0 && retry.Sleep(ctx, 200*time.Millisecond) != nil {
+			return nil, fmt.Errorf("no such incident is open: %w", errors.Join(err, context.Cause(ctx)))
+		}
+	}
+	return all, nil
+}
+
+// decide has a person approve the repair of a source that was lost, and then close the incident of another one, each as
+// soon as one is open. After each, the process of the steward is killed and started again.
+func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, verb := range []string{"approve", "close"} {
+			waiting, err := w.opened(ctx, backLimit, func(i *pb.Incident) bool {
+				return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId())
+			})
+			if err != nil {
+				t.Logf("nothing waits for a decision: %v", err)
+				return nil // a copy that was lost may have been put again
+			}
+			w.decideOn(ctx, t, e, verb, waiting[0])
+		}
+		return nil
+	}
+}
+
+// decideOn has a person decide about one incident, kills the process of the steward, and starts it again.
+func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.Event, verb string, i *pb.Incident) {
+	t.Helper()
+	w.events.Lock()
+	defer w.events.Unlock()
+	if w.isDecided(i.GetId()) {
+		return
+	}
+	key := schemas.IncidentKey(i)
+	d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: verb == "close", Reason: w.reason(i.GetId())}
+	limit, cancel := context.WithTimeout(ctx, decideLimit)
+	defer cancel()
+	if err := w.ask(limit, "incident", verb, key, "--reason", d.Reason); err != nil {
+		t.Logf("no decision: %v", err) // it may be over by now
+		return
+	}
+	w.model.Decided(d)
+	t.Logf("%s %s: %s", verb, key, d.Reason)
+	_ = retry.Sleep(ctx, time.Duration(eventHash(w.seed, e)%300)*time.Millisecond) // when the run is over, it ends at once
+	w.process(e.What).kill()
+	_ = retry.Sleep(ctx, e.For)
+	w.start(t, e.What)
+}
+
+// reason returns the reason of a decision about the incident of an id, which no other has.
+func (w *convergeWorld) reason(id string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reasons == nil {
+		w.reasons = map[string]string{}
+	}
+	w.reasons[id] = fmt.Sprintf("decision %d", len(w.reasons)+1)
+	return w.reasons[id]
+}
+
+// isDecided reports whether a person has decided about an incident: what follows may be under way.
+func (w *convergeWorld) isDecided(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.reasons[id] != ""
+}
+
+// garble publishes a record that cannot be decoded. In policies a revision follows it; of any other topic a person closes
+// its incident.
+func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
+	t.Helper()
+	rec := harness.WriteTo(t, kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix}, harness.Record{
+		Record: schemas.Record{Topic: topic, Key: []byte("acme"), Value: []byte("not what it says")},
+	})
+	position := fmt.Sprintf("%s/%d@%d", topic, rec.Partition, rec.Offset)
+	w.model.Befell(converge.Garble, position)
+	_, err := w.opened(t.Context(), hookLimit, func(i *pb.Incident) bool {
+		return i.GetKind() == incident.RecordUnreadable && i.GetSubject() == position
+	})
+	if err != nil {
+		t.Errorf("%s cannot be decoded: %v", position, err)
+		return
+	}
+	if topic == schemas.Policies {
+		w.revised(t)
+		return
+	}
+	d := converge.Decision{Kind: incident.RecordUnreadable, Subject: position, Closes: true, Reason: w.reason(position)}
+	key := incident.Subject{Kind: incident.RecordUnreadable, Name: position}.Key()
+	w.want(t, 0, "", "incident", "close", key, "--reason", d.Reason)
+	w.model.Decided(d)
+}
+
+// revised publishes another revision after a record that cannot be decoded. What clients have deleted until then may be
+// kept.
+func (w *convergeWorld) revised(t *testing.T) {
+	t.Helper()
+	w.gate.Lock()
+	defer w.gate.Unlock()
+	if err := w.revise(t.Context(), laterPolicy(w.revision)); err != nil {
+		t.Fatal(err)
+	}
+	w.model.Spare()
+	wait(t, 2*time.Millisecond) // a delete is later than the revision, in milliseconds
+}
+
+// vanish takes a space away from a store, has its copies checked, and declares it gone once there is an incident. When
+// the copies are back, the space is declared to be expected again. The item p is put once more meanwhile.
+func (w *convergeWorld) vanish(ctx context.Context, p converge.Place) error {
+	defer w.hold(converge.Place{Space: p.Space})() // one at a time
+	all := places(p.Space, lostItems)
+	for _, other := range all {
+		if err := w.copied(ctx, other, backLimit); err != nil {
+			return fmt.Errorf("%v before its space is lost: %w", other, err)
+		}
+	}
+	w.model.Befell(converge.Vanish, lostAt+"/"+p.Space)
+	if err := w.removeSpace(ctx, p.Space); err != nil {
+		return err
+	}
+	for _, p := range all {
+		w.model.Lost(converge.Copy{Store: lostAt, Place: p})
+	}
+	if err := w.ask(ctx, "sweep", "start", "fixity", "--all", "--store", lostAt, "--space", p.Space); err != nil {
+		return err
+	}
+	_, err := w.opened(ctx, backLimit, func(i *pb.Incident) bool {
+		return i.GetKind() == incident.SpaceMissing && i.GetStore() == lostAt && i.GetSpace() == p.Space
+	})
+	if err != nil {
+		return fmt.Errorf("space %s: %w", p.Space, err)
+	}
+	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Put, User: "ann", Body: "put while the space is missing"}); err != nil {
+		return err
+	}
+	for _, verb := range []string{"gone", "back"} {
+		if err := w.ask(ctx, "space", verb, "acme/"+lostAt+"/"+p.Space, "--reason", "a test"); err != nil {
+			return err
+		}
+		for _, p := range all {
+			if err := w.copied(ctx, p, backLimit); err != nil {
+				return fmt.Errorf("%v after space %s: %w", p, verb, err)
+			}
+		}
+	}
+	return nil
+}
+
+// removeSpace removes a space from a store of files with all that is kept of it, once the store is there.
+func (w *convergeWorld) removeSpace(ctx context.Context, space string) error {
+	root := w.root(lostAt)
+	for {
+		err := os.Rename(filepath.Join(root, space), root+"."+space)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || retry.Sleep(ctx, 200*time.Millisecond) != nil {
+			return err
+		}
+	}
+	return errors.Join(os.RemoveAll(root+"."+space), os.RemoveAll(filepath.Join(root, ".millrace", "meta", space)))
+}

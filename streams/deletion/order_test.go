@@ -1,0 +1,395 @@
+package deletion
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// bare is a store that reports no digests.
+type bare struct{ storage.Store }
+
+func (b bare) Stat(ctx context.Context, space, item string) (storage.Object, error) {
+	o, err := b.Store.Stat(ctx, space, item)
+	o.Digests = nil
+	return o, err
+}
+
+// withoutDigests are stores of which the source reports no digests.
+type withoutDigests struct{ *world }
+
+func (w withoutDigests) Store(account, id string) (storage.Store, bool) {
+	s, ok := w.world.Store(account, id)
+	if id == "1" {
+		s = bare{s}
+	}
+	return s, ok
+}
+
+// land folds Changes into the rows, as the state tables do.
+func (w *world) land(out []schemas.Message) {
+	for _, m := range out {
+		c, ok := m.Body.(*pb.Change)
+		if !ok || w.rows[c.GetStore()].GetTime().AsTime().After(c.GetTime().AsTime()) {
+			continue
+		}
+		row := &pb.Record{State: live, Time: c.GetTime(), Origin: c.GetOrigin(), Version: c.GetVersion(), Size: c.GetSize(),
+			Digests: c.GetDigests(), SourceTime: c.GetSourceTime(), SourceVersion: c.GetSourceVersion()}
+		if c.GetOp() == pb.Op_OP_DELETE {
+			row = &pb.Record{State: tomb, Time: c.GetTime(), Origin: c.GetOrigin()}
+		}
+		w.rows[c.GetStore()] = row
+	}
+}
+
+// back puts the source back, with the time that it had before, or another.
+func (w *world) back(text string, modified time.Time) {
+	w.put("1", text)
+	w.mem["1"].Date("photos", "a.jpg", modified)
+}
+
+// copies executes an order of the deleter, and again after an error that may pass.
+func (w *world) copies(stores duplicate.Stores, order schemas.Message) []schemas.Message {
+	w.t.Helper()
+	copier, err := duplicate.New(duplicate.Config{}, stores, w, w)
+	w.must(err)
+	for range 3 {
+		out, err := copier.Handle(w.t.Context(), &schemas.Delivery{Topic: order.Topic, Body: order.Body, Attempt: 1})
+		if err == nil {
+			return out
+		}
+		if retry.ClassOf(err) != retry.Transient {
+			w.t.Fatal(err)
+		}
+	}
+	w.t.Fatal("it fails again and again")
+	return nil
+}
+
+// ordered returns the order to copy among the outputs of the deleter.
+func ordered(t *testing.T, out []schemas.Message) schemas.Message {
+	t.Helper()
+	for _, m := range out {
+		if _, ok := m.Body.(*pb.DuplicationCommand); ok {
+			return m
+		}
+	}
+	t.Fatalf("no order to copy in %v", out)
+	return schemas.Message{}
+}
+
+// checks reports whether a check of a store's copy is asked for.
+func checks(out []schemas.Message, store string) bool {
+	for _, m := range out {
+		if task, ok := m.Body.(*pb.FixityTask); ok && task.GetStore() == store {
+			return true
+		}
+	}
+	return false
+}
+
+// A source that comes back while its delete is carried is copied again, whatever its modification time is and whether
+// its Change is on record: a file that is moved back is as old as before, and a Change of a slow clock loses against the
+// tombstone. A person learns of a source that is there under a younger tombstone.
+func TestSourceThatComesBackIsCopiedAgain(t *testing.T) {
+	times := map[string]time.Time{"as old as before": hour(2), "of a slow clock": hour(4).Add(-time.Minute), "newer": hour(5)}
+	sides := map[string]func(*world) duplicate.Stores{
+		"with digests":    func(w *world) duplicate.Stores { return w },
+		"without digests": func(w *world) duplicate.Stores { return withoutDigests{w} },
+	}
+	faults := map[string]struct {
+		fail        func(*world)
+		lost, twice bool // the outputs of the deleter, of the copier
+	}{
+		"nothing fails":                       {fail: func(*world) {}},
+		"the deleter is killed":               {fail: func(*world) {}, lost: true},
+		"the copier is killed after the copy": {fail: func(*world) {}, twice: true},
+		"the source does not answer after the delete": {fail: func(w *world) {
+			w.on("2", "Delete", func() { w.faulty["1"].Script(storagetest.Fault{Method: "Stat"}) })
+		}},
+		"the delete is done, and reported as failed": {fail: func(w *world) {
+			w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Done: true})
+		}},
+		"the copy is not done": {fail: func(w *world) { w.faulty["2"].Script(storagetest.Fault{Method: "Put"}) }},
+		"the copy is done, and reported as failed": {fail: func(w *world) {
+			w.faulty["2"].Script(storagetest.Fault{Method: "Put", Done: true})
+		}},
+	}
+	for modified, at := range times {
+		for side, stores := range sides {
+			for fault, f := range faults {
+				t.Run(modified+", "+side+", "+fault, func(t *testing.T) {
+					w := newWorld(t)
+					f.fail(w)
+					came := false
+					w.on("2", "Delete", func() {
+						if !came {
+							came = true
+							w.back("hello", at)
+						}
+					})
+					var err error
+					w.deleter, err = New(Config{}, stores(w), w, w)
+					w.must(err)
+					out := w.handle()
+					if f.lost {
+						out = w.handle()
+					}
+					if !w.absent("2") {
+						t.Fatal("the copy is not deleted")
+					}
+					w.land(out)
+					order := ordered(t, out)
+					copied := w.copies(stores(w), order)
+					if f.twice {
+						copied = w.copies(stores(w), order)
+					}
+					w.land(copied)
+					if w.absent("2") {
+						t.Errorf("the source is there and the copy is not: %v", copied[len(copied)-1].Body)
+					}
+					if w.rows["2"].GetState() != live {
+						t.Errorf("the copy is on record as %v", w.rows["2"])
+					}
+					if !checks(copied, "1") && !at.After(hour(4)) {
+						t.Error("no check of a source that is there under a younger tombstone")
+					}
+				})
+			}
+		}
+	}
+}
+
+// What comes back under another tombstone than the one that the deletion carried is not copied by its order.
+func TestOrderBringsNothingBackUnderALaterDelete(t *testing.T) {
+	w := newWorld(t)
+	w.on("2", "Delete", func() { w.back("hello", hour(2)) })
+	out := w.handle()
+	w.land(out)
+	w.rows["1"] = &pb.Record{State: tomb, Time: stamp(6), Origin: pb.Origin_ORIGIN_CLIENT}
+	copied := w.copies(w, ordered(t, out))
+	if r := copied[len(copied)-1].Body.(*pb.DuplicationResult); r.GetDecision() != "C4r" || !w.absent("2") {
+		t.Errorf("got %v", r)
+	}
+}
+
+// If the source is gone again when the order is executed, that is no delete: what is at the destination stays there.
+func TestOrderDeletesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.on("2", "Delete", func() { w.back("hello", hour(2)) })
+	out := w.handle()
+	w.land(out)
+	order := ordered(t, out)
+	w.land(w.copies(w, order))
+	w.mem["1"].Lose("photos", "a.jpg")
+	again := w.copies(w, order)
+	r := again[len(again)-1].Body.(*pb.DuplicationResult)
+	if len(again) != 1 || r.GetDecision() != "C7c" || r.GetResult() != "orphan" || w.absent("2") {
+		t.Errorf("got %v", again)
+	}
+	w.mem["2"].Lose("photos", "a.jpg") // and so is the copy: it is not announced as deleted
+	if again = w.copies(w, order); len(again) != 1 {
+		t.Errorf("got %v", again)
+	}
+	if r := again[0].Body.(*pb.DuplicationResult); r.GetDecision() != "C8" || r.GetResult() != "gone-unexplained" {
+		t.Errorf("got %v", r)
+	}
+}
+
+// The order fills what is absent, and copies nothing over what is there.
+func TestOrderOverwritesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.on("2", "Delete", func() { w.back("hello", hour(2)) })
+	out := w.handle()
+	w.land(out)
+	w.put("2", "other")
+	copied := w.copies(w, ordered(t, out))
+	if r := copied[len(copied)-1].Body.(*pb.DuplicationResult); r.GetResult() != "if-absent" {
+		t.Errorf("got %v", r)
+	}
+}
+
+// The order waits in the class that the planner would choose for the item.
+func TestClassOfTheOrder(t *testing.T) {
+	tests := map[string]struct {
+		low, unseen bool
+		large       int64
+		topic       schemas.Topic
+		priority    pb.Priority
+	}{
+		"small":               {false, false, 6, schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"large":               {false, false, 5, schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
+		"of a low space":      {true, false, 6, schemas.DuplicationLow, pb.Priority_PRIORITY_LOW},
+		"of an unknown size":  {false, true, 5, schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"nothing is large":    {false, false, 0, schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"large, of low space": {true, false, 5, schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.rules.Low = tt.low
+			var err error
+			w.deleter, err = New(Config{Large: tt.large}, w, w, w)
+			w.must(err)
+			w.on("2", "Delete", func() {
+				w.put("1", "hello")
+				if tt.unseen {
+					w.faulty["1"].Script(storagetest.Fault{Method: "Stat"})
+				}
+			})
+			m := ordered(t, w.handle())
+			if m.Topic != tt.topic || m.Body.(*pb.DuplicationCommand).GetPriority() != tt.priority {
+				t.Errorf("got topic %s of %v", m.Topic, m.Body)
+			}
+		})
+	}
+}
+
+// A delete takes effect after another execution of the same deletion has found both sides present: the source was put
+// back after the last look of the first one. Its process was frozen, or got an error that did not tell what was done.
+func TestDeleteThatTakesEffectLate(t *testing.T) {
+	for name, handle := range map[string]func(w *world) []schemas.Message{
+		"a process that was frozen": func(w *world) []schemas.Message {
+			var other []schemas.Message
+			w.on("2", "Delete", func() {
+				if other == nil {
+					w.back("hello", hour(2))
+					other = w.handle() // of the process that has the command now
+				}
+			})
+			w.handle()
+			return other
+		},
+		"an error, and a later effect": func(w *world) []schemas.Message {
+			w.faulty["2"].Script(storagetest.Fault{Method: "Delete"})
+			w.on("2", "Delete", func() { w.back("hello", hour(2)) })
+			out := w.handle()
+			_, err := w.mem["2"].Delete(w.t.Context(), "photos", "a.jpg", storage.DeleteOptions{})
+			w.must(err)
+			return out
+		},
+		"cancelled, and a later effect": func(w *world) []schemas.Message {
+			ctx, cancel := context.WithCancel(w.t.Context())
+			w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Err: context.Canceled})
+			w.on("2", "Delete", func() { w.back("hello", hour(2)); cancel() })
+			out, err := w.deleter.Handle(ctx, &schemas.Delivery{Topic: schemas.Deletions, Body: order(), Attempt: 1})
+			w.must(err)
+			_, err = w.mem["2"].Delete(w.t.Context(), "photos", "a.jpg", storage.DeleteOptions{})
+			w.must(err)
+			return out
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			began := time.Now()
+			out := handle(w)
+			if !w.absent("2") || w.absent("1") {
+				t.Fatal("the delete has taken no effect, or the source is not back")
+			}
+			m := ordered(t, out)
+			if wait := m.Due.Sub(began); wait < w.deleter.cfg.Settle || wait > w.deleter.cfg.Settle+time.Minute {
+				t.Errorf("the order is due in %s", wait)
+			}
+			w.copies(w, m)
+			if w.absent("2") {
+				t.Error("the source is there and the copy is not")
+			}
+		})
+	}
+}
+
+// A delete that failed is tried again as long as the source is absent, or does not answer.
+func TestFailedDeleteIsTriedAgain(t *testing.T) {
+	for name, fail := range map[string]func(*world){
+		"the source is absent":       func(*world) {},
+		"the source does not answer": func(w *world) { w.faulty["1"].Script(storagetest.Fault{Method: "Stat"}) },
+	} {
+		w := newWorld(t)
+		w.faulty["2"].Script(storagetest.Fault{Method: "Delete"})
+		w.on("2", "Delete", func() { fail(w) })
+		if _, _, err := w.run(order()); retry.ClassOf(err) != retry.Transient || err == nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// byCopy reads records by a function of the copies.
+type byCopy func(context.Context, []schemas.Copy) ([]*pb.CopyRecord, error)
+
+func (f byCopy) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	return f(ctx, copies)
+}
+
+// The source is looked at right before the delete: it may come back after the look that the decision is made from.
+func TestSourceThatIsBackBeforeTheDelete(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.mem["1"].DeleteSpace(t.Context(), "photos")) // so that the look goes on to read records
+	looks := 0
+	var err error
+	w.deleter, err = New(Config{}, w, w, byCopy(func(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+		if len(copies) == 2 {
+			return w.Fresh(ctx, copies)
+		}
+		if looks++; looks == 2 { // within the last look
+			w.must(w.mem["1"].CreateSpace(ctx, storage.Space{Name: "photos"}))
+			w.put("1", "hello")
+		}
+		return w.Fresh(ctx, []schemas.Copy{{Store: "space"}})
+	}))
+	w.must(err)
+	w.rows["space"] = &pb.Record{State: none}
+	out := w.handle()
+	w.present(true)
+	if n := w.faulty["2"].Count("Delete"); n > 0 {
+		t.Errorf("%d deletes of a copy whose source is there: %v", n, out)
+	}
+}
+
+// A source that was put back, copied by nobody since its copy was there, and lost while the deletion was executed again:
+// its row is live, both sides are absent, and a command waits for it and reports.
+func TestSourceThatCameBackAndIsGoneAgain(t *testing.T) {
+	w := newWorld(t)
+	w.handle() // killed before it publishes
+	w.rows["1"] = &pb.Record{State: live, Time: stamp(5), Origin: pb.Origin_ORIGIN_CLIENT}
+	out := w.handle()
+	r := out[len(out)-1].Body.(*pb.DuplicationResult)
+	if r.GetDecision() != "C8x" || r.GetResult() != "not-deleted" || r.GetOutcome() != handedOn {
+		t.Errorf("got %v", r)
+	}
+	copier, err := duplicate.New(duplicate.Config{}, w, w, w)
+	w.must(err)
+	m := ordered(t, out)
+	d := &schemas.Delivery{Topic: m.Topic, Body: m.Body, Attempt: 1}
+	if _, err := copier.Handle(t.Context(), d); retry.ClassOf(err) != retry.ClassWait {
+		t.Errorf("the order does not wait for the source: %v", err)
+	}
+	d.WaitsBy = map[string]int{"source-missing": 3}
+	out, err = copier.Handle(t.Context(), d)
+	w.must(err)
+	if r := out[len(out)-1].Body.(*pb.DuplicationResult); r.GetDecision() != "C8x" || r.GetResult() != "all-copies-missing" {
+		t.Errorf("got %v", r)
+	}
+}
+
+// What the order says of the source is a function of the deletion and of what is there.
+func TestOrderSaysWhatWasSeen(t *testing.T) {
+	w := newWorld(t)
+	w.on("2", "Delete", func() { w.back("hello", hour(2)) })
+	c := ordered(t, w.handle()).Body.(*pb.DuplicationCommand)
+	o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	if c.GetCauseOp() != pb.Op_OP_ADD || c.GetChangeVersion() != o.Version || c.GetSize() != 5 || len(c.GetDigests()) == 0 ||
+		!c.GetChangeTime().AsTime().Equal(hour(2)) || !c.GetCarriedDelete().AsTime().Equal(hour(4)) || !c.GetIfAbsent() {
+		t.Errorf("got %v of %v", c, o)
+	}
+	if c.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_CHANGE || c.GetApproved() != "" {
+		t.Errorf("got %v", c)
+	}
+}

@@ -1,0 +1,18 @@
+package policy
+
+import (
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// Class returns the class and the topic of commands to copy an item of size bytes. From large bytes on an item is of
+// the class large; 0: none is.
+func (r Rules) Class(size, large int64) (pb.Priority, schemas.Topic) {
+	switch {
+	case large > 0 && size >= large:
+		return pb.Priority_PRIORITY_LARGE, schemas.DuplicationLarge
+	case r.Low:
+		return pb.Priority_PRIORITY_LOW, schemas.DuplicationLow
+	}
+	return pb.Priority_PRIORITY_HIGH, schemas.DuplicationHigh
+}
