@@ -391,6 +391,9 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 		select {
 		case err := <-done:
 			t.Logf("%v was put back, and then deleted after %v", p, slow)
+			w.mu.Lock()
+			w.crossed++
+			w.mu.Unlock()
 			return err
 		case <-ctx.Done():
 			return ctx.Err()

@@ -93,6 +93,35 @@ func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.E
 	w.start(t, e.What)
 }
 
+// closeHeld has a person close the incidents of deletes that wait for an approval, which guesses have led to.
+func (w *convergeWorld) closeHeld(t *testing.T) {
+	t.Helper()
+	all, err := w.app.DB().OpenIncidents(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range all {
+		if i.GetKind() == incident.DeletesHeld {
+			d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: true, Reason: w.reason(i.GetId())}
+			w.want(t, 0, "", "incident", "close", schemas.IncidentKey(i), "--reason", d.Reason)
+			w.model.Decided(d)
+		}
+	}
+}
+
+// befell reports that nothing came of what the short form is for: then it has shown nothing.
+func (w *convergeWorld) befell(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.crossed == 0 {
+		t.Error("no item was put back while it was deleted")
+	}
+	if len(w.reasons) == 0 {
+		t.Error("no person decided anything")
+	}
+}
+
 // reason returns the reason of a decision about the incident of an id, which no other has.
 func (w *convergeWorld) reason(id string) string {
 	w.mu.Lock()

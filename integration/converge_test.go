@@ -61,6 +61,7 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 	w.backup = w.engine.backUp(t)
 	w.run(t, form)
 	w.rest(t, form.rest)
+	w.befell(t)
 	w.compare(t, false)
 	w.heal(t, form.rest)
 	w.compare(t, true)

@@ -119,6 +119,7 @@ type convergeWorld struct {
 	turn      map[string]int                 // how many items of a group were used
 	puts      map[converge.Place]converge.Op // the last of each item
 	reasons   map[string]string              // of decisions, by the id of the incident
+	crossed   int                            // items that were put back while they were deleted
 
 	items sync.Map // converge.Place before it was renamed, to the *sync.Mutex of who works with it
 }

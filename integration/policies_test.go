@@ -28,7 +28,9 @@ func TestClockOfAPolicyWriter(t *testing.T) {
 	}
 	ensure()
 	c.Set(t, cfg.Prefix+string(schemas.Policies), "message.timestamp.type", "CreateTime")
+	awaitDates(t, c, cfg, schemas.Policies, false)
 	ensure()
+	awaitDates(t, c, cfg, schemas.Policies, true)
 
 	begun := time.Now().Truncate(time.Millisecond)
 	document := func(deletes string) string {
@@ -72,4 +74,20 @@ func TestClockOfAPolicyWriter(t *testing.T) {
 		t.Errorf("revision %d, pair since %v, rule for deletes since %v: want revision 3, and both dates between %v and now",
 			rules.Revision, added, rules.Since, begun)
 	}
+}
+
+// awaitDates waits until records of a topic have the time of the brokers, or that of their writers: brokers acknowledge a
+// change of its settings before they follow it.
+func awaitDates(t *testing.T, c *harness.Cluster, cfg kafka.Config, topic schemas.Topic, ofBrokers bool) {
+	t.Helper()
+	const ahead = 30 * time.Minute // what a broker takes of any writer
+	for begun := time.Now(); time.Since(begun) < 30*time.Second; wait(t, 100*time.Millisecond) {
+		r := harness.Encode(t, schemas.Message{Topic: topic, Body: &pb.Policy{Id: schemas.NewID(), Account: "probe", Document: "{}"}})
+		r.Timestamp = begun.Add(ahead)
+		c.Write(t, cfg, r)
+		if all := c.Read(t, cfg, topic); all[len(all)-1].Timestamp.Before(begun.Add(ahead/2)) == ofBrokers {
+			return
+		}
+	}
+	t.Fatalf("the brokers do not follow the settings of %s", topic)
 }

@@ -115,10 +115,10 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
 	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
-		if p, ok := d.Body.(*pb.Policy); ok {
-			a.book.Apply(key, d.Timestamp, p)
+		if p, ok := d.Body.(*pb.Policy); ok && a.book.Apply(key, d.Timestamp, p) {
+			return nil
 		}
-		return nil
+		return kafka.ErrIgnored
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the policies table: %w", err)

@@ -2,34 +2,45 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
 )
 
-// recordsAge is how old records may be when a task that was parked goes on. It may have waited for long for a worker and
-// its slots by then, and decides from the records and a look of now.
-const recordsAge = time.Second
+const (
+	// deleteAge is how old the records may be from which a delete is decided. Its task may have waited for long for a worker
+	// and its slots, and a record that came meanwhile may say that the source was written again. What a copier does is
+	// conditional on what it saw after its records, and a checker compares them with what it saw before.
+	deleteAge = 10 * time.Second
+	// freshReads bounds how often one task reads them.
+	freshReads = 4
+)
 
 // parked reads records afresh for the tasks of Pools: a task holds no worker while it waits for them.
-type parked struct{ records duplicate.Records }
+type parked struct {
+	records duplicate.Records
+	age     time.Duration // of the records when the task goes on, at most; 0: any
+}
 
 var _ duplicate.Records = parked{}
 
-// Fresh implements duplicate.Records. Records that are too old when the task goes on are read again, by a task that has
-// its worker and slots: it need not wait for these once more.
+// Fresh implements duplicate.Records. Records that are too old when the task goes on are read again.
 func (p parked) Fresh(ctx context.Context, copies []schemas.Copy) (records []*pb.CopyRecord, err error) {
-	var read time.Time
-	err = kafka.Park(ctx, func(ctx context.Context) (err error) {
-		records, err = p.records.Fresh(ctx, copies)
-		read = time.Now()
-		return err
-	})
-	if err == nil && time.Since(read) > recordsAge {
-		return p.records.Fresh(ctx, copies)
+	for range freshReads {
+		var read time.Time
+		err = kafka.Park(ctx, func(ctx context.Context) (err error) {
+			records, err = p.records.Fresh(ctx, copies)
+			read = time.Now()
+			return err
+		})
+		if err != nil || p.age == 0 || time.Since(read) <= p.age {
+			return records, err
+		}
 	}
-	return records, err
+	return nil, retry.Unavailable(fmt.Errorf("records were older than %s each of %d times that the task went on", p.age, freshReads))
 }

@@ -3,17 +3,20 @@ package app
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // gathered are records that are read once n have asked for them.
@@ -53,97 +56,163 @@ func TestFreshReadsHoldNoWorker(t *testing.T) {
 		const n = 50
 		b := kafkatest.New(t, kafkatest.Options{})
 		for i := range n {
-			b.Send(schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
-				Id: schemas.ID("deletion", fmt.Sprint(i)), Account: "acme", Space: "photos", Item: fmt.Sprint(i),
-				SourceStore: "1", DestinationStore: "2",
-				Deleted: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
-			}})
+			b.Send(deletes(fmt.Sprint(i)))
 		}
 		reads := gathered{make(chan chan struct{}), n}
 		go reads.run()
 		defer close(reads.asks)
 		done := 0
-		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
-			CoPartitioned: true, Workers: 1, Describe: deletionWork},
-			func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-				records, err := parked{reads}.Fresh(ctx, make([]schemas.Copy, 2))
-				if err != nil || len(records) != 2 {
-					return nil, fmt.Errorf("got %d records: %w", len(records), err)
-				}
-				done++
-				return nil, nil
-			})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		if err := p.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		deleter(t, b.Config(), 1, 20*time.Second, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+			records, err := parked{records: reads}.Fresh(ctx, make([]schemas.Copy, 2))
+			if err != nil || len(records) != 2 {
+				return nil, fmt.Errorf("got %d records: %w", len(records), err)
+			}
+			done++
+			return nil, nil
+		})
 		if done != n {
 			t.Errorf("%d deletes of one destination went on, want %d", done, n)
 		}
 	})
 }
 
-// numbers are records that count how often they were read; each reading takes 100 ms.
-type numbers struct{ reads *atomic.Int64 }
-
-func (n numbers) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
-	time.Sleep(100 * time.Millisecond)
-	return []*pb.CopyRecord{{Manifest: &pb.Record{Size: n.reads.Add(1)}}}, nil
+// numbers are records that count how often they were read, and that call during in each reading.
+type numbers struct {
+	reads  *atomic.Int64
+	takes  time.Duration
+	during func(reading int64)
 }
 
-// A task that waits for its worker after its records were read decides from records that are read again. If it goes on
-// at once they are read once.
+func (n numbers) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	reading := n.reads.Add(1)
+	time.Sleep(n.takes)
+	if n.during != nil {
+		n.during(reading)
+	}
+	return []*pb.CopyRecord{{Manifest: &pb.Record{Size: reading}}}, nil
+}
+
+// A delete that waits for its worker after its records were read decides from records that are read again, and holds no
+// worker meanwhile. If it goes on soon they are read once, and so they are where their age does not matter.
 func TestFreshRecordsAreOfNow(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		busy time.Duration // the worker
-		want int64
+		age, busy time.Duration // busy is the worker
+		want      int64
 	}{
-		"goes on at once":        {0, 1},
-		"waits for a moment":     {time.Second, 1},
-		"waits for a long task":  {10 * time.Minute, 2},
-		"waits for some seconds": {2 * time.Second, 2},
+		"goes on at once":        {deleteAge, 0, 1},
+		"waits for some seconds": {deleteAge, deleteAge, 1},
+		"waits for a long task":  {deleteAge, 10 * time.Minute, 2},
+		"waits for a moment":     {deleteAge, deleteAge + time.Second, 2},
+		"of any age":             {0, 10 * time.Minute, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				for _, item := range []string{"decides", "is busy"} {
-					b.Send(schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
-						Id: schemas.ID("deletion", item), Account: "acme", Space: "photos", Item: item,
-						SourceStore: "1", DestinationStore: "2", Deleted: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
-					}})
+					b.Send(deletes(item))
 				}
-				reads := numbers{new(atomic.Int64)}
+				cfg := b.Config()
+				cfg.Metrics = kafka.NewMetrics(prometheus.NewRegistry())
+				reads := numbers{new(atomic.Int64), 100 * time.Millisecond, func(reading int64) {
+					if busy := cfg.Metrics.State()[0].Busy; reading > 1 && busy > 0 {
+						t.Error("the records are read again by a task that holds a worker")
+					}
+				}}
 				var got atomic.Int64
-				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
-					CoPartitioned: true, Workers: 1, Describe: deletionWork},
-					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-						if d.Body.(*pb.DeletionCommand).GetItem() == "is busy" {
-							time.Sleep(tt.busy)
-							return nil, nil
-						}
-						records, err := parked{reads}.Fresh(ctx, make([]schemas.Copy, 1))
-						if err == nil {
-							got.Store(records[0].GetManifest().GetSize())
-						}
-						return nil, err
-					})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
-				defer cancel()
-				if err := p.Run(ctx); err != nil {
-					t.Fatal(err)
-				}
+				deleter(t, cfg, 1, 20*time.Minute, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if d.Body.(*pb.DeletionCommand).GetItem() == "is busy" {
+						time.Sleep(tt.busy)
+						return nil, nil
+					}
+					records, err := parked{reads, tt.age}.Fresh(ctx, make([]schemas.Copy, 1))
+					if err == nil {
+						got.Store(records[0].GetManifest().GetSize())
+					}
+					return nil, err
+				})
 				if got.Load() != tt.want || reads.reads.Load() != tt.want {
 					t.Errorf("decided from reading %d of %d, want %d", got.Load(), reads.reads.Load(), tt.want)
 				}
 			})
 		})
+	}
+}
+
+// Records that are too old whenever the task goes on are unknown.
+func TestFreshRecordsAreNeverOfNow(t *testing.T) {
+	t.Parallel()
+	reads := numbers{reads: new(atomic.Int64)}
+	if _, err := (parked{reads, -1}).Fresh(t.Context(), make([]schemas.Copy, 1)); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("got %v, want an error that says that nothing is known", err)
+	}
+	if got := reads.reads.Load(); got != freshReads {
+		t.Errorf("read %d times, want %d", got, freshReads)
+	}
+}
+
+// A backlog of deletes keeps all workers at work, although each of them waits for its records.
+func TestBacklogOfDeletes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const (
+			n, workers    = 2000, 4
+			before, after = 5 * time.Millisecond, 20 * time.Millisecond
+		)
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 4, Prompt: true})
+		all := make([]schemas.Message, n)
+		for i := range all {
+			all[i] = deletes(fmt.Sprint(i))
+		}
+		b.Send(all...)
+		reads := numbers{reads: new(atomic.Int64), takes: 500 * time.Millisecond}
+		var mu sync.Mutex
+		var first, last time.Time
+		deleter(t, b.Config(), workers, 10*time.Minute, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+			mu.Lock()
+			if first.IsZero() {
+				first = time.Now()
+			}
+			mu.Unlock()
+			time.Sleep(before)
+			if _, err := (parked{reads, deleteAge}).Fresh(ctx, make([]schemas.Copy, 1)); err != nil {
+				return nil, err
+			}
+			time.Sleep(after)
+			mu.Lock()
+			last = time.Now()
+			mu.Unlock()
+			return nil, nil
+		})
+		const ideal = n * (before + after) / workers
+		if took := last.Sub(first); took > ideal*5/4 {
+			t.Errorf("%d deletes took %v, want hardly more than the %v of their work", n, took, ideal)
+		}
+		if got := reads.reads.Load(); got != n {
+			t.Errorf("read %d times, want once for each of %d deletes", got, n)
+		}
+	})
+}
+
+// deletes is a command to delete a copy.
+func deletes(item string) schemas.Message {
+	return schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
+		Id: schemas.ID("deletion", item), Account: "acme", Space: "photos", Item: item,
+		SourceStore: "1", DestinationStore: "2", Deleted: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
+	}}
+}
+
+// deleter runs a Pool of the role deleter for d.
+func deleter(t *testing.T, cfg kafka.Config, workers int, d time.Duration, h kafka.Handler) {
+	t.Helper()
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
+		CoPartitioned: true, Workers: workers, Describe: deletionWork}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := p.Run(ctx); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -60,20 +60,27 @@ func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error
 	if err != nil {
 		return done, refused(fmt.Errorf("look for the topics: %w", err))
 	}
-	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Admin)) { // else nothing was committed that a table could lack
-		plan.Committed, plan.Begun = a.committedOnce, a.positionsBegin
+	if err := a.ensureTopics(ctx); err != nil {
+		return done, err
+	}
+	done.Topics = missing
+	plan.Begun = a.positionsBegin
+	// Without changes, nothing was committed that a table could lack.
+	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) {
+		plan.Committed = a.committedOnce
 	}
 	if done.Applied, err = a.db.Apply(ctx, plan); err != nil {
 		return done, refused(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
-	if err := a.ensureTopics(ctx); err != nil {
+	// A database that got its positions from another build is not on record yet.
+	if err := a.positionsBegin(ctx); err != nil {
 		return done, err
 	}
 	var lanes []string
 	for _, l := range a.cfg.Delay.Lanes {
 		lanes = append(lanes, l.Name)
 	}
-	done.Topics, done.Present = missing, len(schemas.Catalogue(lanes...))-len(missing)
+	done.Present = len(schemas.Catalogue(lanes...)) - len(missing)
 	return done, nil
 }
 

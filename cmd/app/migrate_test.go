@@ -57,17 +57,60 @@ func TestMigrateARestoredDatabaseThatIsOlderThanPositions(t *testing.T) {
 			if got := r.lacking(); got != all {
 				t.Errorf("once the older one is restored %q lack records, want %q", got, all)
 			}
-			n := 0
-			for _, b := range r.b.Bodies(schemas.Admin) {
-				if b.(*pb.AdminAction).GetAction() == actionPositions {
-					n++
-				}
-			}
-			if n != 1 {
+			if n := r.begun(); n != 1 {
 				t.Errorf("it is on record %d times, want once", n)
 			}
 		})
 	}
+}
+
+// A migration puts on record that the tables have positions, once, whichever program has brought them.
+func TestMigrateADatabaseWithPositionsThatAreNotOnRecord(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 3)
+	for range 2 {
+		r.migrate()
+	}
+	r.work(3, 3)
+	r.older()
+	r.migrate()
+	const all = "audit_log bit_log copy_state duplication_log"
+	if got := r.lacking(); got != all {
+		t.Errorf("once a database without positions is restored %q lack records, want %q", got, all)
+	}
+	if n := r.begun(); n != 1 {
+		t.Errorf("it is on record %d times, want once", n)
+	}
+}
+
+// The positions of an older database begin at what is committed, although a topic that is not of them is missing.
+func TestMigrateWithoutTheTopicAdmin(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 3)
+	r.older()
+	r.app.cfg.Kafka.Partitions = 1
+	r.b.Delete(schemas.Admin)
+	for range 2 {
+		r.migrate()
+		if got := r.lacking(); got != "" {
+			t.Errorf("once it is upgraded %s lack records", got)
+		}
+	}
+	if n := r.begun(); n != 1 {
+		t.Errorf("it is on record %d times, want once", n)
+	}
+}
+
+// begun returns how often it is on record that the tables have positions.
+func (r *restored) begun() (n int) {
+	for _, b := range r.b.Bodies(schemas.Admin) {
+		if b.(*pb.AdminAction).GetAction() == actionPositions {
+			n++
+		}
+	}
+	return n
 }
 
 // cannotNote migrates with a positionsBegin that fails.

@@ -75,16 +75,23 @@ type policyFolder struct {
 	// diverged says of each of the other documents without a fault why it is not published. Only run uses both.
 	taken    map[string]bool
 	diverged map[string]string
+	// open are the accounts of which an incident may be open that this process closes when it is over. Only run uses it.
+	open map[string]bool
+	// first are the digests of the files that were first read of documents that only older programs have published. Those
+	// recorded no digest, so a file has changed if its digest is not the first one. Only run uses it.
+	first map[string]string
 
 	mu     sync.Mutex    // guards faults
 	faults policy.Faults // of the documents that are refused
 }
 
 func newPolicyFolder(a *App) *policyFolder {
-	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}}
+	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}, open: map[string]bool{},
+		first: map[string]string{}}
 }
 
-// run reads the folder once, then again and again while anything is refused or has diverged, and then waits for ctx.
+// run reads the folder once, then again and again while anything is refused or has diverged, or an incident is to be
+// closed, and then waits for ctx.
 func (p *policyFolder) run(ctx context.Context) error {
 	if err := ready(ctx, p.app.policies, p.app.incidents); err != nil {
 		return err
@@ -98,7 +105,7 @@ func (p *policyFolder) run(ctx context.Context) error {
 		return err
 	}
 	close(p.published)
-	for len(p.refusals()) > 0 || len(p.diverged) > 0 {
+	for len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0 {
 		if err := retry.Sleep(ctx, p.again); err != nil {
 			return err
 		}
@@ -188,11 +195,12 @@ func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diver
 		diverged = map[string]string{}
 		for account, doc := range f.Documents {
 			gap := p.app.openGap(account)
-			switch stepOf(p.app.book.Published(account, f.Sums[account], doc), p.app.inForce(account, doc), gap) {
+			made, older := p.publishedBefore(account, f.Sums[account], doc)
+			switch stepOf(made || older, p.app.inForce(account, doc, p.app.recordFaults(account)), gap) {
 			case folderPublish:
 				changed[account] = doc
 			case folderDiverged:
-				diverged[account] = p.whyDiverged(account, f.Sums[account], gap)
+				diverged[account] = p.whyDiverged(account, f.Sums[account], gap, older)
 			}
 		}
 		err = p.app.publishPolicies(ctx, changed, f.Sums, filepath.Base(p.app.cfg.Policies.Folder))
@@ -204,10 +212,26 @@ func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diver
 	}
 }
 
+// publishedBefore reports whether the file of a document was published, or as far as can be known: an older program has
+// published the document, and the file has not changed since this process read it first.
+func (p *policyFolder) publishedBefore(account, sum string, doc policy.Document) (made, older bool) {
+	if made, older = p.app.book.Published(account, sum, doc); !older {
+		return made, false
+	}
+	if p.first[account] == "" {
+		p.first[account] = sum
+	}
+	return false, p.first[account] == sum
+}
+
 // whyDiverged says why a document of the folder is not published though it is not in force.
-func (p *policyFolder) whyDiverged(account, sum string, gap bool) string {
+func (p *policyFolder) whyDiverged(account, sum string, gap, older bool) string {
 	revision := p.app.book.Revision(account)
-	if gap {
+	switch {
+	case older && !gap:
+		return fmt.Sprintf("revision %d is in force, and the document of the folder, which an older program has published, is another "+
+			"one (sha256 %s): update the file, or change it in any way while this process runs to publish it", revision, sum)
+	case gap:
 		return fmt.Sprintf("a record after revision %d cannot be decoded: the document of the folder is not published before a person "+
 			"has closed the incident %s of that record", revision, incident.RecordUnreadable)
 	}
@@ -215,28 +239,44 @@ func (p *policyFolder) whyDiverged(account, sum string, gap bool) string {
 		"update the file, or change it in any way to publish it", revision, sum)
 }
 
-// reportDiverged opens the incidents of what has diverged and closes those of what has not. One that cannot be published
-// is published when the folder is read again, or by the next process.
+// reportDiverged opens the incidents of what has diverged, and closes those of what has not. One that cannot be published
+// is published when the folder is read again, or by the next process. Of processes with different folders each adds to
+// the incident only when its own reason changes.
 func (p *policyFolder) reportDiverged(ctx context.Context, f policy.Folder, diverged map[string]string) {
-	report := func(account string, err error) {
+	report := func(account string, err error) bool {
 		if err != nil && ctx.Err() == nil {
 			p.app.log.Warn("report a diverged policy", "account", account, "err", err)
 		}
+		return err == nil
 	}
 	about := func(account string) incident.Subject {
 		return incident.Subject{Account: account, Kind: incident.PolicyDiverged}
 	}
 	for account, why := range diverged {
-		report(account, p.app.board.Open(ctx, about(account), why))
-	}
-	for account := range p.diverged {
-		if _, ok := f.Documents[account]; !ok && len(of(f.Faults, account)) == 0 {
-			report(account, p.app.board.Close(ctx, about(account), "the folder has no document of the account"))
+		changed := p.diverged[account] != why
+		if changed {
+			p.app.log.Error("a policy of the folder is not published", "account", account, "reason", why)
+		}
+		if changed || !p.app.board.IsOpen(about(account)) {
+			report(account, p.app.board.Open(ctx, about(account), why))
 		}
 	}
 	for account := range f.Documents {
-		if diverged[account] == "" {
-			report(account, p.app.board.Close(ctx, about(account), "the document of the folder is in force"))
+		p.open[account] = true // by this process or by an earlier one
+	}
+	unknown := accountsOf(f.Faults)
+	for account := range p.open {
+		over := "the folder has no document of the account"
+		switch {
+		case diverged[account] != "":
+			continue
+		case p.taken[account]:
+			over = "the document of the folder is in force"
+		case unknown[""], unknown[account]:
+			continue
+		}
+		if report(account, p.app.board.Close(ctx, about(account), over)) {
+			delete(p.open, account)
 		}
 	}
 	p.diverged = diverged
@@ -359,10 +399,9 @@ func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document
 	return a.publishPolicies(ctx, map[string]policy.Document{account: doc}, nil, by)
 }
 
-// inForce reports whether what is in force for an account is what doc says.
-func (a *App) inForce(account string, doc policy.Document) bool {
+// inForce reports whether what is in force for an account, with faults f, is what doc says.
+func (a *App) inForce(account string, doc policy.Document, f policy.RecordFaults) bool {
 	held, ok := a.book.Document(account)
-	f := a.book.Faults(account)
 	return ok && f.Unread == nil && f.Gap == nil && reflect.DeepEqual(held, doc)
 }
 
@@ -372,7 +411,9 @@ func (a *App) inForce(account string, doc policy.Document) bool {
 func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.Document, sums map[string]string, by string) error {
 	done := func(account string) bool {
 		doc, sum := documents[account], sums[account]
-		return a.inForce(account, doc) && (sum == "" || a.book.Published(account, sum, doc))
+		made, older := a.book.Published(account, sum, doc)
+		// A record ends a gap that a person has accepted, too.
+		return a.inForce(account, doc, a.book.Faults(account)) && (sum == "" || made || older)
 	}
 	var records []*pb.Policy
 	var msgs []schemas.Message

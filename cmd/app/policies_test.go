@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
@@ -625,5 +627,181 @@ func TestAcceptedGap(t *testing.T) {
 	s.until(is(false))
 	if rules, _ := a.book.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
 		t.Errorf("deletes %s, want keep until the next revision", rules.Deletes)
+	}
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil || a.book.Revision("acme") != 2 {
+		t.Errorf("published the same document over the gap: %v, revision %d", err, a.book.Revision("acme"))
+	}
+}
+
+// A gap that a person has accepted does not make the document of a folder another one than that in force.
+func TestAcceptedGapOfAFolder(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	write := s.withPolicies()
+	write("duplication-accounts.json", `["acme"]`)
+	write("acme-duplication-policy.yaml", to("2"))
+	s.restarted(s.cfg.Policies.Folder)
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	a := s.restarted(s.cfg.Policies.Folder)
+	s.diverged(a, true)
+	about := openUnreadable(s, a, 1)[0]
+	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	s.diverged(a, false)
+	if got := a.book.Revision("acme"); got != 1 {
+		t.Errorf("revision %d, want 1", got)
+	}
+}
+
+// A record that the policies ignore, as that of a writer that lost, supersedes no record that cannot be decoded: that one
+// stays for a person to accept, in a process that starts later too.
+func TestGapBeforeAnIgnoredRecord(t *testing.T) {
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	a := s.run(schemas.RolePlanner)
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
+		t.Fatal(err)
+	}
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	about := openUnreadable(s, a, 1)[0]
+	loser, err := policy.Record("acme", 0, document(t, to("3")), "loser", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: loser}); err != nil {
+		t.Fatal(err)
+	}
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")}, Partition: -1})
+	if err := a.policies.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	late := s.another(schemas.RolePlanner)
+	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
+	for _, p := range []*App{a, late} {
+		if err := p.reportUnreadable(t.Context()); err != nil || !p.board.IsOpen(about) || !p.openGap("acme") {
+			t.Fatalf("the incident is open: %t, the gap: %t (%v)", p.board.IsOpen(about), p.openGap("acme"), err)
+		}
+	}
+	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	s.await("/readyz", 200)
+	if late.openGap("acme") || late.book.Revision("acme") != 1 {
+		t.Errorf("the gap is open: %t, at revision %d", late.openGap("acme"), late.book.Revision("acme"))
+	}
+}
+
+// A document that an older program has published, which recorded no digest, reverts nothing at a start. It is published
+// when its file changes, though its content is the same, also after a restart that came before the change.
+func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
+	s := newSite(t)
+	write := s.withPolicies()
+	folder := s.cfg.Policies.Folder
+	write("duplication-accounts.json", `["acme"]`)
+	write("acme-duplication-policy.yaml", to("2"))
+	s.cfg.Policies.Folder = ""
+	old := s.run(schemas.RolePlanner)
+	for _, store := range []string{"2", "3"} {
+		if err := old.SetPolicy(t.Context(), "acme", document(t, to(store)), "older"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // at each start
+		a := s.restarted(folder)
+		s.inForce(a, "acme", "3")
+		s.diverged(a, true)
+	}
+	write("acme-duplication-policy.yaml", "# again\n"+to("2"))
+	s.inForce(old, "acme", "2")
+	s.diverged(old, false)
+	if got := old.book.Revision("acme"); got != 3 { // of the two processes one comes first
+		t.Errorf("revision %d, want 3", got)
+	}
+}
+
+// incidentRecords are the incidents that a folder publishes.
+type incidentRecords struct {
+	published []string // state and detail
+	err       error    // of the next one
+}
+
+func (r *incidentRecords) Publish(_ context.Context, msgs ...schemas.Message) error {
+	if err := r.err; err != nil {
+		r.err = nil
+		return err
+	}
+	for _, m := range msgs {
+		i := m.Body.(*pb.Incident)
+		word := "open: "
+		if i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED {
+			word = "closed: "
+		}
+		r.published = append(r.published, word+i.GetSteps()[len(i.GetSteps())-1].GetDetail())
+	}
+	return nil
+}
+
+// Two processes whose folders differ open one incident, whatever the time that they go on. Each logs its reason at its
+// start.
+func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var records incidentRecords
+		var log lines
+		a := &App{log: log.log(), board: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+		one, two := newPolicyFolder(a), newPolicyFolder(a)
+		acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
+		for range 30 {
+			one.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 1"})
+			time.Sleep(policyAgain)
+			two.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 2"})
+			time.Sleep(time.Minute)
+		}
+		if want := []string{"open: file 1"}; !slices.Equal(records.published, want) {
+			t.Errorf("published %q, want %q", records.published, want)
+		}
+		if n := log.with("a policy of the folder is not published"); n != 2 {
+			t.Errorf("%d errors, want one of each", n)
+		}
+	})
+}
+
+// The incident of a document that has diverged is closed when that is over, whatever came in between and however often
+// the record cannot be published.
+func TestDivergedPolicyIsOver(t *testing.T) {
+	acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
+	faulty := policy.Folder{Faults: policy.Faults{{Account: "acme", Reason: "syntax"}}}
+	for name, tt := range map[string]struct {
+		then []policy.Folder
+		err  error
+		want string // the newest record; empty: the incident stays open
+	}{
+		"refused":                         {[]policy.Folder{faulty}, nil, ""},
+		"the folder cannot be read":       {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
+		"refused, and in force":           {[]policy.Folder{faulty, acme}, nil, "closed: the document of the folder is in force"},
+		"refused, and removed":            {[]policy.Folder{faulty, {}}, nil, "closed: the folder has no document of the account"},
+		"in force, and Kafka fails once":  {[]policy.Folder{acme, {}}, errors.New("away"), "closed: the document of the folder is in force"},
+		"removed, and Kafka fails once":   {[]policy.Folder{{}, {}}, errors.New("away"), "closed: the folder has no document of the account"},
+		"in force, and Kafka fails still": {[]policy.Folder{acme}, errors.New("away"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var records incidentRecords
+			a := &App{log: slog.New(slog.DiscardHandler), board: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+			p := newPolicyFolder(a)
+			p.reportDiverged(t.Context(), acme, map[string]string{"acme": "another"})
+			records.err = tt.err
+			for _, f := range tt.then {
+				for account := range f.Documents {
+					p.taken[account] = true
+				}
+				p.reportDiverged(t.Context(), f, nil)
+			}
+			last := records.published[len(records.published)-1]
+			if tt.want == "" && (last != "open: another" || !p.open["acme"]) || tt.want != "" && (last != tt.want || len(p.open) > 0) {
+				t.Errorf("published %q, still to close %v, want %q", records.published, p.open, tt.want)
+			}
+		})
 	}
 }

@@ -99,8 +99,13 @@ const mostGaps = 20
 // commit, and the incident would get a step for each.
 func detailOf(gaps []clickhouse.Gap) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "table %s was emptied or restored: it lacks records from these offsets on, and fresh reads are unknown until millrace rebuild has run:",
-		gaps[0].Table)
+	if slices.ContainsFunc(gaps, clickhouse.Gap.Unknown) {
+		fmt.Fprintf(&b, "table %s was emptied or restored: it lacks records from these offsets on, "+
+			"and fresh reads are unknown until millrace rebuild has run:", gaps[0].Table)
+	} else {
+		fmt.Fprintf(&b, "table %s lacks the last records of a topic that was made anew, from these offsets on, "+
+			"until millrace rebuild has run:", gaps[0].Table)
+	}
 	for i, g := range gaps {
 		if i == mostGaps {
 			fmt.Fprintf(&b, " and %d more", len(gaps)-i)

@@ -374,6 +374,10 @@ func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
 			if got := r.lacking(); got != "copy_state" {
 				t.Errorf("%q lack records, want copy_state", got)
 			}
+			kept, err := r.app.lacking(t.Context())
+			if err != nil || len(kept[schemas.Changes]) > 0 != tt.after {
+				t.Errorf("the trimmer keeps %v, %v: Kafka has nothing of the former log", kept[schemas.Changes], err)
+			}
 			if tt.kill {
 				ctx, stop := context.WithCancel(t.Context())
 				_, _ = r.rebuild(ctx, func(string, int64, int64) { stop() })

@@ -109,7 +109,7 @@ func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
 		Large: int64(a.cfg.Duplication.LargeThreshold), WaitLadder: a.cfg.Duplication.Wait,
-		MissingLadder: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, parked{a.reader})
+		MissingLadder: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, parked{records: a.reader})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (a *App) copier() ([]part, error) {
 func (a *App) deleter() ([]part, error) {
 	d, err := deletion.New(deletion.Config{
 		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain, Held: a.deleteHeld,
-		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, parked{a.reader})
+		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, parked{a.reader, deleteAge})
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (a *App) checker() ([]part, error) {
 	f := a.cfg.Fixity
 	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
 		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period},
-		a.stores, parked{a.reader}, missingSpaces{a.board})
+		a.stores, parked{records: a.reader}, missingSpaces{a.board})
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,9 @@ func (a *App) lacking(ctx context.Context) (map[schemas.Topic]map[int32]int64, e
 	gaps, err := a.lookForGaps(ctx)
 	first := map[schemas.Topic]map[int32]int64{}
 	for _, g := range gaps {
+		if g.Former { // Kafka has nothing of it
+			continue
+		}
 		if first[g.Topic] == nil {
 			first[g.Topic] = map[int32]int64{}
 		}

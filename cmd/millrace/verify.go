@@ -40,8 +40,8 @@ and rows that are not what was stored, or were not made of the bytes that Kafka 
 two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
 what its group has not committed yet (--strict counts it); rows whose records retention
 has removed from Kafka; and rows that were stored before rows had hashes. A table that is behind what was committed,
-since it was emptied or restored, is a finding, and so is what 'millrace rebuild' found to be lost for good, until
-it is accepted.
+since it was emptied or restored, is a finding, and so are records that Kafka has removed before they were
+stored, and what 'millrace rebuild' found to be lost for good, until it is accepted.
 
 With --manifest, makes the state of every copy once more, from audit log and bit log, in a table
 that is dropped again, and names the copies that the state says something else of, by column.

@@ -245,27 +245,27 @@ func TestCommandsWait(t *testing.T) {
 	}
 
 	// An incident without an item is closed at once.
-	behind := incident.Subject{Kind: incident.RecordsBehind, Name: "copy_state"}
+	unread := incident.Subject{Kind: incident.RecordUnreadable, Name: "policies/0@99"} // of another process
 	k.withBroker(func(cfg kafka.Config) error {
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
 			return err
 		}
 		defer p.Close()
-		return incident.NewBoard(p, slog.New(slog.DiscardHandler)).Open(t.Context(), behind, "2 records")
+		return incident.NewBoard(p, slog.New(slog.DiscardHandler)).Open(t.Context(), unread, "not a policy")
 	})
 	k.sweep(exitFindings) // the sink stores it meanwhile; what was imported is not there
 	if incidents(); !slices.ContainsFunc(open, func(r incidentRow) bool {
-		return r.Key == behind.Key() && r.Subject == "copy_state" && r.Last == "opened: 2 records"
+		return r.Key == unread.Key() && r.Subject == unread.Name && r.Last == "opened: not a policy"
 	}) {
-		t.Errorf("open are %+v, want %s", open, behind.Key())
+		t.Errorf("open are %+v, want %s", open, unread.Key())
 	}
-	out = k.run(t.Context(), exitFine, quiet, "incident", "close", behind.Key(), "--reason", "restored")
-	if want := "close " + behind.Key() + ": closed\n"; out != want {
+	out = k.run(t.Context(), exitFine, quiet, "incident", "close", unread.Key(), "--reason", "restored")
+	if want := "close " + unread.Key() + ": closed\n"; out != want {
 		t.Errorf("close printed %q, want %q", out, want)
 	}
 	k.sweep(exitFindings)
-	if incidents(); slices.ContainsFunc(open, func(r incidentRow) bool { return r.Key == behind.Key() }) {
+	if incidents(); slices.ContainsFunc(open, func(r incidentRow) bool { return r.Key == unread.Key() }) {
 		t.Errorf("open are %+v", open)
 	}
 

@@ -414,6 +414,13 @@ func TestCompareIncidents(t *testing.T) {
 		}, nil},
 		"under a tombstone": {func(w *world) { w.open(copied, "resurrected", ""); w.closed() },
 			findings{copied: {converge.IncidentInvented}}},
+		"of deletes that a guess leads to": {func(w *world) {
+			w.Guessed(copied.Place)
+			w.open(space, "deletes-held", "")
+			w.closed()
+		}, nil},
+		"of deletes that no guess leads to": {func(w *world) { w.open(space, "deletes-held", ""); w.closed() },
+			findings{space: {converge.IncidentInvented}}},
 		"of a table that was emptied": {func(w *world) {
 			w.Befell(converge.Empty, "clickhouse")
 			w.open(none, "records-behind", "audit_log")

@@ -12,6 +12,7 @@ const (
 	recordUnreadable = "record-unreadable"
 	spaceMissing     = "space-missing"
 	policyRefused    = "policy-refused"
+	deletesHeld      = "deletes-held"
 )
 
 // An Incident is one that was opened at any time. Of a table, a space, a policy or a record it has no Item.
@@ -66,6 +67,8 @@ func (m *Model) caused(i Incident) bool {
 		return m.faults[befallen{Garble, i.Subject}]
 	case spaceMissing:
 		return m.faults[befallen{Vanish, i.Store + "/" + i.Space}]
+	case deletesHeld: // only a guess says that a source is gone
+		return m.faults[befallen{LoseAndGuess, i.Space}]
 	case policyRefused: // it names a store that is unknown, or a record after it cannot be decoded
 		return m.any(TakeOut) || m.any(Garble)
 	}

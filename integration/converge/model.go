@@ -181,6 +181,7 @@ func (m *Model) Guessed(p Place) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.items[p].guessed = true
+	m.faults[befallen{LoseAndGuess, p.Space}] = true
 }
 
 // Content returns what the item holds by the last act; false if it was deleted or never put.

@@ -18,7 +18,7 @@ type Record struct {
 	schemas.Record       // its Topic is without prefix
 	Partition      int32 // -1, to write: by the key
 	Offset         int64
-	Timestamp      time.Time // to write, by the writer's clock; zero: now
+	Timestamp      time.Time // to write: by the writer's clock, zero is now
 }
 
 // Header returns the value of a header, empty without one.
@@ -149,7 +149,7 @@ func (r *Reader) reached(ends kadm.ListedOffsets) bool {
 func (r *Reader) record(rec *kgo.Record) Record {
 	out := Record{
 		Record:    schemas.Record{Topic: schemas.Topic(rec.Topic[len(r.cfg.Prefix):]), Key: rec.Key, Value: rec.Value},
-		Partition: rec.Partition, Offset: rec.Offset,
+		Partition: rec.Partition, Offset: rec.Offset, Timestamp: rec.Timestamp,
 	}
 	for _, h := range rec.Headers {
 		out.Headers = append(out.Headers, schemas.Header{Key: h.Key, Value: h.Value})

@@ -121,6 +121,8 @@ func policyHistory() *table[*pb.Policy] {
 		flag("removed", func(x r) bool { return x.m.GetRemoved() }),
 		text("by", func(x r) string { return x.m.GetBy() }),
 		text("reason", func(x r) string { return x.m.GetReason() }),
+	).added(
+		text("file_sha256", func(x r) string { return x.m.GetFileSha256() }),
 	)
 }
 
@@ -141,5 +143,8 @@ func adminLog() *table[*pb.AdminAction] {
 		word("came_from", func(x r) string { return x.m.GetFrom() }),
 		text("before", func(x r) string { return x.m.GetBefore() }),
 		text("after", func(x r) string { return x.m.GetAfter() }),
+	).added(
+		text("incident", func(x r) string { return x.m.GetIncident() }),
+		text("seen", func(x r) string { return x.m.GetSeen() }),
 	)
 }

@@ -97,15 +97,16 @@ func (db *DB) CopyDelays(ctx context.Context, account string) (Delays, error) {
 	return Delays{rows[0].Copies, ms(rows[0].Median), ms(rows[0].P99)}, nil
 }
 
-// OpenIncidents returns the newest record of each incident of an account, or of all with "",
-// that is not closed.
+// OpenIncidents returns the newest record of the newest incident of each key, of an account or of all with "", if that
+// is not closed. An older incident of the key can be decided about no more, open or not.
 func (db *DB) OpenIncidents(ctx context.Context, account string) ([]*pb.Incident, error) {
-	return db.readIncidents(ctx, "state != 'closed'", "(? = '' OR account = ?)", account, account)
+	return db.readIncidents(ctx, "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject",
+		"state != 'closed'", "(? = '' OR account = ?)", account, account)
 }
 
 // IncidentsOf returns the newest record of every incident of one copy, closed ones too.
 func (db *DB) IncidentsOf(ctx context.Context, c schemas.Copy) ([]*pb.Incident, error) {
-	return db.readIncidents(ctx, "1", "account = ? AND store = ? AND space = ? AND item = ?", c.Account, c.Store, c.Space, c.Item)
+	return db.readIncidents(ctx, "1", "1", "account = ? AND store = ? AND space = ? AND item = ?", c.Account, c.Store, c.Space, c.Item)
 }
 
 type incidentRecord struct {
@@ -140,13 +141,15 @@ type incidentRecord struct {
 	Subject   string            `ch:"subject"`
 }
 
-func (db *DB) readIncidents(ctx context.Context, having, where string, args ...any) ([]*pb.Incident, error) {
+// readIncidents returns the newest record of each incident whose records are where, of these those that some selects, and
+// of these those that meet having.
+func (db *DB) readIncidents(ctx context.Context, some, having, where string, args ...any) ([]*pb.Incident, error) {
 	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row, expected, found," +
 		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
 		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject"
 	rows, err := query[incidentRecord](ctx, db, "read incidents",
-		"SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
-			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+having+" ORDER BY ts, id", args...)
+		"SELECT "+columns+" FROM (SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
+			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+some+") WHERE "+having+" ORDER BY ts, id", args...)
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,13 @@ type Gap struct {
 	Partition   int32         `json:"partition"`
 	From        int64         `json:"from"`
 	To          int64         `json:"to"` // the first offset behind it
+	// Former means that the log is no more: its topic was made anew.
+	Former bool `json:"former,omitempty"`
 }
+
+// Unknown reports whether fresh reads are unknown as long as the gap is there. They are not if a table that has positions
+// of a former log lacks the end of it: the tables that are made of a topic need not be equally far when it is deleted.
+func (g Gap) Unknown() bool { return !g.Former || g.From == 0 }
 
 func (g Gap) String() string {
 	return fmt.Sprintf("%s lacks offsets %d to %d of %s, partition %d", g.Table, g.From, g.To-1, g.Topic, g.Partition)
@@ -80,9 +86,9 @@ func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Pro
 
 func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int64) []Gap {
 	var all []Gap
-	add := func(of partitionOf, to int64) {
+	add := func(of partitionOf, to int64, former bool) {
 		if from := at[of]; of.table != "" && from < to {
-			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to})
+			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to, former})
 		}
 	}
 	current := map[schemas.Role]map[schemas.Topic]uint32{}
@@ -90,7 +96,7 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 		current[role] = map[schemas.Topic]uint32{}
 		for _, p := range committed[role] {
 			current[role][p.Topic] = p.Incarnation
-			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next)
+			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false)
 		}
 	}
 	// Of a log that is no more nothing is committed. The furthest of the tables that are made of it says how far it was.
@@ -102,7 +108,7 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 	for of, next := range former {
 		for role, tables := range Positions() {
 			if now, known := current[role][of.topic]; known && now != of.incarnation {
-				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next)
+				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next, true)
 			}
 		}
 	}
@@ -266,7 +272,7 @@ func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(
 		m.known[place{p.Topic, p.Partition}] = now
 		switch {
 		case at < p.From:
-			missing = append(missing, Gap{table, p.Topic, p.Incarnation, p.Partition, at, p.From})
+			missing = append(missing, Gap{table, p.Topic, p.Incarnation, p.Partition, at, p.From, false})
 		case p.Next > at:
 			rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 		}

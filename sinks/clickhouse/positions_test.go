@@ -407,6 +407,59 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 	ask("filled", 0)
 }
 
+// The tables that are made of a topic need not be equally far when it is deleted. Once it is made anew the end that one
+// of them lacks is reported, and fresh reads answer; of a table without a position of the former log they are unknown.
+func TestFreshOfATopicMadeAnew(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		logs, state int64 // positions of the former log
+		from        int64 // of the gap
+		unknown     bool
+	}{
+		"equally far":                  {40, 40, 0, false},
+		"the state is further":         {30, 40, 30, false},
+		"the log is further":           {40, 30, 30, false},
+		"the state has nothing of it":  {40, 0, 0, true},
+		"the log has nothing of it":    {0, 40, 0, true},
+		"neither has anything of that": {0, 0, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := clickhousetest.Open(t)
+			all := changes(4)
+			both(t, db, schemas.Changes, 0, all...)
+			former := func(next int64) []schemas.Progress {
+				return []schemas.Progress{progress(schemas.Changes, 6, 0, next)}
+			}
+			if err := errors.Join(clickhouse.NewSink(db).Mark(t.Context(), former(tt.logs)),
+				clickhouse.NewState(db).Mark(t.Context(), former(tt.state))); err != nil {
+				t.Fatal(err)
+			}
+			newProcess(t, db, 7, 0).mark(4)
+			found := make(chan []clickhouse.Gap, 10)
+			r := readerOf(t, db, progressMark(committed(7, 4)), clickhouse.ReaderConfig{
+				Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- gaps }})
+			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(all[0].(*pb.Change))})
+			if tt.unknown && retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Errorf("Fresh = %v, %v, want class unavailable", got, err)
+			}
+			if !tt.unknown && (err != nil || got[0].GetManifest().GetChangeId() != all[0].(*pb.Change).GetId()) {
+				t.Errorf("Fresh = %v, %v, want the record", got, err)
+			}
+			gaps := <-found
+			if tt.logs == tt.state {
+				if len(gaps) > 0 {
+					t.Errorf("%v were reported, want none", gaps)
+				}
+				return
+			}
+			if len(gaps) != 1 || !gaps[0].Former || gaps[0].From != tt.from || gaps[0].To != 40 || gaps[0].Unknown() != tt.unknown {
+				t.Errorf("%+v were reported, want the gap from %d to 40 of the former log", gaps, tt.from)
+			}
+		})
+	}
+}
+
 // What was read of tables that lacked something is unknown, although they have it by the time that it was read.
 func TestFreshWhileTablesAreFilled(t *testing.T) {
 	t.Parallel()

@@ -229,13 +229,17 @@ func (c *claim) withAccount() string {
 }
 
 // forged is SQL for whether a row says something that none is stored with: it has no sum although it is of a time when
-// rows have one, or calls itself a position although it is of an account.
+// rows have one, as a hash or a value of a later column shows, or calls itself a position although it is of an account.
 func (c *claim) forged() string {
 	switch c.table {
 	case "audit_log":
 		return "sum = 0 AND (hash != 0 OR report != 0) OR position != 0"
 	case "duplication_log", "bit_log":
 		return "sum = 0 AND hash != 0 OR position != 0"
+	case "admin_log":
+		return "sum = 0 AND (hash != 0 OR incident != '' OR seen != '')"
+	case "policy_history":
+		return "sum = 0 AND (hash != 0 OR file_sha256 != '')"
 	}
 	return "sum = 0 AND hash != 0"
 }

@@ -220,7 +220,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	// Before the read: a table that lacks something may be filled while it is read, and then no gap says so.
 	if gaps, err := r.db.Gaps(ctx, committed); err != nil {
 		return nil, retry.Unavailable(err)
-	} else if len(gaps) > 0 {
+	} else if slices.ContainsFunc(gaps, Gap.Unknown) {
 		return nil, retry.Unavailable(r.report(ctx, gaps))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
@@ -265,13 +265,13 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	return known, nil
 }
 
-// report reports what the tables lack, and returns an error if there is something.
+// report reports what the tables lack, and returns an error if what is read of them is unknown for it.
 func (r *Reader) report(ctx context.Context, gaps []Gap) error {
 	if r.cfg.Gaps != nil {
 		r.cfg.Gaps(ctx, gaps)
 	}
-	if len(gaps) > 0 {
-		return fmt.Errorf("read manifest and audit log afresh: %s (%d such gaps): run millrace rebuild", gaps[0], len(gaps))
+	if i := slices.IndexFunc(gaps, Gap.Unknown); i >= 0 {
+		return fmt.Errorf("read manifest and audit log afresh: %s (%d gaps): run millrace rebuild", gaps[i], len(gaps))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -390,5 +391,47 @@ func TestOutcomes(t *testing.T) {
 	checks, err := db.ResultsOf(t.Context(), schemas.CopyOf(c))
 	if err != nil || len(checks) != 2 || checks[0].Verdict != "pass" || checks[1].ID != fail.GetId() {
 		t.Errorf("ResultsOf = %v, %v", checks, err)
+	}
+}
+
+// Of two incidents of one key that were not closed only the newer one is open: it is the one that can be decided about.
+// If that one is closed none is.
+func TestOpenIncidentsOfOneKey(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	s := clickhouse.NewSink(db)
+	record := func(id string, opened time.Duration, state pb.IncidentState, steps int32) *pb.Incident {
+		return &pb.Incident{Id: schemas.ID(id), Account: "acme", Kind: "records-removed", Subject: "g/changes/0", State: state,
+			Opened: at(opened), Updated: at(opened), StepCount: steps}
+	}
+	open, closed := pb.IncidentState_INCIDENT_STATE_OPEN, pb.IncidentState_INCIDENT_STATE_CLOSED
+	other := record("other", time.Hour, open, 1)
+	other.Subject = "g/changes/1"
+	for i, tt := range []struct {
+		record *pb.Incident
+		want   []string
+	}{
+		{record("first", 2*time.Hour, open, 1), []string{"first"}},
+		{other, []string{"other", "first"}},
+		{record("second", 3*time.Hour, open, 1), []string{"other", "second"}},
+		{record("second", 3*time.Hour, closed, 2), []string{"other"}},
+	} {
+		if err := s.Store(t.Context(), deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
+			t.Fatal(err)
+		}
+		all, err := db.OpenIncidents(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, want []string
+		for _, i := range all {
+			got = append(got, i.GetId())
+		}
+		for _, id := range tt.want {
+			want = append(want, schemas.ID(id))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("after record %d: open are %q, want %q", i, got, want)
+		}
 	}
 }

@@ -110,15 +110,17 @@ func TestRows(t *testing.T) {
 		},
 		schemas.Policies: {
 			&pb.Policy{Id: id1, Account: "acme", Base: 4, Document: `{"a": 1}`, Removed: true, By: "b", Reason: "r", Time: when,
-				FileSha256: "f"}, // in no column
-			"policy_history_v", `"account":"acme","base":4,"document":"{\"a\": 1}","removed":true,"by":"b","reason":"r"}`,
+				FileSha256: "f"},
+			"policy_history_v",
+			`"account":"acme","base":4,"document":"{\"a\": 1}","removed":true,"by":"b","reason":"r","file_sha256":"f"}`,
 		},
 		schemas.Admin: {
 			&pb.AdminAction{Id: id1, Time: when, Who: "ann", Action: "approve-repair", Account: "acme", Store: "1", Space: "s", Item: "i",
 				Target: "t", Reason: "r", From: "cli", Before: "b", After: "a",
-				Incident: "in", Seen: "se"}, // in no column
+				Incident: "in", Seen: "se"},
 			"admin_log_v",
-			`"who":"ann","action":"approve-repair","account":"acme","store":"1","space":"s","item":"i","target":"t","reason":"r","came_from":"cli","before":"b","after":"a"}`,
+			`"who":"ann","action":"approve-repair","account":"acme","store":"1","space":"s","item":"i","target":"t","reason":"r",` +
+				`"came_from":"cli","before":"b","after":"a","incident":"in","seen":"se"}`,
 		},
 	}
 	db := clickhousetest.Open(t)

@@ -1,8 +1,10 @@
 package clickhouse
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,11 +14,13 @@ import (
 )
 
 // Every row of a log has two hashes. The column hash is that of the record's value: it says of which bytes the row was
-// made. The column sum is that of all other columns, hash among them, in their order and in ClickHouse's format
-// RowBinary: it says whether the row is what was inserted. A row from before there were hashes has the sum 0.
+// made. The column sum is that of all other columns of the row, hash among them, in their order and in ClickHouse's
+// format RowBinary: it says whether the row is what was inserted. A row from before there were hashes has the sum 0.
 //
-// A column that is added later must not be part of the sums of rows that do not have it: TestSummedColumns holds the
-// lists of the columns that are.
+// A column that was added after rows had sums comes behind hash (table.added), and the zero bytes at the end of the added
+// columns are not summed. An empty value is zero bytes in RowBinary, so a row from before the column has the sum that it
+// was stored with, and a later row with an empty value has the same one. What is left out can be completed in one way
+// only, so two rows that differ never have the same bytes. TestSummedColumns holds the lists of the columns.
 
 // hashed adds the two columns to those of a table.
 func hashed[T any](columns []column[row[T]]) []column[row[T]] {
@@ -26,17 +30,28 @@ func hashed[T any](columns []column[row[T]]) []column[row[T]] {
 	)
 }
 
+// added adds columns that rows with sums may lack. They are never reordered or removed, and later ones follow them.
+func (t *table[T]) added(columns ...column[row[T]]) *table[T] {
+	t.columns, t.later = slices.Insert(t.columns, len(t.columns)-1, columns...), len(columns)
+	return t
+}
+
 // rowBinary is SQL for the part of a row that its sum is of.
 func (t *table[T]) rowBinary() string {
 	names := make([]string, len(t.columns)-1)
 	for i := range names {
 		names[i] = quoteName(t.columns[i].name)
 	}
-	return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")"
+	format := func(names []string) string { return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")" }
+	if t.later == 0 {
+		return format(names)
+	}
+	first := len(names) - t.later
+	return "concat(" + format(names[:first]) + ", trim(TRAILING '\\0' FROM " + format(names[first:]) + "))"
 }
 
-// fillSums fills in the sums of rows, which are the last of their columns.
-func fillSums(columns proto.Input) error {
+// fillSums fills in the sums of rows, which are the last of their columns; later of the columns before it were added.
+func fillSums(columns proto.Input, later int) error {
 	last := len(columns) - 1
 	sums, ok := columns[last].Data.(*proto.ColUInt64)
 	if !ok {
@@ -45,11 +60,18 @@ func fillSums(columns proto.Input) error {
 	var b []byte
 	for i := range *sums {
 		b = b[:0]
-		for _, c := range columns[:last] {
+		first := 0 // byte of the added columns
+		for k, c := range columns[:last] {
+			if k == last-later {
+				first = len(b)
+			}
 			var err error
 			if b, err = appendRowBinary(b, c.Data, i); err != nil {
 				return fmt.Errorf("%s: %w", c.Name, err)
 			}
+		}
+		if later > 0 {
+			b = append(b[:first], bytes.TrimRight(b[first:], "\x00")...)
 		}
 		(*sums)[i] = schemas.Hash(b)
 	}

@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
 // altered are other values of a column, by its type; %s is the value.
@@ -48,8 +51,7 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 	}
 }
 
-// A column that is in the sums stays in them, and one that is added is not in those of the rows before it: where this
-// fails, the two must be told apart.
+// A column that is in the sums stays in them. A column that is added follows hash, within trim.
 func TestSummedColumns(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -69,5 +71,120 @@ func TestSummedColumns(t *testing.T) {
 	}
 	if b.String() != string(want) {
 		t.Errorf("summed are\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+// Rows that were stored before columns were added keep their sums and are not altered. The sums of rows that are stored
+// later cover the added columns: a value that is changed, removed, moved or put into an earlier row is found.
+func TestAddedColumns(t *testing.T) {
+	t.Parallel()
+	for table, tc := range map[string]struct {
+		topic   schemas.Topic
+		records []schemas.Body
+		// before inserts record 0 as it was stored before the columns were added, without its sum; summed is what its sum
+		// was of.
+		before, summed string
+		// damage is SQL that replaces a column, each time of one row.
+		damage map[string]string
+	}{
+		"admin_log": {
+			topic: schemas.Admin,
+			records: []schemas.Body{
+				&pb.AdminAction{Id: id1, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", After: "a"},
+				&pb.AdminAction{Id: id2, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in", Seen: "se"},
+				&pb.AdminAction{Id: schemas.ID("3"), Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in"},
+				&pb.AdminAction{Id: schemas.ID("4"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme"},
+				&pb.AdminAction{Id: schemas.ID("5"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme", Seen: "se\x00"},
+			},
+			before: "who, action, account, after, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), " +
+				"'admin', 7, 3, 0, 'ann', 'approve-repair', 'acme', 'a', ?",
+			summed: "formatRow('RowBinary', id, ts, ns, topic, inc, part, off, who, action, account, store, space, item, target, reason, " +
+				"came_from, before, after, hash)",
+			damage: map[string]string{
+				"an incident put into an earlier row":    "if(off = 0, 'in', incident) AS incident",
+				"an incident put into a row without one": "if(off = 3, 'in', incident) AS incident",
+				"an incident removed":                    "if(off = 2, '', incident) AS incident",
+				"both removed":                           "if(off = 1, '', incident) AS incident, if(off = 1, '', seen) AS seen",
+				"another seen":                           "if(off = 1, 'eve', seen) AS seen",
+				"moved to another column":                "if(off = 2, '', incident) AS incident, if(off = 2, 'in', seen) AS seen",
+				"a zero byte added":                      "if(off = 2, 'in\\0', incident) AS incident",
+				"a zero byte removed":                    "if(off = 4, 'se', seen) AS seen",
+				"both hashes removed":                    "if(off = 1, 0, hash) AS hash, if(off = 1, 0, sum) AS sum",
+				"an earlier column of an earlier row":    "if(off = 0, 'eve', who) AS who",
+			},
+		},
+		"policy_history": {
+			topic: schemas.Policies,
+			records: []schemas.Body{
+				&pb.Policy{Id: id1, Time: at(0), Account: "acme", Document: "{}", By: "ann"},
+				&pb.Policy{Id: id2, Time: at(0), Account: "acme", Base: 1, Document: "{}", By: "ann", FileSha256: sha},
+				&pb.Policy{Id: schemas.ID("3"), Time: at(0), Account: "acme", Base: 2, Document: "{}", By: "ann"},
+			},
+			before: "account, document, by, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'policies', 7, 3, 0, " +
+				"'acme', '{}', 'ann', ?",
+			summed: "formatRow('RowBinary', id, ts, ns, topic, inc, part, off, account, base, document, removed, by, reason, hash)",
+			damage: map[string]string{
+				"a file put into an earlier row":    "if(off = 0, '" + sha + "', file_sha256) AS file_sha256",
+				"a file put into a row without one": "if(off = 2, '" + sha + "', file_sha256) AS file_sha256",
+				"a file removed":                    "if(off = 1, '', file_sha256) AS file_sha256",
+				"both hashes removed":               "if(off = 1, 0, hash) AS hash, if(off = 1, 0, sum) AS sum",
+			},
+		},
+	} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			db := clickhousetest.OpenEmpty(t)
+			plan, err := db.Plan(t.Context(), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			added := slices.IndexFunc(plan.Steps, func(s clickhouse.Step) bool { return s.Name == "0080_policy_history_file" })
+			if added < 0 {
+				t.Fatal("the migration is not there")
+			}
+			if _, err := db.Apply(t.Context(), clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
+				t.Fatal(err)
+			}
+			records := deliver(tc.topic, 0, tc.records...)
+			if err := db.Exec(t.Context(), "INSERT INTO {db}."+table+" (id, ts, topic, inc, part, off, "+tc.before,
+				id1, at(0).AsTime().UnixMilli(), records[0].Hash); err != nil {
+				t.Fatal(err)
+			}
+			exec := func(t *testing.T, statements ...string) {
+				t.Helper()
+				for _, statement := range statements {
+					if err := db.Exec(t.Context(), statement); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			exec(t, "ALTER TABLE {db}."+table+" UPDATE sum = xxHash64("+tc.summed+") WHERE off = 0 SETTINGS mutations_sync = 2")
+			if _, err := db.Migrate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := clickhouse.NewSink(db).Store(t.Context(), records[1:]); err != nil {
+				t.Fatal(err)
+			}
+			altered := func(t *testing.T, want int64) {
+				t.Helper()
+				n := int64(len(records))
+				got, err := prove(t, db, tc.topic, kept{records: records, end: n, committed: n})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if p := got[0]; p.Altered.Messages != want || p.Findings() != want || p.Rows != n || p.Unhashed != 0 {
+					t.Errorf("got %s, want %d altered", inWords(p), want)
+				}
+			}
+			altered(t, 0)
+			exec(t, "CREATE TABLE {db}.whole AS {db}."+table, "INSERT INTO {db}.whole SELECT * FROM {db}."+table)
+			for name, damage := range tc.damage {
+				t.Run(name, func(t *testing.T) {
+					exec(t, "TRUNCATE TABLE {db}."+table+" SYNC",
+						"INSERT INTO {db}."+table+" SELECT * REPLACE ("+damage+") FROM {db}.whole")
+					altered(t, 1)
+				})
+			}
+		})
 	}
 }

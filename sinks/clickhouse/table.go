@@ -25,6 +25,7 @@ type table[T any] struct {
 	id      func(row[T]) string
 	ts      func(row[T]) *timestamppb.Timestamp // decides the month
 	columns []column[row[T]]
+	later   int                        // how many columns before sum were added when rows had sums
 	spare   spares[[]appender[row[T]]] // emptied
 }
 
@@ -54,7 +55,7 @@ func (t *table[T]) block(rows []row[T]) (proto.Input, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := fillSums(input); err != nil {
+	if err := fillSums(input, t.later); err != nil {
 		release()
 		return nil, nil, retry.Permanent(fmt.Errorf("sum the rows of %s: %w", t.name, err))
 	}

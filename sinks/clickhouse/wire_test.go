@@ -100,9 +100,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(all, true, uint16(0))
 	f.Add(all[:len(all)-2], true, uint16(3))
 	f.Fuzz(func(t *testing.T, order []byte, end bool, cut uint16) {
-		if len(order) > 100 {
-			t.Skip("longer than any answer")
-		}
+		order = order[:min(len(order), 100)]
 		want := proto.ServerCodeData
 		if end {
 			want = proto.ServerCodeEndOfStream

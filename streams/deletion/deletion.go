@@ -29,8 +29,9 @@ import (
 // maxRounds bounds how often one execution looks at an item that keeps changing.
 const maxRounds = 5
 
-// lookTime bounds a look that must not be cancelled.
-const lookTime = 10 * time.Second
+// lookTime bounds a look that must not be cancelled. It is half of the time that a Pool gives a cancelled task to end, so
+// what the look leads to is published before the process ends.
+const lookTime = 2500 * time.Millisecond
 
 // agent names the deleter in Changes.
 const agent = "deleter"
@@ -106,6 +107,7 @@ type work struct {
 	scene   *duplicate.Scene
 	attempt int
 	started time.Time
+	carried time.Time // the latest delete of the source that a delete of the copy was tried for
 }
 
 // look is the command to look at the item again. It tells of no delete, so that only a
@@ -180,7 +182,11 @@ func (w *work) held(ctx context.Context) error {
 // present ends the execution if the source is there.
 func (w *work) present(s duplicate.Sight, detail string) []schemas.Message {
 	e := end{row: "C7", result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON}
-	e.copy = w.putBack(s, w.command.GetDeleted())
+	carried := w.command.GetDeleted()
+	if w.carried.After(carried.AsTime()) {
+		carried = timestamppb.New(w.carried)
+	}
+	e.copy = w.putBack(s, carried)
 	return w.messages(e)
 }
 
@@ -221,6 +227,9 @@ func (w *work) order(source storage.Object) *schemas.Message {
 // delete deletes the version of the copy that was seen, since the source was deleted at a time, and looks at both sides
 // after it.
 func (w *work) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
+	if deletedAt.After(w.carried) {
+		w.carried = deletedAt
+	}
 	at, store := w.scene.Copy, w.scene.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, Keep: store.Capabilities().KeepsReplaced,

@@ -3,6 +3,7 @@ package deletion
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -180,6 +181,33 @@ func TestOrderBringsNothingBackUnderALaterDelete(t *testing.T) {
 	}
 }
 
+// The order carries the tombstone that the delete was decided from, although its command was made from an earlier one.
+func TestOrderCarriesTheTombstoneThatWasRead(t *testing.T) {
+	for name, fault := range map[string]storagetest.Fault{
+		"the delete is done, and reported as failed": {Method: "Delete", Done: true},
+		"the delete takes effect later":              {Method: "Delete"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.rows["1"] = &pb.Record{State: tomb, Time: stamp(5), Origin: pb.Origin_ORIGIN_CLIENT}
+			w.faulty["2"].Script(fault)
+			w.on("2", "Delete", func() { w.back("hello", hour(2)) })
+			m := ordered(t, w.handle())
+			if carried := m.Body.(*pb.DuplicationCommand).GetCarriedDelete().AsTime(); !carried.Equal(hour(5)) {
+				t.Errorf("the order carries a delete of %s, want %s", carried, hour(5))
+			}
+			if !fault.Done {
+				_, err := w.mem["2"].Delete(t.Context(), "photos", "a.jpg", storage.DeleteOptions{})
+				w.must(err)
+			}
+			w.copies(w, m)
+			if w.absent("2") {
+				t.Error("the source is there and the copy is not")
+			}
+		})
+	}
+}
+
 // If the source is gone again when the order is executed, that is no delete: what is at the destination stays there.
 func TestOrderDeletesNothing(t *testing.T) {
 	w := newWorld(t)
@@ -210,9 +238,15 @@ func TestOrderOverwritesNothing(t *testing.T) {
 	out := w.handle()
 	w.land(out)
 	w.put("2", "other")
-	copied := w.copies(w, ordered(t, out))
-	if r := copied[len(copied)-1].Body.(*pb.DuplicationResult); r.GetResult() != "if-absent" {
-		t.Errorf("got %v", r)
+	copier, err := duplicate.New(duplicate.Config{}, w, w, w)
+	w.must(err)
+	m := ordered(t, out)
+	_, err = copier.Handle(t.Context(), &schemas.Delivery{Topic: m.Topic, Body: m.Body, Attempt: 1})
+	if retry.ClassOf(err) != retry.ClassWait { // for the Change of the put
+		t.Errorf("got %v", err)
+	}
+	if o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg"); err != nil || o.Size != int64(len("other")) {
+		t.Errorf("the copy is %v, %v", o, err)
 	}
 }
 
@@ -318,6 +352,29 @@ func TestFailedDeleteIsTriedAgain(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+}
+
+// A store that hangs after a delete that failed keeps a cancelled execution for less than a Pool waits for it.
+func TestLookAfterADeleteEndsSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		hangs := false
+		w.on("2", "Delete", func() { hangs = true })
+		w.faulty["2"].Script(storagetest.Fault{Method: "Delete"})
+		w.faulty["1"].Before(func(ctx context.Context, _ storagetest.Call) error {
+			if hangs {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		start := time.Now()
+		if _, _, err := w.run(order()); err == nil {
+			t.Error("the delete failed, and no error is returned")
+		}
+		if took := time.Since(start); !hangs || took >= 5*time.Second {
+			t.Errorf("the execution ended after %v, want less than the 5 s that a Pool waits", took)
+		}
+	})
 }
 
 // byCopy reads records by a function of the copies.

@@ -273,7 +273,7 @@ func (s Sight) copy(k knowledge, lost bool) Decision {
 	over := s.Destination.Presence == Present
 	switch {
 	case over && s.Command.GetIfAbsent():
-		return Decision{Row: "C4", Result: "if-absent", Newer: k.newer}
+		return s.left(k)
 	case over:
 		d.Row = "C4"
 	case lost:
@@ -303,6 +303,23 @@ func (s Sight) copy(k knowledge, lost bool) Decision {
 		}
 	}
 	return d
+}
+
+// left decides C4 of a command that overwrites nothing. If a client has reported what the source is, a command of that
+// change copies it; else none does.
+func (s Sight) left(k knowledge) Decision {
+	row, ok := s.sourceRow()
+	if !ok {
+		return s.needRecords("C9")
+	}
+	reported := isLive(row) && versionOf(row).speaksOf(s.Source)
+	switch {
+	case reported && !found(row):
+		return Decision{Row: "C4", Result: "if-absent", Newer: k.newer}
+	case !reported && s.Command.GetCarriedDelete() != nil: // it was put back a moment ago
+		return waitForSource()
+	}
+	return Decision{Row: "C4", Result: "copy-differs", Newer: k.newer}
 }
 
 // extra decides where only the destination is present: C6, C7 and its variants.
@@ -380,9 +397,9 @@ func (s Sight) unrecorded(to *pb.Record) bool {
 }
 
 // guessed reports whether the delete is only what a sweep or a check concluded: loss
-// looks the same, so a person must say that it was meant.
+// looks the same, so a person must say that it was meant. A command to copy again what a deletion took says nothing of one.
 func (s Sight) guessed(from *pb.Record) bool {
-	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() || found(from))
+	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() && s.Command.GetCarriedDelete() == nil || found(from))
 }
 
 // approvedDelete returns who approved the delete that a command is about. The approval of a correction of content is no

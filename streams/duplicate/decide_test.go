@@ -309,11 +309,27 @@ func TestDecideCarries(t *testing.T) {
 			s.copied("d1", b)
 			s.Destination.Object.Original = record.Original(s.Source.Object)
 		}, Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C4: not where only absence may be filled": {func(s *Sight) {
+		"C4: not where only absence may be filled: a client's change copies it": {func(s *Sight) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4", Result: "if-absent"}},
+		"C4: not where only absence may be filled: a check has found the content": {func(s *Sight) {
+			s.copied("d1", b)
+			s.Command.IfAbsent = true
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_FIXITY
+		}, Decision{Row: "C4", Result: "copy-differs"}},
+		"C4w: not where only absence may be filled: the source was put back, and that is not on record": {func(s *Sight) {
+			s.copied("d1", b)
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
+			s.records(row(tomb, "", "", 3), row(none, "", "", 0))
+		}, waitForSource()},
+		"C4: not where only absence may be filled: the record is of another content": {func(s *Sight) {
+			s.copied("d1", b)
+			s.Command.IfAbsent = true
+			s.records(row(live, "v0", b, 1), row(none, "", "", 0))
+		}, Decision{Row: "C4", Result: "copy-differs"}},
 		"C4n: nothing is known": {func(s *Sight) {
 			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.copied("d1", b)
@@ -467,6 +483,15 @@ func TestDecideDeletes(t *testing.T) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 		}, Decision{Row: "C7c", Result: "orphan"}},
+		"C7: to copy again what a deletion took, and a client's delete since": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
+		}, ordered("C7", 4, false)},
+		"C7b: to copy again what a deletion took, and a delete since that a sweep found": {func(s *Sight) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
+			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
+		}, ordered("C7b", 4, true)},
 		"C7c: nothing is known of the source": {func(s *Sight) { s.deleted(row(none, "", "", 0)) }, Decision{Row: "C7c", Result: "orphan"}},
 		"C8: gone": {func(s *Sight) {
 			s.deleted(row(tomb, "v1", a, 4))

@@ -103,7 +103,7 @@ func supersedes(next, c *pb.DuplicationCommand) bool {
 		next.GetAccount() == c.GetAccount() && next.GetSpace() == c.GetSpace() && next.GetItem() == c.GetItem() &&
 		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
 		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetPriority() == c.GetPriority() &&
-		c.GetCarriedDelete() == nil && (byClient(next) || !byClient(c))
+		c.GetCarriedDelete() == nil && next.GetCarriedDelete() == nil && (byClient(next) || !byClient(c))
 }
 
 // alone reports whether the command may be the only one that knows the content of the source: what a client's change

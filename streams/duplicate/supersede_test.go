@@ -34,6 +34,9 @@ func TestSuperseded(t *testing.T) {
 		"to copy again what a deletion took": {func(c, l *pb.DuplicationCommand) {
 			c.IfAbsent, l.IfAbsent, c.CarriedDelete = true, true, stamp(4)
 		}, false},
+		"the last is to copy again what a deletion took": {func(c, l *pb.DuplicationCommand) {
+			c.IfAbsent, l.IfAbsent, l.CarriedDelete = true, true, stamp(4)
+		}, false},
 		"properties, after a content": {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_SET_PROPERTIES }, false},
 	}
 	for name, tt := range tests {

@@ -84,7 +84,10 @@ type BatchGroup struct {
 	unpoll  context.CancelFunc // ends the poll at hand
 }
 
-var errStopped = errors.New("stopped")
+var (
+	errStopped = errors.New("stopped")
+	errDoubted = errors.New("what was stored could not be recorded before, and is read again first")
+)
 
 // BatchMemory is the default of BatchConfig.Memory.
 const BatchMemory = 20 << 20
@@ -328,6 +331,9 @@ func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) erro
 		done = append(done, schemas.Progress{Topic: g.router.cfg.bare(at.topic), Incarnation: p.incarnation, Partition: at.id,
 			Start: p.start, From: p.from, Next: p.Offset})
 	}
+	if g.doubts(todo) {
+		return errDoubted
+	}
 	if err := g.sink.Mark(ctx, done); err != nil {
 		g.doubt(todo)
 		return fmt.Errorf("record what is to be committed: %w", err)
@@ -416,9 +422,11 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 	for _, s := range streams {
 		g.mu.Lock()
 		delete(g.streams, s.partition)
+		g.mu.Unlock()
+		g.commits.forget(s.partition) // waits for a Mark under way, which may doubt it
+		g.mu.Lock()
 		delete(g.doubted, s.partition)
 		g.mu.Unlock()
-		g.commits.forget(s.partition)
 		g.reader.forget(s.partition)
 		s.discard()
 		cl.ResumeFetchPartitions(s.one()) // a pause would outlive the assignment

@@ -144,13 +144,18 @@ func (c *commits) set(p partition, at position) {
 	}
 }
 
+// drop drops what is to be committed of p. It does not wait for a commit of it that is under way.
+func (c *commits) drop(p partition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.todo, p)
+}
+
 // forget drops p, which is no longer ours, once no commit of it is under way.
 func (c *commits) forget(p partition) {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.todo, p)
+	c.drop(p)
 }
 
 // pending reports whether anything is left to commit of the partitions for which of is true; nil is all.

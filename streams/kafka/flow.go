@@ -154,7 +154,8 @@ type class struct {
 	turns   fifo[*turn]
 	byName  map[string]*turn
 	atWork  int         // tasks that workers have
-	resumed bool        // the one that a worker was last given had been parked
+	resumed int         // of those that workers were given last, how many had been parked
+	waiting int         // tasks that wait to go on
 	yielded fifo[*flow] // that gave back their slots, as no worker could begin their tasks
 	idle    int         // how often it had no turns: debts are from the time after
 }

@@ -101,6 +101,7 @@ func (s *scheduler) resume(q *queue) <-chan struct{} {
 	turn := make(chan struct{})
 	q.home, q.goesOn = t.flow, turn
 	t.flow = s.flowOf(resumed+t.flow.class, t.flow.work, func(Work) bool { return false })
+	s.classes[resumed+q.home.class].waiting++
 	s.push(q)
 	s.wake()
 	s.unlock()
@@ -124,6 +125,7 @@ func (s *scheduler) count(class, n int) {
 // home returns the head of q to its own flow. mu is held.
 func (s *scheduler) home(q *queue) {
 	s.count(q.home.class, -1)
+	s.classes[resumed+q.home.class].waiting--
 	q.head.flow, q.home, q.goesOn = q.home, nil, nil
 }
 

@@ -86,6 +86,19 @@ func (g *BatchGroup) doubt(todo map[partition]position) {
 	g.turnBack()
 }
 
+// doubts reports whether any of todo is doubted. Its store may be an earlier one by now: to record it then would say of
+// that one that it has what it lacks.
+func (g *BatchGroup) doubts(todo map[partition]position) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for at := range todo {
+		if g.doubted[at] {
+			return true
+		}
+	}
+	return false
+}
+
 // redo lets go of what is stored and not committed of partitions that are doubted, and has them read from what is
 // committed. When the store answers again it may be an earlier one, of before that was stored: the sink asks it. A poll
 // is held, so that no partition moves meanwhile.
@@ -93,6 +106,10 @@ func (g *BatchGroup) redo(ctx context.Context, cl *kgo.Client) error {
 	g.mu.Lock()
 	var parts []partition
 	for at := range g.doubted {
+		if g.streams[at] == nil { // it is no longer ours
+			delete(g.doubted, at)
+			continue
+		}
 		parts = append(parts, at)
 	}
 	g.mu.Unlock()

@@ -109,7 +109,19 @@ func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
 type item struct {
 	task *task
 	q    *queue
-	last *task // of q when it was handed out
+	// next is the message of the last task that stood behind it then, nil for none, and share that of that task.
+	next  schemas.Body
+	share *share
+}
+
+// handOut returns q's head as an item. A message that came back from a lane is older than its place says, and has fewer
+// deliveries left; one of another group can be given back without the head. Neither counts as behind. mu is held.
+func handOut(q *queue) item {
+	it, t := item{task: q.head, q: q}, q.tail
+	if t != q.head && t.delivery != nil && t.past == nil && t.share.in == q.head.share.in {
+		it.next, it.share = t.delivery.Body, t.share
+	}
+	return it
 }
 
 // add queues tasks, keys[i] being that of tasks[i].
@@ -139,14 +151,12 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 }
 
 // behind returns the message of the last task that is known to stand behind the task, unless it is about to be given
-// back; nil if there is none. A message that came back from a lane is older than its place says, and has fewer
-// deliveries left; one of another group can be given back without the task's. Neither counts.
+// back; nil if there is none.
 func (it item) behind() schemas.Body {
-	t := it.last
-	if t != it.task && t.delivery != nil && t.past == nil && t.share.in == it.task.share.in && !t.share.stopping.Load() {
-		return t.delivery.Body
+	if it.share == nil || it.share.stopping.Load() {
+		return nil
 	}
-	return nil
+	return it.next
 }
 
 // unlock lets go of mu, and tells others of the slots that became theirs meanwhile.
@@ -267,12 +277,15 @@ func (s *scheduler) pick(kind int) (item, bool) {
 		t.credit -= head.cost
 		head.working = true
 		s.classes[f.class].atWork++
-		s.classes[f.class].resumed = f.resumes
+		if s.classes[f.class].resumed++; !f.resumes {
+			s.classes[f.class].resumed = 0
+		}
 		s.list(f)
 		if !f.resumes {
-			return item{head, q, q.tail}, true
+			return handOut(q), true
 		}
 		s.goOn(q)
+		s.restore() // one less is parked
 	}
 	return item{}, false
 }
@@ -321,18 +334,31 @@ func (s *scheduler) choose(kind int) *class {
 }
 
 // side returns what is next in a class, or nil if it has no work: a task to begin and one that goes on take turns. While
-// too many are parked none is begun.
+// more wait to go on than may be at work, one is begun for weight that go on, so that what they read does not get old.
+// While too many are parked none is begun.
 func (s *scheduler) side(of int) *class {
 	begins, resumes := &s.classes[of], &s.classes[resumed+of]
 	begin := begins.turns.len() > 0 && !s.halted && !s.crowded(of) && begins.next() != nil
 	resume := resumes.turns.len() > 0 && resumes.next() != nil
+	lead := 1
+	if resumes.waiting > s.workersOf(of) {
+		lead = s.weight
+	}
 	switch {
-	case resume && !(begin && begins.resumed):
+	case resume && !(begin && begins.resumed >= lead):
 		return resumes
 	case begin:
 		return begins
 	}
 	return nil
+}
+
+// workersOf returns how many tasks of a class may be at work.
+func (s *scheduler) workersOf(class int) int {
+	if class == classLarge {
+		return s.large
+	}
+	return s.allowed
 }
 
 // take ends a task that a worker has completed, if any, and returns the next one for workers of a kind, once there

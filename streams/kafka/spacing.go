@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -101,7 +102,7 @@ func (t *spacing) rouse() {
 // oldest returns the stream that is to begin next, nil if none waits. t.mu is held.
 func (t *spacing) oldest() (first *stream) {
 	for s, read := range t.waiting {
-		if first == nil || read.Before(t.waiting[first]) || read.Equal(t.waiting[first]) && s.id < first.id {
+		if first == nil || cmp.Or(read.Compare(t.waiting[first]), cmp.Compare(s.id, first.id), cmp.Compare(s.topic, first.topic)) < 0 {
 			first = s
 		}
 	}

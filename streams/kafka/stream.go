@@ -87,6 +87,7 @@ func (s *stream) add(recs []*kgo.Record, inc uint32, start, committed int64) (n 
 		return 0, 0
 	}
 	if s.incarnation != inc {
+		s.g.commits.drop(s.partition) // of the old log, if any
 		// A record before what was committed is read if the log was made anew, or lost its end.
 		s.origin = origin{inc, start, min(max(committed, start), recs[0].Offset)}
 		if committed > 0 { // records that were handled and removed since count as well

@@ -3,6 +3,7 @@ package kafka
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -134,5 +135,47 @@ func TestSettleOfALogThatWasMadeAnew(t *testing.T) {
 	want := position{EpochOffset: kgo.EpochOffset{Offset: 1}, origin: origin{incarnation: 8}}
 	if got := g.commits.todo[s.partition]; got != want {
 		t.Errorf("%+v is to be committed, want %+v", got, want)
+	}
+}
+
+// Batches of one table that were read at the same time, of partitions of the same number, have an order.
+func TestOldestOfTwoTopics(t *testing.T) {
+	now := time.Now()
+	for range 100 {
+		table := newSpacing(time.Second)
+		table.waiting[&stream{partition: partition{"fixity.results", 3}}] = now
+		table.waiting[&stream{partition: partition{"changes", 3}}] = now
+		if got := table.oldest(); got.topic != "changes" {
+			t.Fatalf("the oldest is of %s, want changes", got.topic)
+		}
+	}
+}
+
+// What of an old log is stored and not yet committed is not committed for the new one.
+func TestCommitOfALogThatWasMadeAnew(t *testing.T) {
+	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
+	g := &BatchGroup{
+		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
+		weight: newScale(), commits: newCommits(), stored: make(chan struct{}, 1),
+	}
+	s := &stream{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	s.add(record(40), 7, 0, 40)
+	s.settle(s.letters[:1:1], 0)
+	if len(g.commits.todo) != 1 {
+		t.Fatal("nothing is to be committed")
+	}
+	s.add(record(0), 8, 0, 40)
+	if len(g.commits.todo) > 0 {
+		t.Errorf("%v is to be committed, which is of the old log", g.commits.todo)
+	}
+}
+
+// A partition that left while its Mark failed is not looked after any more.
+func TestDoubtOfAPartitionThatLeft(t *testing.T) {
+	g := &BatchGroup{
+		doubted: map[partition]bool{{"changes", 0}: true}, streams: map[partition]*stream{},
+	}
+	if err := g.redo(t.Context(), nil); err != nil || len(g.doubted) > 0 {
+		t.Errorf("got %v, and %v is doubted", err, g.doubted)
 	}
 }

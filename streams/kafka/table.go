@@ -49,10 +49,14 @@ type goal struct {
 // it waits for is there at all.
 const tableStall = 2 * time.Second
 
+// ErrIgnored is returned by the function of a Table that has ignored a record. An unreadable record of the same key stays
+// the newest one.
+var ErrIgnored = errors.New("the record is ignored")
+
 // NewTable returns a Table that hands the records of topic to apply, those of one key
 // in order, one call at a time. The delivery of a tombstone has no Body. A record that
 // cannot be decoded, and one for which apply returns a permanent error, is logged, counted
-// and kept by cfg.Unreadables; any other error of apply ends Run.
+// and kept by cfg.Unreadables; any other error of apply but ErrIgnored ends Run.
 func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error) (*Table, error) {
 	if _, ok := schemas.Lookup(topic); !ok {
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
@@ -244,6 +248,9 @@ func (t *Table) record(rec *kgo.Record, inc uint32) error {
 	}
 	if err == nil {
 		err = t.apply(rec.Key, d)
+	}
+	if errors.Is(err, ErrIgnored) {
+		return nil
 	}
 	if err != nil && !retry.IsPermanent(err) {
 		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)

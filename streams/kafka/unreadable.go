@@ -42,9 +42,9 @@ func (u UnreadableBatch) Position() string {
 }
 
 // Unreadables are the unreadable records of all tables of one process: of those with one key in one partition, the
-// newest one, and only while no later record with the key could be applied; and the partitions that the process has
-// stopped to read. They are safe for concurrent use; a nil *Unreadables keeps nothing. As a prometheus.Collector they
-// are counted by topic.
+// newest one, and only while no later record with the key was applied; one that was ignored is none; and the partitions
+// that the process has stopped to read. They are safe for concurrent use; a nil *Unreadables keeps nothing. As a
+// prometheus.Collector they are counted by topic.
 type Unreadables struct {
 	count, stopped *prometheus.Desc
 

@@ -69,11 +69,11 @@ func NewBook(stores func(account string) []string) *Book {
 // Apply folds one record of the topic policies: its key, the time at which the broker appended it, its message. A record
 // whose base is not the current revision is ignored; every other takes the next revision, even if its document cannot be
 // parsed. Then the last document that can be parsed stays in force, but for its rule for deletes, which is KeepCopy
-// until the next document.
-func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
+// until the next document. Apply reports whether the record is a revision now.
+func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	account := p.GetAccount()
 	if p == nil || account == "" || account != string(key) {
-		return // every reader sees the same bytes, and ignores them alike
+		return false // every reader sees the same bytes, and ignores them alike
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +82,7 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 		current = &page{}
 	}
 	if p.GetBase() != int64(len(current.revisions)) {
-		return
+		return false
 	}
 	b.accounts[account] = current
 	last := current.newest()
@@ -105,6 +105,7 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) {
 		}
 	}
 	current.revisions = append(current.revisions, next)
+	return true
 }
 
 // Unreadable folds a record of the topic policies that cannot be decoded: its key, the time at which the broker appended it,
@@ -219,23 +220,23 @@ func (b *Book) Faults(account string) RecordFaults {
 }
 
 // Published reports whether a revision of the account was made of a file of a policy folder, whose digest is file and
-// whose document is d. Revisions before the first one with a digest are those of programs that recorded none: of them
-// the document is compared.
-func (b *Book) Published(account, file string, d Document) bool {
+// whose document is d. Revisions before the first one with a digest are those of programs that recorded none: if only one
+// of them has the document, older is true, and the file may be another one.
+func (b *Book) Published(account, file string, d Document) (made, older bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	p := b.accounts[account]
 	if p == nil {
-		return false
+		return false, false
 	}
 	digests := false
 	for _, r := range p.revisions {
-		digests = digests || r.file != ""
-		if r.file == file || !digests && r.document != nil && reflect.DeepEqual(*r.document, d) {
-			return true
+		if digests = digests || r.file != ""; r.file == file {
+			return true, false
 		}
+		older = older || !digests && r.document != nil && reflect.DeepEqual(*r.document, d)
 	}
-	return false
+	return false, older
 }
 
 // A LostError reports that another record took the revision that a published record asked for. The published record is

@@ -290,7 +290,7 @@ func TestRecordIsAFunction(t *testing.T) {
 }
 
 // A file of a folder has been published if a revision carries its digest. Of revisions before the first digest, which
-// older programs published, the document counts.
+// older programs published, the document is compared.
 func TestPublished(t *testing.T) {
 	of := func(base int64, document, file string) *pb.Policy {
 		p := record(t, base, document)
@@ -298,19 +298,21 @@ func TestPublished(t *testing.T) {
 		return p
 	}
 	for name, tt := range map[string]struct {
-		records []*pb.Policy
-		want    bool
+		records     []*pb.Policy
+		made, older bool
 	}{
-		"nothing is":                             {nil, false},
-		"the newest":                             {[]*pb.Policy{of(0, to2, "f")}, true},
-		"an older one":                           {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "g")}, true},
-		"before a person's":                      {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "")}, true},
-		"other bytes":                            {[]*pb.Policy{of(0, to2, "g")}, false},
-		"a person's":                             {[]*pb.Policy{of(0, to23, "g"), of(1, to2, "")}, false},
-		"by an older program":                    {[]*pb.Policy{of(0, to2, ""), of(1, to23, "")}, true},
-		"another by an older program":            {[]*pb.Policy{of(0, to23, "")}, false},
-		"ignored, as its base is not the newest": {[]*pb.Policy{of(0, to23, "g"), of(0, to2, "f")}, false},
-		"removed since":                          {[]*pb.Policy{of(0, to2, "f"), {Id: "r", Account: "acme", Base: 1, Removed: true}}, true},
+		"nothing is":                             {nil, false, false},
+		"the newest":                             {[]*pb.Policy{of(0, to2, "f")}, true, false},
+		"an older one":                           {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "g")}, true, false},
+		"before a person's":                      {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "")}, true, false},
+		"other bytes":                            {[]*pb.Policy{of(0, to2, "g")}, false, false},
+		"a person's":                             {[]*pb.Policy{of(0, to23, "g"), of(1, to2, "")}, false, false},
+		"by an older program":                    {[]*pb.Policy{of(0, to2, ""), of(1, to23, "")}, false, true},
+		"by an older program, and another since": {[]*pb.Policy{of(0, to2, ""), of(1, to23, "g")}, false, true},
+		"by an older program, and again since":   {[]*pb.Policy{of(0, to2, ""), of(1, to2, "f")}, true, false},
+		"another by an older program":            {[]*pb.Policy{of(0, to23, "")}, false, false},
+		"ignored, as its base is not the newest": {[]*pb.Policy{of(0, to23, "g"), of(0, to2, "f")}, false, false},
+		"removed since":                          {[]*pb.Policy{of(0, to2, "f"), {Id: "r", Account: "acme", Base: 1, Removed: true}}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := NewBook(func(string) []string { return []string{"1", "2", "3"} })
@@ -321,8 +323,8 @@ func TestPublished(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := b.Published("acme", "f", d); got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
+			if made, older := b.Published("acme", "f", d); made != tt.made || older != tt.older {
+				t.Errorf("got %v, %v, want %v, %v", made, older, tt.made, tt.older)
 			}
 		})
 	}

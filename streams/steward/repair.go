@@ -3,6 +3,8 @@ package steward
 import (
 	"context"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -74,12 +76,15 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	case "source-missing", "all-copies-missing", kindBack:
 		place.Store = r.GetSourceStore()
 		return s.noticed(place, r.GetResult(), r)
-	case "if-absent":
+	case kindDiffers:
 		place.Store = r.GetDestinationStore()
 		return s.noticed(place, kindDiffers, r)
-	case "copied", "in-sync", "properties-set":
+	case "in-sync", "properties-set", "gone", "not-in-policy":
 		place.Store = r.GetDestinationStore()
-		return s.alike(place, r)
+		return s.alike(place, r, r.GetStarted())
+	case "copied", "deleted": // what the look of another executor saw is no more
+		place.Store = r.GetDestinationStore()
+		return s.alike(place, r, r.GetFinished())
 	case "was-lost", "gone-unexplained":
 		place.Store = r.GetDestinationStore()
 		out := s.noticed(place, kindMissing, r)
@@ -103,10 +108,14 @@ func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResu
 	defer s.lock(place)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kind))
+	newest := s.table.newest(place)
+	if kind == kindDiffers {
+		newest = i.GetChecked().AsTime()
+	}
 	switch {
 	case knows(i, c.ref):
 		return s.tell(i, c.ref)
-	case r.GetStarted().AsTime().Before(s.table.newest(place)):
+	case r.GetStarted().AsTime().Before(newest):
 		if i == nil {
 			return nil
 		}
@@ -126,21 +135,27 @@ func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResu
 	return s.tell(i, c.ref)
 }
 
-// alike closes the incident of a copy that differed from its source and does not any more.
-func (s *Steward) alike(place schemas.Copy, r *pb.DuplicationResult) []schemas.Message {
+// alike closes the incident of a copy that differed from its source, and at a time did not any more, or was not to be like
+// it.
+func (s *Steward) alike(place schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp) []schemas.Message {
 	if s.table.of(place) == nil { // nearly always
 		return nil
 	}
 	defer s.lock(place)()
+	return s.endDiffers(place, r, at)
+}
+
+// endDiffers is alike of a copy that is locked.
+func (s *Steward) endDiffers(place schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp) []schemas.Message {
 	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kindDiffers))
 	switch {
 	case knows(i, r.GetId()):
 		return s.tell(i, r.GetId())
-	case closed(i), r.GetStarted().AsTime().Before(i.GetChecked().AsTime()):
+	case closed(i), at.AsTime().Before(i.GetChecked().AsTime()):
 		return nil
 	}
 	i = edit(i)
-	i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetStarted(), r.GetFinished()
+	i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, at, r.GetFinished()
 	s.step(i, stepClosed, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, r.GetResult())
 	return s.tell(i, r.GetId())
 }
@@ -151,7 +166,7 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 	defer s.lock(place)()
 	i := s.table.get(r.GetIncident())
 	if knows(i, r.GetId()) {
-		return s.tell(i, r.GetId())
+		return append(s.tell(i, r.GetId()), s.repairedDiffers(place, r)...)
 	}
 	number := orderNumber(i, r.GetCommand())
 	if number == 0 && !orderedByAnother(i, r.GetCommand()) {
@@ -171,5 +186,14 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 		detail = r.GetError()
 	}
 	s.step(i, action, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, detail)
-	return s.tell(i, r.GetId())
+	return append(s.tell(i, r.GetId()), s.repairedDiffers(place, r)...)
+}
+
+// repairedDiffers closes the incident of a copy that differed from its source and was repaired: the next copy that finds
+// that it still does opens it again.
+func (s *Steward) repairedDiffers(place schemas.Copy, r *pb.DuplicationResult) []schemas.Message {
+	if r.GetResult() != stepRepaired {
+		return nil
+	}
+	return s.endDiffers(place, r, r.GetFinished())
 }

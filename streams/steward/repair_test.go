@@ -314,18 +314,32 @@ func TestCopyThatDiffers(t *testing.T) {
 		"the copy is gone":       {func(w *world) schemas.Body { return w.result(11) }, shut},
 		"a client's change came": {func(w *world) schemas.Body { return w.lost("copied") }, shut},
 		"they are alike":         {func(w *world) schemas.Body { return w.lost("in-sync") }, shut},
-		"seen again":             {func(w *world) schemas.Body { return w.lost("if-absent") }, open},
+		"seen again":             {func(w *world) schemas.Body { return w.lost("copy-differs") }, open},
 		"an older copy": {func(w *world) schemas.Body {
+			r := w.lost("copied")
+			r.Started, r.Finished = timestamppb.New(base), timestamppb.New(base)
+			return r
+		}, open},
+		"a copy that began before and ended after": {func(w *world) schemas.Body {
 			r := w.lost("copied")
 			r.Started = timestamppb.New(base)
 			return r
+		}, shut},
+		"a look that began before": {func(w *world) schemas.Body {
+			r := w.lost("in-sync")
+			r.Started = timestamppb.New(base)
+			return r
 		}, open},
-		"an approval": {func(w *world) schemas.Body { return w.approval("copy-differs") }, open},
-		"a person":    {func(w *world) schemas.Body { return w.closing("copy-differs") }, shut},
+		"the deleter has deleted it": {func(w *world) schemas.Body { return w.lost("deleted") }, shut},
+		"both are gone":              {func(w *world) schemas.Body { return w.lost("gone") }, shut},
+		"the pair was removed":       {func(w *world) schemas.Body { return w.lost("not-in-policy") }, shut},
+		"a delete failed":            {func(w *world) schemas.Body { return w.lost("awaiting-approval") }, open},
+		"an approval":                {func(w *world) schemas.Body { return w.approval("copy-differs") }, open},
+		"a person":                   {func(w *world) schemas.Body { return w.closing("copy-differs") }, shut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.do(w.lost("if-absent"))
+			w.do(w.lost("copy-differs"))
 			w.is("copy-differs", open, "opened")
 			then := tt.then(w)
 			lost := w.lose(then)
@@ -457,4 +471,45 @@ func TestRepairThatNeverEnds(t *testing.T) {
 	w.clock += 24 * 60
 	w.do(w.result(2))
 	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "approved", "repair-ordered", "seen-again", "repair-ordered")
+}
+
+// A copy that an executor compared with its source has not been checked: a fault that a check finds counts also if the
+// check began before, and so does a difference that was found before a check.
+func TestCopyThatDiffersIsNoCheck(t *testing.T) {
+	for _, last := range []string{"copy-differs", "in-sync"} {
+		t.Run(last, func(t *testing.T) {
+			w := newWorld(t)
+			w.do(w.lost("copy-differs"))
+			check := w.result(2) // begins now, and ends after the next look
+			w.do(w.lost(last))
+			w.do(check)
+			w.is("content-corrupt", repairing, "opened", "repair-ordered")
+		})
+	}
+	w := newWorld(t)
+	differs := w.lost("copy-differs")
+	w.do(w.result(2))
+	w.do(differs)
+	w.is("copy-differs", open, "opened")
+}
+
+// A repair closes the incident of a copy that differed from its source, also if the result is handled a second time.
+func TestRepairOfACopyThatDiffers(t *testing.T) {
+	for result, want := range map[string]pb.IncidentState{"repaired": shut, "repair-moot": open, "repair-failed": open} {
+		t.Run(result, func(t *testing.T) {
+			w := newWorld(t)
+			w.do(w.lost("copy-differs"))
+			w.do(w.result(2))
+			end := w.ended(w.orders[0], result)
+			lost := w.lose(end)
+			w.restart()
+			again := w.do(end)
+			if len(again) != len(lost) {
+				t.Errorf("handled again: %v, want %v", again, lost)
+			}
+			if i := w.topic[key("copy-differs")]; i.GetState() != want {
+				t.Errorf("is %v, want %v", i, want)
+			}
+		})
+	}
 }

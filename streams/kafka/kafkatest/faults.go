@@ -47,6 +47,11 @@ func (b *Broker) FailCommit(role schemas.Role, f Fault, times int) (mend func())
 	return b.fail(kmsg.OffsetCommit, kfake.Fault{Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times})
 }
 
+// FailOffsets is FailProduce for requests that ask what a role's group has committed.
+func (b *Broker) FailOffsets(role schemas.Role, f Fault, times int) (mend func()) {
+	return b.fail(kmsg.OffsetFetch, kfake.Fault{Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times})
+}
+
 // FailFetch is FailProduce for reads of topic.
 func (b *Broker) FailFetch(topic schemas.Topic, f Fault, times int) (mend func()) {
 	return b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotLeaderForPartition), Count: times})

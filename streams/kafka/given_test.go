@@ -1,0 +1,63 @@
+package kafka
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// A message behind the task at work that is given back while its handler is called is not read any more.
+func TestBehindIsGivenBack(t *testing.T) {
+	in := &intake{weight: newScale()}
+	s := newScheduler(unlimited(), func(t *task) { t.letter, t.delivery = letter{}, nil })
+	f := s.flowOf(classHigh, Work{Account: "a"}, func(Work) bool { return false })
+	head, tail := newShare(in, partition{"t", 0}, 64), newShare(in, partition{"t", 1}, 64)
+	var tasks []*task
+	for _, sh := range []*share{head, tail} {
+		tasks = append(tasks, &task{letter: letter{rec: new(kgo.Record)}, share: sh, cost: turnBytes, flow: f,
+			delivery: &schemas.Delivery{Body: &pb.Change{}}})
+	}
+	s.add(tasks, []uint64{1, 1})
+	it, ok := begin(s, 0)
+	if !ok || it.behind() == nil {
+		t.Fatal("nothing is begun, or nothing is behind it")
+	}
+	var lost sync.WaitGroup
+	lost.Go(func() {
+		tail.stop()
+		s.purge()
+	})
+	_ = it.behind()
+	lost.Wait()
+	if b := it.behind(); b != nil {
+		t.Errorf("%v is behind the task, which was given back", b)
+	}
+}
+
+// A parked task that goes on makes room for another one, which is begun at once.
+func TestRoomOfWhatGoesOn(t *testing.T) {
+	in := &intake{weight: newScale()}
+	s := newScheduler(NewSlots(onlyX(10)), nil)
+	s.allowed, s.most = 4, 2
+	ofX := Work{Account: "a", Stores: [2]string{"X"}}
+	fill(s, in, ofX, classLow, 1)
+	first, ok := begin(s, 0)
+	if !ok {
+		t.Fatal("nothing is begun")
+	}
+	s.park(first.task)
+	fill(s, in, ofX, classLow, 1)
+	if _, ok := begin(s, 0); ok {
+		t.Fatal("begun although as many are parked as may be")
+	}
+	s.resume(first.q)
+	s.mu.Lock()
+	defer s.unlock()
+	if _, ok := s.pick(0); !ok {
+		t.Error("not begun although none is parked any more")
+	}
+}
