@@ -88,7 +88,7 @@ func TestBrokerFaults(t *testing.T) {
 }
 
 // The brokers take no outputs, since one replica too few is there: nothing is committed. When it
-// is back, nothing is missing. In make soak it is away until Run gives up.
+// is back, nothing is missing. In make soak it is away for longer than an output is published at once.
 func TestRefused(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	c.Breakable(t)
@@ -101,7 +101,7 @@ func TestRefused(t *testing.T) {
 	const n = 300
 	publish(t, cfg, changes(n, 30)...)
 	var calls atomic.Int64
-	stop := planner(t, cfg, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	planner(t, cfg, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		calls.Add(1)
 		return plan(ctx, d)
 	})
@@ -124,12 +124,6 @@ func TestRefused(t *testing.T) {
 	})
 	if all, _ := l.handled(""); all > 0 {
 		t.Errorf("%d outputs were taken: nothing was tested", all)
-	}
-	if away > 60 {
-		if err := stop(); err == nil {
-			t.Error("Run got past what it cannot")
-		}
-		planner(t, cfg, kafka.PoolConfig{}, plan)
 	}
 	c.Start(t, broker)
 	l.close(t, time.Minute)

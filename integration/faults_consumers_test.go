@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,13 +26,14 @@ import (
 func TestConsumerFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	for name, test := range map[string]func(*testing.T, *harness.Cluster){
-		"killed ten times in mid-task":       killedTenTimes,
-		"frozen past its session":            frozen,
-		"members come and go":                storm,
-		"a handler that hangs":               hangs,
-		"a handler that ignores its context": stubborn,
-		"poison among good records":          poison,
-		"64 partitions and one hot key":      hotKey,
+		"killed ten times in mid-task":        killedTenTimes,
+		"frozen past its session":             frozen,
+		"members come and go":                 storm,
+		"a handler that hangs":                hangs,
+		"a handler that ignores its context":  stubborn,
+		"deployments in the course of a copy": deployed,
+		"poison among good records":           poison,
+		"64 partitions and one hot key":       hotKey,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -215,6 +218,40 @@ func stubborn(t *testing.T, c *harness.Cluster) {
 	l.close(t, time.Minute)
 	if len(l.done) != 400 {
 		t.Errorf("%d changes are handled, want all", len(l.done))
+	}
+}
+
+// A copy lasts ten times as long as those who deploy wait for a process to end, and is at work in ten that are told to
+// stop, and killed: as Kubernetes does after 30 s and Docker after 10 s, with a tenth of the times. None of that counts
+// as a death, and the copy ends.
+func deployed(t *testing.T, c *harness.Cluster) {
+	need.Full(t)
+	for name, grace := range map[string]time.Duration{"kubernetes": 3 * time.Second, "docker": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := faulty(c, name)
+			l := books(t, c, cfg, 1)
+			publish(t, cfg, change("long", 0))
+			spec := memberSpec{Session: 3 * time.Second, Workers: 4, Long: "long", LongTask: 10 * grace}
+			for i := range 10 {
+				spec.Name, spec.Begun = fmt.Sprint(name, i), filepath.Join(t.TempDir(), fmt.Sprint(i))
+				p := spawn(t, cfg, spec)
+				harness.Eventually(t, time.Minute, "begin the copy", func(context.Context) error {
+					_, err := os.Stat(spec.Begun)
+					return err
+				})
+				wait(t, grace)
+				p.signal(t, syscall.SIGTERM)
+				wait(t, grace)
+				p.kill()
+			}
+			spec.Name, spec.Begun = name+" at last", filepath.Join(t.TempDir(), "at last")
+			spawn(t, cfg, spec)
+			l.close(t, time.Minute)
+			if len(l.done) != 1 || len(l.dead) > 0 {
+				t.Errorf("%d changes are handled and %d letters dead, want the one and none", len(l.done), len(l.dead))
+			}
+		})
 	}
 }
 

@@ -40,6 +40,9 @@ type memberSpec struct {
 	Task       time.Duration // how long a task takes, at most
 	Stall      time.Duration
 	Stubborn   string // an item whose task never ends, cancelled or not
+	Long       string // an item whose task makes progress for LongTask, in all of a process that lets it
+	LongTask   time.Duration
+	Begun      string // the file that is made when the task of Long begins
 }
 
 // member is the planner's Pool in this process, until it is told to end.
@@ -60,6 +63,16 @@ func member(text string) int {
 	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		if s.Stubborn != "" && d.Body.(*pb.Change).GetItem() == s.Stubborn {
 			select {}
+		}
+		if s.Long != "" && d.Body.(*pb.Change).GetItem() == s.Long {
+			if err := os.WriteFile(s.Begun, nil, 0o600); err != nil {
+				return nil, err
+			}
+			for begun := time.Now(); time.Since(begun) < s.LongTask; retry.Alive(ctx) {
+				if err := retry.Sleep(ctx, 50*time.Millisecond); err != nil {
+					return nil, err
+				}
+			}
 		}
 		return s.plan(ctx, d)
 	})

@@ -58,6 +58,8 @@ type duty struct {
 	// Behind is since when it has been able to do something that is due; zero: it is not.
 	Behind time.Time `json:"behind,omitzero"`
 	Active time.Time `json:"active,omitzero"` // when something was last done, or got on
+	// Refused is since when the brokers do not take outputs; zero: they do.
+	Refused time.Time `json:"refused,omitzero"`
 }
 
 // A sight is what is known at one time, and all that a verdict depends on.
@@ -125,6 +127,10 @@ func judge(s sight) verdict {
 	for _, d := range s.duties {
 		if d.Stuck > 0 {
 			no(&v.Live, "role %s: %d tasks ignore that they were cancelled", d.Role, d.Stuck)
+		}
+		if !d.Refused.IsZero() {
+			no(&v.Ready, "role %s: the brokers have not taken its outputs for %v; they are published until they do",
+				d.Role, s.now.Sub(d.Refused).Round(time.Second))
 		}
 		if !d.Member {
 			joined = false
@@ -383,7 +389,10 @@ func (h *health) duties(states []kafka.RoleState) (all []duty) {
 		d.Due += due
 		held := s.InFlight > 0 && s.Held >= s.InFlight && s.Busy == 0
 		waits := stores(s.Role) && h.faults[engineClickHouse] != nil
-		d.Able = d.Able || due > 0 && !held && !waits
+		if !s.Refused.IsZero() && (d.Refused.IsZero() || s.Refused.Before(d.Refused)) {
+			d.Refused = s.Refused
+		}
+		d.Able = d.Able || due > 0 && !held && !waits && s.Refused.IsZero()
 		if s.Active.After(d.Active) {
 			d.Active = s.Active
 		}

@@ -70,6 +70,7 @@ func TestJudge(t *testing.T) {
 		"every store is away":                 {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: verdict{Live: true, Started: true, Reasons: []string{"every store is away: a/1, b/1"}}},
 		"a policy is refused":                 {duties: []duty{busy}, policies: []string{"p/a.json:3: x"}, want: verdict{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
 		"a record cannot be read":             {duties: []duty{busy}, unread: []string{"policies/0@7"}, want: verdict{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
+		"outputs are refused":                 {duties: with(func(d *duty) { d.Refused = ago(time.Minute) }), want: verdict{Live: true, Started: true, Reasons: []string{"role copier: the brokers have not taken its outputs for 1m0s; they are published until they do"}}},
 		"asked to end":                        {duties: []duty{busy}, ending: true, want: verdict{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
 		t.Run(name, func(t *testing.T) {

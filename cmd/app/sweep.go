@@ -239,7 +239,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(a.lacking), a.tidier()), nil
+	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(a.lacking), a.tidier(), a.keeper()), nil
 }
 
 // sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.

@@ -23,6 +23,11 @@ func aboutUnreadable(u kafka.UnreadableRecord) incident.Subject {
 	return incident.Subject{Kind: incident.RecordUnreadable, Name: u.Position()}
 }
 
+// aboutBatch is what the incident of a batch that cannot be parsed is about.
+func aboutBatch(u kafka.UnreadableBatch) incident.Subject {
+	return incident.Subject{Kind: incident.BatchUnreadable, Name: u.Reader + " " + u.Position()}
+}
+
 // watchUnreadable opens an incident for each record of a table that cannot be read here, and closes it when a later
 // record of the same key follows. One that a person has closed stays closed: its name has the record's offset. One about
 // a record that can be read here is left alone: another process may not be able to.
@@ -32,7 +37,7 @@ func (a *App) watchUnreadable(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		changed := a.unreadable.Changed()
-		if err := a.reportUnreadable(ctx); err != nil && ctx.Err() == nil {
+		if err := errors.Join(a.reportUnreadable(ctx), a.reportBatches(ctx)); err != nil && ctx.Err() == nil {
 			a.log.Warn("report unreadable records again", "wait", reportAgain, "err", err)
 			_ = retry.Sleep(ctx, reportAgain) // only ctx ends it early
 			continue
@@ -62,8 +67,24 @@ func (a *App) reportUnreadable(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// unread names the records that cannot be read, that what n has depends on, and that no person has accepted as lost.
+// reportBatches opens an incident for each batch that keeps a partition from being read. A person closes it: the process
+// that reads the partition on may be another one. Then it stays closed, since its name has the offset.
+func (a *App) reportBatches(ctx context.Context) error {
+	var errs []error
+	for _, u := range a.unreadable.Batches() {
+		if about := aboutBatch(u); !a.board.Accepted(about) {
+			errs = append(errs, a.board.Open(ctx, about, u.Err.Error()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unread names the records that cannot be read, that what n has depends on, and that no person has accepted as lost,
+// and the partitions that are not read any further.
 func (a *App) unread(n needs) (all []string) {
+	for _, u := range a.unreadable.Batches() {
+		all = append(all, u.Err.Error())
+	}
 	for _, u := range a.unreadable.List() {
 		if about := aboutUnreadable(u); n.table(u.Topic) && !a.board.Accepted(about) {
 			all = append(all, fmt.Sprintf("%s with key %q (%v): publish its key again, or 'millrace incident close %s'",

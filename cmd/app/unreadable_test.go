@@ -9,6 +9,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
 // control is a record of a role for an account; with workers it is never in force.
@@ -164,4 +165,24 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A partition that is not read any further, since a batch cannot be parsed, is an incident and a metric, and the process
+// is not ready.
+func TestUnreadableBatch(t *testing.T) {
+	s := newSite(t)
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Loopback: true, RealTime: true})
+	s.cfg.Kafka.Brokers = b.Config().Brokers
+	b.WriteDamaged(schemas.Again(schemas.RoleCopier), 0, 2)
+	a := s.run(schemas.RoleCopier)
+	want := incident.Subject{Kind: incident.BatchUnreadable, Name: "millrace.copier.low again.copier/0@0"}
+	s.until(func() error {
+		if open := a.board.OpenOf(incident.BatchUnreadable); len(open) != 1 || open[0] != want {
+			return fmt.Errorf("open are %v", open)
+		}
+		return nil
+	})
+	s.await("/readyz", 503, "--to-offset 2 --execute")
+	s.await("/livez", 200)
+	s.await("/metrics", 200, `millrace_kafka_partitions_stopped{topic="again.copier"} 1`)
 }

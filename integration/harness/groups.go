@@ -117,3 +117,16 @@ func (c *Cluster) DeleteGroup(t testing.TB, cfg kafka.Config, role schemas.Role)
 		t.Fatalf("delete the group of %s: %v", role, err)
 	}
 }
+
+// Commit moves a group to an offset of a partition, as an operator does when the group has no members.
+func (c *Cluster) Commit(t testing.TB, group, topic string, partition int32, offset int64) {
+	t.Helper()
+	err := c.admin(func(adm *kadm.Client) error {
+		var to kadm.Offsets
+		to.AddOffset(topic, partition, offset, -1)
+		return adm.CommitAllOffsets(t.Context(), group, to)
+	})
+	if err != nil {
+		t.Fatalf("commit of group %s: %v", group, err)
+	}
+}

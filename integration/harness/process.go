@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -218,4 +219,51 @@ func freePorts(n int) (addrs []string, err error) {
 		held, addrs = append(held, l), append(addrs, addr)
 	}
 	return addrs, nil
+}
+
+// Damage changes the last byte of the batch that holds an offset, in the log of a partition, on the disk of the first
+// broker that has it: as a disk does that rots. It is called for processes only.
+func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int64) {
+	t.Helper()
+	for _, n := range c.nodes {
+		p, ok := n.(*process)
+		if !ok {
+			t.Fatalf("%T: its disk is not ours", n)
+		}
+		name := filepath.Join(strings.TrimSuffix(p.config, ".properties"), fmt.Sprintf("%s-%d", topic, partition), fmt.Sprintf("%020d.log", 0))
+		log, err := os.ReadFile(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := batchEnd(log, offset)
+		if end == 0 {
+			t.Fatalf("%s has no batch with offset %d", name, offset)
+		}
+		log[end-1] ^= 0xff
+		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteAt(log[end-1:end], int64(end-1))
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("no broker has %s-%d", topic, partition)
+}
+
+// batchEnd is where the batch of a log that holds an offset ends; 0: there is none.
+func batchEnd(log []byte, offset int64) int {
+	for at := 0; at+27 <= len(log); { // its first offset, its length, ..., and its last offset less the first
+		first, end := int64(binary.BigEndian.Uint64(log[at:])), at+12+int(binary.BigEndian.Uint32(log[at+8:]))
+		if offset <= first+int64(binary.BigEndian.Uint32(log[at+23:])) {
+			return end
+		}
+		at = end
+	}
+	return 0
 }

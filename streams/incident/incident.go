@@ -18,6 +18,7 @@ const (
 	RecordsBehind    = "records-behind"    // Name: a table of ClickHouse
 	SpaceMissing     = "space-missing"     // Account, Store, Space
 	RecordUnreadable = "record-unreadable" // Name: topic/partition@offset
+	BatchUnreadable  = "batch-unreadable"  // Name: its reader, a blank, topic/partition@offset
 	PolicyRefused    = "policy-refused"    // Account
 	PolicyDiverged   = "policy-diverged"   // Account
 	DeletesHeld      = "deletes-held"      // Account, Store, Space: of the copies that are not deleted

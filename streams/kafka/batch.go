@@ -71,6 +71,8 @@ type BatchGroup struct {
 	commits *commits
 	// uncommitted counts the records of awaited that were stored since they were last committed.
 	uncommitted atomic.Int64
+	reader      *reader
+	perPoll     int             // records; only poll uses it
 	ctx         context.Context // outlives Run's
 	fail        context.CancelCauseFunc
 
@@ -93,7 +95,10 @@ const BatchMemory = 20 << 20
 const (
 	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
 	batchFetch = 512 << 10
-	batchPoll  = 10_000 // records, by which Memory may be exceeded
+	batchPoll  = 1000 // records of one poll at most
+	// A poll is to weigh 1/pollShare of Memory, by what the records of the last one weighed: Memory may be exceeded by that.
+	pollShare = 4
+	firstPoll = 100 // records, before anything is known of their weight
 	// batchCommit is the time between two commits, but for the topic that fresh reads wait for.
 	batchCommit = time.Second
 )
@@ -117,11 +122,12 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
 		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
-		tables: map[string]*spacing{}, doubted: map[partition]bool{},
+		tables: map[string]*spacing{}, doubted: map[partition]bool{}, perPoll: firstPoll,
 		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
+	g.reader = newReader(g.router, g.commits)
 	g.metrics.look(g.oldest)
 	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
 		kgo.FetchMaxBytes(batchFetch), kgo.FetchMaxPartitionBytes(batchFetch),
@@ -187,13 +193,14 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 		g.makeRoom(ctx)
 		g.tap.turn(cl)
 		pctx, cancel := g.polling(ctx)
-		fetches := g.tap.poll(pctx, cl, batchPoll)
+		fetches := g.tap.poll(pctx, cl, g.perPoll)
 		cancel()
 		again, err := g.reread(ctx, cl, fetches)
 		if err != nil {
 			return err
 		}
 		g.fill(cl, fetches, again)
+		g.perPoll = pollSize(fetches, g.perPoll, g.cfg.Memory)
 		g.setBack(cl)
 		if err := g.redo(ctx, cl); err != nil {
 			return err
@@ -201,6 +208,19 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 		cl.AllowRebalance()
 	}
 	return nil
+}
+
+// pollSize returns how many records the next poll asks for, after one of last records that got fetches.
+func pollSize(fetches kgo.Fetches, last int, memory int64) int {
+	n, bytes := 0, int64(0)
+	fetches.EachRecord(func(rec *kgo.Record) {
+		n++
+		bytes += weigh(rec)
+	})
+	if n == 0 {
+		return last
+	}
+	return int(min(max(memory/pollShare/(bytes/int64(n)), 1), batchPoll))
 }
 
 // fill adds what was fetched to the streams, but for the partitions that are read again.
@@ -407,6 +427,7 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 		g.mu.Lock()
 		delete(g.doubted, s.partition)
 		g.mu.Unlock()
+		g.reader.forget(s.partition)
 		s.discard()
 		cl.ResumeFetchPartitions(s.one()) // a pause would outlive the assignment
 		g.sink.Forget(g.router.cfg.bare(s.topic), s.id)

@@ -48,6 +48,7 @@ type standing struct {
 	position   int64 // of the next record that this member would read; -1: not known
 	committed  int64 // by the group; -1: nothing
 	start, end int64 // of the log
+	same       int64 // where the log ceases to be the one of which the group has committed; -1: not known
 }
 
 // A breach is what is wrong with a standing.
@@ -83,11 +84,7 @@ func (s standing) error(brokers []string) error {
 	if s.committed < 0 {
 		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
 	}
-	reset := func(to string) string {
-		return fmt.Sprintf("stop the role in every process and run: "+
-			"kafka-consumer-groups.sh --bootstrap-server %s --group %s --topic %s:%d --reset-offsets %s --execute",
-			strings.Join(brokers, ","), s.group, s.at.topic, s.at.id, to)
-	}
+	reset := func(to string) string { return resetGroup(brokers, s.group, s.at, to) }
 	switch s.breach() {
 	case removed:
 		return fmt.Errorf("%s, but the log starts at %d: %w, %d of them. "+
@@ -96,8 +93,20 @@ func (s standing) error(brokers []string) error {
 	case outrun:
 		return fmt.Errorf("%s, and this process had come no further than %d: it was away, others have gone on. Start it again", where, s.position)
 	}
-	return fmt.Errorf("%s, and was to read on at %d, but the log is from %d to %d: the broker lost records at its end. To go on from there, %s",
-		where, s.position, s.start, s.end, reset("--to-latest"))
+	where = fmt.Sprintf("%s, and was to read on at %d, but the log is from %d to %d: the broker lost records at its end",
+		where, s.position, s.start, s.end)
+	// What another leader has written from there on is not read yet, and neither is what is written until the command runs.
+	end := s.end
+	if s.same >= 0 {
+		end = min(end, s.same)
+	}
+	switch {
+	case s.committed > end:
+		return fmt.Errorf("%s. To go on from what is left, %s", where, reset(fmt.Sprintf("--to-offset %d", end)))
+	case s.committed < 0:
+		return fmt.Errorf("%s. To read all that is there, %s", where, reset("--to-earliest"))
+	}
+	return fmt.Errorf("%s. What the group has committed is in it. Start it again", where)
 }
 
 // incident is the message that tells of removed records. It has no item: its subject is the partition, for the group.
@@ -180,10 +189,15 @@ func (r *router) standings(ctx context.Context, cl *kgo.Client, parts []partitio
 	if err != nil {
 		return nil, err
 	}
+	same := r.same(ctx, adm, commits, parts)
 	read, known := cl.UncommittedOffsets(), cl.CommittedOffsets()
 	var all []standing
 	for _, p := range parts {
-		s := standing{at: p, group: group, position: -1, committed: -1, start: starts[p.topic][p.id], end: ends[p.topic][p.id]}
+		s := standing{at: p, group: group, position: -1, committed: -1, start: starts[p.topic][p.id], end: ends[p.topic][p.id],
+			same: -1}
+		if at, ok := same[p]; ok {
+			s.same = at
+		}
 		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err != nil {
 			return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, p, c.Err)
 		} else if ok {
@@ -198,6 +212,33 @@ func (r *router) standings(ctx context.Context, cl *kgo.Client, parts []partitio
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// same returns where the logs of parts cease to be those of which was committed, by the epochs of their leaders. What the
+// brokers do not say is not known.
+func (r *router) same(ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition) map[partition]int64 {
+	var epochs kadm.OffsetForLeaderEpochRequest
+	for _, p := range parts {
+		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err == nil && c.At >= 0 && c.LeaderEpoch >= 0 {
+			epochs.Add(p.topic, p.id, c.LeaderEpoch)
+		}
+	}
+	if len(epochs) == 0 {
+		return nil
+	}
+	ends, err := adm.OffsetForLeaderEpoch(ctx, epochs)
+	if err != nil {
+		r.log.Warn("it is not known where a log was cut off", "err", err)
+	}
+	same := map[partition]int64{}
+	for topic, ps := range ends {
+		for id, e := range ps {
+			if e.Err == nil && e.LeaderEpoch >= 0 {
+				same[partition{topic, id}] = e.EndOffset
+			}
+		}
+	}
+	return same
 }
 
 // open publishes incidents, but for those that are on record: a process that is started again and

@@ -32,6 +32,8 @@ type RoleState struct {
 	// Active is when a message was last settled, whatever became of it, or a task said
 	// that it gets on; Success is when one was last done. Zero: never.
 	Active, Success time.Time
+	// Refused is since when the brokers do not take its outputs; zero: they do.
+	Refused time.Time
 }
 
 // State returns how each class of each role does that was made in this process.
@@ -44,7 +46,7 @@ func (m *Metrics) State() (states []RoleState) {
 			Active: r.when(r.active.Load()), Success: r.when(r.success.Load()),
 		}
 		r.mu.Lock()
-		s.Member = r.member
+		s.Member, s.Refused = r.member, r.refused
 		for at := range r.owned {
 			if s.Owned[at.topic] == nil {
 				s.Owned[at.topic] = map[int32]bool{}

@@ -311,6 +311,7 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.FetchMaxBytes(fetchBytes),
 		kgo.FetchMaxPartitionBytes(partitionBytes),
 		kgo.MaxDecompressBatchBytes(most),
+		kgo.AdjustFetchOffsetsFn(c.resume(c.group(m.role, m.class))),
 	}
 	opts = append(opts, c.balance(m.together)...)
 	if c.ServerSide {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -32,42 +31,6 @@ func each(parts map[string][]int32, f func(partition)) {
 			f(partition{topic, id})
 		}
 	}
-}
-
-// pollError returns the first error of a poll that ends the loop, and logs the others:
-// those the client gets over by itself.
-func pollError(fetches kgo.Fetches, log *slog.Logger) (fatal error) {
-	var out outOfRange
-	fetches.EachError(func(topic string, id int32, err error) {
-		var (
-			loss *kgo.ErrDataLoss
-			bomb *kgo.ErrDecompressTooLarge
-			code *kerr.Error
-		)
-		switch {
-		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-			return // the poll's own, or that of a request which is made again
-		case errors.As(err, &loss):
-			log.Error("the broker lost records", "topic", topic, "partition", id, "err", err)
-			return
-		case errors.As(err, &bomb): // the client has stopped to read the partition, and says so but once
-			fatal = fmt.Errorf("poll %s: the batch at offset %d is longer than %d MiB when it is decompressed, which nobody may write. "+
-				"To go on without it, stop the role in every process and set its group's offset to %d (kafka-consumer-groups.sh --reset-offsets): %w",
-				partition{topic, id}, bomb.Offset, readBytes>>20, bomb.NextOffset, err)
-		case errors.Is(err, kerr.OffsetOutOfRange):
-			out.parts = append(out.parts, partition{topic, id})
-		case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !movedOn(code):
-			if fatal == nil {
-				fatal = fmt.Errorf("poll %s: %w", partition{topic, id}, err)
-			}
-		default:
-			log.Warn("poll", "topic", topic, "partition", id, "err", err)
-		}
-	})
-	if fatal == nil && len(out.parts) > 0 {
-		fatal = &out
-	}
-	return fatal
 }
 
 // movedOn says that an error means no more than that the group has moved on: the
@@ -145,8 +108,9 @@ type position struct {
 // commits holds the positions that are done but not yet committed. It is safe for
 // concurrent use.
 type commits struct {
-	mu   sync.Mutex
-	todo map[partition]position
+	mu      sync.Mutex
+	todo    map[partition]position
+	refused map[string]bool // topics that were made again: what is done is of the old ones
 
 	metrics *roleMetrics // nil: nobody counts
 	// before is called with what is about to be committed. Its error keeps it from being committed. May be nil.
@@ -155,7 +119,17 @@ type commits struct {
 }
 
 func newCommits() *commits {
-	return &commits{todo: map[partition]position{}, sending: make(chan struct{}, 1)}
+	return &commits{todo: map[partition]position{}, refused: map[string]bool{}, sending: make(chan struct{}, 1)}
+}
+
+// refuse has nothing of topic committed any more.
+func (c *commits) refuse(topic string) {
+	c.sending <- struct{}{}
+	defer func() { <-c.sending }()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused[topic] = true
+	maps.DeleteFunc(c.todo, func(at partition, _ position) bool { return at.topic == topic })
 }
 
 // done says that all records of p below at are settled.
@@ -165,7 +139,9 @@ func (c *commits) done(p partition, at kgo.EpochOffset) { c.set(p, position{Epoc
 func (c *commits) set(p partition, at position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.todo[p] = at
+	if !c.refused[p.topic] {
+		c.todo[p] = at
+	}
 }
 
 // drop drops what is to be committed of p. It does not wait for a commit of it that is under way.

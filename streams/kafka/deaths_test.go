@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // A process is what a kill ends at once: nothing of it reaches the broker after.
@@ -172,6 +174,63 @@ func TestPoolStopsAreNoDeaths(t *testing.T) {
 			t.Errorf("outputs and dead letters: %s", got)
 		}
 	})
+}
+
+// A process that is stopped, and killed before its tasks have ended, is no death for those that get on; neither is one that
+// is killed while a task has made progress for long. A task without progress is the cause, as is one that was just begun.
+func TestPoolDeathsThatCount(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		every time.Duration // between two steps of progress; 0: none is made
+		stop  time.Duration // when the process is told to stop; 0: never
+		kill  time.Duration // when it is killed
+		dead  bool
+	}{
+		"told to stop, gets on":            {100 * time.Millisecond, 20 * time.Second, 23 * time.Second, false},
+		"told to stop at once, gets on":    {100 * time.Millisecond, 8 * time.Second, 11 * time.Second, false},
+		"told to stop, no progress":        {0, 20 * time.Second, 23 * time.Second, true},
+		"killed after much progress":       {100 * time.Millisecond, 0, time.Minute, false},
+		"killed soon, though it gets on":   {100 * time.Millisecond, 0, 20 * time.Second, true},
+		"killed after a minute of nothing": {0, 0, time.Minute, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				b.Send(change("a"))
+				for range 10 {
+					proc, cfg := newProcess(b.Config())
+					p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+						func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+							for {
+								select {
+								case <-proc.dead: // nothing of it is seen any more
+									<-ctx.Done()
+									return nil, ctx.Err()
+								case <-time.After(cmp.Or(tt.every, time.Hour)):
+									retry.Alive(ctx)
+								}
+							}
+						})
+					if err != nil {
+						t.Fatal(err)
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					if tt.stop > 0 {
+						time.AfterFunc(tt.stop, cancel)
+					}
+					time.AfterFunc(tt.kill, func() { proc.kill(); cancel() })
+					_ = p.Run(ctx) // what it says is the end of a process
+					time.Sleep(time.Minute)
+				}
+				if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+					t.Fatal(err)
+				}
+				if dead := len(b.Read(schemas.Dead)) > 0; dead != tt.dead || len(items(b, schemas.DuplicationHigh)) > 0 == tt.dead {
+					t.Errorf("dead: %t, outputs %v", dead, items(b, schemas.DuplicationHigh))
+				}
+			})
+		})
+	}
 }
 
 // sized describes tasks of n bytes.

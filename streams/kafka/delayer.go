@@ -36,13 +36,21 @@ type Delayer struct {
 
 	metrics *roleMetrics
 	commits *commits
+	reader  *reader
+	refusal refusal    // of what was last to be moved; only Run uses it
 	mu      sync.Mutex // guards held
-	held    map[partition][]*kgo.Record
+	held    map[partition][]stay
+}
+
+// A stay is a record that waits in its lane.
+type stay struct {
+	*kgo.Record
+	seen time.Time // when it was read
 }
 
 // NewDelayer returns a Delayer for cfg's lanes.
 func NewDelayer(cfg Config) (*Delayer, error) {
-	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]*kgo.Record{}, commits: newCommits(),
+	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]stay{}, commits: newCommits(),
 		tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer}}
 	for _, l := range cfg.lanes() {
 		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
@@ -52,6 +60,8 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
 	d.metrics = cfg.Metrics.role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
+	d.reader = newReader(d.router, d.commits)
+	d.reader.pattern = true
 	d.metrics.look(d.oldest)
 	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
@@ -99,14 +109,19 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	}
 	fetches := d.tap.poll(pctx, cl, delayerPoll)
 	cancel()
-	if err := pollError(fetches, d.router.log); err != nil {
+	if err := d.reader.check(ctx, cl, fetches); err != nil {
 		return d.router.below(ctx, cl, err)
 	}
 	d.mu.Lock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if at := (partition{p.Topic, p.Partition}); len(p.Records) > 0 {
-			d.held[at] = append(d.held[at], p.Records...)
-			d.flying(1, p.Records)
+			now := time.Now()
+			recs := make([]stay, len(p.Records))
+			for i, rec := range p.Records {
+				recs[i] = stay{rec, now}
+			}
+			d.held[at] = append(d.held[at], recs...)
+			d.flying(1, recs)
 			cl.PauseFetchPartitions(at.one())
 		}
 	})
@@ -146,9 +161,14 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	return max(wait, 0), ok
 }
 
-// ready is when a record may leave its lane.
-func (d *Delayer) ready(rec *kgo.Record) time.Time {
-	at := rec.Timestamp.Add(d.delays[rec.Topic])
+// ready is when a record may leave its lane. The clock that has stamped the record may be wrong: it stays no longer
+// than for the lane's delay from when it was read.
+func (d *Delayer) ready(rec stay) time.Time {
+	stamp := rec.Timestamp
+	if stamp.After(rec.seen) {
+		stamp = rec.seen
+	}
+	at := stamp.Add(d.delays[rec.Topic])
 	if due := readTrail(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
 		return due
 	}
@@ -164,9 +184,14 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	}
 	out, moved := d.movable(time.Now())
 	if err := publish(ctx, cl, out); err != nil {
+		if passes(err) { // they are moved again
+			d.refusal.note(d.router, d.metrics, err)
+			return nil
+		}
 		d.metrics.unpublished(1)
 		return err
 	}
+	d.refusal.end(d.metrics)
 	d.counted(out)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,7 +217,7 @@ func (d *Delayer) movable(now time.Time) (out []*kgo.Record, moved map[partition
 			if d.ready(rec).After(now) {
 				break
 			}
-			out = append(out, d.next(rec, now))
+			out = append(out, d.next(rec.Record, now))
 			moved[at]++
 		}
 	}
@@ -227,6 +252,7 @@ func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
 func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 	each(parts, func(at partition) {
 		d.commits.forget(at)
+		d.reader.forget(at)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.flying(-1, d.held[at])
@@ -236,10 +262,10 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 }
 
 // flying adds records to what is in flight, or with -1 takes them out.
-func (d *Delayer) flying(sign int, recs []*kgo.Record) {
+func (d *Delayer) flying(sign int, recs []stay) {
 	var bytes int64
 	for _, rec := range recs {
-		bytes += weigh(rec)
+		bytes += weigh(rec.Record)
 	}
 	d.metrics.inFlight(sign*len(recs), int64(sign)*bytes)
 }

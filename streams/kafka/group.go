@@ -57,6 +57,8 @@ type Group struct {
 	metrics *roleMetrics
 	began   atomic.Int64 // when the batch at hand was begun, in Unix nanoseconds; 0: none is
 	commits *commits
+	reader  *reader
+	refusal refusal     // of the last batch; only Run uses it
 	turns   int         // only Run uses it
 	fresh   atomic.Bool // partitions were assigned, and Prepare has not been called since
 	beside  time.Time   // of the last call of Beside; only Run uses it
@@ -86,6 +88,7 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 	}
 	g.metrics = cfg.Metrics.role(gc.Role, schemas.High)
 	g.commits.metrics = g.metrics
+	g.reader = newReader(g.router, g.commits)
 	g.metrics.look(g.oldest)
 	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
@@ -105,7 +108,8 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 }
 
 // Run handles messages until ctx is done, and then returns nil. Any other return is an
-// error that Run could not get past; what was not committed is delivered again. A handler that
+// error that Run could not get past; what was not committed is delivered again. Messages whose outputs the brokers do not
+// take for now are handled again until they do. A handler that
 // ignores for poolGrace that its time is up is such an error: it would hold the poll, and all rebalances.
 func (g *Group) Run(ctx context.Context) error {
 	cl, leave, err := join(ctx, g.opts)
@@ -128,7 +132,7 @@ func (g *Group) Run(ctx context.Context) error {
 // turn is one poll and what follows from it.
 func (g *Group) turn(ctx context.Context, cl *kgo.Client) error {
 	paused := g.tap.turn(cl)
-	if err := pollError(g.poll(ctx, cl), g.router.log); err != nil {
+	if err := g.reader.check(ctx, cl, g.poll(ctx, cl)); err != nil {
 		return g.router.below(ctx, cl, err)
 	}
 	if !paused {
@@ -198,9 +202,14 @@ func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
 	pctx, pcancel := outlive(ctx)
 	defer pcancel()
 	if err := publish(pctx, cl, h.out); err != nil {
+		if passes(err) && ctx.Err() == nil { // what is queued is handled again
+			g.refusal.note(g.router, g.metrics, err)
+			return nil
+		}
 		g.metrics.unpublished(1)
 		return err
 	}
+	g.refusal.end(g.metrics)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for p, n := range h.done {
@@ -311,6 +320,7 @@ func (g *Group) message(ctx context.Context, l *letter) (out []schemas.Message, 
 func (g *Group) drop(parts map[string][]int32) {
 	each(parts, func(p partition) {
 		g.commits.forget(p)
+		g.reader.forget(p)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.leave(g.queued[p])

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,10 +18,11 @@ const maxPast = 3800
 // A past is what a partition's committed metadata tells of the processes that had it: which
 // messages were at work when one died. As text it is
 //
-//	millrace/1 open 120 45:1* 47:2
+//	millrace/1 open 120 45:1* 47:2 48:0
 //
 // open or closed says whether tasks may have been at work; 120 is the horizon; 45 and 47 are
-// offsets of messages that were at work in 1 and 2 deaths, and 45 is at work now.
+// offsets of messages that were at work in 1 and 2 deaths, and 45 is at work now. 48 is at work too, and gets on:
+// if the process dies, it is not the cause.
 type past struct {
 	deaths map[int64]int
 	// horizon: a message below it may have been at work in a death although that was not
@@ -30,6 +32,12 @@ type past struct {
 }
 
 const pastForm = "millrace/1"
+
+// A pursuit is what handlers have of a partition, by offset.
+type pursuit struct {
+	suspect []int64 // begun a short time ago, or without progress since
+	steady  []int64 // the others
+}
 
 // readPast reads metadata as an owner finds it: if the one before is gone, what was at work then has died.
 // committed is the offset of the commit, window how far ahead tasks may have been begun.
@@ -52,15 +60,14 @@ func readPast(text string, committed int64, window int, gone bool) past {
 		if atWork && died {
 			deaths++
 		}
-		if deaths > 0 {
-			p.deaths[at] = deaths
-		}
+		p.deaths[at] = deaths
 	}
 	if died && p.horizon <= committed {
 		p.horizon = committed + int64(window)
 	} else if p.horizon <= committed {
 		p.horizon = 0
 	}
+	maps.DeleteFunc(p.deaths, func(at int64, n int) bool { return n == 0 && at >= p.horizon }) // as any other
 	return p
 }
 
@@ -77,20 +84,25 @@ func (p *past) of(offset int64) (deaths int, careful bool) {
 	return deaths, known || offset < p.horizon
 }
 
-// text is what is committed with committed, while the messages at atWork are at work.
-func (p *past) text(open bool, committed int64, atWork []int64) string {
+// text is what is committed with committed, while handlers have the messages of now.
+func (p *past) text(open bool, committed int64, now pursuit) string {
 	type suspect struct {
 		offset int64
 		deaths int
 		now    bool
 	}
 	var all []suspect
-	for _, at := range atWork {
+	for _, at := range now.suspect {
 		n, _ := p.of(at)
 		all = append(all, suspect{at, n, true})
 	}
+	for _, at := range now.steady {
+		if open || at < p.horizon { // else it is as any other
+			all = append(all, suspect{at, 0, false})
+		}
+	}
 	for at, n := range p.deaths {
-		if at >= committed && !slices.Contains(atWork, at) {
+		if at >= committed && !slices.Contains(now.suspect, at) && !slices.Contains(now.steady, at) {
 			all = append(all, suspect{at, n, false})
 		}
 	}

@@ -26,6 +26,7 @@ type intake struct {
 	meter  *roleMetrics
 
 	commits *commits
+	reader  *reader
 	asks    chan chan error // of those who wait for a commit
 	tap     bool            // closed: the role is paused
 	held    int             // tasks that a pause keeps back, as last counted
@@ -44,6 +45,7 @@ func newIntake(p *Pool, m member) (*intake, error) {
 		commits: newCommits(), asks: make(chan chan error, maxAsks),
 		shares: map[partition]*share{}, left: map[partition]string{},
 	}
+	in.reader = newReader(p.router, in.commits)
 	opts := append(p.kafka.consume(m),
 		kgo.OnPartitionsAssigned(in.assigned), kgo.OnOffsetsFetched(in.fetched),
 		kgo.OnPartitionsRevoked(in.revoked), kgo.OnPartitionsLost(in.lost))
@@ -60,7 +62,7 @@ func (in *intake) poll(ctx context.Context) error {
 	for ctx.Err() == nil {
 		in.weight.wait(ctx, in.p.cfg.Bytes)
 		fetches := in.cl.PollRecords(ctx, in.p.window/4)
-		if err := pollError(fetches, in.p.router.log); err != nil {
+		if err := in.reader.check(ctx, in.cl, fetches); err != nil {
 			return in.p.router.below(ctx, in.cl, err)
 		}
 		if err := in.dispatch(fetches); err != nil {
@@ -204,6 +206,21 @@ func (in *intake) tick(ctx context.Context) {
 	}
 }
 
+// finish commits at once and then every second until ctx is done, while tasks at work end: who stops a process may not
+// wait for that.
+func (in *intake) finish(ctx context.Context) {
+	t := time.NewTicker(poolCommit)
+	defer t.Stop()
+	for {
+		_ = in.commit(in.p.ctx) // has said what is wrong
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
 // record returns when what is at work is on record with the brokers.
 func (in *intake) record(ctx context.Context) error {
 	ask := make(chan error, 1)
@@ -309,6 +326,7 @@ func (in *intake) drop(shares []*share) {
 		}
 		in.mu.Unlock()
 		in.commits.forget(sh.partition)
+		in.reader.forget(sh.partition)
 		in.cl.ResumeFetchPartitions(sh.one()) // a pause would outlive the assignment
 	}
 }

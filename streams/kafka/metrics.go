@@ -149,7 +149,10 @@ type roleMetrics struct {
 	mu     sync.Mutex // guards the rest
 	owned  map[partition]bool
 	member bool // of the group, with partitions or without
-	looks  []func() oldest
+	// refusals are outputs, or batches of them, that the brokers have not taken so far, and refused since when there are.
+	refusals int
+	refused  time.Time
+	looks    []func() oldest
 }
 
 // An oldest says since when the oldest task is at work, and what the timestamp of the
@@ -295,6 +298,22 @@ func (r *roleMetrics) unpublished(n int) {
 	if r != nil {
 		r.failures.Add(float64(n))
 	}
+}
+
+// refusing adds to the outputs that the brokers do not take for now, and reports whether there were none before.
+func (r *roleMetrics) refusing(delta int) (first bool) {
+	if r == nil {
+		return delta > 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first = r.refusals == 0
+	if r.refusals += delta; r.refusals == 0 {
+		r.refused = time.Time{}
+	} else if first {
+		r.refused = time.Now()
+	}
+	return first
 }
 
 // producer is the value of label role for what no role publishes.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
@@ -133,6 +134,8 @@ type Pool struct {
 	clock   atomic.Int64            // nanoseconds since Run began, in steps
 	workers sync.WaitGroup
 	alone   sync.Mutex // held by a task that may have killed a process
+	purging sync.Mutex // guards purged
+	purged  map[string]time.Time
 }
 
 // NewPool returns a Pool that feeds h.
@@ -145,6 +148,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	p := &Pool{
 		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
 		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), longest: taskDeadline, slowest: slowBytes,
+		purged: map[string]time.Time{},
 	}
 	p.sched = newScheduler(pc.Slots, p.forget)
 	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved
@@ -346,8 +350,8 @@ func (p *Pool) again(t *task) (wait time.Duration, ok bool) {
 // refuse sends t where err takes it, without the handler.
 func (p *Pool) refuse(t *task, err error) { p.publish(t, p.router.outcome(&t.letter, nil, err), -1) }
 
-// publish sends what t became. t is done when all of it is acknowledged. If the client
-// gives one up, Run ends: it has tried for a minute.
+// publish sends what t became. t is done when all of it is acknowledged, however long that takes: its bytes count until
+// then. If the brokers will never take it, Run ends.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	if len(recs) == 0 {
 		p.meter(t).handled(t.fate, 1, took)
@@ -356,23 +360,59 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	}
 	var left, failed atomic.Int32
 	left.Store(int32(len(recs)))
+	settled := func(err error) {
+		if err != nil {
+			failed.Add(1)
+			p.fail(err)
+		}
+		if left.Add(-1) > 0 {
+			return
+		}
+		if n := failed.Load(); n > 0 {
+			p.meter(t).unpublished(int(n))
+			p.abandon(t)
+		} else {
+			p.meter(t).handled(t.fate, 1, took)
+			p.finish(t)
+		}
+	}
 	for _, rec := range recs {
-		p.out.Produce(p.sending, rec, func(rec *kgo.Record, err error) {
-			if err != nil {
-				failed.Add(1)
-				p.fail(publishError(rec, err))
+		p.send(p.meter(t), rec, new(refusal), settled)
+	}
+}
+
+// send sends rec until it is acknowledged, and calls settled then, or with an error that does not pass.
+func (p *Pool) send(m *roleMetrics, rec *kgo.Record, f *refusal, settled func(error)) {
+	p.out.Produce(p.sending, rec, func(rec *kgo.Record, err error) {
+		if err != nil {
+			err = publishError(rec, err)
+		}
+		if !passes(err) || p.sending.Err() != nil {
+			f.end(m)
+			settled(err)
+			return
+		}
+		f.note(p.router, m, err)
+		time.AfterFunc(sendAgain, func() {
+			if errors.Is(err, kerr.UnknownTopicID) {
+				p.purge(rec.Topic)
 			}
-			if left.Add(-1) > 0 {
-				return
-			}
-			if n := failed.Load(); n > 0 {
-				p.meter(t).unpublished(int(n))
-				p.abandon(t)
-			} else {
-				p.meter(t).handled(t.fate, 1, took)
-				p.finish(t)
-			}
+			p.send(m, anew([]*kgo.Record{rec})[0], f, settled)
 		})
+	})
+}
+
+// sendAgain is the wait before a record is sent again that was given up after runtimeLimit, or at once.
+const sendAgain = time.Second
+
+// purge has the client forget a topic that was made again. That fails what others are about to send to it, so it is
+// done once for all that were failed by the new topic.
+func (p *Pool) purge(topic string) {
+	p.purging.Lock()
+	defer p.purging.Unlock()
+	if now := time.Now(); now.Sub(p.purged[topic]) > 2*sendAgain {
+		p.purged[topic] = now
+		p.out.PurgeTopicsFromProducing(topic)
 	}
 }
 

@@ -66,17 +66,27 @@ func (p *Pool) staff() []*worker {
 
 // atWork returns the offsets of in's tasks that handlers have, by share. What is parked does nothing that could end
 // the process.
-func (p *Pool) atWork(in *intake) map[*share][]int64 {
-	at := map[*share][]int64{}
+func (p *Pool) atWork(in *intake) map[*share]pursuit {
+	at, now := map[*share]pursuit{}, p.clock.Load()
 	for _, w := range p.staff() {
 		w.mu.Lock()
 		if t := w.task; t != nil && t.share.in == in && !w.parked {
-			at[t.share] = append(at[t.share], t.rec.Offset)
+			all := at[t.share]
+			if young := now-w.since < int64(soonAfter); !w.moved.Load() || young && !t.share.stopping.Load() {
+				all.suspect = append(all.suspect, t.rec.Offset)
+			} else {
+				all.steady = append(all.steady, t.rec.Offset)
+			}
+			at[t.share] = all
 		}
 		w.mu.Unlock()
 	}
 	return at
 }
+
+// soonAfter is how long after its begin a task may be the cause of its process's death, although it has made progress. A
+// copy of a day outlives more deaths than a task may be the cause of: of neighbours, of machines.
+const soonAfter = 30 * time.Second
 
 // stop ends all tasks, and the sending of outputs, for at most Drain if ctx is what
 // ends them and at once if it is an error, and commits.
@@ -91,8 +101,17 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	for _, in := range p.intakes {
 		all = append(all, in.owned(nil)...)
 	}
-	p.drain(all, d)
+	for _, sh := range all {
+		sh.stop()
+	}
+	draining, drained := context.WithCancel(p.ctx)
 	var each sync.WaitGroup
+	for _, in := range p.intakes {
+		each.Go(func() { in.finish(draining) })
+	}
+	p.drain(all, d)
+	drained()
+	each.Wait()
 	for _, in := range p.intakes {
 		each.Go(func() {
 			_ = in.commit(p.ctx) // has said what is wrong; what is not committed is done again

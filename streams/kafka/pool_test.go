@@ -132,19 +132,15 @@ func TestPoolCommitIsContiguous(t *testing.T) {
 	})
 }
 
-// Until its outputs are acknowledged a task is not done; if they cannot be, Run ends.
+// Until its outputs are acknowledged a task is not done, however long that takes.
 func TestPoolPublishesBeforeItCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		start := time.Now()
-		if err := run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err == nil {
-			t.Error("Run returned no error")
-		}
-		if took := time.Since(start); took > 2*time.Minute {
-			t.Errorf("Run gave up after %v", took)
+		if err := run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{Drain: time.Second}, plan)); err != nil {
+			t.Error(err)
 		}
 		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
 			t.Errorf("committed %d without an output", got)

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -44,9 +45,26 @@ func (t *Table) probe(ctx context.Context, cl *kgo.Client, open map[int32]int64)
 // firstFrom returns the offset of the first record of a partition that is not below
 // from; if batches without records are all there is, the offset behind them.
 func firstFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (int64, error) {
+	got, err := fetchFrom(ctx, cl, topic, id, from)
+	if err != nil || got == nil {
+		return from, err
+	}
+	o := kgo.ProcessFetchPartitionOpts{Offset: from, Topic: topic.Topic, Partition: id, KeepControlRecords: true}
+	fp, next := kgo.ProcessFetchPartition(o, got, kgo.DefaultDecompressor(), nil)
+	switch {
+	case fp.Err != nil:
+		return 0, fmt.Errorf("fetch: %w", fp.Err)
+	case len(fp.Records) > 0:
+		return fp.Records[0].Offset, nil
+	}
+	return max(next, from), nil
+}
+
+// fetchFrom returns what the leader of a partition has from an offset on; nil: nothing.
+func fetchFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (*kmsg.FetchResponseTopicPartition, error) {
 	part, ok := topic.Partitions[id]
 	if !ok {
-		return 0, kerr.UnknownTopicOrPartition
+		return nil, kerr.UnknownTopicOrPartition
 	}
 	req := kmsg.NewPtrFetchRequest()
 	req.ReplicaID, req.MaxBytes, req.SessionEpoch = -1, 1<<20, -1
@@ -58,22 +76,52 @@ func firstFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 	req.Topics = append(req.Topics, rt)
 	got, err := cl.Broker(int(part.Leader)).RetriableRequest(ctx, req)
 	if err != nil {
-		return 0, fmt.Errorf("fetch: %w", err)
+		return nil, fmt.Errorf("fetch: %w", err)
 	}
 	resp := got.(*kmsg.FetchResponse)
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return 0, fmt.Errorf("fetch: %w", err)
+		return nil, fmt.Errorf("fetch: %w", err)
 	}
 	if len(resp.Topics) == 0 || len(resp.Topics[0].Partitions) == 0 {
-		return from, nil
+		return nil, nil
 	}
-	o := kgo.ProcessFetchPartitionOpts{Offset: from, Topic: topic.Topic, Partition: id, KeepControlRecords: true}
-	fp, next := kgo.ProcessFetchPartition(o, &resp.Topics[0].Partitions[0], kgo.DefaultDecompressor(), nil)
-	switch {
-	case fp.Err != nil:
-		return 0, fmt.Errorf("fetch: %w", fp.Err)
-	case len(fp.Records) > 0:
-		return fp.Records[0].Offset, nil
+	return &resp.Topics[0].Partitions[0], nil
+}
+
+// afterBatch returns the offset behind the batch that holds an offset, although the batch cannot be parsed.
+func afterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
+	topics, err := kadm.NewClient(cl).ListTopics(ctx, at.topic)
+	if err != nil {
+		return 0, fmt.Errorf("list topic: %w", err)
 	}
-	return max(next, from), nil
+	got, err := fetchFrom(ctx, cl, topics[at.topic], at.id, offset)
+	if err != nil {
+		return 0, err
+	}
+	if got != nil {
+		if next, ok := nextBatch(got.RecordBatches, offset, got.HighWatermark); ok {
+			return next, nil
+		}
+	}
+	return 0, errors.New("where the next batch begins is not known")
+}
+
+// nextBatch returns the offset of the second of batches, the first of which holds offset. Without a second one that is
+// the end of the log, if the first one says so too. Only the length of the first one is believed otherwise: what else
+// it says may be what is damaged.
+func nextBatch(batches []byte, offset, end int64) (next int64, ok bool) {
+	const head = 61 // bytes of a batch before its records: 8 of its offset, 4 of its length, ...
+	if len(batches) < head {
+		return 0, false
+	}
+	first, length := int64(binary.BigEndian.Uint64(batches)), int64(binary.BigEndian.Uint32(batches[8:]))
+	if rest := batches[min(12+length, int64(len(batches))):]; len(rest) >= 8 {
+		next = int64(binary.BigEndian.Uint64(rest))
+	} else {
+		next = first + int64(binary.BigEndian.Uint32(batches[23:])) + 1
+		if next != end {
+			return 0, false
+		}
+	}
+	return next, first <= offset && offset < next && next <= end
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 const (
 	producerLimit  = 30 * time.Second // until a message of a Producer is given up
-	runtimeLimit   = time.Minute      // until an output of a handler is given up, and Run with it
+	runtimeLimit   = time.Minute      // until an output of a handler is reported as refused, and published again
 	producerLinger = time.Millisecond
 	runtimeLinger  = 5 * time.Millisecond // many tasks share a request
 )
@@ -70,15 +71,50 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 // Close gives up what is not yet acknowledged.
 func (p *Producer) Close() { p.cl.Close() }
 
-// publish sends recs and waits until all are acknowledged or given up.
+// publish sends recs and waits until all are acknowledged or given up. Of a topic that was made again the client has to
+// forget the old one first.
 func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) error {
+	stale, err := produce(ctx, cl, recs)
+	if len(stale) == 0 {
+		return err
+	}
+	cl.PurgeTopicsFromProducing(topicsOf(stale)...)
+	_, again := produce(ctx, cl, anew(stale))
+	if again == nil && !errors.Is(err, kerr.UnknownTopicID) {
+		again = err // of others
+	}
+	return again
+}
+
+// anew returns recs as they were before they were published: the client counts the time that it has for a record from
+// the timestamp that it gave it.
+func anew(recs []*kgo.Record) []*kgo.Record {
+	all := make([]*kgo.Record, len(recs))
+	for i, r := range recs {
+		all[i] = &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
+	}
+	return all
+}
+
+// topicsOf returns the topics of recs.
+func topicsOf(recs []*kgo.Record) (topics []string) {
+	for _, rec := range recs {
+		if !slices.Contains(topics, rec.Topic) {
+			topics = append(topics, rec.Topic)
+		}
+	}
+	return topics
+}
+
+// produce sends recs and waits until all are acknowledged or given up. It returns those whose topics the brokers know
+// under other ids, and the first error: another one than that, if there is one.
+func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (stale []*kgo.Record, first error) {
 	if len(recs) == 0 {
-		return nil
+		return nil, nil
 	}
 	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex // guards first
-		first error
+		wg sync.WaitGroup
+		mu sync.Mutex // guards what is returned
 	)
 	wg.Add(len(recs))
 	for _, rec := range recs {
@@ -89,13 +125,28 @@ func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) error {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if first == nil {
+			if errors.Is(err, kerr.UnknownTopicID) {
+				stale = append(stale, rec)
+			}
+			if first == nil || errors.Is(first, kerr.UnknownTopicID) {
 				first = publishError(rec, err)
 			}
 		})
 	}
 	wg.Wait()
-	return first
+	return stale, first
+}
+
+// passes reports whether the brokers may take what they have not taken, if it is published again.
+func passes(err error) bool {
+	code := (*kerr.Error)(nil)
+	switch {
+	case err == nil, retry.IsPermanent(err), errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+		return false
+	case errors.As(err, &code):
+		return code.Retriable
+	}
+	return true
 }
 
 // publishError is the one place where errors of producing are classed.

@@ -28,7 +28,7 @@ func lossy(fetches kgo.Fetches) (parts []partition) {
 // rebalance happens meanwhile.
 func (g *BatchGroup) reread(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) (again map[partition]bool, err error) {
 	parts := lossy(fetches)
-	err = pollError(fetches, g.router.log)
+	err = g.reader.check(ctx, cl, fetches)
 	if out := (*outOfRange)(nil); errors.As(err, &out) {
 		var cut []standing
 		if cut, err = g.router.examine(ctx, cl, out); err == nil {

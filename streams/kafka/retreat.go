@@ -8,8 +8,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// probeRows are kept of what could not be stored, to try with.
-const probeRows = 100
+// probeRows, and of these about probeBytes, are kept of what could not be stored, to try with.
+const (
+	probeRows  = 100
+	probeBytes = 1 << 20
+)
 
 // retreat lets go of a batch that could not be stored, and returns when it is time to try again: with the first few
 // of its records, for which there is always room. It reports false when the stream is stopped.
@@ -41,7 +44,10 @@ func (s *stream) fails() {
 	}
 	s.failing, s.taken, s.due = true, false, true
 	s.pause()
-	keep := min(len(s.letters), probeRows)
+	keep := 0
+	for kept := int64(0); keep < min(len(s.letters), probeRows) && kept < probeBytes; keep++ {
+		kept += weigh(s.letters[keep].rec)
+	}
 	rest, last := s.letters[keep:], s.letters[keep-1].rec
 	if len(rest) == 0 {
 		return

@@ -323,6 +323,26 @@ func workOf[T any](f func(T) Work, b T) (w Work, err error) {
 	return f(b), nil
 }
 
+// A refusal is an output, or a batch of them, that the brokers do not take for now.
+type refusal struct{ is bool }
+
+// note says that they have not taken it.
+func (f *refusal) note(r *router, m *roleMetrics, err error) {
+	m.unpublished(1)
+	if !f.is && m.refusing(1) {
+		r.log.Warn("the brokers do not take outputs: they are published again until they do", "err", err)
+	}
+	f.is = true
+}
+
+// end says that they have, or that it is not published again.
+func (f *refusal) end(m *roleMetrics) {
+	if f.is {
+		m.refusing(-1)
+	}
+	f.is = false
+}
+
 // incarnation hashes a topic's id.
 func incarnation(id [16]byte) uint32 {
 	h := fnv.New32a()

@@ -359,6 +359,8 @@ func TestPast(t *testing.T) {
 		"a death past horizon":    {"millrace/1 open 74", 80, past{map[int64]int{}, 144}},
 		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, past{map[int64]int{}, 74}},
 		"nothing but the opening": {"millrace/1 open 0", 10, past{map[int64]int{}, 74}},
+		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, past{map[int64]int{12: 1, 14: 0}, 74}},
+		"a stop, and one got on":  {"millrace/1 closed 0 14:0", 10, past{deaths: map[int64]int{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := readPast(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
@@ -367,10 +369,21 @@ func TestPast(t *testing.T) {
 		})
 	}
 	p := past{map[int64]int{12: 1, 14: 2}, 74}
-	if got, want := p.text(true, 10, []int64{12, 20}), "millrace/1 open 74 14:2 12:1* 20:1*"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if got := p.text(false, 80, nil); got != "" {
-		t.Errorf("got %q, want nothing", got)
+	for name, tt := range map[string]struct {
+		open      bool
+		committed int64
+		now       pursuit
+		want      string
+	}{
+		"at work":                     {true, 10, pursuit{suspect: []int64{12, 20}}, "millrace/1 open 74 14:2 12:1* 20:1*"},
+		"past all":                    {false, 80, pursuit{}, ""},
+		"gets on after two deaths":    {true, 10, pursuit{steady: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
+		"gets on, beyond the horizon": {true, 10, pursuit{steady: []int64{90}}, "millrace/1 open 74 14:2 12:1 90:0"},
+		"gets on as it is stopped":    {false, 80, pursuit{steady: []int64{90}}, ""},
+		"suspect as it is stopped":    {true, 80, pursuit{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
+	} {
+		if got := p.text(tt.open, tt.committed, tt.now); got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
 	}
 }

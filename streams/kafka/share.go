@@ -165,8 +165,9 @@ func (s *share) rest() {
 	s.quiet = true
 }
 
-// position returns what to commit for the partition, if that is news.
-func (s *share) position(atWork []int64) (position, bool) {
+// position returns what to commit for the partition, if that is news. Once it is stopping, no task is begun any more:
+// if none is suspect, who ends the process does not wait for those at work, and they are no cause of its death.
+func (s *share) position(now pursuit) (position, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tracker.dead || s.first < 0 {
@@ -176,8 +177,8 @@ func (s *share) position(atWork []int64) (position, bool) {
 	if s.tracker.base == 0 { // nothing is done yet
 		at = kgo.EpochOffset{Epoch: s.epoch, Offset: s.first}
 	}
-	open := s.opened && !(s.stopping.Load() && len(atWork) == 0)
-	text := s.past.text(open, at.Offset, atWork)
+	open := s.opened && !(s.stopping.Load() && len(now.suspect) == 0)
+	text := s.past.text(open, at.Offset, now)
 	if !moved && text == s.told {
 		return position{}, false
 	}
@@ -199,8 +200,14 @@ func (s *share) learn(metadata string, offset int64, ours bool, log *slog.Logger
 	defer s.mu.Unlock()
 	s.past = readPast(metadata, offset, s.window(), !ours)
 	s.wary.Store(s.past.horizon > 0 || len(s.past.deaths) > 0)
-	if len(s.past.deaths) > 0 {
-		log.Warn("messages were at work when a process died", "topic", s.topic, "partition", s.id, "messages", len(s.past.deaths))
+	died := 0
+	for _, n := range s.past.deaths {
+		if n > 0 {
+			died++
+		}
+	}
+	if died > 0 {
+		log.Warn("messages were at work when a process died", "topic", s.topic, "partition", s.id, "messages", died)
 	}
 }
 

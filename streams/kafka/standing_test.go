@@ -9,23 +9,30 @@ import (
 
 func TestStanding(t *testing.T) {
 	for name, tt := range map[string]struct {
-		position, committed, start, end int64
-		want                            breach
-		gone                            int64
-		says                            string
+		position, committed, start, end, same int64
+		want                                  breach
+		gone                                  int64
+		says                                  string
 	}{
-		"committed below the start":             {5, 5, 12, 20, removed, 7, "--to-earliest"},
-		"read on below the start":               {9, 5, 12, 20, removed, 3, "--to-earliest"},
-		"committed below, position not known":   {-1, 5, 12, 20, removed, 7, "--to-earliest"},
-		"nothing committed, nothing read":       {-1, -1, 12, 20, removed, 12, "committed nothing"},
-		"nothing committed, read on":            {4, -1, 12, 20, removed, 8, "committed nothing"},
-		"others have gone on":                   {5, 15, 12, 20, outrun, -3, "Start it again"},
-		"beyond the end":                        {50, 50, 0, 20, truncated, -50, "--to-latest"},
-		"beyond the end of an empty log":        {50, 50, 0, 0, truncated, -50, "--to-latest"},
-		"in range by now":                       {15, 15, 12, 20, truncated, -3, "--to-latest"},
-		"nothing committed, log from the first": {-1, -1, 0, 20, truncated, 0, "--to-latest"},
+		"committed below the start":             {5, 5, 12, 20, -1, removed, 7, "--to-earliest"},
+		"read on below the start":               {9, 5, 12, 20, -1, removed, 3, "--to-earliest"},
+		"committed below, position not known":   {-1, 5, 12, 20, -1, removed, 7, "--to-earliest"},
+		"nothing committed, nothing read":       {-1, -1, 12, 20, -1, removed, 12, "committed nothing"},
+		"nothing committed, read on":            {4, -1, 12, 20, -1, removed, 8, "committed nothing"},
+		"others have gone on":                   {5, 15, 12, 20, -1, outrun, -3, "Start it again"},
+		"beyond the end":                        {50, 50, 0, 20, -1, truncated, -50, "--reset-offsets --to-offset 20 "},
+		"beyond the end of an empty log":        {50, 50, 0, 0, -1, truncated, -50, "--reset-offsets --to-offset 0 "},
+		"beyond the end, committed is not":      {50, 18, 0, 20, -1, truncated, -50, "Start it again"},
+		"in range by now":                       {15, 15, 12, 20, -1, truncated, -3, "Start it again"},
+		"at the end by now":                     {20, 20, 12, 20, -1, truncated, -8, "Start it again"},
+		"nothing committed, log from the first": {-1, -1, 0, 20, -1, truncated, 0, "--reset-offsets --to-earliest"},
+		"nothing committed, beyond the end":     {50, -1, 12, 20, -1, truncated, -38, "--reset-offsets --to-earliest"},
+		"cut off, and written on beyond":        {50, 45, 0, 60, 40, truncated, -50, "--reset-offsets --to-offset 40 "},
+		"cut off, and written on":               {50, 50, 0, 45, 40, truncated, -50, "--reset-offsets --to-offset 40 "},
+		"cut off behind what is committed":      {50, 30, 0, 45, 40, truncated, -50, "Start it again"},
+		"of the epoch that leads":               {50, 50, 0, 45, 45, truncated, -50, "--reset-offsets --to-offset 45 "},
 	} {
-		s := standing{at: partition{"millrace.changes", 3}, group: "millrace.sink", position: tt.position, committed: tt.committed, start: tt.start, end: tt.end}
+		s := standing{at: partition{"millrace.changes", 3}, group: "millrace.sink", position: tt.position, committed: tt.committed, start: tt.start, end: tt.end, same: tt.same}
 		if got := s.breach(); got != tt.want || s.gone() != tt.gone {
 			t.Errorf("%s: %d, %d gone, want %d, %d", name, got, s.gone(), tt.want, tt.gone)
 		}

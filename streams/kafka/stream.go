@@ -58,7 +58,17 @@ func newStream(g *BatchGroup, cl *kgo.Client, at partition, table *spacing) *str
 	}
 }
 
-func weigh(rec *kgo.Record) int64 { return int64(len(rec.Key)+len(rec.Value)) + 512 }
+// weigh is about what a record takes of memory: of a dead letter, the headers are most of it.
+func weigh(rec *kgo.Record) int64 {
+	n := len(rec.Key) + len(rec.Value) + 512
+	for _, h := range rec.Headers {
+		n += len(h.Key) + len(h.Value) + headerBytes
+	}
+	return int64(n)
+}
+
+// headerBytes is what a header takes beside its key and value.
+const headerBytes = 48
 
 // begins reports whether nothing of the log inc was read so far.
 func (s *stream) begins(inc uint32) bool {
@@ -253,7 +263,7 @@ func (s *stream) run() {
 			continue
 		}
 		tries = 0
-		if err = publish(s.ctx, s.cl, dead); err != nil {
+		if err := s.publish(dead); err != nil {
 			s.g.metrics.unpublished(1)
 			if !s.stopping() {
 				s.g.fail(err)
@@ -261,6 +271,20 @@ func (s *stream) run() {
 			return
 		}
 		s.settle(batch, bytes)
+	}
+}
+
+// publish sends dead letters until the brokers have taken them, or never will, or the stream is stopped.
+func (s *stream) publish(dead []*kgo.Record) error {
+	var refusal refusal
+	defer refusal.end(s.g.metrics)
+	for {
+		err := publish(s.ctx, s.cl, dead)
+		if !passes(err) || s.stopping() {
+			return err
+		}
+		refusal.note(s.g.router, s.g.metrics, err)
+		dead = anew(dead)
 	}
 }
 

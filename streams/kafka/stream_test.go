@@ -53,6 +53,57 @@ func TestHurry(t *testing.T) {
 	}
 }
 
+// A record weighs what its headers do, and a poll gets no more records than there is to be room for.
+func TestPollSize(t *testing.T) {
+	fetched := func(n, value, header int) kgo.Fetches {
+		recs := make([]*kgo.Record, n)
+		for i := range recs {
+			recs[i] = &kgo.Record{Value: make([]byte, value), Headers: []kgo.RecordHeader{{Value: make([]byte, header)}}}
+		}
+		return kgo.Fetches{{Topics: []kgo.FetchTopic{{Partitions: []kgo.FetchPartition{{Records: recs}}}}}}
+	}
+	for name, tt := range map[string]struct {
+		fetches kgo.Fetches
+		want    int
+	}{
+		"nothing was there":       {nil, 70},
+		"small ones":              {fetched(10, 100, 0), batchPoll},
+		"long values":             {fetched(10, 1<<20, 0), 4},
+		"long headers":            {fetched(10, 0, 1<<20), 4},
+		"longer than may be":      {fetched(1, 50<<20, 0), 1},
+		"as long as dead letters": {fetched(10, 1<<10, 8<<10), 536},
+	} {
+		if got := pollSize(tt.fetches, 70, BatchMemory); got != tt.want {
+			t.Errorf("%s: %d, want %d", name, got, tt.want)
+		}
+	}
+}
+
+// Of a batch that fails, as many records are kept as there is always room for.
+func TestFailsKeepsByBytes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		n, header, want int
+	}{
+		"short records": {500, 10, probeRows},
+		"fewer":         {20, 10, 20},
+		"long headers":  {500, 100 << 10, 11},
+		"one too long":  {5, 9 << 20, 1},
+	} {
+		g := &BatchGroup{weight: newScale()}
+		s := &stream{partition: partition{"dead", 0}, g: g, paused: true}
+		for range tt.n {
+			rec := &kgo.Record{Headers: []kgo.RecordHeader{{Value: make([]byte, tt.header)}}}
+			s.letters = append(s.letters, letter{rec: rec})
+			s.bytes += weigh(rec)
+		}
+		g.weight.add(s.bytes)
+		s.fails()
+		if len(s.letters) != tt.want || (s.back != nil) != (tt.want < tt.n) || g.weight.n.Load() != s.bytes {
+			t.Errorf("%s: keeps %d, of %d bytes by %d, want %d", name, len(s.letters), s.bytes, g.weight.n.Load(), tt.want)
+		}
+	}
+}
+
 // What a stream was told when it had just stored all it had does not stay.
 func TestHurryLate(t *testing.T) {
 	for name, s := range map[string]*stream{

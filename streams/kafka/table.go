@@ -28,6 +28,7 @@ type Table struct {
 	unreadable func(key []byte, at time.Time, cause error)
 
 	router *router
+	reader *reader
 	ready  chan struct{}
 	bad    atomic.Int64
 	read   sync.Once // done when the table has been read to where the topic ended, or Run ends
@@ -64,6 +65,8 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 		topic: topic, name: cfg.topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
 		ready: make(chan struct{}), seen: map[int32]int64{},
 	}
+	t.reader = newReader(t.router, nil)
+	t.reader.next = t.next
 	var err error
 	t.opts, err = cfg.options("table."+string(topic),
 		kgo.ConsumeTopics(t.name),
@@ -150,7 +153,7 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		fetches := cl.PollFetches(pctx)
 		stalled := pctx.Err() != nil && ctx.Err() == nil
 		cancel()
-		if err := pollError(fetches, t.router.log); err != nil {
+		if err := t.reader.check(ctx, cl, fetches); err != nil {
 			return err
 		}
 		if err := t.take(fetches); err != nil {
@@ -259,6 +262,13 @@ func (t *Table) record(rec *kgo.Record, inc uint32) error {
 	t.bad.Add(1)
 	t.router.log.Error("a record of a table is left out", "topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
 	return nil
+}
+
+// next is the offset from which a partition is read.
+func (t *Table) next(at partition) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seen[at.id]
 }
 
 // reached says that everything of a partition below next has been applied.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
 )
@@ -29,12 +30,19 @@ type Trimmer struct {
 	blocked map[block]bool // as of the last Trim
 }
 
-// A block is why a topic could not be trimmed.
+// A block is why a topic could not be trimmed or, without a group, what is wrong with it although it is.
 type block struct {
 	group, topic string
 	// ahead: the group has committed what the topic does not have, and not nothing.
 	ahead bool
 }
+
+const (
+	// futureSlack is how far another machine's clock may be ahead of ours before a record counts as of the future.
+	futureSlack = 10 * time.Minute
+	// futureLimit bounds the time for which a call of Trim reads records that follow one of the future.
+	futureLimit = 30 * time.Second
+)
 
 // NewTrimmer returns a Trimmer that uses a, which stays the caller's.
 func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
@@ -56,6 +64,7 @@ type ledger struct {
 	// commits is by group and partition; a group is absent where it is not known what it has committed.
 	commits            map[string]map[int32]int64
 	starts, ends, aged map[int32]int64 // aged: the first record that is kept for its age
+	future             map[int32]bool  // aged is a record of the future
 	lacked             map[int32]int64 // the first record that must still be read by other means than a group
 	unsure             bool            // which that is
 }
@@ -106,6 +115,10 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 	)
 	for _, l := range ledgers {
 		from[l.name] = l.starts
+		if len(l.future) > 0 {
+			blocked[block{topic: l.name}] = true
+			errs = append(errs, t.pass(ctx, l))
+		}
 		for id, start := range l.starts {
 			to, blocks := l.upTo(id)
 			for _, b := range blocks {
@@ -138,19 +151,63 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 	return removed, errors.Join(errs...)
 }
 
+// pass has partitions whose first record that is kept is of the future trimmed by the records that follow: its clock was
+// wrong, and it is as old as they are. What is passed has been handled, and is deleted, so it is passed once.
+func (t *Trimmer) pass(ctx context.Context, l *ledger) error {
+	now := time.Now()
+	behind := map[int32]span{}
+	for id := range l.future {
+		free := *l
+		free.aged = l.ends
+		if to, _ := free.upTo(id); to > l.aged[id] {
+			behind[id] = span{l.aged[id], to}
+		}
+	}
+	if len(behind) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, futureLimit, errPassed)
+	defer cancel()
+	kept := map[int32]bool{}
+	err := scan(ctx, t.admin.cfg, l.name, behind, func(rec *kgo.Record, _ uint32) error {
+		id := rec.Partition
+		if kept[id] {
+			return nil
+		}
+		if kept[id] = !rec.Timestamp.After(now.Add(futureSlack)) && rec.Timestamp.After(now.Add(-t.keep)); !kept[id] {
+			l.aged[id] = rec.Offset + 1
+		}
+		if len(kept) == len(behind) && !slices.Contains(slices.Collect(maps.Values(kept)), false) {
+			return errPassed
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errPassed) {
+		return fmt.Errorf("read what follows records of the future: %w", err)
+	}
+	return nil
+}
+
+// errPassed says that enough was read.
+var errPassed = errors.New("enough was read")
+
 // report logs what cannot be trimmed, and what can be again: each once.
 func (t *Trimmer) report(ledgers map[string]*ledger, now map[block]bool) {
 	for b := range t.blocked {
 		l := ledgers[b.topic]
-		if l == nil || l.commits[b.group] == nil || len(l.aged) == 0 { // not known this time
+		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.aged) == 0 { // not known this time
 			now[b] = true
-		} else if !now[b] {
+		} else if !now[b] && b.group != "" {
 			t.log.Info("a topic can be trimmed again", "group", b.group, "topic", b.topic)
 		}
 	}
 	for b := range now {
 		switch {
 		case t.blocked[b]:
+		case b.group == "":
+			for id := range ledgers[b.topic].future {
+				t.log.Warn("a topic has records of the future: a clock is, or was, wrong", "topic", b.topic, "partition", id)
+			}
 		case b.ahead:
 			t.log.Warn("a topic is not trimmed: a group has committed an offset beyond its end", "group", b.group, "topic", b.topic)
 		default:
@@ -212,6 +269,11 @@ func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
 	if len(kept) > 0 { // without a name, it would be all topics that there are
 		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
 		note(listed, err, "offsets by time", func(l *ledger) *map[int32]int64 { return &l.aged })
+		listed.Each(func(o kadm.ListedOffset) {
+			if o.Err == nil && o.Timestamp > time.Now().Add(futureSlack).UnixMilli() {
+				ledgers[o.Topic].future[o.Partition] = true
+			}
+		})
 	}
 	for _, l := range ledgers {
 		if l.passing {
@@ -260,7 +322,7 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*ledger, map[schemas.R
 		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue
 		}
-		l := &ledger{name: name, passing: e.Raw, commits: map[string]map[int32]int64{}}
+		l := &ledger{name: name, passing: e.Raw, commits: map[string]map[int32]int64{}, future: map[int32]bool{}}
 		for _, role := range e.Readers {
 			l.readers = append(l.readers, cfg.group(role, classOf(e, role)))
 			read[role] = append(read[role], name)

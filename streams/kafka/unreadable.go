@@ -27,17 +27,40 @@ func (u UnreadableRecord) Position() string {
 	return fmt.Sprintf("%s/%d@%d", u.Topic, u.Partition, u.Offset)
 }
 
+// An UnreadableBatch is a batch that cannot be parsed. The process has stopped to read its partition.
+type UnreadableBatch struct {
+	Reader    string // a group, or table.TOPIC
+	Topic     schemas.Topic
+	Partition int32
+	Offset    int64 // of the first record that was not read
+	Err       error // with what to do
+}
+
+// Position names the first record that was not read: topic/partition@offset.
+func (u UnreadableBatch) Position() string {
+	return fmt.Sprintf("%s/%d@%d", u.Topic, u.Partition, u.Offset)
+}
+
 // Unreadables are the unreadable records of all tables of one process: of those with one key in one partition, the
-// newest one, and only while no later record with the key was applied; one that was ignored is none. They are safe for concurrent use; a
-// nil *Unreadables keeps nothing. As a prometheus.Collector they are counted by topic.
+// newest one, and only while no later record with the key was applied; one that was ignored is none; and the partitions
+// that the process has stopped to read. They are safe for concurrent use; a nil *Unreadables keeps nothing. As a
+// prometheus.Collector they are counted by topic.
 type Unreadables struct {
-	count *prometheus.Desc
+	count, stopped *prometheus.Desc
 
 	mu      sync.Mutex            // guards the rest
 	unread  map[schemas.Topic]int // tables that are being read for the first time
 	records map[keyAt]UnreadableRecord
+	batches map[batchAt]UnreadableBatch
 	past    map[string]bool // positions of records that a later one of their key followed
 	changed chan struct{}
+}
+
+// A batchAt is a partition as one reader sees it.
+type batchAt struct {
+	reader    string
+	topic     schemas.Topic
+	partition int32
 }
 
 // A keyAt is a key in one partition.
@@ -53,7 +76,11 @@ func NewUnreadables() *Unreadables {
 		count: prometheus.NewDesc("millrace_kafka_table_unreadable",
 			"Keys of a table whose newest record cannot be decoded, or is refused for good; an incident names it.",
 			[]string{"topic"}, nil),
-		unread: map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{},
+		stopped: prometheus.NewDesc("millrace_kafka_partitions_stopped",
+			"Partitions that this process no longer reads, because a batch cannot be parsed; an incident names it.",
+			[]string{"topic"}, nil),
+		batches: map[batchAt]UnreadableBatch{},
+		unread:  map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{},
 		past: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
@@ -64,6 +91,15 @@ func (u *Unreadables) List() []UnreadableRecord {
 	defer u.mu.Unlock()
 	return slices.SortedFunc(maps.Values(u.records), func(a, b UnreadableRecord) int {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
+	})
+}
+
+// Batches returns the batches that keep partitions from being read, in the order of topic, partition and reader.
+func (u *Unreadables) Batches() []UnreadableBatch {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.SortedFunc(maps.Values(u.batches), func(a, b UnreadableBatch) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Reader, b.Reader))
 	})
 }
 
@@ -84,7 +120,8 @@ func (u *Unreadables) Superseded(position string) bool {
 	return u.past[position]
 }
 
-// Changed returns a channel that is closed when List, Complete or Superseded would return something else than now.
+// Changed returns a channel that is closed when List, Batches, Complete or Superseded would return something else than
+// now.
 func (u *Unreadables) Changed() <-chan struct{} {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -92,7 +129,10 @@ func (u *Unreadables) Changed() <-chan struct{} {
 }
 
 // Describe implements prometheus.Collector.
-func (u *Unreadables) Describe(out chan<- *prometheus.Desc) { out <- u.count }
+func (u *Unreadables) Describe(out chan<- *prometheus.Desc) {
+	out <- u.count
+	out <- u.stopped
+}
 
 // Collect implements prometheus.Collector.
 func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
@@ -104,7 +144,14 @@ func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 	for at := range u.records {
 		counts[at.topic]++
 	}
+	stopped := map[schemas.Topic]int{}
+	for at := range u.batches {
+		stopped[at.topic]++
+	}
 	u.mu.Unlock()
+	for topic, n := range stopped {
+		out <- prometheus.MustNewConstMetric(u.stopped, prometheus.GaugeValue, float64(n), string(topic))
+	}
 	for topic, n := range counts {
 		out <- prometheus.MustNewConstMetric(u.count, prometheus.GaugeValue, float64(n), string(topic))
 	}
@@ -151,6 +198,28 @@ func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
 	if is && held.Offset < rec.Offset {
 		u.past[held.Position()] = true
 	}
+	u.change()
+}
+
+// stop notes that a partition is not read any further.
+func (u *Unreadables) stop(b UnreadableBatch) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.batches[batchAt{b.Reader, b.Topic, b.Partition}] = b
+	u.change()
+}
+
+// leave notes that it is read on, or by another process.
+func (u *Unreadables) leave(b UnreadableBatch) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.batches, batchAt{b.Reader, b.Topic, b.Partition})
 	u.change()
 }
 

@@ -21,6 +21,7 @@ type worker struct {
 	kind int
 
 	alive atomic.Int64 // when the task last said that it gets on, in the Pool's time
+	moved atomic.Bool  // it has said so
 
 	mu       sync.Mutex // guards the rest
 	task     *task      // at work, or parked
@@ -50,6 +51,7 @@ func (w *worker) renew() {
 // progress is retry.Alive of the task at work.
 func (w *worker) progress() {
 	w.alive.Store(w.p.clock.Load())
+	w.moved.Store(true)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.task != nil {
@@ -78,6 +80,7 @@ func (w *worker) loop() {
 func (w *worker) begin(it item, careful bool) context.Context {
 	now, t := w.p.clock.Load(), it.task
 	w.alive.Store(now)
+	w.moved.Store(false)
 	w.p.meter(t).working(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,6 +1,9 @@
 package kafkatest
 
 import (
+	"hash/crc32"
+	"time"
+
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -183,6 +186,37 @@ func (b *Broker) Transact(commit bool, recs ...Record) {
 		}
 	}
 	if err := cl.EndTransaction(b.t.Context(), kgo.TransactionEndTry(commit)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// WriteDamaged writes a batch of n records that no reader can parse: what should be compressed is not.
+func (b *Broker) WriteDamaged(topic schemas.Topic, partition, n int32) {
+	b.t.Helper()
+	cl := b.client()
+	defer cl.Close()
+	batch := kmsg.RecordBatch{
+		PartitionLeaderEpoch: -1, Magic: 2, Attributes: 1, LastOffsetDelta: n - 1, NumRecords: n,
+		FirstTimestamp: time.Now().UnixMilli(), MaxTimestamp: time.Now().UnixMilli(),
+		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, Records: []byte("damaged"),
+	}
+	const untilLength, untilCRC = 12, 21 // bytes of a batch up to its length, and up to what its checksum covers
+	batch.Length = int32(len(batch.AppendTo(nil)) - untilLength)
+	batch.CRC = int32(crc32.Checksum(batch.AppendTo(nil)[untilCRC:], crc32.MakeTable(crc32.Castagnoli)))
+	topics, err := kadm.NewClient(cl).ListTopics(b.t.Context(), b.name(topic))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	rt := kmsg.NewProduceRequestTopic()
+	rt.Topic, rt.TopicID = b.name(topic), topics[b.name(topic)].ID
+	rt.Partitions = []kmsg.ProduceRequestTopicPartition{{Partition: partition, Records: batch.AppendTo(nil)}}
+	req := kmsg.NewPtrProduceRequest()
+	req.Acks, req.TimeoutMillis, req.Topics = -1, 10_000, []kmsg.ProduceRequestTopic{rt}
+	resp, err := req.RequestWith(b.t.Context(), cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode)
+	}
+	if err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -1,0 +1,67 @@
+package app
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// The positions of groups are put on record when they have moved; what fails, done or not, is put on record the next time.
+func TestKeeper(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused, "done, but reported lost": kafkatest.DoneButLost} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				a := trimming(t, b, time.Minute)
+				send := func() { // it becomes a dead letter, and is committed
+					b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.DuplicationHigh, Key: []byte("k"), Value: []byte("malformed")}})
+				}
+				send()
+				g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+					func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 2)
+				go func() { ended <- g.Run(ctx) }()
+				time.Sleep(time.Minute)
+				parts := a.keeper()
+				mend := b.FailProduce(schemas.Checkpoints, fault, -1)
+				go func() { ended <- parts[0].run(ctx) }()
+				time.Sleep(time.Minute)
+				mend()
+				count := func() int { return len(b.Read(schemas.Checkpoints)) }
+				before := count()
+				if fault == kafkatest.Refused && before != 0 {
+					t.Errorf("%d on record though refused", before)
+				}
+				time.Sleep(keepEvery)
+				if got := count(); got != before+1 {
+					t.Errorf("%d on record after the next time, want %d", got, before+1)
+				}
+				time.Sleep(3 * keepEvery)
+				if got := count(); got != before+1 {
+					t.Errorf("%d on record though nothing has moved", got)
+				}
+				send()
+				time.Sleep(keepEvery + time.Minute)
+				if got := count(); got != before+2 {
+					t.Errorf("%d on record after the group has moved, want %d", got, before+2)
+				}
+				cancel()
+				for range 2 {
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,215 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// An inbox is what a reader of changes was given, by item.
+type inbox struct {
+	mu    sync.Mutex // guards items
+	items map[string]int
+}
+
+func (in *inbox) add(d *schemas.Delivery) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.items == nil {
+		in.items = map[string]int{}
+	}
+	in.items[d.Body.(*pb.Change).GetItem()]++
+}
+
+func (in *inbox) handle(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	in.add(d)
+	return nil, nil
+}
+
+func (in *inbox) Store(_ context.Context, ds []*schemas.Delivery) error {
+	for _, d := range ds {
+		in.add(d)
+	}
+	return nil
+}
+
+func (*inbox) Table(schemas.Topic) string                     { return "t" }
+func (*inbox) Mark(context.Context, []schemas.Progress) error { return nil }
+func (*inbox) Forget(schemas.Topic, int32)                    {}
+
+// await waits until exactly items have come.
+func (in *inbox) await(t *testing.T, items ...string) {
+	t.Helper()
+	harness.Eventually(t, time.Minute, "read "+strings.Join(items, " "), func(context.Context) error {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		if got := slices.Sorted(maps.Keys(in.items)); !slices.Equal(got, items) {
+			return fmt.Errorf("read %v", got)
+		}
+		return nil
+	})
+}
+
+// changesReaders make each kind of part that reads changes for as long as a process lives.
+func changesReaders() map[string]func(kafka.Config, *inbox) (runner, error) {
+	changes := []schemas.Topic{schemas.Changes}
+	return map[string]func(kafka.Config, *inbox) (runner, error){
+		"Group": func(cfg kafka.Config, in *inbox) (runner, error) {
+			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: changes}, in.handle)
+		},
+		"BatchGroup": func(cfg kafka.Config, in *inbox) (runner, error) {
+			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, in)
+		},
+		"Pool": func(cfg kafka.Config, in *inbox) (runner, error) {
+			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSweeper, Topics: changes}, in.handle)
+		},
+		"Table": func(cfg kafka.Config, in *inbox) (runner, error) {
+			return kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { in.add(d); return nil })
+		},
+	}
+}
+
+// A topic is deleted and made again while it is read and written: each reader ends and says so, reads the new topic from
+// its start when it is started again, and a Producer that lives on publishes to it.
+func TestTopicMadeAgain(t *testing.T) {
+	need.Full(t)
+	c := harness.Kafka(t, harness.Options{Brokers: 1})
+	cfg := c.Config("again.")
+	makeTopics := func() {
+		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	makeTopics()
+	p, err := kafka.NewProducer(cfg, "integration")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	send := func(items ...string) {
+		t.Helper()
+		for i, item := range items {
+			harness.Eventually(t, 2*time.Minute, "publish", func(ctx context.Context) error { return p.Publish(ctx, change(item, i)) })
+		}
+	}
+	type reader struct {
+		in    inbox
+		ended chan error
+	}
+	running, ctx := map[string]*reader{}, t.Context()
+	start := func(name string, open func(kafka.Config, *inbox) (runner, error)) {
+		r := &reader{ended: make(chan error, 1)}
+		part, err := open(cfg, &r.in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running[name] = r
+		go func() { r.ended <- part.Run(ctx) }()
+	}
+	for name, open := range changesReaders() {
+		start(name, open)
+	}
+	send("a", "b")
+	for _, r := range running {
+		r.in.await(t, "a", "b")
+	}
+	wait(t, 3*time.Second) // they commit
+	c.DeleteTopic(t, cfg, schemas.Changes)
+	makeTopics()
+	send("c", "d", "e", "f")
+	for name, open := range changesReaders() {
+		select {
+		case err := <-running[name].ended:
+			if err == nil || !strings.Contains(err.Error(), "topic again.changes was deleted") {
+				t.Errorf("%s ended: %v", name, err)
+			}
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("%s is alive after two minutes, and has said nothing", name)
+		}
+		start(name, open)
+		running[name].in.await(t, "c", "d", "e", "f")
+	}
+}
+
+// A batch rots on the disk of its broker: its partition is stopped with what to do, Done as it
+// says, the partition is read from behind the batch.
+func TestRottenBatch(t *testing.T) {
+	need.Full(t)
+	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
+	cfg := c.Config("rot.")
+	cfg.Unreadables = kafka.NewUnreadables()
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range []string{"a", "b", "c"} { // a batch each
+		publish(t, cfg, change(item, 0))
+	}
+	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1)
+	var in inbox
+	g, err := changesReaders()["Group"](cfg, &in)
+	stop := running(t, g, err)
+	in.await(t, "a")
+	var said string
+	harness.Eventually(t, time.Minute, "stop the partition", func(context.Context) error {
+		if stopped := cfg.Unreadables.Batches(); len(stopped) == 1 {
+			said = stopped[0].Err.Error()
+			return nil
+		}
+		return errors.New("it is not")
+	})
+	if want := "--topic rot.changes:0 --reset-offsets --to-offset 2 --execute"; !strings.Contains(said, want) {
+		t.Errorf("%s, want it to say %s", said, want)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	c.Commit(t, cfg.Prefix+string(schemas.RolePlanner), cfg.Prefix+string(schemas.Changes), 0, 2)
+	g, err = changesReaders()["Group"](cfg, &in)
+	running(t, g, err)
+	in.await(t, "a", "c")
+}
+
+// The brokers forget what a group has committed: it goes on from the positions that were kept.
+func TestGroupThatLostItsOffsets(t *testing.T) {
+	need.Full(t)
+	c := harness.Kafka(t, harness.Options{Brokers: 1})
+	cfg := c.Config("forgotten.")
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+		t.Fatal(err)
+	}
+	adm, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adm.Close()
+	publish(t, cfg, change("a", 0), change("b", 0))
+	var in, late inbox
+	g, err := changesReaders()["Group"](cfg, &in)
+	stop := running(t, g, err)
+	in.await(t, "a", "b")
+	wait(t, time.Second) // it commits
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := adm.Positions(t.Context())
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("positions %v, %v", kept, err)
+	}
+	publish(t, cfg, append(kept, change("c", 0))...)
+	c.DeleteGroup(t, cfg, schemas.RolePlanner)
+	g, err = changesReaders()["Group"](cfg, &late)
+	running(t, g, err)
+	late.await(t, "c")
+}

@@ -1,0 +1,98 @@
+package kafka_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A record whose clock was ahead leaves its lane when it has been seen there for the lane's delay, and so do those
+// behind it.
+func TestLaneBelievesNoClockAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const delay = 30 * time.Second
+		lane := schemas.Delay("30s")
+		b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: []kafka.Lane{{Name: "30s", Delay: delay}}})
+		b.MakeTopic(lane, 1, nil) // which keeps the times of its writers
+		b.MakeTopic(schemas.Again(schemas.RoleCopier), 1, nil)
+		send := func(item string, at time.Time) {
+			rec, err := schemas.Encode(command(change(item).Body.(*pb.Change)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec.Topic = lane
+			rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)},
+				schemas.Header{Key: schemas.TrailRole, Value: []byte(schemas.RoleCopier)})
+			b.Write(kafkatest.Record{Record: rec, Timestamp: at})
+		}
+		background(t, delayer(t, b))
+		time.Sleep(20 * time.Second)
+		send("ahead", time.Now().AddDate(1, 0, 0))
+		send("behind it", time.Now())
+		back := func() int { return len(b.Read(schemas.Again(schemas.RoleCopier))) }
+		if time.Sleep(delay - 5*time.Second); back() != 0 {
+			t.Errorf("%d records came back before their time", back())
+		}
+		if time.Sleep(15 * time.Second); back() != 2 {
+			t.Errorf("%d records came back in time, want 2", back())
+		}
+	})
+}
+
+// Records of the future do not keep those around them from being trimmed, and are reported once.
+func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		committed, start int64
+	}{
+		"all handled":                   {1008, 1005},
+		"handled up to the future":      {5, 5},
+		"handled up to records of then": {600, 600},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				b := kafkatest.New(t, kafkatest.Options{Bare: true})
+				topic := schemas.DuplicationHigh
+				b.MakeTopic(topic, 1, nil)
+				write := func(n int, at time.Time) {
+					var recs []kafkatest.Record
+					for i := range n {
+						recs = append(recs, kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, i), Value: []byte("x")}, Timestamp: at})
+					}
+					b.Write(recs...)
+				}
+				write(5, time.Now())
+				write(300, time.Now().AddDate(10, 0, 0))
+				write(700, time.Now())
+				time.Sleep(30 * 24 * time.Hour)
+				write(3, time.Now()) // these are kept
+				commit(t, b.Config(), "millrace.copier", topic, tt.committed)
+				cfg := b.Config()
+				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+				tr := trimmer(t, cfg, time.Hour)
+				for range 2 {
+					if _, err := tr.Trim(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := starts(t, cfg, topic)[0]; got != tt.start {
+					t.Errorf("the log starts at %d, want %d", got, tt.start)
+				}
+				if n := strings.Count(log.String(), "records of the future"); n != 1 {
+					t.Errorf("reported %d times:\n%s", n, &log)
+				}
+			})
+		})
+	}
+}

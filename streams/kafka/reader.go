@@ -1,0 +1,286 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/streams/retry"
+)
+
+const (
+	// damageTries is how often a batch that cannot be parsed is fetched before its partition is stopped.
+	damageTries = 5
+	// lookAgain bounds a look at the brokers because of the errors of a poll, and is the wait after such a look that
+	// found nothing: the next poll has the same errors at once.
+	lookAgain = 10 * time.Second
+	lookPause = time.Second
+)
+
+// damageRetry is the wait between two fetches of a batch that cannot be parsed. No partition of the client is read
+// meanwhile, 3 s in all.
+func damageRetry() retry.Policy {
+	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: time.Second}
+}
+
+// A reader judges what the polls of one client return, in the loop that polls.
+type reader struct {
+	router  *router
+	commits *commits // nil: the client is in no group
+	// next returns the offset from which a partition is read; nil: the client's group says it.
+	next func(partition) int64
+	// pattern: topics are matched by one, and the client itself forgets those that are deleted.
+	pattern bool
+
+	mu      sync.Mutex            // guards the rest
+	damaged map[partition]*damage // partitions of which a batch cannot be parsed
+}
+
+// A damage is what is known of a batch that cannot be parsed.
+type damage struct {
+	tries   int
+	stopped *UnreadableBatch // nil: it is tried again
+}
+
+func newReader(r *router, c *commits) *reader {
+	return &reader{router: r, commits: c, damaged: map[partition]*damage{}}
+}
+
+// pollFaults are the errors of a poll that the client does not get over by itself.
+type pollFaults struct {
+	fatal   error
+	unknown map[string][16]byte // topics whose ids the brokers do not know: as the client knows them
+	damaged map[partition]error // partitions of which a batch cannot be parsed
+}
+
+// faultsOf returns the errors of a poll that the client does not get over by itself, and logs the others.
+func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
+	var (
+		out    outOfRange
+		faults = pollFaults{unknown: map[string][16]byte{}, damaged: map[partition]error{}}
+	)
+	fetches.EachTopic(func(t kgo.FetchTopic) {
+		t.EachPartition(func(p kgo.FetchPartition) {
+			if p.Err == nil {
+				return
+			}
+			var (
+				loss *kgo.ErrDataLoss
+				bomb *kgo.ErrDecompressTooLarge
+				code *kerr.Error
+				at   = partition{t.Topic, p.Partition}
+				err  = p.Err
+			)
+			switch {
+			case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+				return // the poll's own, or that of a request which is made again
+			case errors.As(err, &loss):
+				log.Error("the broker lost records", "topic", at.topic, "partition", at.id, "err", err)
+			case errors.As(err, &bomb): // the client has stopped to read the partition, and says so but once
+				faults.fatal = fmt.Errorf("poll %s: the batch at offset %d is longer than %d MiB when it is decompressed, which nobody may write. "+
+					"To go on without it, stop the role in every process and set its group's offset to %d (kafka-consumer-groups.sh --reset-offsets): %w",
+					at, bomb.Offset, readBytes>>20, bomb.NextOffset, err)
+			case errors.Is(err, kerr.OffsetOutOfRange):
+				out.parts = append(out.parts, at)
+			case errors.Is(err, kerr.UnknownTopicID):
+				faults.unknown[at.topic] = t.TopicID
+			case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !movedOn(code):
+				if faults.fatal == nil {
+					faults.fatal = fmt.Errorf("poll %s: %w", at, err)
+				}
+			case code == nil && p.HighWatermark > 0: // the broker has answered with records
+				faults.damaged[at] = err
+			default:
+				log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
+			}
+		})
+	})
+	if faults.fatal == nil && len(out.parts) > 0 {
+		faults.fatal = &out
+	}
+	return faults
+}
+
+// pollError returns the first error of a poll of a client that reads once.
+func pollError(fetches kgo.Fetches, log *slog.Logger) error {
+	faults := faultsOf(fetches, log)
+	switch {
+	case faults.fatal != nil:
+		return faults.fatal
+	case len(faults.unknown) > 0:
+		return fmt.Errorf("poll %v: %w", slices.Sorted(maps.Keys(faults.unknown)), kerr.UnknownTopicID)
+	}
+	for at, err := range faults.damaged {
+		return fmt.Errorf("poll %s: %w", at, err)
+	}
+	return nil
+}
+
+// check returns an error of a poll that ends the loop, if there is one. It waits for as long as the client is not to
+// be polled again.
+func (r *reader) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) error {
+	faults := faultsOf(fetches, r.router.log)
+	if faults.fatal != nil {
+		return faults.fatal
+	}
+	if len(faults.unknown) > 0 {
+		if err := r.unknown(ctx, cl, faults.unknown); err != nil {
+			return err
+		}
+	}
+	r.damage(ctx, cl, fetches, faults.damaged)
+	return nil
+}
+
+// unknown returns an error if topics are not there any more under the ids that the client knows. The client does not
+// adopt a new id: what is in memory is of the old topic.
+func (r *reader) unknown(ctx context.Context, cl *kgo.Client, known map[string][16]byte) error {
+	lctx, cancel := context.WithTimeout(ctx, lookAgain)
+	defer cancel()
+	req := kmsg.NewPtrMetadataRequest()
+	for name := range known {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = &name
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := req.RequestWith(lctx, cl)
+	if err != nil {
+		r.router.log.Warn("look again whether topics were made again", "wait", lookPause, "err", err)
+		_ = retry.Sleep(ctx, lookPause) // only ctx ends it early
+		return nil
+	}
+	var errs []error
+	for _, t := range resp.Topics {
+		if t.Topic == nil {
+			continue
+		}
+		name, err := *t.Topic, kerr.ErrorForCode(t.ErrorCode)
+		switch gone := errors.Is(err, kerr.UnknownTopicOrPartition); {
+		case gone && r.pattern:
+			r.router.log.Warn("a topic was deleted", "topic", name)
+		case gone || err == nil && t.TopicID != known[name]:
+			if r.commits != nil {
+				r.commits.refuse(name)
+			}
+			errs = append(errs, remade(name, !gone))
+		default: // a broker that does not know yet what another one knows
+			r.router.log.Warn("poll", "topic", name, "err", errors.Join(kerr.UnknownTopicID, err))
+		}
+	}
+	if len(errs) == 0 {
+		_ = retry.Sleep(ctx, lookPause) // only ctx ends it early
+	}
+	return errors.Join(errs...)
+}
+
+// damage tries the partitions of bad again a few times, and stops them then.
+func (r *reader) damage(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches, bad map[partition]error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(bad)+len(r.damaged) == 0 { // nearly always
+		return
+	}
+	wait := time.Duration(0)
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		at := partition{p.Topic, p.Partition}
+		if len(p.Records) > 0 {
+			r.drop(at)
+		}
+		err, is := bad[at]
+		if !is {
+			return
+		}
+		d := r.damaged[at]
+		if d == nil {
+			d = &damage{}
+			r.damaged[at] = d
+		}
+		switch d.tries++; {
+		case d.stopped != nil: // somebody has resumed it
+			cl.PauseFetchPartitions(at.one())
+		case d.tries < damageTries:
+			backoff := damageRetry().Backoff(d.tries)
+			wait = max(wait, backoff)
+			r.router.log.Warn("fetch a batch again that cannot be parsed", "topic", at.topic, "partition", at.id,
+				"attempt", d.tries, "wait", backoff, "err", err)
+		default:
+			cl.PauseFetchPartitions(at.one())
+			d.stopped = r.examine(ctx, cl, at, r.position(cl, at, p.FetchPartition), err)
+			r.router.log.Error("stop reading a partition", "topic", at.topic, "partition", at.id, "err", d.stopped.Err)
+			r.router.cfg.Unreadables.stop(*d.stopped)
+		}
+	})
+	_ = retry.Sleep(ctx, wait) // only ctx ends it early
+}
+
+// forget drops what is known of a partition: it is read on, or is no longer ours.
+func (r *reader) forget(at partition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop(at)
+}
+
+// drop is forget with r.mu held.
+func (r *reader) drop(at partition) {
+	if d := r.damaged[at]; d != nil && d.stopped != nil {
+		r.router.cfg.Unreadables.leave(*d.stopped)
+	}
+	delete(r.damaged, at)
+}
+
+// position is the offset from which the client reads a partition of which p was fetched.
+func (r *reader) position(cl *kgo.Client, at partition, p kgo.FetchPartition) int64 {
+	if n := len(p.Records); n > 0 {
+		return p.Records[n-1].Offset + 1
+	}
+	if r.next != nil {
+		return max(r.next(at), p.LogStartOffset)
+	}
+	for _, offsets := range []map[string]map[int32]kgo.EpochOffset{cl.UncommittedOffsets(), cl.CommittedOffsets()} {
+		if o, ok := offsets[at.topic][at.id]; ok && o.Offset >= 0 {
+			return o.Offset
+		}
+	}
+	return max(p.LogStartOffset, 0)
+}
+
+// examine says of a batch that cannot be parsed where it is, and what to do.
+func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) *UnreadableBatch {
+	ctx, cancel := context.WithTimeout(ctx, lookAgain)
+	defer cancel()
+	u := &UnreadableBatch{Topic: r.router.cfg.bare(at.topic), Partition: at.id, Offset: offset}
+	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is not read any further: "+
+		"its bytes are damaged on the broker that leads the partition. Have a replica lead it whose bytes are whole "+
+		"(kafka-leader-election.sh), or restore them, and start this process again", at, offset)
+	if r.commits == nil {
+		u.Reader = string(r.router.role)
+		u.Err = fmt.Errorf("%s: %w", what, cause)
+		return u
+	}
+	u.Reader, _ = cl.OptValue(kgo.ConsumerGroup).(string)
+	without, to := "the records from offset %d on, up to the next batch (kafka-dump-log.sh shows its offset, NEXT)", "NEXT"
+	if next, err := afterBatch(ctx, cl, at, offset); err == nil {
+		without, to = fmt.Sprintf("the records from offset %%d to %d", next-1), strconv.FormatInt(next, 10)
+	}
+	u.Err = fmt.Errorf("%s. To go on without "+without+", %s: %w", what, offset,
+		resetGroup(r.router.cfg.Brokers, u.Reader, at, "--to-offset "+to), cause)
+	return u
+}
+
+// resetGroup is the command by which an operator moves a group.
+func resetGroup(brokers []string, group string, at partition, to string) string {
+	return fmt.Sprintf("stop the role in every process and run: "+
+		"kafka-consumer-groups.sh --bootstrap-server %s --group %s --topic %s:%d --reset-offsets %s --execute",
+		strings.Join(brokers, ","), group, at.topic, at.id, to)
+}

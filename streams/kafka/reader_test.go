@@ -1,0 +1,83 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// polledOne is a poll of one partition.
+func polledOne(p kgo.FetchPartition) kgo.Fetches {
+	return kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", TopicID: [16]byte{7}, Partitions: []kgo.FetchPartition{p}}}}}
+}
+
+// Which errors of a poll end it, which are looked into, and which the client gets over by itself.
+func TestFaultsOf(t *testing.T) {
+	const nothing, ends, outside, other, damaged = "nothing", "ends", "out of range", "unknown id", "damaged"
+	for name, tt := range map[string]struct {
+		err       error
+		watermark int64
+		want      string
+	}{
+		"no error":                       {nil, 5, nothing},
+		"the poll's end":                 {context.DeadlineExceeded, 0, nothing},
+		"a request that is made again":   {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
+		"a log that lost its end":        {&kgo.ErrDataLoss{}, 0, nothing},
+		"longer than may be":             {&kgo.ErrDecompressTooLarge{}, 5, ends},
+		"out of range":                   {kerr.OffsetOutOfRange, 5, outside},
+		"another topic":                  {kerr.UnknownTopicID, -1, other},
+		"refused":                        {kerr.TopicAuthorizationFailed, 0, ends},
+		"the client is closed":           {kgo.ErrClientClosed, 0, ends},
+		"a leader that moved":            {kerr.NotLeaderForPartition, 0, nothing},
+		"a group that moved on":          {kerr.IllegalGeneration, 0, nothing},
+		"a checksum that does not match": {errors.New("encoded crc 1 does not match calculated crc 2"), 5, damaged},
+		"an error of the client's own":   {errors.New("the group session was lost"), 0, nothing},
+	} {
+		got := nothing
+		f := faultsOf(polledOne(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}), slog.New(slog.DiscardHandler))
+		out := (*outOfRange)(nil)
+		switch {
+		case errors.As(f.fatal, &out):
+			got = outside
+		case f.fatal != nil:
+			got = ends
+		case f.unknown["t"] == [16]byte{7}:
+			got = other
+		case f.damaged[partition{"t", 3}] != nil:
+			got = damaged
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// A batch that can be parsed after all stops nothing, however often that happens.
+func TestDamageThatPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := NewUnreadables()
+		r := newReader(newRouter(Config{Unreadables: u}, "planner", 0), newCommits())
+		bad := polledOne(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
+		good := polledOne(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
+		for range 3 {
+			for range damageTries - 1 {
+				if err := r.check(t.Context(), nil, bad); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.check(t.Context(), nil, good); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(u.Batches())+len(r.damaged) > 0 {
+			t.Errorf("stopped %v, not forgotten %v", u.Batches(), r.damaged)
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// errRemade is wrapped by the errors that end a process since a topic that it reads was deleted.
+var errRemade = errors.New("what the process holds is of the topic that was deleted")
+
+// remade is the error of a topic that was deleted, and made again or not.
+func remade(topic string, again bool) error {
+	what := "was deleted"
+	if again {
+		what = "was deleted and made again"
+	}
+	return fmt.Errorf("topic %s %s: %w. Start the process again: it reads the new topic from its start", topic, what, errRemade)
+}
+
+// WatchTopics returns an error when a topic of the catalogue is deleted, whether or not it is made again. Clients do not
+// get over that: they read nothing of the new topic, and of one that is only deleted they report nothing. A topic that
+// two looks in a row do not see is deleted. Without an error it returns nil when ctx is done.
+func (a *Admin) WatchTopics(ctx context.Context) error {
+	var names []string
+	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
+		names = append(names, a.cfg.topic(e.Topic))
+	}
+	names = append(names, a.cfg.Foreign...)
+	known, missing := map[string]kadm.TopicID{}, map[string]bool{}
+	for ctx.Err() == nil {
+		now, err := a.adm.ListTopics(ctx, names...)
+		if err != nil && ctx.Err() == nil {
+			a.cfg.logger().Warn("look again whether topics were made again", "wait", partitionLook, "err", err)
+		}
+		if err == nil {
+			if err := changed(known, missing, now); err != nil {
+				return err
+			}
+		}
+		_ = retry.Sleep(ctx, partitionLook) // only ctx ends it early
+	}
+	return nil
+}
+
+// changed returns an error if a topic of known has another id by now, or is missing again. It notes in known those that
+// are there, and in missing those of known that are not. What now says of a topic with an error is not known.
+func changed(known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails) error {
+	var errs []error
+	for _, t := range now.Sorted() {
+		id, is := known[t.Topic]
+		switch {
+		case t.Err == nil && is && t.ID != id:
+			errs = append(errs, remade(t.Topic, true))
+		case t.Err == nil:
+			known[t.Topic] = t.ID
+			delete(missing, t.Topic)
+		case !is || !errors.Is(t.Err, kerr.UnknownTopicOrPartition):
+		case missing[t.Topic]:
+			errs = append(errs, remade(t.Topic, false))
+		default:
+			missing[t.Topic] = true
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,88 @@
+package kafka_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A scales is a sink that weighs what it holds, and takes its time.
+type scales struct {
+	now, most, heap, rows atomic.Int64
+	want                  int64
+	once                  sync.Once // closes done
+	done                  chan struct{}
+}
+
+func (s *scales) Store(_ context.Context, batch []*schemas.Delivery) error {
+	var weight int64
+	for _, d := range batch {
+		weight += int64(len(d.Key) + len(d.Value))
+		for _, h := range d.Headers {
+			weight += int64(len(h.Key) + len(h.Value))
+		}
+	}
+	if held := s.now.Add(weight); held > s.most.Load() {
+		s.most.Store(held)
+	}
+	defer s.now.Add(-weight)
+	var m runtime.MemStats
+	if runtime.ReadMemStats(&m); int64(m.HeapAlloc) > s.heap.Load() {
+		s.heap.Store(int64(m.HeapAlloc))
+	}
+	<-time.After(20 * time.Millisecond) // as an insert does
+	if s.rows.Add(int64(len(batch))) >= s.want {
+		s.once.Do(func() { close(s.done) })
+	}
+	return nil
+}
+
+func (*scales) Table(schemas.Topic) string                     { return "t" }
+func (*scales) Mark(context.Context, []schemas.Progress) error { return nil }
+func (*scales) Forget(schemas.Topic, int32)                    {}
+
+// What a sink holds of dead letters is within its memory, although all of them is in their headers.
+func TestHeadersAreWeighed(t *testing.T) {
+	n := need.Amount(10_000, 100_000, 100_000)
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true, Loopback: true})
+	stack := bytes.Repeat([]byte("goroutine 1 [running]: "), 8<<10/23)
+	var recs []kafkatest.Record
+	for i := range n {
+		rec, err := schemas.Encode(change(fmt.Sprint(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Topic = schemas.Dead
+		rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)},
+			schemas.Header{Key: schemas.TrailError, Value: stack})
+		if recs = append(recs, kafkatest.Record{Record: rec, Partition: -1}); len(recs) == 1000 {
+			b.Write(recs...)
+			recs = nil
+		}
+	}
+	b.Write(recs...)
+	runtime.GC()
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	s := &scales{want: int64(n), done: make(chan struct{})}
+	background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Dead}}, s))
+	select {
+	case <-s.done:
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("%d of %d are stored", s.rows.Load(), n)
+	}
+	t.Logf("%d dead letters: %d MiB at the sink at most, a heap of %d MiB more than before", n, s.most.Load()>>20, (s.heap.Load()-int64(before.HeapAlloc))>>20)
+	if most := kafka.BatchMemory * 5 / 4; s.most.Load() > int64(most) {
+		t.Errorf("the sink held %d MiB, want at most %d", s.most.Load()>>20, most>>20)
+	}
+}
