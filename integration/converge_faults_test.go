@@ -61,10 +61,12 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 			t.Logf("%d events are left out: the clients should have been done for %v", len(events)-n, late.Round(time.Second))
 			break
 		}
-		if err := at(ctx, e.At); err != nil {
+		next, cancel := context.WithDeadline(ctx, begun.Add(e.At))
+		w.engine.attend(t, next.Done())
+		cancel()
+		if ctx.Err() != nil {
 			break // the group says why
 		}
-		w.engine.revive(t)
 		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.What, e.For)
 		f := w.ofItem(t, e)
 		if e.Fault == converge.Decide {
@@ -76,7 +78,14 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		}
 		w.befall(t, e)
 	}
-	if err := g.Wait(); err != nil {
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = g.Wait()
+	}()
+	w.engine.attend(t, ended)
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -60,6 +60,20 @@ func (e *engine) revive(t *testing.T) {
 	}
 }
 
+// attend revives the engine whenever it ends, until done is closed.
+func (e *engine) attend(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	for {
+		select {
+		case <-done:
+			e.revive(t)
+			return
+		case <-e.server.Done():
+			e.revive(t)
+		}
+	}
+}
+
 // kill kills the engine.
 func (e *engine) kill(t *testing.T) {
 	t.Helper()
