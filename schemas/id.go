@@ -50,3 +50,7 @@ func ChangeID(c *pb.Change) string {
 	}
 	return ID(append(parts, strconv.FormatInt(c.GetTime().AsTime().UnixMilli(), 10))...)
 }
+
+// Completes is a key of the evidence of a correction that adds digests to a content that is on record without any. Its
+// value is the id of the Change that reported the content.
+const Completes = "completes"

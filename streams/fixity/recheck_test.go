@@ -160,6 +160,45 @@ func TestCorrectionsAreNewerThanWhatTheyCorrect(t *testing.T) {
 	}
 }
 
+// A correction that adds digests to what was reported without any names the Change that reported it, so that no command
+// is planned twice. What is not on record, or on record as another content, was reported by no Change.
+func TestCorrectionsNameWhatTheyComplete(t *testing.T) {
+	bare := func(w *world, f func(*pb.Record)) {
+		for _, r := range []*pb.Record{w.record.Manifest, w.record.Audit} {
+			r.Digests, r.Provenance, r.ChangeId = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "reported"
+			f(r)
+		}
+	}
+	tests := map[string]struct {
+		prepare func(*world)
+		want    string
+	}{
+		"reported":                {func(w *world) { bare(w, func(*pb.Record) {}) }, "reported"},
+		"reported by its version": {func(w *world) { bare(w, func(r *pb.Record) { r.Version = w.object.Version; r.Time = nil }) }, "reported"},
+		"another version":         {func(w *world) { bare(w, func(r *pb.Record) { r.Version = "another" }) }, ""},
+		"another time": {func(w *world) {
+			bare(w, func(r *pb.Record) { r.Version, r.Time = "", timestamppb.New(r.GetTime().AsTime().Add(-time.Second)) })
+		}, ""},
+		"another size":  {func(w *world) { bare(w, func(r *pb.Record) { r.Version = ""; r.Size++ }) }, ""},
+		"on no record":  {func(w *world) { w.record = nothing() }, ""},
+		"in one record": {func(w *world) { bare(w, func(*pb.Record) {}); w.record.Manifest = nothing().Manifest }, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				tt.prepare(w)
+				o := w.last(task(nil))
+				if o.result.GetRow() != 9 || o.change == nil {
+					t.Fatalf("row %d, change %v", o.result.GetRow(), o.change)
+				}
+				if got := o.change.GetEvidence()[schemas.Completes]; got != tt.want {
+					t.Errorf("completes %q, want %q", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
 // The missing Change of the audit log comes under the id that the manifest has it by, of whatever time that is.
 func TestMissingChangeHasItsOwnID(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

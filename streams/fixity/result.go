@@ -147,7 +147,21 @@ func (k *check) correction() *pb.Change {
 		"C":   k.evidence.Content.String(), "S": k.evidence.Stored.String(),
 		"M": k.evidence.Manifest.String(), "A": k.evidence.Audit.String(),
 	}
+	if k.verdict.Row == 9 && reports(m, k.object) {
+		c.Evidence[schemas.Completes] = m.GetChangeId()
+	}
 	return record.Seal(c)
+}
+
+// reports reports whether the manifest's row is of the very content of o, without digests.
+func reports(m *pb.Record, o storage.Object) bool {
+	switch {
+	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE || len(m.GetDigests()) > 0:
+		return false
+	case m.GetVersion() != "":
+		return m.GetVersion() == o.Version
+	}
+	return m.GetSize() == o.Size && m.GetTime().AsTime().Equal(record.Time(o.Modified).AsTime())
 }
 
 // String is the piece in a word, or its digests as algorithm:hex, sorted.

@@ -24,7 +24,7 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	if byUs(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
 		return nil // of a primary: nothing new to carry
 	}
-	if isPlanned(rules, c) {
+	if isPlanned(rules, c) || c.GetEvidence()[schemas.Completes] != "" {
 		return nil
 	}
 	var commands []*pb.DuplicationCommand
@@ -52,7 +52,9 @@ func isDestination(rules policy.Rules, store string) bool {
 }
 
 // isPlanned reports whether a command of this very Change caused c: the copier read what nothing was known of, and
-// publishes the Change once more, with digests. The first one was planned for every destination.
+// publishes the Change once more, with digests. The first one was planned for every destination. What a check completes
+// was planned as well; a command of the check, which overwrites nothing, could run before the one of the report, and
+// would find that the copy differs.
 func isPlanned(rules policy.Rules, c *pb.Change) bool {
 	return slices.ContainsFunc(rules.Pairs, func(p policy.Pair) bool {
 		return p.Source == c.GetStore() && c.GetCause() == commandID(c, p.Destination)

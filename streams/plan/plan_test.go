@@ -45,6 +45,9 @@ func TestPlan(t *testing.T) {
 	origin := func(store string, o pb.Origin, approved string) func(*pb.Change) {
 		return func(c *pb.Change) { c.Store, c.Origin, c.Approved = store, o, approved }
 	}
+	completes := func(c *pb.Change) {
+		c.Origin, c.Evidence = pb.Origin_ORIGIN_FIXITY, map[string]string{"row": "9", schemas.Completes: "c1"}
+	}
 	tests := map[string]struct {
 		rules    policy.Rules
 		change   *pb.Change
@@ -74,6 +77,7 @@ func TestPlan(t *testing.T) {
 		"sweep":                 {both, change(origin("1", pb.Origin_ORIGIN_SWEEP, "")), []string{"2", "3"}, true},
 		"sweep, approved":       {both, change(origin("1", pb.Origin_ORIGIN_SWEEP, "me")), []string{"2", "3"}, false},
 		"fixity":                {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
+		"fixity, completes":     {both, change(completes), nil, false},
 		"fixity, approved":      {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
 	}
 	for name, tt := range tests {
