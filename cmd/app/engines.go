@@ -16,7 +16,7 @@ import (
 
 // kafkaConfig turns settings into what the runtime wants, secrets resolved.
 func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (kafka.Config, error) {
-	k := kafka.Config{Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Log: log}
+	k := kafka.Config{Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Drain: cfg.Roles.Drain, Log: log}
 	k.ServerSide, k.Instance, k.SessionTimeout = cfg.Kafka.GroupProtocol == "consumer", cfg.Kafka.Instance, cfg.Kafka.SessionTimeout
 	for _, n := range cfg.Ingest.Notifications {
 		k.Foreign = append(k.Foreign, n.Topic)

@@ -99,7 +99,7 @@ func validateRoles(r *Roles, fault report) {
 	atLeast("roles.stall", r.Stall, time.Second, fault)
 	positive("roles.drain", r.Drain, fault)
 	if r.Drain > 4*time.Minute {
-		fault("roles.drain", formatDuration(r.Drain), "want 4m at most: the brokers give a member five minutes to let go of its partitions")
+		fault("roles.drain", formatDuration(r.Drain), "want 4m at most: other members wait for it when partitions move")
 	}
 }
 

@@ -40,6 +40,9 @@ type Config struct {
 	Heartbeat time.Duration
 	// SessionTimeout is how long a member may be silent before its partitions move [45 s].
 	SessionTimeout time.Duration
+	// Drain is how long tasks of any role go on when their partitions move. A minute later the brokers share out the
+	// partitions without the member [4 min].
+	Drain time.Duration
 	// Instance, where set, makes members static: who comes back under the same name within
 	// SessionTimeout keeps its partitions. It is unique among the processes that run a role.
 	Instance string
@@ -85,8 +88,9 @@ const (
 	partitionBytes = 256 << 10
 )
 
-// rebalanceTimeout is above every bound on draining and on holding a poll.
-const rebalanceTimeout = 5 * time.Minute
+// rebalanceTimeout is how long the brokers wait for a member that is alive to let go of its partitions. It is above every
+// bound on draining and on holding a poll.
+func (c Config) rebalanceTimeout() time.Duration { return cmp.Or(c.Drain, 4*time.Minute) + time.Minute }
 
 func (c Config) check() error {
 	var errs []error
@@ -303,7 +307,7 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.ConsumeTopics(m.topics...),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(), // we only ever commit what we still own
-		kgo.RebalanceTimeout(rebalanceTimeout),
+		kgo.RebalanceTimeout(c.rebalanceTimeout()),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // records that are gone are never skipped in silence
 		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others
