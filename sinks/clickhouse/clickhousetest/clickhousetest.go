@@ -52,7 +52,7 @@ type template struct {
 }
 
 // Main runs the tests of a package and then stops the engine; call it from TestMain. A package whose tests call Open
-// must call it: it drops what Open keeps on a server that was named.
+// or Make must call it: it drops what they keep on a server that was named.
 func Main(m *testing.M) {
 	code := m.Run()
 	if err := stop(); err != nil {
@@ -149,11 +149,18 @@ func Dir(t testing.TB) string {
 	return filepath.Join(dir, "engine")
 }
 
-// Open returns a migrated database of the test's own, which goes when the test ends. The first of a test binary is made
-// by the migrations, and the others are made like it, with a third of the statements.
+// Open returns a migrated database of the test's own, which goes when the test ends.
 func Open(t testing.TB) *clickhouse.DB {
 	t.Helper()
 	db, name := openEmpty(t)
+	Make(t, name)
+	return db
+}
+
+// Make makes a migrated database of a name. The first of a test binary is made by the migrations, and the others are made
+// like it, with a third of the statements.
+func Make(t testing.TB, name string) {
+	t.Helper()
 	addr := Addr(t)
 	engine.Lock()
 	if engine.template == nil && engine.templateErr == nil {
@@ -167,7 +174,6 @@ func Open(t testing.TB) *clickhouse.DB {
 	if err != nil {
 		t.Fatalf("make the test's database: %v", err)
 	}
-	return db
 }
 
 // makeTemplate migrates a database.
