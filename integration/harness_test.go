@@ -88,6 +88,40 @@ func TestKafka(t *testing.T) {
 	}
 }
 
+// The oldest release of Kafka that is supported runs all but server-side groups: groups, lanes, dead letters and tables,
+// static members, appends that the brokers date, and trimming.
+func TestOldestKafka(t *testing.T) {
+	need.Full(t)
+	c := harness.Kafka(t, harness.Options{Brokers: 1, Oldest: true})
+	cfg := c.Config("oldest.")
+	cfg.Lanes = soon()
+	chain(t, c, cfg)
+	t.Run("static members", func(t *testing.T) { static(t, c, c.Config("static.")) })
+	t.Run("trimming", func(t *testing.T) {
+		lane := schemas.Delay(cfg.Lanes[0].Name)
+		a, err := kafka.NewAdmin(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		waited := len(c.Read(t, cfg, lane))
+		removed, err := kafka.NewTrimmer(a, time.Hour).Trim(t.Context())
+		left := len(c.Read(t, cfg, lane)) // the newest of each of 3 partitions at most
+		if err != nil || waited <= 3 || left > 3 || removed[lane] != int64(waited-left) {
+			t.Errorf("Trim = %v, %v: of %d records that have waited %d are left", removed, err, waited, left)
+		}
+	})
+	t.Run("the brokers date appends", func(t *testing.T) {
+		r := harness.Encode(t, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
+		begun := time.Now()
+		r.Timestamp = begun.Add(-24 * time.Hour)
+		c.Write(t, cfg, r)
+		if all := c.Read(t, cfg, schemas.Admin); len(all) != 1 || all[0].Timestamp.Before(begun.Add(-time.Second)) {
+			t.Errorf("records are %v, want one of %v or later", all, begun)
+		}
+	})
+}
+
 // chain is what the parts are for, in one line: a producer, the planner's Group, the
 // copier's Pool of which some tasks wait and some are refused, the lanes, a sink, a table.
 func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {

@@ -50,9 +50,7 @@ func newVerified(t *testing.T) *verified {
 			t.Error(err)
 		}
 	})
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	clickhousetest.Make(t, v.database)
 	return v
 }
 

@@ -37,7 +37,7 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 		return nil, "", err
 	}
 	t.Cleanup(func() { docker.Close() })
-	image, err := kafkaImage(ctx, docker)
+	image, err := kafkaImage(ctx, docker, o.release())
 	if err != nil {
 		return nil, "", err
 	}

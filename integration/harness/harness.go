@@ -43,6 +43,7 @@ const (
 type Options struct {
 	Brokers int  // 1 or 3 [3]
 	Secure  bool // clients log in, over TLS, as User with Password
+	Oldest  bool // of the oldest release that we promise to work with, not the newest
 	// Form, if it is set, is the only one that is taken.
 	Form Form
 	// Properties are settings of every broker, over those of the harness.
@@ -120,8 +121,8 @@ func named(_ context.Context, _ testing.TB, o Options) (*Cluster, string, error)
 	switch {
 	case list == "":
 		return nil, "", absent("%s is not set", EnvKafka)
-	case o.Secure || len(o.Properties) > 0:
-		return nil, "", absent("the settings of named servers are not ours")
+	case o.Secure || o.Oldest || len(o.Properties) > 0:
+		return nil, "", absent("the settings and the release of named servers are not ours")
 	}
 	c := &Cluster{run: "t" + strconv.FormatInt(time.Now().UnixNano(), 36) + "."}
 	for addr := range strings.SplitSeq(list, ",") {

@@ -21,13 +21,13 @@ const imageName = "millrace/kafka"
 
 // kafkaImage returns the brokers' image, and builds it first where the daemon has none of
 // what it is made of: the jars, and the Java and the libraries of this machine.
-func kafkaImage(ctx context.Context, docker *client.Client) (string, error) {
+func kafkaImage(ctx context.Context, docker *client.Client, of release) (string, error) {
 	java, version, err := findJava(ctx)
 	if err != nil {
 		return "", err
 	}
 	made := sha256.New()
-	fmt.Fprintln(made, version, sums)
+	fmt.Fprintln(made, version, of.sums)
 	for _, name := range []string{"Dockerfile", "kafka.sh", "root.sh"} {
 		content, err := imageFiles.ReadFile("image/" + name)
 		if err != nil {
@@ -35,12 +35,12 @@ func kafkaImage(ctx context.Context, docker *client.Client) (string, error) {
 		}
 		made.Write(content)
 	}
-	tag := kafkaVersion + "-" + hex.EncodeToString(made.Sum(nil))[:12]
+	tag := of.version + "-" + hex.EncodeToString(made.Sum(nil))[:12]
 	image := imageName + ":" + tag
 	if _, err := docker.ImageInspect(ctx, image); err == nil {
 		return image, nil
 	}
-	jars, err := kafkaJars(ctx)
+	jars, err := kafkaJars(ctx, of)
 	if err != nil {
 		return "", err
 	}

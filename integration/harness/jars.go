@@ -15,9 +15,6 @@ import (
 	"strings"
 )
 
-// kafkaVersion is that of pom.xml.
-const kafkaVersion = "4.3.1"
-
 // copyJars is the Maven goal that fetches what a POM depends on.
 const copyJars = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
@@ -27,15 +24,29 @@ var pom []byte
 //go:embed jars.sha256
 var sums string
 
+//go:embed oldest.sha256
+var oldestSums string
+
+// A release is a version of Kafka and the sums of its jars.
+type release struct{ version, sums string }
+
+// release returns that of the brokers.
+func (o Options) release() release {
+	if o.Oldest {
+		return release{"3.9.2", oldestSums}
+	}
+	return release{"4.3.1", sums}
+}
+
 // kafkaJars returns a folder with the brokers' jars: from the cache, or through Maven. Each
-// one is what jars.sha256 says, every time.
-func kafkaJars(ctx context.Context) (string, error) {
+// one is what the sums say, every time.
+func kafkaJars(ctx context.Context, of release) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", absent("%w", err)
 	}
-	dir := filepath.Join(cache, "millrace", "kafka-"+kafkaVersion)
-	cached := checkJars(dir, sums)
+	dir := filepath.Join(cache, "millrace", "kafka-"+of.version)
+	cached := checkJars(dir, of.sums)
 	if cached == nil {
 		return dir, nil
 	}
@@ -56,18 +67,19 @@ func kafkaJars(ctx context.Context) (string, error) {
 		return "", err
 	}
 	fetched := filepath.Join(tmp, "jars")
-	cmd := exec.CommandContext(ctx, maven, "-q", "-B", "-ntp", "--strict-checksums", copyJars, "-DincludeScope=runtime", "-DoutputDirectory="+fetched)
+	cmd := exec.CommandContext(ctx, maven, "-q", "-B", "-ntp", "--strict-checksums", copyJars, "-Dkafka.version="+of.version,
+		"-DincludeScope=runtime", "-DoutputDirectory="+fetched)
 	cmd.Dir = tmp
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", absent("fetch jars with Maven: %w\n%s", err, out)
 	}
-	if err := checkJars(fetched, sums); err != nil {
+	if err := checkJars(fetched, of.sums); err != nil {
 		return "", fmt.Errorf("what Maven fetched: %w", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return "", err
 	}
-	if err := os.Rename(fetched, dir); err != nil && checkJars(dir, sums) != nil {
+	if err := os.Rename(fetched, dir); err != nil && checkJars(dir, of.sums) != nil {
 		return "", err
 	}
 	return dir, nil
@@ -91,7 +103,7 @@ func checkJars(dir, sums string) error {
 		sum, ok := want[e.Name()]
 		delete(want, e.Name())
 		if !ok {
-			errs = append(errs, fmt.Errorf("%s is not in jars.sha256", e.Name()))
+			errs = append(errs, fmt.Errorf("%s has no sum", e.Name()))
 			continue
 		}
 		if got, err := fileSum(filepath.Join(dir, e.Name())); err != nil || got != sum {

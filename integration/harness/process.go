@@ -30,7 +30,7 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	jars, err := kafkaJars(ctx)
+	jars, err := kafkaJars(ctx, o.release())
 	if err != nil {
 		return nil, "", err
 	}
@@ -83,7 +83,7 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 		})
 	}
 	c.base.Brokers = c.addrs
-	return c, fmt.Sprintf("Kafka %s, Java %s", kafkaVersion, version), starting.Wait()
+	return c, fmt.Sprintf("Kafka %s, Java %s", o.release().version, version), starting.Wait()
 }
 
 // A process is a broker in a process of its own.

@@ -236,7 +236,7 @@ func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2: Java's default
-		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+		kgo.WithCompressor(newCompressor()),
 		kgo.ProducerLinger(linger),
 		kgo.RecordDeliveryTimeout(limit),
 		kgo.AllowIdempotentProduceCancellation(),

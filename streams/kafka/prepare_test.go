@@ -269,7 +269,7 @@ func TestGroupPrepares(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				b.Send(change("a"), change("b"))
-				calls, handled := 0, 0
+				calls, handled := 0, atomic.Int32{} // of two partitions
 				g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 					Prepare: func(context.Context) error {
 						if calls++; calls <= tt.fails {
@@ -277,7 +277,7 @@ func TestGroupPrepares(t *testing.T) {
 						}
 						return nil
 					}}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
-					handled++
+					handled.Add(1)
 					if calls != tt.fails+1 {
 						t.Errorf("handled after %d calls of Prepare, of which %d fail", calls, tt.fails)
 					}
@@ -288,13 +288,13 @@ func TestGroupPrepares(t *testing.T) {
 				}
 				err = run(t, 5*time.Minute, g)
 				if tt.ends {
-					if !errors.Is(err, away) || handled != 0 {
-						t.Errorf("Run = %v, %d handled", err, handled)
+					if !errors.Is(err, away) || handled.Load() != 0 {
+						t.Errorf("Run = %v, %d handled", err, handled.Load())
 					}
 					return
 				}
-				if err != nil || handled != 2 || calls != tt.fails+1 {
-					t.Errorf("Run = %v, %d handled after %d calls of Prepare", err, handled, calls)
+				if err != nil || handled.Load() != 2 || calls != tt.fails+1 {
+					t.Errorf("Run = %v, %d handled after %d calls of Prepare", err, handled.Load(), calls)
 				}
 			})
 		})

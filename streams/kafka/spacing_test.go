@@ -72,13 +72,15 @@ func TestStoredAtOnce(t *testing.T) {
 				background(t, sink(t, b, kafka.BatchConfig{PartsPerSecond: tt.perSec}, s))
 				time.Sleep(10 * time.Second)
 				sent := map[string]time.Time{}
+				write, stop := b.Writer()
+				defer stop()
 				for i := range cmp.Or(tt.records, 100) {
 					r, err := schemas.Encode(change(fmt.Sprint(i)))
 					if err != nil {
 						t.Fatal(err)
 					}
 					sent[fmt.Sprint(i)] = time.Now()
-					b.Write(kafkatest.Record{Record: r, Partition: int32(i) % tt.parts})
+					write(kafkatest.Record{Record: r, Partition: int32(i) % tt.parts})
 					time.Sleep(tt.between)
 				}
 				time.Sleep(6 * time.Second)
@@ -163,6 +165,8 @@ func TestCommitsAreFew(t *testing.T) {
 				}
 				background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.FixityResults}}, m))
 				time.Sleep(10 * time.Second)
+				write, stop := b.Writer()
+				defer stop()
 				for i := range int(3 * time.Second / tt.between) {
 					for _, message := range []schemas.Message{change(fmt.Sprint(i)), {Topic: schemas.FixityResults, Body: &pb.FixityResult{
 						Id: schemas.ID("result", fmt.Sprint(i)), Account: "acme", Store: "1", Space: "maps", Item: "a",
@@ -172,7 +176,7 @@ func TestCommitsAreFew(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						b.Write(kafkatest.Record{Record: r})
+						write(kafkatest.Record{Record: r})
 					}
 					time.Sleep(tt.between)
 				}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -27,6 +28,9 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
+// addrEnv names a server, as host:port.
+const addrEnv = "MILLRACE_TEST_CLICKHOUSE"
+
 // engine is the one engine of the test binary. It is a package variable because Main stops
 // the engine that the first test started.
 var engine struct {
@@ -35,9 +39,20 @@ var engine struct {
 	binary string
 	server *embedded.Server
 	err    error
+
+	template    *template // nil until the first test calls Open
+	templateErr error
 }
 
-// Main runs the tests of a package and then stops the engine; call it from TestMain.
+// A template is a migrated database.
+type template struct {
+	name   string
+	create []string // statements that make its tables and views, in an order that works
+	filled []string // tables that have rows
+}
+
+// Main runs the tests of a package and then stops the engine; call it from TestMain. A package whose tests call Open
+// or Make must call it: it drops what they keep on a server that was named.
 func Main(m *testing.M) {
 	code := m.Run()
 	if err := stop(); err != nil {
@@ -53,6 +68,9 @@ func stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var err error
+	if addr := os.Getenv(addrEnv); addr != "" && engine.template != nil {
+		err = Exec(ctx, addr, "DROP DATABASE IF EXISTS `"+engine.template.name+"` SYNC")
+	}
 	if engine.server != nil {
 		err = engine.server.Close(ctx)
 	}
@@ -65,7 +83,7 @@ func stop() error {
 // Addr returns the address of the engine, which it starts if need be.
 func Addr(t testing.TB) string {
 	t.Helper()
-	if addr := os.Getenv("MILLRACE_TEST_CLICKHOUSE"); addr != "" {
+	if addr := os.Getenv(addrEnv); addr != "" {
 		return addr
 	}
 	engine.Lock()
@@ -134,17 +152,97 @@ func Dir(t testing.TB) string {
 // Open returns a migrated database of the test's own, which goes when the test ends.
 func Open(t testing.TB) *clickhouse.DB {
 	t.Helper()
-	db := OpenEmpty(t)
-	if _, err := db.Migrate(t.Context()); err != nil {
-		t.Fatalf("migrate the test's database: %v", err)
-	}
+	db, name := openEmpty(t)
+	Make(t, name)
 	return db
 }
+
+// Make makes a migrated database of a name. The first of a test binary is made by the migrations, and the others are made
+// like it, with a third of the statements.
+func Make(t testing.TB, name string) {
+	t.Helper()
+	addr := Addr(t)
+	engine.Lock()
+	if engine.template == nil && engine.templateErr == nil {
+		engine.template, engine.templateErr = makeTemplate(t.Context(), addr)
+	}
+	from, err := engine.template, engine.templateErr
+	engine.Unlock()
+	if err == nil {
+		err = from.copyTo(t.Context(), addr, name)
+	}
+	if err != nil {
+		t.Fatalf("make the test's database: %v", err)
+	}
+}
+
+// makeTemplate migrates a database.
+func makeTemplate(ctx context.Context, addr string) (made *template, err error) {
+	made = &template{name: newName()}
+	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{addr}, Database: made.name}, nil)
+	if err != nil {
+		return nil, err
+	}
+	_, err = db.Migrate(ctx)
+	if err = errors.Join(err, db.Close()); err != nil {
+		return nil, err
+	}
+	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	var tables []struct {
+		Name   string `ch:"name"`
+		Create string `ch:"create_table_query"`
+		Rows   uint64 `ch:"rows"`
+	}
+	err = conn.Select(ctx, &tables, "SELECT name, create_table_query, ifNull(total_rows, 0) AS rows FROM system.tables"+
+		" WHERE database = ? ORDER BY endsWith(engine, 'View'), name", made.name)
+	for _, t := range tables {
+		made.create = append(made.create, t.Create)
+		if t.Rows > 0 {
+			made.filled = append(made.filled, t.Name)
+		}
+	}
+	return made, err
+}
+
+// copyTo makes a database like the template.
+func (from *template) copyTo(ctx context.Context, addr, name string) (err error) {
+	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	statements := []string{"CREATE DATABASE `" + name + "`"}
+	for _, s := range from.create {
+		statements = append(statements, strings.ReplaceAll(s, from.name, name))
+	}
+	for _, table := range from.filled {
+		statements = append(statements, fmt.Sprintf("INSERT INTO `%s`.%s SELECT * FROM `%s`.%[2]s", name, table, from.name))
+	}
+	for _, s := range statements {
+		if err := conn.Exec(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newName returns a name for a database.
+func newName() string { return "test_" + schemas.NewID() }
 
 // OpenEmpty returns a database of the test's own that does not exist yet.
 func OpenEmpty(t testing.TB) *clickhouse.DB {
 	t.Helper()
-	name := "test_" + schemas.NewID()
+	db, _ := openEmpty(t)
+	return db
+}
+
+func openEmpty(t testing.TB) (db *clickhouse.DB, name string) {
+	t.Helper()
+	name = newName()
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{Addr(t)}, Database: name}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +255,7 @@ func OpenEmpty(t testing.TB) *clickhouse.DB {
 			t.Errorf("close the test's database: %v", err)
 		}
 	})
-	return db
+	return db, name
 }
 
 // Exec runs a statement on the engine at addr, as somebody might who goes behind millrace's back.

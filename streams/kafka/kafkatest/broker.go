@@ -167,6 +167,14 @@ func (r Record) Header(key string) string {
 // Write writes records as they are, in order.
 func (b *Broker) Write(recs ...Record) {
 	b.t.Helper()
+	write, stop := b.Writer()
+	defer stop()
+	write(recs...)
+}
+
+// Writer returns a Write that keeps its connections until it is stopped, for many calls.
+func (b *Broker) Writer() (write func(...Record), stop func()) {
+	b.t.Helper()
 	cl := b.client(kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
 		byKey := kgo.StickyKeyPartitioner(nil).ForTopic(topic)
 		return func(r *kgo.Record, n int) int {
@@ -176,18 +184,20 @@ func (b *Broker) Write(recs ...Record) {
 			return byKey.Partition(r, n)
 		}
 	})))
-	defer cl.Close()
-	var out []*kgo.Record
-	for _, r := range recs {
-		rec := &kgo.Record{Topic: b.name(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition, Timestamp: r.Timestamp}
-		for _, h := range r.Headers {
-			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+	return func(recs ...Record) {
+		b.t.Helper()
+		var out []*kgo.Record
+		for _, r := range recs {
+			rec := &kgo.Record{Topic: b.name(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition, Timestamp: r.Timestamp}
+			for _, h := range r.Headers {
+				rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+			}
+			out = append(out, rec)
 		}
-		out = append(out, rec)
-	}
-	if err := cl.ProduceSync(b.t.Context(), out...).FirstErr(); err != nil {
-		b.t.Fatal(err)
-	}
+		if err := cl.ProduceSync(b.t.Context(), out...).FirstErr(); err != nil {
+			b.t.Fatal(err)
+		}
+	}, cl.Close
 }
 
 // Read returns all records of a topic, partition by partition.

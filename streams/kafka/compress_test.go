@@ -1,0 +1,48 @@
+package kafka
+
+import (
+	"bytes"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A short batch takes little memory to compress, even if the garbage collector has run since the last one. It does not
+// run beside other tests, whose memory would count.
+func TestCompressorIsSmall(t *testing.T) {
+	short := []byte(strings.Repeat("acme/photos/2026/img.jpg ", 40))
+	dst, c := new(bytes.Buffer), newCompressor()
+	var before, after runtime.MemStats
+	c.Compress(dst, short)
+	runtime.GC()
+	runtime.GC() // what is in a sync.Pool goes with the second
+	runtime.ReadMemStats(&before)
+	dst.Reset()
+	c.Compress(dst, short)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 512<<10 {
+		t.Errorf("%d bytes were allocated for a batch of %d", n, len(short))
+	}
+}
+
+func TestCompressor(t *testing.T) {
+	for name, src := range map[string]string{
+		"one byte":        "a",
+		"short":           strings.Repeat("acme/photos/2026/img.jpg ", 40),
+		"many blocks":     strings.Repeat("acme/photos/2026/img.jpg ", 40_000),
+		"a block exactly": strings.Repeat("0123456789abcdef", 4<<10),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCompressor()
+			for range 2 { // with a new writer and a used one
+				out, codec := c.Compress(new(bytes.Buffer), []byte(src))
+				got, err := kgo.DefaultDecompressor().Decompress(out, codec)
+				if err != nil || codec != kgo.CodecLz4 || string(got) != src {
+					t.Errorf("%d bytes came back as %d, codec %d, %v", len(src), len(got), codec, err)
+				}
+			}
+		})
+	}
+}
