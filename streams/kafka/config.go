@@ -51,7 +51,9 @@ type Config struct {
 	Controls *Controls
 	// Unreadables, where set, take the records that tables cannot apply.
 	Unreadables *Unreadables
-	Log         *slog.Logger
+	// Waiting, where set, counts the messages that wait for something that is away.
+	Waiting *Waiting
+	Log     *slog.Logger
 }
 
 // SASL is how to log in. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
