@@ -24,8 +24,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// An S3 server is away while commands wait for it: each is on its way within a minute of the server's return, and the log
-// has one line for each change.
+// An S3 server is away while commands wait for it: each is on its way within a minute of the server's return, and the
+// log has one line for each change.
 func TestS3Away(t *testing.T) {
 	need.Full(t)
 	n, gone := need.Amount(0, 500, 10_000), time.Duration(need.Amount(0, 25, 50))*time.Second
@@ -46,7 +46,8 @@ func TestS3Away(t *testing.T) {
 	put := func(from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {
-			if _, err := source.Put(ctx, "photos", fmt.Sprint(i), strings.NewReader("an item"), storage.PutOptions{Size: 7}); err != nil {
+			item := strings.NewReader("an item")
+			if _, err := source.Put(ctx, "photos", fmt.Sprint(i), item, storage.PutOptions{Size: item.Size()}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -95,7 +96,9 @@ func TestS3Away(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line, want := range map[string]int{`msg="store is away`: 1, `msg="store is back`: 1, `msg="message failed`: 0, `msg="will retry`: 0} {
+	for line, want := range map[string]int{
+		`msg="store is away`: 1, `msg="store is back`: 1, `msg="message failed`: 0, `msg="will retry`: 0,
+	} {
 		if got := strings.Count(string(said), line); got != want {
 			t.Errorf("%d lines say %s, want %d:\n%s", got, line, want, said[max(0, len(said)-3000):])
 		}
@@ -159,8 +162,8 @@ func newAwayMill(t *testing.T, s3 *harness.S3Server) *awayMill {
 	cfg.HTTP.Listen = freeAddr(t)
 	cfg.Policies.Folder = filepath.Join(dir, "policies")
 	x.cfg, x.file = &cfg, filepath.Join(dir, "millrace.yaml")
-	acc := config.Account{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file", Root: filepath.Join(dir, "store-1"), Primary: true}}}
-	if err := os.Mkdir(acc.Stores[0].Root, 0o755); err != nil {
+	first := config.Store{ID: "1", Driver: "file", Root: filepath.Join(dir, "store-1"), Primary: true}
+	if err := os.Mkdir(first.Root, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	second := config.Store{ID: "2", Driver: "file", Root: filepath.Join(dir, "store-2")}
@@ -168,13 +171,14 @@ func newAwayMill(t *testing.T, s3 *harness.S3Server) *awayMill {
 		cfg.ClickHouse.Addresses = []string{newEngine(t, dir).server.Addr()}
 		t.Setenv("AWS_ACCESS_KEY_ID", s3.Access)
 		t.Setenv("AWS_SECRET_ACCESS_KEY", s3.Secret)
-		second = config.Store{ID: "2", Driver: "s3", Endpoint: s3.URL, Bucket: "acme-copies", Prefix: "acme/", PathStyle: true}
+		second = config.Store{
+			ID: "2", Driver: "s3", Endpoint: s3.URL, Bucket: "acme-copies", Prefix: "acme/", PathStyle: true,
+		}
 		second.Credentials.FromEnvironment = true
 	} else if err := os.Mkdir(second.Root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	acc.Stores = append(acc.Stores, second)
-	cfg.Accounts = []config.Account{acc}
+	cfg.Accounts = []config.Account{{ID: "acme", Stores: []config.Store{first, second}}}
 	x.write(t, "policies/duplication-accounts.json", `["acme"]`)
 	x.write(t, "policies/acme-duplication-policy.json", `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`)
 	var text bytes.Buffer

@@ -20,9 +20,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// What waits for a store that was away is at work within a minute of its return, however long it was away, and whether or
-// not the process was started again meanwhile. Until then it is counted by store, and the log says once that the store is
-// away and once that it is back.
+// What waits for a store that was away is done within a minute of its return, however long it was away, and whether or
+// not the process was started again meanwhile. Until then it is counted by store, and the log has one line when the
+// store goes and one when it returns.
 func TestWhatWaitsForAStoreGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -53,8 +53,8 @@ func TestWhatWaitsForAStoreGoesOn(t *testing.T) {
 					time.Sleep(time.Minute) // those that wait come by, and are counted
 				}
 				time.Sleep(tt.away / 2)
-				if waiting := x.stores.Breakers()[1].Waiting; waiting < n*9/10 || x.done.Load() != int64(n) {
-					t.Errorf("while it is away: %d are counted as waiting, %d are done, want about %d and %d", waiting, x.done.Load(), n, n)
+				if waiting, done := x.stores.Breakers()[1].Waiting, x.done.Load(); waiting < n*9/10 || done != int64(n) {
+					t.Errorf("while it is away: %d are counted as waiting, %d are done, want about %d of each", waiting, done, n)
 				}
 				x.bringBack(t)
 				back := time.Now()
@@ -69,7 +69,9 @@ func TestWhatWaitsForAStoreGoesOn(t *testing.T) {
 					t.Errorf("%d are counted as waiting for a store that is back", waiting)
 				}
 				stop()
-				for line, want := range map[string]int{"store is away": x.starts, "store is back": 1, "message failed": 0, "will retry": 0} {
+				for line, want := range map[string]int{
+					"store is away": x.starts, "store is back": 1, "message failed": 0, "will retry": 0,
+				} {
 					if n := x.said.with(line); n != want {
 						t.Errorf("%d lines say %q, want %d:\n%s", n, line, want, x.said.buf.String())
 					}
@@ -94,7 +96,9 @@ type outage struct {
 
 func newOutage(t *testing.T, dir string) *outage {
 	t.Helper()
-	x := &outage{broker: kafkatest.New(t, kafkatest.Options{}), root: filepath.Join(dir, "2"), aside: filepath.Join(dir, "aside")}
+	x := &outage{
+		broker: kafkatest.New(t, kafkatest.Options{}), root: filepath.Join(dir, "2"), aside: filepath.Join(dir, "aside"),
+	}
 	for _, id := range []string{"1", "2"} {
 		marked(t, schemas.Key("acme", id), filepath.Join(dir, id))
 	}
@@ -117,12 +121,14 @@ func (x *outage) start(t *testing.T) (stop func()) {
 	stores.waiting = cfg.Waiting
 	x.stores = stores
 	x.starts++
-	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}, Admit: stores.Admit,
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
+		Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}, Admit: stores.Admit,
 		Describe: func(b schemas.Body) kafka.Work {
 			return kafka.Work{Key: b.(*pb.DuplicationCommand).GetItem(), Account: "acme", Stores: [2]string{"1", "2"}}
 		}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		st, _ := stores.Store("acme", "2")
-		if _, err := st.Stat(ctx, "maps", d.Body.(*pb.DuplicationCommand).GetItem()); !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace) {
+		_, err := st.Stat(ctx, "maps", d.Body.(*pb.DuplicationCommand).GetItem())
+		if !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace) {
 			return nil, err
 		}
 		x.done.Add(1)
@@ -151,8 +157,8 @@ func (x *outage) start(t *testing.T) (stop func()) {
 func (x *outage) commands(n int) (msgs []schemas.Message) {
 	for i := range n {
 		msgs = append(msgs, schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
-			Id: schemas.ID("command", fmt.Sprint(i)), Account: "acme", Space: "maps", Item: fmt.Sprint(i), SourceStore: "1", DestinationStore: "2",
-			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+			Id: schemas.ID("command", fmt.Sprint(i)), Account: "acme", Space: "maps", Item: fmt.Sprint(i),
+			SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
 		}})
 	}
 	return msgs

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A process that waits to join its groups logs that once, with the groups and for how long at most, and then that it has
-// joined them. One that joins soon, and one that nobody keeps waiting, log nothing.
+// A process that waits to join its groups logs that once, with the groups and the length of a session, and then that
+// it has joined them. One that joins soon, and one whose groups have no members, log nothing.
 func TestWaitForGroupsIsLogged(t *testing.T) {
 	const waits, joined = "wait to join groups", "joined the groups"
 	groups := []string{"millrace.copier", "millrace.copier.low"}
@@ -23,11 +23,18 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 		failed  time.Duration // until when the brokers do not answer
 		want    []string      // in the log, in this order
 	}{
-		"joins soon":           {3 * time.Second, kafka.Awaited{Groups: groups, Session: 10 * time.Second}, 0, nil},
-		"waits for a session":  {12 * time.Second, kafka.Awaited{Groups: groups, Hosts: []string{"/10.0.0.1"}, Session: 10 * time.Second}, 0, []string{waits, "millrace.copier.low", "/10.0.0.1", "session=10s", joined, "after=12s"}},
-		"the brokers know it":  {12 * time.Second, kafka.Awaited{Groups: groups}, 0, []string{waits, "group.consumer.session.timeout.ms", joined}},
+		"joins soon": {3 * time.Second, kafka.Awaited{Groups: groups, Session: 10 * time.Second}, 0, nil},
+		"waits for a session": {
+			12 * time.Second, kafka.Awaited{Groups: groups, Hosts: []string{"/10.0.0.1"}, Session: 10 * time.Second}, 0,
+			[]string{waits, "millrace.copier.low", "/10.0.0.1", "session=10s", joined, "after=12s"},
+		},
+		"the brokers know it": {
+			12 * time.Second, kafka.Awaited{Groups: groups}, 0, []string{waits, "group.consumer.session.timeout.ms", joined},
+		},
 		"no group has members": {12 * time.Second, kafka.Awaited{}, 0, nil},
-		"is answered later":    {12 * time.Second, kafka.Awaited{Groups: groups, Session: 10 * time.Second}, 8 * time.Second, []string{waits, joined}},
+		"is answered later": {
+			12 * time.Second, kafka.Awaited{Groups: groups, Session: 10 * time.Second}, 8 * time.Second, []string{waits, joined},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -37,7 +44,10 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 				defer cancel()
 				err := watchGroups(ctx, func() []kafka.RoleState {
 					in := time.Since(begun) >= tt.joins
-					return []kafka.RoleState{{Role: schemas.RoleCopier, Class: schemas.High, Member: true}, {Role: schemas.RoleCopier, Class: schemas.Low, Member: in}}
+					return []kafka.RoleState{
+						{Role: schemas.RoleCopier, Class: schemas.High, Member: true},
+						{Role: schemas.RoleCopier, Class: schemas.Low, Member: in},
+					}
 				}, func(_ context.Context, states []kafka.RoleState) (kafka.Awaited, error) {
 					if len(states) != 2 || time.Since(begun) < tt.failed {
 						return kafka.Awaited{}, errors.New("no answer")

@@ -31,7 +31,8 @@ func TestKilledMemberIsFollowed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				member := func(cfg kafka.Config) *kafka.Pool {
-					p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+					pc := kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}
+					p, err := kafka.NewPool(cfg, pc, plan)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -73,8 +74,8 @@ func TestKilledMemberIsFollowed(t *testing.T) {
 	}
 }
 
-// A process that hears nothing of its brokers for longer than its session has not died: what was at work is done again, as
-// often as that happens.
+// A process that hears nothing of its brokers for longer than its session has not died: what was at work is done
+// again, as often as that happens.
 func TestSilencesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,7 +91,8 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 			return silent{c, silence}, nil
 		}
 		var begun, lost atomic.Int32
-		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 2},
+		pc := kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 2}
+		p, err := kafka.NewPool(cfg, pc,
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				if d.Body.(*pb.Change).GetItem() == "a" {
 					begun.Add(1)

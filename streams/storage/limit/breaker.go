@@ -27,7 +27,8 @@ type OpenError struct {
 
 // Error is the same text for as long as the store is away: in the history of a message that is one entry.
 func (e *OpenError) Error() string {
-	return fmt.Sprintf("%v: %s/%s since %s; at first: %v", ErrOpen, e.Account, e.Store, e.Since.UTC().Format(time.RFC3339), e.First)
+	since := e.Since.UTC().Format(time.RFC3339)
+	return fmt.Sprintf("%v: %s/%s since %s; at first: %v", ErrOpen, e.Account, e.Store, since, e.First)
 }
 
 // Unwrap returns ErrOpen.
