@@ -104,6 +104,7 @@ func (s memberSpec) plan(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 type process struct {
 	cmd    *exec.Cmd
 	exited <-chan struct{}
+	log    string // the file of what it says
 }
 
 // spawn starts a member that ends with the test. What it says is shown if the test fails.
@@ -129,7 +130,7 @@ func begin(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	p := &process{cmd: cmd}
+	p := &process{cmd: cmd, log: log.Name()}
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if p.exited, err = child.Start(cmd); err != nil {

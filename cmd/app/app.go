@@ -88,6 +88,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.unreadable = kafka.NewUnreadables()
 	a.kafka.Unreadables = a.unreadable
+	a.kafka.Waiting = new(kafka.Waiting)
 	a.measure()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
@@ -98,6 +99,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.stores, err = newStores(cfg, log); err != nil {
 		return nil, err
 	}
+	a.stores.waiting = a.kafka.Waiting
 	a.slots = kafka.NewSlots(a.stores.limit)
 	a.book = policy.NewBook(a.stores.IDs)
 	a.stores.book = a.book

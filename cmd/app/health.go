@@ -414,6 +414,8 @@ type breakerReport struct {
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	Cause string    `json:"cause,omitempty"`
+	// Waiting messages were sent to delay lanes by this process since the store is away, and are not due.
+	Waiting int `json:"waiting"`
 }
 
 // report judges what is known now.
@@ -434,7 +436,7 @@ func (h *health) report() report {
 		}
 	}
 	for _, b := range breakers {
-		one := breakerReport{Store: b.Account + "/" + b.Store, State: b.State.String(), Since: b.Since}
+		one := breakerReport{Store: b.Account + "/" + b.Store, State: b.State.String(), Since: b.Since, Waiting: b.Waiting}
 		if b.Cause != nil {
 			one.Cause = b.Cause.Error()
 		}

@@ -96,7 +96,10 @@ func (w work) prepare(ctx context.Context, roles []schemas.Role) error {
 // parts are those of the roles, and those that they use.
 func (w work) parts(roles []schemas.Role) ([]part, error) {
 	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
-		{"unreadable records", w.watchUnreadable}, {"topics", w.admin.WatchTopics}}
+		{"unreadable records", w.watchUnreadable}, {"topics", w.admin.WatchTopics},
+		{"groups", func(ctx context.Context) error {
+			return watchGroups(ctx, w.kafka.Metrics.State, w.admin.Awaited, w.log)
+		}}}
 	if w.needs.clickhouse {
 		parts = append(parts, part{"schema", w.schema.run}, part{"reader", w.reader.Run}, part{"actions", w.actions.Run})
 	}

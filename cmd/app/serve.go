@@ -35,11 +35,12 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// measure has what the process does counted, if anybody can ask.
+// measure has what the process does counted. Without http.listen only the process itself reads that.
 func (a *App) measure() {
+	reg := newRegistry()
+	a.kafka.Metrics = kafka.NewMetrics(reg)
 	if a.cfg.HTTP.Listen != "" {
-		a.registry = newRegistry()
-		a.kafka.Metrics = kafka.NewMetrics(a.registry)
+		a.registry = reg
 	}
 }
 

@@ -29,6 +29,7 @@ type Stores struct {
 	accounts map[string][]string
 	limits   map[string]config.Limits // by account
 	book     *policy.Book
+	waiting  *kafka.Waiting // messages that wait for stores; nil: not counted
 }
 
 type store struct {
@@ -52,8 +53,8 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
 				continue
 			}
-			m, changes := &mount{kind: c.Driver, open: open}, new(turns)
-			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.count})
+			m, changes := &mount{kind: c.Driver, open: open}, newTurns()
+			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.changed})
 			t := limit.NewThrottle(limit.Rates{
 				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond), BytesPerSecond: float64(c.Requests.BytesPerSecond),
 			}, log.With("account", a.ID, "store", c.ID))
@@ -164,6 +165,7 @@ type BreakerState struct {
 	State          limit.State
 	Since          time.Time // it is away, or is not
 	Cause          error     // the first failure; nil where it is not away
+	Waiting        int       // messages that this process has sent to delay lanes since it is away, and that are not due
 }
 
 // Breakers returns the state of every store, by account and in the order of IDs.
@@ -171,8 +173,9 @@ func (s *Stores) Breakers() []BreakerState {
 	var all []BreakerState
 	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
 		for _, id := range s.accounts[account] {
-			state, since, cause := s.byKey[schemas.Key(account, id)].breaker.State()
-			all = append(all, BreakerState{account, id, state, since, cause})
+			key := schemas.Key(account, id)
+			state, since, cause := s.byKey[key].breaker.State()
+			all = append(all, BreakerState{account, id, state, since, cause, s.waiting.Of(key)})
 		}
 	}
 	return all

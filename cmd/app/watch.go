@@ -63,21 +63,31 @@ func (s *Stores) look(run context.Context) error {
 	return precondition(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
-// run looks for the stores that were not there when the process started, until each has answered: no
-// message need come for one to be found. A store that goes away later is probed by messages.
+// run looks for each store that is away until it answers, when the process starts and whenever its breaker opens: no
+// message need come for it to be found, and what waits for it goes on when it is due.
 func (s *Stores) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, n := range s.names() {
-		st := s.of(n)
-		wg.Go(func() {
-			for ctx.Err() == nil && !st.there() {
-				_ = retry.Sleep(ctx, st.probe(ctx)) // only ctx ends it early
-			}
-		})
+		wg.Go(func() { s.of(n).watch(ctx) })
 	}
 	wg.Wait()
-	<-ctx.Done()
 	return nil
+}
+
+// watch looks for the store whenever it is away, until ctx is done.
+func (st store) watch(ctx context.Context) {
+	for {
+		for !st.there() {
+			if retry.Sleep(ctx, st.probe(ctx)) != nil {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-st.turns.opened:
+		}
+	}
 }
 
 // there says whether the store has been found, and is not away.
@@ -86,23 +96,43 @@ func (st store) there() bool {
 	return is == limit.Closed && st.mount.seen.Load() != nil
 }
 
-// probe looks for the store if its breaker lets it, and returns how long to wait for the next look.
+// probe looks for the store if its breaker lets it, and returns how long to wait for the next look. A store whose
+// streams hung answers a look, and is half-open until a task's stream does not hang.
 func (st store) probe(run context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(run, nextLook)
 	defer cancel()
 	const least = 100 * time.Millisecond
 	var open *limit.OpenError
-	if err := st.Marker(ctx); errors.As(err, &open) {
+	err := st.Marker(ctx)
+	is, _, _ := st.breaker.State()
+	switch {
+	case errors.As(err, &open):
 		return max(time.Until(open.Until), least)
+	case is == limit.HalfOpen:
+		return nextLook
 	}
 	return least
 }
 
 // turns count how often a breaker came into each state.
-type turns [limit.Open + 1]atomic.Int64
+type turns struct {
+	count  [limit.Open + 1]atomic.Int64
+	opened chan struct{} // holds one if it has opened since somebody looked
+}
 
-// count is a limit.Config's Changed.
-func (t *turns) count(_, to limit.State) { t[to].Add(1) }
+func newTurns() *turns { return &turns{opened: make(chan struct{}, 1)} }
+
+// changed is a limit.Config's Changed.
+func (t *turns) changed(_, to limit.State) {
+	t.count[to].Add(1)
+	if to != limit.Open {
+		return
+	}
+	select {
+	case t.opened <- struct{}{}:
+	default:
+	}
+}
 
 // A breakerMetrics tells of the breakers and throttles of all stores. Its label values are the stores of the
 // configuration and the states.
@@ -110,6 +140,7 @@ type breakerMetrics struct {
 	stores          *Stores
 	state, changes  *prometheus.Desc
 	allowed, slowed *prometheus.Desc
+	waiting         *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*breakerMetrics)(nil)
@@ -122,7 +153,9 @@ func newBreakerMetrics(s *Stores) *breakerMetrics {
 		prometheus.NewDesc("millrace_limit_breaker_changes_total", "Times that the breaker of a store came into a state.", labels, nil),
 		prometheus.NewDesc("millrace_limit_requests_per_second",
 			"Requests that a store may get in a second now; 0: no limit. It falls where the store asks for fewer.", labels[:2], nil),
-		prometheus.NewDesc("millrace_limit_slow_downs_total", "Answers of a store that asked for fewer requests.", labels[:2], nil)}
+		prometheus.NewDesc("millrace_limit_slow_downs_total", "Answers of a store that asked for fewer requests.", labels[:2], nil),
+		prometheus.NewDesc("millrace_limit_waiting_messages",
+			"Messages that this process has sent to delay lanes since a store is away, and that are not due.", labels[:2], nil)}
 }
 
 // Describe implements prometheus.Collector.
@@ -131,6 +164,7 @@ func (m *breakerMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- m.changes
 	to <- m.allowed
 	to <- m.slowed
+	to <- m.waiting
 }
 
 // Collect implements prometheus.Collector.
@@ -140,6 +174,8 @@ func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
 		is, _, _ := st.breaker.State()
 		rate, slowed := st.throttle.Allowed()
 		to <- prometheus.MustNewConstMetric(m.allowed, prometheus.GaugeValue, rate, n.Account, n.Store)
+		waiting := m.stores.waiting.Of(schemas.Key(n.Account, n.Store))
+		to <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(waiting), n.Account, n.Store)
 		to <- prometheus.MustNewConstMetric(m.slowed, prometheus.CounterValue, float64(slowed), n.Account, n.Store)
 		for state := range limit.Open + 1 {
 			in := 0.0
@@ -147,7 +183,7 @@ func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
 				in = 1
 			}
 			to <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, in, n.Account, n.Store, state.String())
-			to <- prometheus.MustNewConstMetric(m.changes, prometheus.CounterValue, float64(st.turns[state].Load()), n.Account, n.Store, state.String())
+			to <- prometheus.MustNewConstMetric(m.changes, prometheus.CounterValue, float64(st.turns.count[state].Load()), n.Account, n.Store, state.String())
 		}
 	}
 }

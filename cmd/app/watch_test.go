@@ -79,10 +79,29 @@ func TestStoresAreLookedFor(t *testing.T) {
 			`millrace_limit_breaker_changes_total{account="acme",state="open",store="1"} 0`,
 			`millrace_limit_requests_per_second{account="acme",store="1"} 0`,
 			`millrace_limit_slow_downs_total{account="acme",store="2"} 0`,
+			`millrace_limit_waiting_messages{account="acme",store="2"} 0`,
 		} {
 			if !slices.Contains(got, want) {
 				t.Errorf("%q is not in\n%s", want, strings.Join(got, "\n"))
 			}
+		}
+		if err := os.Rename(root("1"), root("aside")); err != nil { // one that was there goes away later
+			t.Fatal(err)
+		}
+		if _, err := s.of(StoreName{"acme", "1"}).Stat(ctx, "photos", "a"); err == nil {
+			t.Error("a store that is away has answered")
+		}
+		time.Sleep(10 * time.Minute)
+		if want := []string{"acme/1 open", "acme/2 closed", "acme/3 closed"}; !slices.Equal(states(s), want) {
+			t.Errorf("while one is away: got %q, want %q", states(s), want)
+		}
+		if err := os.Rename(root("aside"), root("1")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if want := []string{"acme/1 closed", "acme/2 closed", "acme/3 closed"}; !slices.Equal(states(s), want) {
+			t.Errorf("11 seconds after it is back: got %q, want %q", states(s), want)
 		}
 		cancel()
 		if err := errors.Join(<-ended, s.close()); err != nil {

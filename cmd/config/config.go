@@ -191,8 +191,8 @@ type Kafka struct {
 	GroupProtocol string `key:"group_protocol" oneof:"classic|consumer"`
 	// A name of this process among those that run the same roles, such as its pod's. With it a restart within the session's time-out moves no partitions.
 	Instance string `key:"instance"`
-	// How long a member may be silent before its partitions go to others: 6s to 30m. With group_protocol consumer the brokers
-	// say so (group.consumer.session.timeout.ms), and this must be left out.
+	// How long a member may be silent before its partitions go to others: 6s to 30m; 0 means 10s, or 45s with kafka.instance. With
+	// group_protocol consumer the brokers say so (group.consumer.session.timeout.ms), and this must be left out.
 	SessionTimeout time.Duration `key:"session_timeout"`
 }
 
@@ -450,7 +450,7 @@ func Default() Config {
 	return Config{
 		Kafka: Kafka{
 			Brokers: []string{"localhost:9092"}, TopicPrefix: "millrace.",
-			Partitions: 12, Replication: 3, MinInSync: 2, GroupProtocol: "classic", SessionTimeout: 45 * time.Second,
+			Partitions: 12, Replication: 3, MinInSync: 2, GroupProtocol: "classic",
 		},
 		ClickHouse: ClickHouse{Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default", InsertQuorum: "all"},
 		Delay: Delay{Lanes: []Lane{

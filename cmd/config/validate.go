@@ -307,9 +307,10 @@ func validateKafka(k *Kafka, fault report) {
 func validateSession(k *Kafka, fault report) {
 	const at = "kafka.session_timeout"
 	switch d := k.SessionTimeout; {
+	case d == 0:
 	case d < 6*time.Second || d > 30*time.Minute:
 		fault(at, formatDuration(d), "want 6s to 30m: brokers allow no other")
-	case k.GroupProtocol == "consumer" && d != Default().Kafka.SessionTimeout:
+	case k.GroupProtocol == "consumer":
 		fault(at, formatDuration(d), "has no effect with kafka.group_protocol consumer: the brokers say how long a session is; "+
 			"leave it out, and set group.consumer.session.timeout.ms there")
 	}

@@ -17,7 +17,8 @@ func TestValidate(t *testing.T) {
 		"kafka: {session_timeout: 31m}":                                   "kafka.session_timeout = 31m: want 6s to 30m",
 		"kafka: {session_timeout: 6s}":                                    "",
 		"kafka: {session_timeout: 10s, group_protocol: consumer}":         "kafka.session_timeout = 10s: has no effect with kafka.group_protocol consumer",
-		"kafka: {session_timeout: 45s, group_protocol: consumer}":         "",
+		"kafka: {session_timeout: 45s, group_protocol: consumer}":         "kafka.session_timeout = 45s: has no effect with kafka.group_protocol consumer",
+		"kafka: {session_timeout: 0s}":                                    "",
 		"kafka: {group_protocol: consumer}":                               "",
 		"kafka: {topic_prefix: ..}":                                       "kafka.topic_prefix = ..: want at most 100 letters",
 		"kafka: {topic_prefix: .}":                                        "kafka.topic_prefix = .: want at most 100 letters",
@@ -69,7 +70,7 @@ func TestValidate(t *testing.T) {
 		"outbox: {dir: outbox}":                                           "outbox.dir = outbox: want an absolute path",
 		"outbox: {dir: /outbox, limit: 1MiB}":                             "",
 		"outbox: {limit: 1KiB}":                                           "outbox.limit = 1KiB: want 1MiB or more",
-		"kafka: {session_timeout: 0s, group_protocol: consumer}":          "kafka.session_timeout = 0s: want 6s to 30m",
+		"kafka: {session_timeout: 0s, group_protocol: consumer}":          "",
 		"kafka: {session_timeout: -1s}\nlog: {level: info}":               "kafka.session_timeout = -1s: want 6s to 30m",
 		"kafka: {instance: pod-1, group_protocol: consumer}\nlog: {}":     "",
 	} {

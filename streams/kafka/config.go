@@ -38,7 +38,8 @@ type Config struct {
 	// Heartbeat is the time between two heartbeats of a group's member; how fast
 	// partitions move depends on it [3 s].
 	Heartbeat time.Duration
-	// SessionTimeout is how long a member may be silent before its partitions move [45 s].
+	// SessionTimeout is how long a member may be silent before its partitions move [10 s; with Instance 45 s, in which
+	// a process can be started again]. With ServerSide the brokers say so.
 	SessionTimeout time.Duration
 	// Drain is how long tasks of any role go on when their partitions move. A minute later the brokers share out the
 	// partitions without the member [4 min].
@@ -54,7 +55,9 @@ type Config struct {
 	Controls *Controls
 	// Unreadables, where set, take the records that tables cannot apply.
 	Unreadables *Unreadables
-	Log         *slog.Logger
+	// Waiting, where set, counts the messages that wait for something that is away.
+	Waiting *Waiting
+	Log     *slog.Logger
 }
 
 // SASL is how to log in. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
@@ -321,13 +324,24 @@ func (c Config) consume(m member) []kgo.Opt {
 	if c.ServerSide {
 		opts = append(opts, kgo.ServerSideBalancer())
 	}
-	if c.SessionTimeout > 0 {
-		opts = append(opts, kgo.SessionTimeout(c.SessionTimeout))
+	if session := c.session(); session > 0 {
+		opts = append(opts, kgo.SessionTimeout(session))
 	}
 	if c.Instance != "" {
 		opts = append(opts, kgo.InstanceID(c.Instance+"/"+string(m.role)+"/"+string(m.class)))
 	}
 	return opts
+}
+
+// session is how long the session of a member lasts without a heartbeat; 0: the brokers know.
+func (c Config) session() time.Duration {
+	switch {
+	case c.SessionTimeout > 0 || c.ServerSide:
+		return c.SessionTimeout
+	case c.Instance != "":
+		return 45 * time.Second
+	}
+	return 10 * time.Second
 }
 
 // partitionLook is how long a partition that was added may stay unseen.

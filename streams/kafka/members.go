@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 )
@@ -27,6 +28,62 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 		}
 	}
 	return unserved, nil
+}
+
+// An Awaited says which groups a process waits to join, while others are members.
+type Awaited struct {
+	Groups, Hosts []string // sorted; Hosts are those of the members
+	// Session is how long a member that has ended without leaving is waited for; 0: the brokers know.
+	Session time.Duration
+}
+
+// Awaited returns the groups of states that this process has not joined, and that others are members of.
+func (a *Admin) Awaited(ctx context.Context, states []RoleState) (Awaited, error) {
+	w := Awaited{Session: a.cfg.session()}
+	var groups []string
+	for _, s := range states {
+		if !s.Member {
+			groups = append(groups, a.cfg.group(s.Role, s.Class))
+		}
+	}
+	if len(groups) == 0 {
+		return w, nil
+	}
+	hosts, err := a.hosts(ctx, groups)
+	if err != nil {
+		return w, fmt.Errorf("describe groups: %w", err)
+	}
+	for group, of := range hosts {
+		if len(of) > 0 {
+			w.Groups = append(w.Groups, group)
+			w.Hosts = append(w.Hosts, of...)
+		}
+	}
+	slices.Sort(w.Groups)
+	slices.Sort(w.Hosts)
+	w.Hosts = slices.Compact(w.Hosts)
+	return w, nil
+}
+
+// hosts returns the hosts of the members of groups. A group that is not there has none.
+func (a *Admin) hosts(ctx context.Context, groups []string) (map[string][]string, error) {
+	hosts := map[string][]string{}
+	if a.cfg.ServerSide {
+		described, err := a.adm.DescribeConsumerGroups(ctx, groups...)
+		for _, g := range described {
+			for _, m := range g.Members {
+				hosts[g.Group] = append(hosts[g.Group], m.ClientHost)
+			}
+		}
+		return hosts, err
+	}
+	described, err := a.adm.DescribeGroups(ctx, groups...)
+	for _, g := range described {
+		for _, m := range g.Members {
+			hosts[g.Group] = append(hosts[g.Group], m.ClientHost)
+		}
+	}
+	return hosts, err
 }
 
 // Outstanding notes where the topics that roles read end now, and returns a function that counts how many of the

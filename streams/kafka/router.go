@@ -19,8 +19,15 @@ import (
 // nor commit. Package retry says how to class its errors.
 type Handler func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error)
 
-// maxUnavailable is the longest lane in which messages wait for a store that is away.
-const maxUnavailable = 5 * time.Minute
+const (
+	// maxUnavailable is the longest lane in which messages wait for a store or an engine that is away.
+	maxUnavailable = 5 * time.Minute
+	// maxAway is the longest lane if the error names what is away, while no more than manyAway messages of this process
+	// wait for that: what is away may be back at any time. Each turn through a lane writes a message twice, so that
+	// with manyAway of them a process writes about 1,100 records a second.
+	maxAway  = 30 * time.Second
+	manyAway = 1 << 14
+)
 
 // defaultAttempts is how often a message is delivered before it is a dead letter.
 const defaultAttempts = 5
@@ -242,12 +249,20 @@ func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
 	t.role, t.class, t.err = r.role, class.String(), err.Error()
 	t.failed(failure{Attempt: attempt, Class: t.class, Error: t.err, By: r.by(), First: now.UTC(), Last: now.UTC(), Times: 1})
 	t.due = time.Time{}
+	var away string // what the error says is away; whoever names it has logged that
 	_, waits := schemas.Lookup(schemas.Again(r.role))
 	switch {
 	case class == retry.ClassPermanent || !waits:
 	case class == retry.ClassUnavailable:
-		t.due = now.Add(nth(r.lanes, t.unavailable, maxUnavailable).Delay)
+		longest := maxUnavailable
+		if away = retry.CauseOf(err); away != "" && r.cfg.Waiting.Of(away) < manyAway {
+			longest = maxAway
+		}
+		t.due = now.Add(nth(r.lanes, t.unavailable, longest).Delay)
 		t.unavailable++
+		if away != "" {
+			r.cfg.Waiting.add(away, t.due)
+		}
 	case class == retry.ClassWait:
 		n := t.waited(retry.CauseOf(err))
 		if t.due = retry.Due(err); !t.due.After(now) {
@@ -263,7 +278,9 @@ func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
 	l.fate = fateDead
 	if !t.due.IsZero() {
 		l.fate = fateOf(class)
-		topic, log = schemas.Delay(pick(r.lanes, t.due.Sub(now)).Name), r.log.Warn
+		if topic, log = schemas.Delay(pick(r.lanes, t.due.Sub(now)).Name), r.log.Warn; away != "" {
+			log = r.log.Debug
+		}
 	} else if class == retry.ClassPermanent {
 		t.attempts = attempt
 	}

@@ -46,6 +46,7 @@ func TestNth(t *testing.T) {
 	}{
 		"no limit":       {defaultLanes(), 0, "30s 5m 1h 1d 1d"},
 		"unavailable":    {defaultLanes(), maxUnavailable, "30s 5m 5m 5m 5m"},
+		"away":           {defaultLanes(), maxAway, "30s 30s 30s 30s 30s"},
 		"all are longer": {[]Lane{{"1h", time.Hour}, {"2h", 2 * time.Hour}}, maxUnavailable, "1h 1h 1h 1h 1h"},
 	} {
 		t.Run(name, func(t *testing.T) {

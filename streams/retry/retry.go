@@ -41,7 +41,7 @@ func (c Class) String() string {
 
 type classed struct {
 	class Class
-	cause string // of class wait
+	cause string // of classes wait and unavailable
 	due   time.Time
 	err   error
 }
@@ -61,6 +61,15 @@ func Permanent(err error) error { return mark(ClassPermanent, time.Time{}, err) 
 
 // Unavailable marks err as the absence of a whole store or engine.
 func Unavailable(err error) error { return mark(ClassUnavailable, time.Time{}, err) }
+
+// UnavailableFor is Unavailable with a word for what is away. Messages that wait for it are counted by that word, and
+// trying one of them again costs little while it is away: whoever returns the error knows before it is tried.
+func UnavailableFor(cause string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &classed{class: ClassUnavailable, cause: cause, err: err}
+}
 
 // Wait marks err as one that time may cure; due may be zero: then the lanes decide.
 func Wait(err error, due time.Time) error { return mark(ClassWait, due, err) }
@@ -160,7 +169,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// CauseOf returns the cause of an error of class wait; "" if it has none.
+// CauseOf returns the cause of an error of class wait or unavailable; "" if it has none.
 func CauseOf(err error) string {
 	var c *classed
 	if errors.As(err, &c) {

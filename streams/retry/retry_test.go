@@ -44,13 +44,17 @@ func TestClassOf(t *testing.T) {
 	if c := retry.CauseOf(caused); c != "chunks" || retry.ClassOf(caused) != retry.ClassWait || !retry.Due(caused).Equal(due) {
 		t.Errorf("got cause %q of %v", c, caused)
 	}
+	away := fmt.Errorf("look: %w", retry.UnavailableFor("acme/1", io.EOF))
+	if c := retry.CauseOf(away); c != "acme/1" || retry.ClassOf(away) != retry.ClassUnavailable || !errors.Is(away, io.EOF) {
+		t.Errorf("got cause %q of %v", c, away)
+	}
 	for _, err := range []error{nil, io.EOF, retry.Wait(io.EOF, due), retry.Unavailable(caused)} {
 		if c := retry.CauseOf(err); c != "" {
 			t.Errorf("got cause %q of %v", c, err)
 		}
 	}
 	if retry.Permanent(nil) != nil || retry.Unavailable(nil) != nil || retry.Wait(nil, due) != nil ||
-		retry.WaitFor("x", nil, due) != nil || retry.IsPermanent(nil) {
+		retry.WaitFor("x", nil, due) != nil || retry.UnavailableFor("x", nil) != nil || retry.IsPermanent(nil) {
 		t.Error("a mark makes an error of none")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -24,9 +25,10 @@ type OpenError struct {
 	Since, Until   time.Time // Until: when it is asked again
 }
 
+// Error is the same text for as long as the store is away: in the history of a message that is one entry.
 func (e *OpenError) Error() string {
-	return fmt.Sprintf("%v: %s/%s since %s, asked again at %s; at first: %v",
-		ErrOpen, e.Account, e.Store, e.Since.UTC().Format(time.RFC3339), e.Until.UTC().Format(time.RFC3339), e.First)
+	since := e.Since.UTC().Format(time.RFC3339)
+	return fmt.Sprintf("%v: %s/%s since %s; at first: %v", ErrOpen, e.Account, e.Store, since, e.First)
 }
 
 // Unwrap returns ErrOpen.
@@ -40,12 +42,13 @@ type Config struct {
 	// it at once.
 	Threshold int
 	// Open is how long the store is left alone at first [5s]; it doubles with each probe
-	// that fails, up to maxOpen [5m], and is shortened by up to a half at random.
+	// that fails, up to maxOpen [10s], and is shortened by up to a half at random.
 	Open, maxOpen time.Duration
 	// lease is how long a probe keeps others waiting [10s]; one who was admitted to make
-	// one, and does not begin, a tenth of that.
-	lease time.Duration
-	Log   *slog.Logger // [none]
+	// one, and does not begin, a tenth of that. streamLease is that of a stream, if the
+	// breaker opened since streams hung [5m].
+	lease, streamLease time.Duration
+	Log                *slog.Logger // [none]
 	// Changed is told of each change, one after the other; it must not call the Breaker.
 	Changed func(from, to State)
 }
@@ -65,8 +68,10 @@ type Breaker struct {
 	// since is when it was closed last, or when it opened and has not been closed again.
 	since time.Time
 	first error // of those that are being counted, or that opened it
-	until time.Time
-	lease probe
+	// refused counts the operations and admissions that were refused since it opened.
+	refused int
+	until   time.Time
+	lease   probe
 }
 
 // A pass says in which period an operation was let through: a number that grows with
@@ -87,8 +92,9 @@ type probe struct {
 func NewBreaker(cfg Config) *Breaker {
 	orElse(&cfg.Threshold, 5)
 	orElse(&cfg.Open, 5*time.Second)
-	orElse(&cfg.maxOpen, 5*time.Minute)
+	orElse(&cfg.maxOpen, 10*time.Second)
 	orElse(&cfg.lease, 10*time.Second)
+	orElse(&cfg.streamLease, 5*time.Minute)
 	cfg.maxOpen = max(cfg.maxOpen, cfg.Open)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -172,15 +178,25 @@ func (b *Breaker) try(u errand) (pass, error) {
 		case u == admission:
 			held /= 10
 		case u == stream && b.m.streams: // it may hang, and says something only at its end
-			held = max(held, b.cfg.maxOpen)
+			held = max(held, b.cfg.streamLease)
 		}
 		b.lease = probe{now.Add(held), u == admission}
 	}
 	return pass(b.pass.Load()), nil
 }
 
+// refusal is the error of what is not let through. mu is held.
 func (b *Breaker) refusal(until time.Time) error {
-	return retry.Unavailable(&OpenError{b.cfg.Account, b.cfg.Store, b.first, b.since, until})
+	b.refused++
+	return b.blame(away, &OpenError{b.cfg.Account, b.cfg.Store, b.first, b.since, until})
+}
+
+// blame returns err, which says e about the store, and names the store if e is that it is away.
+func (b *Breaker) blame(e event, err error) error {
+	if e != away {
+		return err
+	}
+	return retry.UnavailableFor(schemas.Key(b.cfg.Account, b.cfg.Store), err)
 }
 
 // knows reports whether what went well under p would change nothing.
@@ -229,16 +245,18 @@ func (b *Breaker) become(next machine, now time.Time, err error) {
 	b.pass.Store(p)
 	switch next.state {
 	case Closed:
-		b.log.Info("store is back", "since", b.since)
-		b.since = now
+		b.log.Info("store is back", "since", b.since, "refused", b.refused)
+		b.since, b.refused = now, 0
 	case HalfOpen:
 		b.log.Debug("store is asked again", "since", b.since)
 		b.lease = probe{}
 	case Open:
-		wait := retry.Policy{Wait: b.cfg.Open, MaxWait: b.cfg.maxOpen}.Backoff(next.rounds)
-		if b.until = now.Add(wait); from == Closed {
-			b.since = now
+		b.until = now.Add(retry.Policy{Wait: b.cfg.Open, MaxWait: b.cfg.maxOpen}.Backoff(next.rounds))
+		if from != Closed {
+			b.log.Debug("store is still away", "err", err, "since", b.since, "again", b.until)
+			break
 		}
+		b.since = now
 		message := "store is away: what needs it waits until it answers; see that it is up, mounted and reachable"
 		if errors.Is(err, storage.ErrCredentials) {
 			message = "store refuses the credentials: what needs it waits until it accepts them; see its credentials in the configuration"

@@ -114,7 +114,7 @@ func TestLife(t *testing.T) {
 			if wait := time.Until(open.Until); wait < 2500*time.Millisecond || wait > 5*time.Second {
 				t.Errorf("%s: asked again in %v, want 2.5s to 5s", what, wait)
 			}
-			for _, want := range []string{"acme/tape", errDown.Error(), open.Until.UTC().Format(time.RFC3339)} {
+			for _, want := range []string{"acme/tape", errDown.Error(), open.Since.UTC().Format(time.RFC3339)} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%s: %q lacks %q", what, err, want)
 				}
@@ -156,7 +156,10 @@ func TestLife(t *testing.T) {
 			}
 			levels = append(levels, strings.Fields(strings.SplitN(line, "level=", 2)[1])[0])
 		}
-		if want := []string{"WARN", "WARN", "INFO"}; !slices.Equal(levels, want) {
+		if !strings.Contains(log.String(), "refused=5") {
+			t.Errorf("the log does not count what was refused:\n%s", log.String())
+		}
+		if want := []string{"WARN", "INFO"}; !slices.Equal(levels, want) { // one line for each change that a person sees
 			t.Errorf("log: got %q, want %q\n%s", levels, want, log.String())
 		}
 	})

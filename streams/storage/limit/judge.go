@@ -147,8 +147,9 @@ type reader struct {
 	alive func()
 	over  func() bool // the caller's time is up
 	judge func(err error, alone bool) event
-	move  func(n int) error // waits for the turn of so many bytes
-	n     int64             // bytes that came
+	blame func(event, error) error // names the store
+	move  func(n int) error        // waits for the turn of so many bytes
+	n     int64                    // bytes that came
 
 	mu     sync.Mutex // guards the rest: it may be closed while it is read
 	report func(event, error)
@@ -168,7 +169,9 @@ func (r *reader) Read(p []byte) (int, error) {
 	case err == io.EOF: // one that wraps EOF is a stream that broke
 		r.tell(streamed, nil, true)
 	case err != nil:
-		r.tell(r.judge(err, began), err, true)
+		e := r.judge(err, began)
+		r.tell(e, err, true)
+		err = r.blame(e, err)
 	case before < streamEnough && r.n >= streamEnough:
 		r.tell(streamed, nil, false)
 	}

@@ -5,7 +5,8 @@
 // whole store is unavailable, open the breaker. Then operations fail at once
 // with an error of class unavailable, which spends no attempt of a message, until one
 // of them that is let through as a probe gets an answer. An operation that was refused
-// did nothing. Errors of the inner store are returned as they are.
+// did nothing. Errors of the inner store are returned as they are, but that one which says
+// that the store is away names it, as a refusal does.
 //
 // A Throttle, where there is one, has operations wait for their turn: so many at a time, requests and
 // bytes in a second, fewer where the store asks for that. Waiting for a turn says nothing
@@ -59,13 +60,16 @@ func (s *Store) wait(ctx context.Context, p pass, c class) error {
 	return err
 }
 
-// leave reports what an operation learned that the store alone took time for.
-func (s *Store) leave(ctx context.Context, p pass, err error) {
+// leave reports what an operation learned that the store alone took time for, and returns its error.
+func (s *Store) leave(ctx context.Context, p pass, err error) error {
 	s.throttle.give(others)
 	s.throttle.learn(err)
-	if err != nil || !s.breaker.knows(p, answered) {
-		s.breaker.leave(p, judge(ctx, err), err)
+	if err == nil && s.breaker.knows(p, answered) {
+		return nil
 	}
+	e := judge(ctx, err)
+	s.breaker.leave(p, e, err)
+	return s.breaker.blame(e, err)
 }
 
 // Capabilities implements storage.Store. It asks nobody and is never refused.
@@ -83,8 +87,7 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 		return storage.Space{}, err
 	}
 	o, err := s.inner.StatSpace(ctx, space)
-	s.leave(ctx, p, err)
-	return o, err
+	return o, s.leave(ctx, p, err)
 }
 
 // CreateSpace implements storage.Store.
@@ -93,9 +96,7 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 	if err != nil {
 		return err
 	}
-	err = s.inner.CreateSpace(ctx, space)
-	s.leave(ctx, p, err)
-	return err
+	return s.leave(ctx, p, s.inner.CreateSpace(ctx, space))
 }
 
 // SetSpace implements storage.Store.
@@ -104,9 +105,7 @@ func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
 	if err != nil {
 		return err
 	}
-	err = s.inner.SetSpace(ctx, space)
-	s.leave(ctx, p, err)
-	return err
+	return s.leave(ctx, p, s.inner.SetSpace(ctx, space))
 }
 
 // DeleteSpace implements storage.Store.
@@ -115,9 +114,7 @@ func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 	if err != nil {
 		return err
 	}
-	err = s.inner.DeleteSpace(ctx, space)
-	s.leave(ctx, p, err)
-	return err
+	return s.leave(ctx, p, s.inner.DeleteSpace(ctx, space))
 }
 
 // List implements storage.Store.
@@ -152,7 +149,7 @@ func listing[T any](ctx context.Context, s *Store, inner iter.Seq2[T, error]) it
 					e = failed // nothing but an answer is expected of it
 				}
 				p = s.breaker.leave(p, e, err)
-				reported = true
+				err, reported = s.breaker.blame(e, err), true
 			}
 			if !yield(v, err) {
 				return
@@ -172,8 +169,7 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 		return storage.Object{}, err
 	}
 	o, err := s.inner.Stat(ctx, space, item)
-	s.leave(ctx, p, err)
-	return o, err
+	return o, s.leave(ctx, p, err)
 }
 
 // Put implements storage.Store. What r or PutOptions.Verify returns is not the store's failure,
@@ -188,8 +184,9 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	o.Verify = b.verify(o.Verify)
 	obj, err := s.inner.Put(ctx, space, item, b, o)
 	s.throttle.learn(err)
-	s.breaker.leave(p, b.judge(ctx, err), err)
-	return obj, err
+	e := b.judge(ctx, err)
+	s.breaker.leave(p, e, err)
+	return obj, s.breaker.blame(e, err)
 }
 
 // SetProperties implements storage.Store.
@@ -199,8 +196,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 		return storage.Object{}, err
 	}
 	o, err := s.inner.SetProperties(ctx, space, item, p, c)
-	s.leave(ctx, in, err)
-	return o, err
+	return o, s.leave(ctx, in, err)
 }
 
 // Delete implements storage.Store.
@@ -210,8 +206,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 		return storage.Deleted{}, err
 	}
 	d, err := s.inner.Delete(ctx, space, item, o)
-	s.leave(ctx, p, err)
-	return d, err
+	return d, s.leave(ctx, p, err)
 }
 
 // Marker implements storage.Store. That there is no marker, or another's, is an answer.
@@ -220,9 +215,7 @@ func (s *Store) Marker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = s.inner.Marker(ctx)
-	s.leave(ctx, p, err)
-	return err
+	return s.leave(ctx, p, s.inner.Marker(ctx))
 }
 
 // WriteMarker implements storage.Store.
@@ -231,7 +224,5 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = s.inner.WriteMarker(ctx)
-	s.leave(ctx, p, err)
-	return err
+	return s.leave(ctx, p, s.inner.WriteMarker(ctx))
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
@@ -249,11 +250,14 @@ func TestEveryProbe(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
-				w := newWorld(t, Config{})
+				w := newWorld(t, Config{Account: "acme", Store: "tape"})
 				w.faulty.Script(storagetest.Fault{Method: method, Times: 2, Err: retry.Unavailable(errDown)})
 				for range 2 {
-					if err := op.call(ctx, w); !errors.Is(err, errDown) {
-						t.Fatalf("got %v, want the store's error", err)
+					if err := op.call(ctx, w); !errors.Is(err, errDown) || retry.CauseOf(err) != schemas.Key("acme", "tape") {
+						t.Fatalf("got %v of %q, want the store's error, which names it", err, retry.CauseOf(err))
+					}
+					if err := op.call(ctx, w); !errors.Is(err, ErrOpen) || retry.CauseOf(err) != schemas.Key("acme", "tape") {
+						t.Fatalf("got %v of %q, want a refusal, which names the store", err, retry.CauseOf(err))
 					}
 					wantState(t, w.breaker, Open)
 					time.Sleep(time.Until(until(t, w.breaker)))

@@ -37,13 +37,13 @@ func (s *Store) open(ctx context.Context, inner func() (io.ReadCloser, storage.O
 	}
 	if p = s.breaker.leave(p, e, err); err != nil {
 		s.throttle.give(reads)
-		return nil, storage.Object{}, err
+		return nil, storage.Object{}, s.breaker.blame(e, err)
 	}
 	return &reader{
 		ReadCloser: r, alive: func() { retry.Alive(ctx) }, over: func() bool { return ctx.Err() != nil },
-		report: func(e event, err error) { p = s.breaker.leave(p, e, err) },
-		judge:  func(err error, begun bool) event { return judgeStream(ctx, err, begun) },
-		move:   func(n int) error { return s.throttle.move(ctx, n) }, closed: func() { s.throttle.give(reads) },
+		report: func(e event, err error) { p = s.breaker.leave(p, e, err) }, blame: s.breaker.blame,
+		judge: func(err error, begun bool) event { return judgeStream(ctx, err, begun) },
+		move:  func(n int) error { return s.throttle.move(ctx, n) }, closed: func() { s.throttle.give(reads) },
 	}, o, nil
 }
 
@@ -54,6 +54,5 @@ func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 		return storage.Place{}, err
 	}
 	at, err := storage.Locate(ctx, s.inner, ref)
-	s.leave(ctx, p, err)
-	return at, err
+	return at, s.leave(ctx, p, err)
 }

@@ -1,0 +1,176 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// What waits for a store that was away is done within a minute of its return, however long it was away, and whether or
+// not the process was started again meanwhile. Until then it is counted by store, and the log has one line when the
+// store goes and one when it returns.
+func TestWhatWaitsForAStoreGoesOn(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		away    time.Duration
+		restart bool
+	}{
+		"away for a minute":               {50 * time.Second, false},
+		"away for a quarter of an hour":   {15 * time.Minute, false},
+		"away, and the process restarted": {10 * time.Minute, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				x := newOutage(t, dir)
+				stop := x.start(t)
+				n := need.Amount(300, 2000, 10000)
+				x.broker.Send(x.commands(n)...)
+				time.Sleep(5 * time.Second)
+				if done := x.done.Load(); done != int64(n) {
+					t.Fatalf("%d of %d are done before", done, n)
+				}
+				x.takeAway(t)
+				x.broker.Send(x.commands(n)...)
+				time.Sleep(tt.away / 2)
+				if tt.restart {
+					stop()
+					stop = x.start(t)
+					time.Sleep(time.Minute) // those that wait come by, and are counted
+				}
+				time.Sleep(tt.away / 2)
+				if waiting, done := x.stores.Breakers()[1].Waiting, x.done.Load(); waiting < n*9/10 || done != int64(n) {
+					t.Errorf("while it is away: %d are counted as waiting, %d are done, want about %d of each", waiting, done, n)
+				}
+				x.bringBack(t)
+				back := time.Now()
+				for x.done.Load() < int64(2*n) && time.Since(back) < time.Hour {
+					time.Sleep(time.Second)
+				}
+				if took := time.Since(back); took > time.Minute {
+					t.Errorf("the last of what waited is done %v after the store's return, want a minute at most", took)
+				}
+				time.Sleep(time.Minute)
+				if waiting := x.stores.Breakers()[1].Waiting; waiting != 0 {
+					t.Errorf("%d are counted as waiting for a store that is back", waiting)
+				}
+				stop()
+				for line, want := range map[string]int{
+					"store is away": x.starts, "store is back": 1, "message failed": 0, "will retry": 0,
+				} {
+					if n := x.said.with(line); n != want {
+						t.Errorf("%d lines say %q, want %d:\n%s", n, line, want, x.said.buf.String())
+					}
+				}
+				if dead := len(x.broker.Read(schemas.Dead)); dead > 0 {
+					t.Errorf("%d dead letters", dead)
+				}
+			})
+		})
+	}
+}
+
+// An outage is a Pool whose tasks need a store that can be taken away.
+type outage struct {
+	broker      *kafkatest.Broker
+	root, aside string
+	stores      *Stores // of the newest process
+	said        lines
+	done        atomic.Int64
+	starts      int
+}
+
+func newOutage(t *testing.T, dir string) *outage {
+	t.Helper()
+	x := &outage{
+		broker: kafkatest.New(t, kafkatest.Options{}), root: filepath.Join(dir, "2"), aside: filepath.Join(dir, "aside"),
+	}
+	for _, id := range []string{"1", "2"} {
+		marked(t, schemas.Key("acme", id), filepath.Join(dir, id))
+	}
+	return x
+}
+
+// start starts a process: its stores, a Pool and a delayer. stop ends it.
+func (x *outage) start(t *testing.T) (stop func()) {
+	t.Helper()
+	acc := config.Account{ID: "acme"}
+	for _, id := range []string{"1", "2"} {
+		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(filepath.Dir(x.root), id)})
+	}
+	stores, err := newStores(&config.Config{Accounts: []config.Account{acc}}, x.said.log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := x.broker.Config()
+	cfg.Log, cfg.Waiting = x.said.log(), new(kafka.Waiting)
+	stores.waiting = cfg.Waiting
+	x.stores = stores
+	x.starts++
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
+		Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}, Admit: stores.Admit,
+		Describe: func(b schemas.Body) kafka.Work {
+			return kafka.Work{Key: b.(*pb.DuplicationCommand).GetItem(), Account: "acme", Stores: [2]string{"1", "2"}}
+		}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		st, _ := stores.Store("acme", "2")
+		_, err := st.Stat(ctx, "maps", d.Body.(*pb.DuplicationCommand).GetItem())
+		if !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace) {
+			return nil, err
+		}
+		x.done.Add(1)
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := kafka.NewDelayer(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 3)
+	for _, run := range []func(context.Context) error{stores.run, p.Run, d.Run} {
+		go func() { ended <- run(ctx) }()
+	}
+	return func() {
+		cancel()
+		if err := errors.Join(<-ended, <-ended, <-ended, stores.close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (x *outage) commands(n int) (msgs []schemas.Message) {
+	for i := range n {
+		msgs = append(msgs, schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
+			Id: schemas.ID("command", fmt.Sprint(i)), Account: "acme", Space: "maps", Item: fmt.Sprint(i),
+			SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+		}})
+	}
+	return msgs
+}
+
+func (x *outage) takeAway(t *testing.T) { x.rename(t, x.root, x.aside) }
+
+func (x *outage) bringBack(t *testing.T) { x.rename(t, x.aside, x.root) }
+
+func (x *outage) rename(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,237 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// An S3 server is away while commands wait for it: each is on its way within a minute of the server's return, and the
+// log has one line for each change.
+func TestS3Away(t *testing.T) {
+	need.Full(t)
+	n, gone := need.Amount(0, 500, 10_000), time.Duration(need.Amount(0, 25, 50))*time.Second
+	s3 := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true})
+	s3.Bucket(t, "acme-copies", false)
+	x := newAwayMill(t, s3)
+	log := x.run(t, "planner,copier,checker,deleter,steward,delayer,sink")
+	ctx := t.Context()
+	a, err := app.Open(ctx, x.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	source, err := a.Emitting("acme", "1", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			item := strings.NewReader("an item")
+			if _, err := source.Put(ctx, "photos", fmt.Sprint(i), item, storage.PutOptions{Size: item.Size()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	copied := func(limit time.Duration, want int) {
+		t.Helper()
+		harness.Eventually(t, limit, "have the copies", func(ctx context.Context) error {
+			if have := len(s3.Keys(t, "acme-copies", "acme/photos/")); have < want {
+				return fmt.Errorf("%d of %d items are copied", have, want)
+			}
+			return nil
+		})
+	}
+	if err := source.CreateSpace(ctx, storage.Space{Name: "photos"}); err != nil {
+		t.Fatal(err)
+	}
+	const before = 20
+	put(0, before)
+	copied(2*time.Minute, before)
+
+	s3.Kill(t)
+	went := time.Now()
+	put(before, before+n)
+	harness.Eventually(t, 5*time.Minute, "be away for long, with all waiting", func(context.Context) error {
+		if waiting, away := x.waiting(t), time.Since(went); waiting < n*9/10 || away < gone {
+			return fmt.Errorf("after %v %d messages wait", away, waiting)
+		}
+		return nil
+	})
+	s3.Restart(t)
+	back := time.Now()
+	t.Logf("away for %v, with %d items", back.Sub(went).Round(time.Second), n)
+	harness.Eventually(t, 2*time.Minute, "have all on their way", func(context.Context) error {
+		if left := x.waiting(t); left > 0 {
+			return fmt.Errorf("%d messages wait for the store", left)
+		}
+		return nil
+	})
+	if took := time.Since(back); took > time.Minute {
+		t.Errorf("the last message was on its way %v after the store's return, want a minute at most", took)
+	}
+	t.Logf("all are on their way after %v", time.Since(back).Round(100*time.Millisecond))
+	copied(time.Duration(n)*200*time.Millisecond+time.Minute, before+n)
+	t.Logf("all are copied after %v", time.Since(back).Round(100*time.Millisecond))
+	said, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]int{
+		`msg="store is away`: 1, `msg="store is back`: 1, `msg="message failed`: 0, `msg="will retry`: 0,
+	} {
+		if got := strings.Count(string(said), line); got != want {
+			t.Errorf("%d lines say %s, want %d:\n%s", got, line, want, said[max(0, len(said)-3000):])
+		}
+	}
+}
+
+// A process that is killed and started again at once does its work within 15 s, and logs what it waits for meanwhile.
+func TestKilledAndStartedAgain(t *testing.T) {
+	need.Full(t)
+	x := newAwayMill(t, nil)
+	log := x.run(t, "planner")
+	publish(t, x.kafka, change("a", 0))
+	planned := func(limit time.Duration, want int) {
+		t.Helper()
+		harness.Eventually(t, limit, "plan", func(context.Context) error {
+			if got := len(x.c.Read(t, x.kafka, schemas.DuplicationHigh)); got < want {
+				return fmt.Errorf("%d commands, want %d", got, want)
+			}
+			return nil
+		})
+	}
+	planned(time.Minute, 1)
+	x.last.kill()
+	killed := time.Now()
+	log = x.run(t, "planner")
+	publish(t, x.kafka, change("b", 0))
+	planned(time.Minute, 2)
+	took := time.Since(killed)
+	t.Logf("the work goes on after %v", took.Round(100*time.Millisecond))
+	if took > 15*time.Second {
+		t.Errorf("the work goes on %v after the kill, want 15s at most", took)
+	}
+	harness.Eventually(t, 10*time.Second, "log the wait", func(context.Context) error {
+		said, err := os.ReadFile(log)
+		for _, want := range []string{"wait to join groups", x.kafka.Prefix + "planner", "session=10s", "joined the groups"} {
+			if err == nil && !bytes.Contains(said, []byte(want)) {
+				err = fmt.Errorf("the log does not say %q:\n%s", want, said)
+			}
+		}
+		return err
+	})
+}
+
+// An awayMill is topics on real brokers, an engine, a store of files, and one of an S3 server.
+type awayMill struct {
+	plant
+	c     *harness.Cluster
+	kafka kafka.Config
+	last  *process
+}
+
+func newAwayMill(t *testing.T, s3 *harness.S3Server) *awayMill {
+	t.Helper()
+	dir := t.TempDir()
+	x := &awayMill{c: harness.Kafka(t, harness.Options{Brokers: 1})}
+	x.kafka = x.c.Config("away.")
+	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
+	cfg := config.Default()
+	cfg.Kafka.Brokers, cfg.Kafka.TopicPrefix = x.kafka.Brokers, x.kafka.Prefix
+	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, 1, 1
+	cfg.HTTP.Listen = freeAddr(t)
+	cfg.Policies.Folder = filepath.Join(dir, "policies")
+	x.cfg, x.file = &cfg, filepath.Join(dir, "millrace.yaml")
+	first := config.Store{ID: "1", Driver: "file", Root: filepath.Join(dir, "store-1"), Primary: true}
+	if err := os.Mkdir(first.Root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	second := config.Store{ID: "2", Driver: "file", Root: filepath.Join(dir, "store-2")}
+	if s3 != nil {
+		cfg.ClickHouse.Addresses = []string{newEngine(t, dir).server.Addr()}
+		t.Setenv("AWS_ACCESS_KEY_ID", s3.Access)
+		t.Setenv("AWS_SECRET_ACCESS_KEY", s3.Secret)
+		second = config.Store{
+			ID: "2", Driver: "s3", Endpoint: s3.URL, Bucket: "acme-copies", Prefix: "acme/", PathStyle: true,
+		}
+		second.Credentials.FromEnvironment = true
+	} else if err := os.Mkdir(second.Root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Accounts = []config.Account{{ID: "acme", Stores: []config.Store{first, second}}}
+	x.write(t, "policies/duplication-accounts.json", `["acme"]`)
+	x.write(t, "policies/acme-duplication-policy.json", `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`)
+	var text bytes.Buffer
+	if err := config.Print(&text, &cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	x.write(t, "millrace.yaml", text.String())
+	if s3 != nil {
+		x.want(t, 0, "applied", "migrate")
+		for _, id := range []string{"1", "2"} {
+			x.want(t, 0, "has its marker", "store", "init", "acme/"+id)
+		}
+	}
+	return x
+}
+
+// run starts a process with roles, which ends with the test, and returns the file of its log.
+func (x *awayMill) run(t *testing.T, roles string) (log string) {
+	t.Helper()
+	x.last = begin(t, roles, exec.Command(binaries(t), "run", "--config", x.file, "--roles", roles))
+	return x.last.log
+}
+
+// waiting is how many messages the process says that wait for store 2.
+func (x *awayMill) waiting(t *testing.T) (n int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+x.cfg.HTTP.Listen+"/readyz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var says struct {
+		Breakers []struct {
+			Store   string
+			Waiting int
+		}
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(body, &says)
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	for _, b := range says.Breakers {
+		if b.Store == "acme/2" {
+			return b.Waiting
+		}
+	}
+	t.Fatalf("no breaker of acme/2 in %s", body)
+	return 0
+}
