@@ -85,7 +85,9 @@ func orNothing(words []string) string {
 
 // onCluster are the settings of whatever is asked of a cluster: a question with topic and
 // partition goes to their one shard, and what is read comes from the replica that
-// is also written to, for as long as there is one.
+// is also written to, for as long as there is one. Shards merge their answers. An INSERT of a SELECT passes
+// through the server that is asked, which spreads the rows: a shard by itself keeps those of its own log.
+// A statement ON CLUSTER is done when every server has done it.
 func (c Config) onCluster() ch.Settings {
 	if c.Cluster == "" {
 		return nil
@@ -94,7 +96,13 @@ func (c Config) onCluster() ch.Settings {
 		"optimize_skip_unused_shards":                        1,
 		"load_balancing":                                     "in_order",
 		"prefer_localhost_replica":                           0,
+		"use_hedged_requests":                                0, // or another replica answers if the first takes 50 ms
 		"fallback_to_stale_replicas_for_distributed_queries": 0,
+		"max_replica_delay_for_distributed_queries":          300, // seconds; 0: a stale replica is not noticed
+		"distributed_group_by_no_merge":                      0,
+		"parallel_distributed_insert_select":                 0,
+		"distributed_ddl_output_mode":                        "throw",
+		"distributed_ddl_task_timeout":                       180, // seconds; 0: nothing is waited for
 	}
 }
 
@@ -115,6 +123,7 @@ func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 		{Key: "prefer_localhost_replica", Value: "0"},
 		{Key: "insert_quorum", Value: quorum},
 		{Key: "insert_quorum_timeout", Value: "60000"},
+		{Key: "insert_quorum_parallel", Value: "1"}, // or an insert that missed its quorum keeps all others out
 	}, nil
 }
 

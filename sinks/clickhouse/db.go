@@ -160,6 +160,7 @@ func wholeAnswers() ch.Settings {
 		"skip_unavailable_shards": 0,
 		"limit":                   0, "offset": 0,
 		"additional_table_filters": "{}", "additional_result_filter": "",
+		"extremes":        0, // the driver returns them as rows
 		"use_query_cache": 0, "prefer_column_name_to_alias": 0, "aggregate_functions_null_for_empty": 0,
 	}
 	for _, limit := range []string{

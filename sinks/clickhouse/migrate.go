@@ -69,14 +69,14 @@ func readMigrations(files fs.FS) ([]migration, error) {
 type Plan struct {
 	Prepare []string
 	Steps   []Step
-	// Committed returns what the groups of the sinks have committed. A database that is older than positions is taken to
-	// hold that; if Committed is nil it has no positions, and lacks all that was committed.
+	// Committed returns what the groups of the sinks have committed. A table with rows, of a database that is older than
+	// positions, is taken to hold that; if Committed is nil it has no positions, and lacks all that was committed.
 	Committed func(context.Context) (map[schemas.Role][]schemas.Progress, error)
 	// Begun is called, if it is not nil, once the database has positions and before that is noted in it. The note is lost
 	// and restored with the database, so the caller keeps its own, and leaves Committed nil ever after.
 	Begun func(context.Context) error
 
-	older bool // than positions
+	older bool // than positions, or one of which a part of the migrations was applied
 }
 
 // A Step is one migration, as statements that may each be run again.

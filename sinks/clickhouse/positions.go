@@ -315,14 +315,21 @@ func (m *marker) write(ctx context.Context, table string, rows []positionRow) er
 const positionsBring = "copy_state_position"
 
 // beginPositions sets the positions of a database that is older than they are to what the groups have committed, once:
-// before the migration is noted as applied. It is the only time that a position is set without looking what is there.
+// before the migration is noted as applied. It is the only time that a position is set without looking what is there. A
+// topic of which there are no rows gets none: the database may be an empty one, of which another migrate, that was killed
+// or runs meanwhile, has applied a part. The rows are looked for first: those of a sink of this program can only be there
+// once it is on record that the tables have positions, and then Committed returns nothing.
 func (db *DB) beginPositions(ctx context.Context, p Plan) error {
 	if p.older && p.Committed != nil {
+		filled, err := db.filled(ctx)
+		if err != nil {
+			return err
+		}
 		now, err := p.Committed(ctx)
 		if err != nil {
 			return fmt.Errorf("look at what is committed: %w", err)
 		}
-		if err := db.setPositions(ctx, now); err != nil {
+		if err := db.setPositions(ctx, now, filled); err != nil {
 			return err
 		}
 	}
@@ -332,12 +339,32 @@ func (db *DB) beginPositions(ctx context.Context, p Plan) error {
 	return nil
 }
 
-func (db *DB) setPositions(ctx context.Context, to map[schemas.Role][]schemas.Progress) error {
+// filled returns which of the tables with positions, and that of dead letters, have rows beside positions.
+func (db *DB) filled(ctx context.Context) (map[string]bool, error) {
+	parts := []string{"SELECT 'dead_letters' AS name FROM {db}.dead_letters LIMIT 1"}
+	for _, table := range positionTables() {
+		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS name FROM {db}.%[1]s WHERE account != '' LIMIT 1", table))
+	}
+	type row struct {
+		Name string `ch:"name"`
+	}
+	rows, err := queryOn[row](ctx, db.conn, "look which tables have rows", db.name(strings.Join(parts, " UNION ALL ")))
+	filled := map[string]bool{}
+	for _, r := range rows {
+		filled[r.Name] = true
+	}
+	return filled, err
+}
+
+func (db *DB) setPositions(ctx context.Context, to map[schemas.Role][]schemas.Progress, filled map[string]bool) error {
 	rows := map[string][]positionRow{}
 	for role, of := range Positions() {
 		m := newMarker(db, role)
 		for _, p := range to[role] {
-			if table := of[p.Topic]; table != "" && p.Next > 0 {
+			table := of[p.Topic]
+			// Of dead letters only those of commands have a row in the table that has their position.
+			has := filled[table] || p.Topic == schemas.Dead && filled["dead_letters"]
+			if table != "" && has && p.Next > 0 {
 				rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 			}
 		}

@@ -335,34 +335,66 @@ func TestMarkFails(t *testing.T) {
 	}
 }
 
-// A database that is older than positions is taken to hold what the groups have committed; one that is new, or was made
-// anew after it was lost, is not.
+// A table with rows, of a database that is older than positions, is taken to hold what the groups have committed. One
+// without is not: the database is new, or was made anew after it was lost, however often its migration was killed.
 func TestPositionsBegin(t *testing.T) {
 	t.Parallel()
+	emptied := []string{"audit_log 0-9", "copy_state 0-9"}
 	for name, tt := range map[string]struct {
-		older bool
-		want  []string
-	}{"older": {true, nil}, "made anew": {false, []string{"audit_log 0-9", "copy_state 0-9"}}} {
+		older  bool
+		stored bool // rows, before
+		killed int  // the first migration ends after so many steps
+		want   []string
+	}{
+		"older":                                  {older: true, stored: true},
+		"older, without rows":                    {older: true, want: emptied},
+		"made anew":                              {want: emptied},
+		"made anew, killed after the first step": {killed: 1, want: emptied},
+		"made anew, killed before the positions": {killed: 33, want: emptied},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.OpenEmpty(t)
+			apply := func(plan clickhouse.Plan) {
+				t.Helper()
+				plan.Committed = func(context.Context) (map[schemas.Role][]schemas.Progress, error) { return committed(7, 9), nil }
+				if _, err := db.Apply(t.Context(), plan); err != nil {
+					t.Fatal(err)
+				}
+			}
+			plan := func() clickhouse.Plan {
+				t.Helper()
+				plan, err := db.Plan(t.Context(), false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return plan
+			}
+			if tt.killed > 0 {
+				cut := plan()
+				cut.Steps = cut.Steps[:tt.killed]
+				apply(cut)
+				other := plan() // at the same time as the one below
+				defer func() {
+					apply(other)
+					if got := gapsOf(t, db, 7, 9); !slices.Equal(got, tt.want) {
+						t.Errorf("once another one has ended the tables lack %q, want %q", got, tt.want)
+					}
+				}()
+			}
 			for range 2 { // the second is after a kill before the migration was noted
 				if tt.older {
 					if _, err := db.Migrate(t.Context()); err != nil {
 						t.Fatal(err)
 					}
+					if tt.stored {
+						both(t, db, schemas.Changes, 0, changes(1)...)
+					}
 					if err := db.Exec(t.Context(), "DELETE FROM {db}.schema_migrations WHERE version > 28"); err != nil {
 						t.Fatal(err)
 					}
 				}
-				plan, err := db.Plan(t.Context(), false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				plan.Committed = func(context.Context) (map[schemas.Role][]schemas.Progress, error) { return committed(7, 9), nil }
-				if _, err := db.Apply(t.Context(), plan); err != nil {
-					t.Fatal(err)
-				}
+				apply(plan())
 			}
 			if got := gapsOf(t, db, 7, 9); !slices.Equal(got, tt.want) {
 				t.Errorf("the tables lack %q, want %q", got, tt.want)

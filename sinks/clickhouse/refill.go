@@ -34,8 +34,15 @@ func (db *DB) StateOfFormer(ctx context.Context, g Gap) error {
 
 func (db *DB) stateOf(ctx context.Context, g Gap, which string, args ...any) error {
 	log := Positions()[schemas.RoleSink][g.Topic]
-	// On a cluster it returns when the rows are on their shards.
-	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "distributed_foreground_insert": 1}))
+	settings := ch.Settings{"async_insert": 0}
+	of, err := db.insertsOnCluster(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range of {
+		settings[s.Key] = s.Value
+	}
+	ctx = ch.Context(ctx, ch.WithSettings(settings))
 	for _, r := range rebuilds() {
 		if r.log != log {
 			continue

@@ -37,6 +37,12 @@ func newPair(t *testing.T) *pair {
 // newReplicas is a cluster of one shard. Its replicas do not replicate: a row is on the one that it was inserted into.
 func newReplicas(t *testing.T) *pair { return newEngines(t, "") }
 
+// profileOfPart are settings under which a cluster answers without the shards that are away, with the answers of its
+// shards side by side or from a replica that is behind, or reports a statement as done that a server has not run.
+const profileOfPart = "<skip_unavailable_shards>1</skip_unavailable_shards><distributed_group_by_no_merge>1</distributed_group_by_no_merge>" +
+	"<max_replica_delay_for_distributed_queries>0</max_replica_delay_for_distributed_queries>" +
+	"<distributed_ddl_output_mode>never_throw</distributed_ddl_output_mode><distributed_ddl_task_timeout>0</distributed_ddl_task_timeout>"
+
 // newEngines starts two engines of a cluster, in whose definition between stands between the two.
 func newEngines(t *testing.T, between string) *pair {
 	t.Helper()
@@ -60,8 +66,7 @@ func newEngines(t *testing.T, between string) *pair {
 		s := clickhousetest.Start(t, embedded.Config{
 			Settings: "<remote_servers><main><shard><internal_replication>true</internal_replication>" +
 				replicas[0] + between + replicas[1] + "</shard></main></remote_servers>",
-			// A profile that answers without the shards that are away.
-			Users: "<clickhouse><profiles><default><skip_unavailable_shards>1</skip_unavailable_shards></default></profiles><quotas><default/></quotas>" +
+			Users: "<clickhouse><profiles><default>" + profileOfPart + "</default></profiles><quotas><default/></quotas>" +
 				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota></default></users></clickhouse>",
 		})
 		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
@@ -244,6 +249,13 @@ func TestCluster(t *testing.T) {
 			t.Errorf("through server %d the answers are\n%s\nwant those of one server:\n%s", i, got, want)
 		}
 	}
+	t.Run("settings", func(t *testing.T) {
+		got, err := p.cluster[0].Strings(t.Context(), "SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
+			" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
+		if want := []string{"300", "throw", "180"}; err != nil || !slices.Equal(got, want) {
+			t.Errorf("the settings of a question are %v, %v, want %v", got, err, want)
+		}
+	})
 	t.Run("spread", p.spread)
 	t.Run("proved", func(t *testing.T) { p.proved(t, all) })
 	t.Run("replay", func(t *testing.T) {
@@ -255,6 +267,27 @@ func TestCluster(t *testing.T) {
 			if got, want := count(t, p.cluster[0], table), count(t, single, table); got != want {
 				t.Errorf("%s has %s rows, want %s: what had landed was inserted again", table, got, want)
 			}
+		}
+	})
+	t.Run("state of the logs", func(t *testing.T) {
+		for _, shard := range p.alone {
+			if err := shard.Exec(t.Context(), "TRUNCATE TABLE {db}.copy_state_local"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, batch := range all {
+			if batch[0].Topic == schemas.Incidents {
+				continue
+			}
+			if err := p.cluster[0].StateOf(t.Context(), clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
+				Incarnation: batch[0].Incarnation, Partition: batch[0].Partition, To: 1000}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.spread(t)
+		store(t, p.cluster[1], all) // the sink of the state stores on
+		if got := reads(t, p.cluster[0]); got != want {
+			t.Errorf("with the state made of the logs the answers are\n%s\nwant\n%s", got, want)
 		}
 	})
 	t.Run("positions", func(t *testing.T) {

@@ -276,7 +276,8 @@ type ViewCount struct {
 // Views counts what the views of a database show of the logs whose rows are one message each. A view with more rows
 // than messages shows one twice.
 func Views(ctx context.Context, addr, database string) (views map[string]ViewCount, err error) {
-	conn, err := ch.Open(&ch.Options{Addr: []string{addr}, Auth: ch.Auth{Database: database}})
+	conn, err := ch.Open(&ch.Options{Addr: []string{addr}, Auth: ch.Auth{Database: database},
+		Settings: ch.Settings{"distributed_group_by_no_merge": 0}})
 	if err != nil {
 		return nil, err
 	}
