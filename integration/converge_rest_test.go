@@ -14,8 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// idleLimit is how long nothing may move before a run that is not at rest has failed. The embedded broker keeps a member
-// that was killed while it joined for roles.drain and a minute.
+// idleLimit is how long nothing may move before a run that is not at rest has failed: longer than brokers wait for a member.
 const idleLimit = 2 * time.Minute
 
 // rest waits until nothing is under way: no group lags behind its topics, nothing waits in a delay lane, and two looks find

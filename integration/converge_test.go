@@ -55,7 +55,7 @@ func TestConverge(t *testing.T) {
 func converged(t *testing.T, seed uint64, form convergeForm) {
 	t.Helper()
 	t.Logf("seed %d: %s=%d repeats this run", seed, seedEnv, seed)
-	w := newConvergeWorld(t, seed)
+	w := newConvergeWorld(t, seed, form.short)
 	w.fill(t)
 	w.rest(t, form.rest)
 	w.backup = w.engine.backUp(t)

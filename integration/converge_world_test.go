@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/integration/converge"
+	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	broker "github.com/millrace/millrace/streams/kafka/embedded"
@@ -124,7 +125,7 @@ type convergeWorld struct {
 	items sync.Map // converge.Place before it was renamed, to the *sync.Mutex of who works with it
 }
 
-func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
+func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 	t.Helper()
 	dir := t.TempDir()
 	w := &convergeWorld{
@@ -134,14 +135,11 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 	}
 	w.clock.Store(int64(-behind))
 	t.Setenv("PATH", filepath.Dir(w.binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	b, err := broker.StartBroker(broker.BrokerConfig{Dir: filepath.Join(dir, "kafka"), SyncWrites: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
+	cfg := config.Default()
+	w.brokers(t, &cfg, filepath.Join(dir, "kafka"), short)
 	w.engine = newEngine(t, dir)
 	w.serveS3(t)
-	w.configure(t, dir, b.Addr())
+	w.configure(t, dir, cfg)
 	w.want(t, 0, "applied", "migrate")
 	for _, s := range w.cfg.Accounts[0].Stores {
 		w.want(t, 0, "has its marker", "store", "init", "acme/"+s.ID)
@@ -158,10 +156,26 @@ func newConvergeWorld(t *testing.T, seed uint64) *convergeWorld {
 	return w
 }
 
-// configure writes the two configurations: with all stores, and without the one that is taken out.
-func (w *convergeWorld) configure(t *testing.T, dir, addr string) {
+// brokers starts a broker: the embedded one in the short form, and Kafka in the whole one, where so many processes are
+// killed that some are while they join a group. The embedded broker may keep such a member for minutes.
+func (w *convergeWorld) brokers(t *testing.T, cfg *config.Config, dir string, short bool) {
 	t.Helper()
-	cfg := config.Default()
+	if !short {
+		k := harness.Kafka(t, harness.Options{Brokers: 1}).Config("millrace.")
+		cfg.Kafka.Brokers, cfg.Kafka.TopicPrefix = k.Brokers, k.Prefix
+		return
+	}
+	b, err := broker.StartBroker(broker.BrokerConfig{Dir: dir, SyncWrites: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	cfg.Kafka.Brokers = []string{b.Addr()}
+}
+
+// configure writes the two configurations: with all stores, and without the one that is taken out.
+func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
+	t.Helper()
 	acc := config.Account{ID: "acme"}
 	for _, id := range []string{"1", "2", "3", "4"} {
 		s := config.Store{ID: id, Driver: "file", Root: filepath.Join(dir, "store-"+id), Primary: id == sourceStore}
@@ -173,7 +187,6 @@ func (w *convergeWorld) configure(t *testing.T, dir, addr string) {
 		acc.Stores = append(acc.Stores, s)
 	}
 	cfg.Accounts = []config.Account{acc}
-	cfg.Kafka.Brokers = []string{addr}
 	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, 1, 1
 	cfg.Kafka.SessionTimeout = 6 * time.Second
 	cfg.ClickHouse.Addresses = []string{w.engine.server.Addr()}
