@@ -109,7 +109,7 @@ func TestS3Away(t *testing.T) {
 func TestKilledAndStartedAgain(t *testing.T) {
 	need.Full(t)
 	x := newAwayMill(t, nil)
-	log := x.run(t, "planner")
+	x.run(t, "planner")
 	publish(t, x.kafka, change("a", 0))
 	planned := func(limit time.Duration, want int) {
 		t.Helper()
@@ -123,7 +123,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	planned(time.Minute, 1)
 	x.last.kill()
 	killed := time.Now()
-	log = x.run(t, "planner")
+	log := x.run(t, "planner")
 	publish(t, x.kafka, change("b", 0))
 	planned(time.Minute, 2)
 	took := time.Since(killed)

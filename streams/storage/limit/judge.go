@@ -171,7 +171,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	case err != nil:
 		e := r.judge(err, began)
 		r.tell(e, err, true)
-		err = r.blame(e, err)
+		return n, r.blame(e, err)
 	case before < streamEnough && r.n >= streamEnough:
 		r.tell(streamed, nil, false)
 	}
