@@ -423,12 +423,14 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 		g.mu.Lock()
 		delete(g.streams, s.partition)
 		g.mu.Unlock()
+		// Before the rest: a Store that goes on after it was cancelled would add what it stored to our next commit,
+		// for a partition that another member may own.
+		s.discard()
 		g.commits.forget(s.partition) // waits for a Mark under way, which may doubt it
 		g.mu.Lock()
 		delete(g.doubted, s.partition)
 		g.mu.Unlock()
 		g.reader.forget(s.partition)
-		s.discard()
 		cl.ResumeFetchPartitions(s.one()) // a pause would outlive the assignment
 		g.sink.Forget(g.router.cfg.bare(s.topic), s.id)
 	}
