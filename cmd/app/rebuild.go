@@ -32,22 +32,23 @@ const (
 
 // A Lost names offsets of a partition of which neither Kafka nor the table has all records.
 type Lost struct {
-	// ID is a function of the rest but Held.
+	// ID is a function of the rest.
 	ID string `json:"id"`
 	clickhouse.Gap
-	Held int64 `json:"held"` // offsets of which the table has rows all the same
+	Held int64 `json:"held"` // offsets of which there are rows all the same; of the state, in the log that it is made of
 }
 
 func lostIn(g clickhouse.Gap, held int64) Lost {
 	return Lost{schemas.ID(actionLost, g.Table, string(g.Topic), strconv.FormatUint(uint64(g.Incarnation), 10), strconv.Itoa(int(g.Partition)),
-		strconv.FormatInt(g.From, 10), strconv.FormatInt(g.To, 10)), g, held}
+		strconv.FormatInt(g.From, 10), strconv.FormatInt(g.To, 10), strconv.FormatInt(held, 10)), g, held}
 }
 
 // Rebuilt is what a rebuild did.
 type Rebuilt struct {
 	// Gaps are those that it closed, as it found them.
 	Gaps []clickhouse.Gap `json:"gaps,omitempty"`
-	Lost []Lost           `json:"lost,omitempty"` // that it found now
+	// Lost is what is lost for good and is not accepted, found now or before. After an error it is what was found now.
+	Lost []Lost `json:"lost,omitempty"`
 }
 
 // A rebuilder fills the gaps of the tables.
@@ -71,9 +72,13 @@ func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, d
 	}
 	r := rebuilder{App: a, by: by, told: told, former: map[schemas.Topic]bool{}, sinks: map[schemas.Role]kafka.BatchSink{
 		schemas.RoleSink: clickhouse.NewSink(a.db), schemas.RoleState: clickhouse.NewState(a.db)}}
-	defer func() { done.Lost = r.lost }()
 	done.Gaps, err = r.fillGaps(ctx)
-	return done, errors.Join(err, r.fillOthers(ctx))
+	if err = errors.Join(err, r.fillOthers(ctx)); err != nil {
+		done.Lost = r.lost
+		return done, err
+	}
+	done.Lost, err = lostForGood(ctx, r.admin)
+	return done, err
 }
 
 // fillGaps fills the gaps of the tables that have positions, and returns those that it filled.
@@ -219,12 +224,16 @@ func (r *rebuilder) removed(ctx context.Context, skipped []clickhouse.Gap) error
 }
 
 // withoutKafka does what can be done for offsets that Kafka no longer has. The state is made of the logs; what a log
-// has not is lost.
+// has not is lost, of the log and of the state.
 func (r *rebuilder) withoutKafka(ctx context.Context, g clickhouse.Gap) error {
+	log := g
 	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
-		return r.db.StateOf(ctx, g)
+		if err := r.db.StateOf(ctx, g); err != nil {
+			return err
+		}
+		log.Table = clickhouse.Positions()[schemas.RoleSink][g.Topic]
 	}
-	held, err := r.db.Held(ctx, g)
+	held, err := r.db.Held(ctx, log)
 	if err != nil || held == g.To-g.From {
 		return err
 	}
@@ -345,9 +354,10 @@ func (a *App) AcceptLoss(ctx context.Context, by Approval) ([]Lost, error) {
 	return lost, nil
 }
 
-// lostForGood returns what rebuilds found to be lost, and nobody has accepted.
+// lostForGood returns what rebuilds found to be lost, and nobody has accepted since. Of one range the last record counts:
+// all records of a loss are in one partition, since their keys are the same.
 func lostForGood(ctx context.Context, admin *kafka.Admin) ([]Lost, error) {
-	found, accepted := map[string]Lost{}, map[string]bool{}
+	found := map[clickhouse.Gap]Lost{}
 	err := eachAction(ctx, admin, func(m *pb.AdminAction) error {
 		switch m.GetAction() {
 		case actionLost:
@@ -355,16 +365,15 @@ func lostForGood(ctx context.Context, admin *kafka.Admin) ([]Lost, error) {
 			if err := json.Unmarshal([]byte(m.GetAfter()), &l); err != nil {
 				return fmt.Errorf("read what is lost: action %s: %w", m.GetId(), err)
 			}
-			found[l.ID] = l
+			found[l.Gap] = l
 		case actionAccept:
-			accepted[m.GetTarget()] = true
+			maps.DeleteFunc(found, func(_ clickhouse.Gap, l Lost) bool { return l.ID == m.GetTarget() })
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for what is lost: %w", err)
 	}
-	maps.DeleteFunc(found, func(id string, _ Lost) bool { return accepted[id] })
 	return slices.SortedFunc(maps.Values(found), func(a, b Lost) int { return a.Compare(b.Gap) }), nil
 }
 

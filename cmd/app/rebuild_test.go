@@ -297,6 +297,91 @@ func TestRebuildWithoutKafka(t *testing.T) {
 	}
 }
 
+// A loss that has grown since it was accepted, or was found once more, is a finding again.
+func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 20)
+	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
+		r.b.Trim(schemas.FixityResults, id, next/2)
+	}
+	for _, tt := range []struct {
+		name string
+		lose func()
+		held int64
+	}{
+		{"a row", func() {
+			r.exec("ALTER TABLE {db}.bit_log DELETE WHERE position != 0 OR off = 0 SETTINGS mutations_sync = 2")
+		}, 9},
+		{"the table", func() { r.empty("bit_log") }, 0},
+		{"the table once more", func() { r.empty("bit_log") }, 0},
+	} {
+		tt.lose()
+		done, err := r.rebuild(t.Context(), quiet)
+		if err != nil || len(done.Lost) != 1 || done.Lost[0].Held != tt.held {
+			t.Fatalf("%s: Rebuild = %+v, %v, want a loss of which %d are held", tt.name, done, err, tt.held)
+		}
+		if findings, err := r.Lost(t.Context()); err != nil || fmt.Sprint(findings) != fmt.Sprint(done.Lost) {
+			t.Errorf("%s: Lost = %v, %v, want %v", tt.name, findings, err, done.Lost)
+		}
+		if _, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "a disk died", From: "cli"}); err != nil {
+			t.Fatal(err)
+		}
+		if findings, err := r.Lost(t.Context()); err != nil || len(findings) > 0 {
+			t.Errorf("%s: Lost once it is accepted = %v, %v", tt.name, findings, err)
+		}
+	}
+}
+
+// A state that is made of a log that lacks rows is not complete, and what it lacks is lost.
+func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 20) // a change that is a dead letter among them
+	for _, topic := range []schemas.Topic{schemas.Changes, schemas.FixityResults} {
+		for id, next := range r.b.Committed(schemas.RoleSink, topic) {
+			r.b.Trim(topic, id, next)
+		}
+	}
+	r.exec("ALTER TABLE {db}.bit_log DELETE WHERE position = 0 AND off < 5 SETTINGS mutations_sync = 2")
+	r.empty("copy_state")
+	stopped, stop := context.WithCancel(t.Context())
+	_, _ = r.rebuild(stopped, func(string, int64, int64) { stop() })
+	stop()
+	done, err := r.rebuild(t.Context(), quiet)
+	if err != nil || len(done.Lost) != 1 {
+		t.Fatalf("Rebuild = %+v, %v, want one range of the state lost", done, err)
+	}
+	if l := done.Lost[0]; l.Table != "copy_state" || l.Topic != schemas.FixityResults || l.From != 0 || l.To != 20 || l.Held != 15 {
+		t.Errorf("lost is %+v", l)
+	}
+	if got := r.lacking(); got != "" {
+		t.Errorf("%s lack records", got)
+	}
+}
+
+// What is lost stays with what a rebuild returns until it is accepted.
+func TestRebuildReturnsWhatIsLostUntilItIsAccepted(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 4)
+	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
+		r.b.Trim(schemas.FixityResults, id, next)
+	}
+	r.empty("bit_log")
+	for n := range 2 {
+		if done, err := r.rebuild(t.Context(), quiet); err != nil || len(done.Lost) != 1 {
+			t.Errorf("Rebuild %d = %+v, %v, want one range lost", n, done, err)
+		}
+	}
+	if _, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "a disk died", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := r.rebuild(t.Context(), quiet); err != nil || len(done.Lost) > 0 {
+		t.Errorf("Rebuild once it is accepted = %+v, %v", done, err)
+	}
+}
+
 // What Kafka removes while a rebuild reads is lost like what it removed before, whenever the rebuild is killed.
 func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
 	t.Parallel()

@@ -118,6 +118,11 @@ func (f *Discrepancy) add(e match.Entry, hasID bool) {
 // Compare reads the views and says what they make of the records that were added. It is called once.
 func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 	counted := make([]int64, len(p.tables))
+	// The table has what lies before its position if the position was read before the rows.
+	before, err := p.db.positions(ctx, p.db.conn, positionTables())
+	if err != nil {
+		return nil, err
+	}
 	for i, t := range p.tables {
 		total, err := p.db.count(ctx, "count "+t.table, "SELECT count() AS n FROM {db}."+t.table+" WHERE topic = ?", string(p.topic))
 		if err != nil {
@@ -148,10 +153,11 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 	}
 	var proofs []*TableProof
 	for i, t := range p.tables {
-		j := judge{p: p, t: t, r: r, now: now, handled: map[int32]int64{}, trimmed: map[int32]int64{}, late: map[int32]int64{},
+		j := judge{p: p, t: t, r: r, now: now, sure: map[int32]int64{}, handled: map[int32]int64{}, trimmed: map[int32]int64{}, late: map[int32]int64{},
 			of: &TableProof{Topic: p.topic, Table: t.table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i]}}
 		for part := range now.Starts {
-			j.handled[part] = max(r.Committed[part], at[partitionOf{t.table, p.topic, now.Incarnation, part}])
+			of := partitionOf{t.table, p.topic, now.Incarnation, part}
+			j.sure[part], j.handled[part] = max(r.Committed[part], before[of]), max(r.Committed[part], at[of])
 		}
 		step := "compare " + t.table
 		err := t.book.Each(ctx, j.message, func(part, parts int) { r.Told(step, int64(part), int64(parts)) })
@@ -170,7 +176,8 @@ type judge struct {
 	r       Reading
 	now     schemas.Extent
 	of      *TableProof
-	handled map[int32]int64 // the first offset that the sink may not have handled
+	sure    map[int32]int64 // the first offset that the sink may not have handled before the rows were read
+	handled map[int32]int64 // and after
 	trimmed map[int32]int64 // rows of records that were removed
 	late    map[int32]int64 // those of them that the sink may not have handled
 }
@@ -218,10 +225,9 @@ func (j *judge) message(topic, view, table []match.Entry) error {
 func (j *judge) without(topic []match.Entry) (*Discrepancy, match.Entry) {
 	f, place := &j.of.Dead, topic[0]
 	for _, e := range topic {
-		at, committed := j.r.Committed[int32(e.At.Partition)]
 		switch {
 		case e.Mark&markDead != 0:
-		case committed && e.At.Offset < uint64(at):
+		case e.At.Offset < uint64(j.sure[int32(e.At.Partition)]):
 			return &j.of.Missing, e
 		case f == &j.of.Dead:
 			f, place = &j.of.Pending, e

@@ -142,6 +142,26 @@ func TestKnownLoss(t *testing.T) {
 	}
 }
 
+// A record before the table's position is missing if it has no row, although the group has lost its offsets.
+func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
+	t.Parallel()
+	batch := deliver(schemas.Changes, 0, changes(20)...)
+	db := clickhousetest.Open(t)
+	sink := clickhouse.NewSink(db)
+	if err := sink.Store(t.Context(), batch[5:15]); err != nil {
+		t.Fatal(err)
+	}
+	at := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: 3, Next: 15}
+	if err := sink.Mark(t.Context(), []schemas.Progress{at}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := prove(t, db, schemas.Changes, kept{records: batch, end: 20})
+	want := "audit_log: 20 records, 20 messages, 10 rows; missing 5 7/3@0-4; pending 5 7/3@15-19"
+	if err != nil || inWords(got[0]) != want {
+		t.Errorf("got  %s, %v\nwant %s", inWords(got[0]), err, want)
+	}
+}
+
 func TestProof(t *testing.T) {
 	t.Parallel()
 	batch := deliver(schemas.Changes, 0, changes(100)...)

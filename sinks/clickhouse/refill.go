@@ -16,9 +16,13 @@ func (g Gap) args() []any {
 	return []any{string(g.Topic), g.Incarnation, uint16(g.Partition), uint64(g.From), uint64(g.To)}
 }
 
-// Held returns how many of the offsets of a gap the log has rows of, whatever its position says.
+// Held returns of how many of the offsets of a gap there are rows, whatever the position says: in the log or, if the sink
+// could not store the record, among the dead letters. Those do not say of which log of the topic's name the record was.
 func (db *DB) Held(ctx context.Context, g Gap) (int64, error) {
-	return db.count(ctx, "count the rows of "+g.Table, "SELECT uniqExact(off) AS n FROM {db}."+g.Table+" WHERE position = 0 AND "+inGap, g.args()...)
+	args := append(g.args(), string(schemas.RoleSink), string(g.Topic), g.Partition, g.From, g.To)
+	return db.count(ctx, "count the rows of "+g.Table, "SELECT uniqExact(off) AS n FROM (SELECT off FROM {db}."+g.Table+" WHERE position = 0 AND "+inGap+
+		" UNION ALL SELECT toUInt64(origin_off) AS off FROM {db}.dead_letters WHERE role = ? AND origin_topic = ? AND origin_part = ?"+
+		" AND origin_off >= ? AND origin_off < ?)", args...)
 }
 
 // StateOf makes the rows of the state that records in the offsets of a gap make, out of the rows that the log has of
