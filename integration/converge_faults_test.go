@@ -131,6 +131,7 @@ func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
 	defer w.events.Unlock()
 	switch e.Fault {
 	case converge.Kill:
+		w.model.Befell(e.Fault, e.What)
 		w.process(e.What).kill()
 		wait(t, e.For)
 		w.start(t, e.What)

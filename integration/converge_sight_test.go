@@ -75,7 +75,9 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 func (w *convergeWorld) letters(t *testing.T) (all []converge.Letter) {
 	t.Helper()
 	err := w.dead.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
-		letter := converge.Letter{Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset)}
+		letter := converge.Letter{
+			Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset), Died: strings.Contains(l.Error, "processes that died"),
+		}
 		switch m, _ := l.Decode(); m := m.(type) { // what cannot be decoded is about no copy
 		case *pb.DuplicationCommand:
 			letter.Copy = converge.Copy{Store: m.GetDestinationStore(), Place: converge.Place{Space: m.GetSpace(), Item: m.GetItem()}}

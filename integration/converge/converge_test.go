@@ -527,6 +527,13 @@ func TestCompareIncidents(t *testing.T) {
 			w.Befell(converge.Garble, "admin/0@1")
 			w.Letters = append(w.Letters, converge.Letter{Position: "admin/0@1"})
 		}, nil},
+		"a dead letter of what was at work when processes were killed": {func(w *world) {
+			w.Befell(converge.Kill, "work")
+			w.Letters = append(w.Letters, converge.Letter{Copy: copied, Position: "duplication.high/0@1", Died: true})
+		}, nil},
+		"a dead letter of what was at work, and no process was killed": {func(w *world) {
+			w.Letters = append(w.Letters, converge.Letter{Copy: copied, Position: "duplication.high/0@1", Died: true})
+		}, findings{copied: {converge.LetterInvented}}},
 		"a dead letter": {func(w *world) {
 			w.Letters = append(w.Letters, converge.Letter{Copy: copied, Position: "duplication.high/0@1"})
 		}, findings{copied: {converge.LetterInvented}}},

@@ -41,6 +41,7 @@ type Decision struct {
 type Letter struct {
 	Copy
 	Position string // of the message: topic/partition@offset
+	Died     bool   // processes died while they handled it
 }
 
 // excuses returns the kinds of incidents of which an open one may be why something was found about the same copy. What
@@ -84,7 +85,7 @@ func (m *Model) wentBack(store string) bool { return m.faults[befallen{Step, sto
 
 // undone reports whether a fault of the run may have led to a dead letter.
 func (m *Model) undone(l Letter) bool {
-	return m.faults[befallen{TakeOut, l.Store}] || m.faults[befallen{Garble, l.Position}]
+	return m.faults[befallen{TakeOut, l.Store}] || m.faults[befallen{Garble, l.Position}] || l.Died && m.any(Kill)
 }
 
 func (m *Model) any(f Fault) bool {

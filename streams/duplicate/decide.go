@@ -306,7 +306,7 @@ func (s Sight) copy(k knowledge, lost bool) Decision {
 }
 
 // left decides C4 of a command that overwrites nothing. If a client has reported what the source is, a command of that
-// change copies it; else none does.
+// change copies it; else none does. It waits before it says so: the client's change, or its command, may be on its way.
 func (s Sight) left(k knowledge) Decision {
 	row, ok := s.sourceRow()
 	if !ok {
@@ -319,7 +319,7 @@ func (s Sight) left(k knowledge) Decision {
 	case !reported && s.Command.GetCarriedDelete() != nil: // it was put back a moment ago
 		return waitForSource()
 	}
-	return Decision{Row: "C4", Result: "copy-differs", Newer: k.newer}
+	return Decision{Row: "C4", action: actWait, Result: "copy-differs", Newer: k.newer}
 }
 
 // extra decides where only the destination is present: C6, C7 and its variants.

@@ -319,7 +319,7 @@ func TestDecideCarries(t *testing.T) {
 			s.Command.IfAbsent = true
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_FIXITY
-		}, Decision{Row: "C4", Result: "copy-differs"}},
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
 		"C4w: not where only absence may be filled: the source was put back, and that is not on record": {func(s *Sight) {
 			s.copied("d1", b)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
@@ -329,7 +329,7 @@ func TestDecideCarries(t *testing.T) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
 			s.records(row(live, "v0", b, 1), row(none, "", "", 0))
-		}, Decision{Row: "C4", Result: "copy-differs"}},
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
 		"C4n: nothing is known": {func(s *Sight) {
 			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.copied("d1", b)

@@ -274,7 +274,10 @@ func (w *work) announce(s Sight, d Decision) {
 // wait returns an error of class wait, and after the last ends the command.
 func (w *work) wait(s Sight, d Decision) (bool, error) {
 	cause, ladder := "source-newer", w.cfg.WaitLadder
-	if d.Row == "C6" || d.Row == "C8x" {
+	switch d.Row {
+	case "C4":
+		cause = d.Result
+	case "C6", "C8x":
 		cause, ladder = "source-missing", w.cfg.MissingLadder
 	}
 	if n := w.delivery.WaitsFor(cause); n < len(ladder) {

@@ -291,6 +291,13 @@ func TestWaits(t *testing.T) {
 			w.put("1", "two")
 			return c
 		}, ladder, "C4w", "source-newer", handedOn, 1},
+		"C4": {func(w *world) *pb.DuplicationCommand { // found, and no client has reported it
+			w.mustRun(command(w.added("1", "one")))
+			c := record.Content(at("1"), w.put("1", "two"))
+			c.Origin = pb.Origin_ORIGIN_FIXITY
+			w.journal.add(record.Seal(c))
+			return command(c)
+		}, ladder, "C4", "copy-differs", nothing, 0},
 		"C6": {func(w *world) *pb.DuplicationCommand {
 			c := command(w.added("1", "one"))
 			w.mustRun(c)

@@ -29,7 +29,7 @@ var may = map[string][]action{
 	"C4d": {actNothing, actCopy},
 	"C2":  {actNothing},
 	"C3":  {actSetProperties},
-	"C4":  {actNothing, actCopy},
+	"C4":  {actNothing, actCopy, actWait},
 	"C4n": {actCopy},
 	"C5":  {actCopy},
 	"C6":  {actWait},
