@@ -214,7 +214,7 @@ func (w *world) mustRun(c *pb.DuplicationCommand) did {
 // crash executes a command, and nothing is published.
 func (w *world) crash(c *pb.DuplicationCommand, waits int) (did, error) {
 	w.t.Helper()
-	return w.waited(c, map[string]int{"source-newer": waits, "source-missing": waits})
+	return w.waited(c, map[string]int{"source-newer": waits, "source-missing": waits, "copy-differs": waits})
 }
 
 // waited is crash for a command that has waited so often, by cause.
