@@ -34,7 +34,7 @@ func (db *DB) EachLive(ctx context.Context, of schemas.Copy, each func(schemas.K
 func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	for part := range slices.Chunk(copies, 1000) {
-		if err := db.records(ctx, part, known); err != nil {
+		if err := db.records(ctx, part, db.audit, known); err != nil {
 			return nil, err
 		}
 	}

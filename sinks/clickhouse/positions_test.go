@@ -540,19 +540,19 @@ func TestFreshOfOneTime(t *testing.T) {
 	}{
 		"in the log first": {
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) }, func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
-			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: recordOf(late)}, late,
+			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 		"in the state first": {
 			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) }, func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
-			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: recordOf(late)}, late,
+			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 		"never in the state": {
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, lacks) }, func(*testing.T, *clickhouse.DB) {},
-			2, &pb.CopyRecord{Manifest: none(), Audit: recordOf(lacks)}, lacks,
+			2, &pb.CopyRecord{Manifest: none(), Audit: evidenceOf(recordOf(lacks))}, lacks,
 		},
 		"in both": {
 			func(t *testing.T, db *clickhouse.DB) { both(t, db, schemas.Changes, 0, late) }, func(*testing.T, *clickhouse.DB) {},
-			1, &pb.CopyRecord{Manifest: recordOf(late), Audit: recordOf(late)}, late,
+			1, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

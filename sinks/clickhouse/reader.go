@@ -79,10 +79,12 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 	return &Reader{db: db, mark: mark, cfg: cfg, asks: make(chan *ask)}
 }
 
-// Fresh returns what is on record of each copy, in their order. A place without a row
-// says state NONE. Of a space, a copy without an item, the manifest says LIVE if it is
-// expected, else NONE. Every error is of class unavailable, or the end of ctx: nothing is known
-// then. The records may be shared with other callers and must not be changed.
+// Fresh returns what is on record of each copy, in their order. A place without a row says
+// state NONE. Of the audit log a record has the state, the time, the id of the change, the
+// digests and their provenance, on which decisions rest; DB.Records returns all of it. Of a
+// space, a copy without an item, the manifest says LIVE if it is expected, else NONE. Every
+// error is of class unavailable, or the end of ctx: nothing is known then. The records may be
+// shared with other callers and must not be changed.
 func (r *Reader) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	if len(copies) == 0 {
 		return nil, nil
@@ -242,7 +244,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	defer cancelRead()
 	for len(copies) > 0 {
 		n := min(len(copies), r.cfg.maxBatch)
-		if err := r.db.records(ctx, copies[:n], known); err != nil {
+		if err := r.db.records(ctx, copies[:n], r.db.evidence, known); err != nil {
 			return nil, retry.Unavailable(err)
 		}
 		copies = copies[n:]

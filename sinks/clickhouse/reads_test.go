@@ -79,6 +79,13 @@ func recordOf(c *pb.Change) *pb.Record {
 	}
 }
 
+// evidenceOf is what a fresh read takes of r from the audit log.
+func evidenceOf(r *pb.Record) *pb.Record {
+	return &pb.Record{
+		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(), ChangeId: r.GetChangeId(),
+	}
+}
+
 func none() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
 
 func compare(t *testing.T, what string, got, want proto.Message) {
@@ -116,9 +123,9 @@ func TestFresh(t *testing.T) {
 	hour := at(time.Hour)
 	hour.Nanos = hour.Nanos / 1e6 * 1e6
 	want := map[string]*pb.CopyRecord{
-		"full":    {Manifest: recordOf(full), Audit: recordOf(full), LastPass: hour, LastAttempt: hour},
-		"deleted": {Manifest: tombstone, Audit: tombstone},
-		"updated": {Manifest: recordOf(updated), Audit: recordOf(updated)},
+		"full":    {Manifest: recordOf(full), Audit: evidenceOf(recordOf(full)), LastPass: hour, LastAttempt: hour},
+		"deleted": {Manifest: tombstone, Audit: evidenceOf(tombstone)},
+		"updated": {Manifest: recordOf(updated), Audit: evidenceOf(recordOf(updated))},
 		"checked": {Manifest: none(), Audit: none(), LastAttempt: hour},
 		"nowhere": {Manifest: none(), Audit: none()},
 	}
@@ -163,7 +170,7 @@ func TestFreshWaits(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "the record", got[0], &pb.CopyRecord{Manifest: recordOf(c), Audit: recordOf(c)})
+	compare(t, "the record", got[0], &pb.CopyRecord{Manifest: recordOf(c), Audit: evidenceOf(recordOf(c))})
 }
 
 func TestFreshIsUnknown(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
@@ -14,9 +15,14 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// records puts what is on record of each copy into known.
-func (db *DB) records(ctx context.Context, copies []schemas.Copy, known map[schemas.Copy]*pb.CopyRecord) error {
-	audit, err := db.audit(ctx, copies)
+// A reading returns what the audit log has of the newest content of copies: audit or evidence.
+type reading func(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
+
+// records puts what is on record of each copy into known. log reads the audit log.
+func (db *DB) records(
+	ctx context.Context, copies []schemas.Copy, log reading, known map[schemas.Copy]*pb.CopyRecord,
+) error {
+	audit, err := log(ctx, copies)
 	if err != nil {
 		return err
 	}
@@ -199,12 +205,34 @@ func nullTime(t *time.Time, nanos uint32) *timestamppb.Timestamp {
 
 func originOf(word string) pb.Origin { return pb.Origin(enumValue(pb.Origin_value, "ORIGIN_", word)) }
 
+// newestReports are the two newest writes and the two newest deletes of each copy, newest first, with the columns that
+// a decision needs. If copies lie anywhere, the other columns, and those that order changes of one time and reports of
+// one change, take more time than these. A change is doubtful if its reports differ and richness does not decide
+// between them.
+const newestReports = `SELECT account, store, space, item, gone, ts, ns, lower(hex(newest.id)) AS id,
+  mapApply((k, v) -> (k, lower(hex(v))), richest.1) AS digests, richest.2 AS provenance, doubtful
+FROM (
+  SELECT account, store, space, item, any(r.op) AS op, op = 'delete' AS gone, ts, any(r.ns) AS ns, id,
+    argMax((r.digests, r.provenance), r.richness) AS richest,
+    uniqExact(r.richness, r.digests, r.provenance) > uniqExact(r.richness)
+      OR uniqExact(r.op IN ` + contentOps + `, r.op = 'delete', r.ns) > 1 AS doubtful
+  FROM {db}.audit_log AS r
+  WHERE ` + asked + `
+  GROUP BY account, space, item, store, ts, id
+  HAVING op IN ` + contentOps + ` OR doubtful
+) AS newest
+ORDER BY account, store, space, item, ts DESC
+LIMIT 2 BY account, store, space, item, gone`
+
+// contentOps are the words of the changes that make or remove a content.
+const contentOps = `('add', 'update', 'copy', 'delete')`
+
 // newestChanges are the newest write and the newest delete of each copy, the newer of the two first.
 const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
   size, version, etag, media_type, digests, provenance, properties, source_time, source_ns, source_version
 FROM {db}.audit_log_v
 WHERE ` + asked + `
-  AND op IN ('add', 'update', 'copy', 'delete')
+  AND op IN ` + contentOps + `
 ORDER BY account, store, space, item, ts DESC, newest DESC
 LIMIT 1 BY account, store, space, item, gone`
 
@@ -228,6 +256,67 @@ type auditRecord struct {
 	SourceTime    *time.Time        `ch:"source_time"`
 	SourceNanos   uint32            `ch:"source_ns"`
 	SourceVersion string            `ch:"source_version"`
+	Doubtful      bool              `ch:"doubtful"`
+}
+
+func (a *auditRecord) copy() schemas.Copy {
+	return schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
+}
+
+// evidence is audit with the fields alone on which decisions rest: state, time, change, digests and provenance.
+func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
+	with, err := withCopies(ctx, copies)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := query[auditRecord](with, db, "read the audit log", newestReports)
+	if err != nil {
+		return nil, err
+	}
+	rows, doubted := certain(rows)
+	records := newestContents(rows)
+	if len(doubted) == 0 {
+		return records, nil
+	}
+	whole, err := db.audit(ctx, doubted)
+	if err != nil {
+		return nil, err
+	}
+	for c, r := range whole {
+		records[c] = &pb.Record{
+			State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(),
+			ChangeId: r.GetChangeId(),
+		}
+	}
+	return records, nil
+}
+
+// certain returns the newest write and the newest delete of each copy out of the rows of newestReports, and the copies
+// for which these rows do not decide: two changes have one time, or a change is doubtful.
+func certain(rows []auditRecord) (newest []auditRecord, doubted []schemas.Copy) {
+	for len(rows) > 0 {
+		c, n, doubt := rows[0].copy(), 0, false
+		for ; n < len(rows) && rows[n].copy() == c; n++ {
+			doubt = doubt || rows[n].Doubtful || n > 0 && rows[n].Time.Equal(rows[n-1].Time)
+		}
+		if doubt {
+			doubted = append(doubted, c)
+		} else {
+			newest = append(newest, firstOfEach(rows[:n])...)
+		}
+		rows = rows[n:]
+	}
+	return newest, doubted
+}
+
+// firstOfEach returns the first write and the first delete.
+func firstOfEach(rows []auditRecord) (first []auditRecord) {
+	for i, a := range rows {
+		if !slices.ContainsFunc(rows[:i], func(b auditRecord) bool { return b.Gone == a.Gone }) {
+			first = append(first, a)
+		}
+	}
+	return first
 }
 
 // audit returns what the log says of the newest content of each copy that it knows of.
@@ -240,10 +329,16 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 	if err != nil {
 		return nil, err
 	}
+	return newestContents(rows), nil
+}
+
+// newestContents returns the newest content of each copy. rows are its newest write and its newest delete, the newer of
+// the two first.
+func newestContents(rows []auditRecord) map[schemas.Copy]*pb.Record {
 	records := map[schemas.Copy]*pb.Record{}
 	for i := range rows {
 		a := &rows[i]
-		c := schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
+		c := a.copy()
 		newer, r := records[c], a.record()
 		switch {
 		case newer == nil:
@@ -254,7 +349,7 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 			records[c] = r
 		}
 	}
-	return records, nil
+	return records
 }
 
 // record is what the change says alone.

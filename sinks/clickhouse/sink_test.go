@@ -121,7 +121,7 @@ func TestPublishedTwice(t *testing.T) {
 			if got := count(t, db, "audit_log"); got != "2" {
 				t.Errorf("the table has %s rows, want 2: both have landed", got)
 			}
-			compare(t, "what is on record", fresh(t, db, schemas.CopyOf(rich)).GetAudit(), recordOf(rich))
+			compare(t, "what is on record", fresh(t, db, schemas.CopyOf(rich)).GetAudit(), evidenceOf(recordOf(rich)))
 		})
 	}
 }

@@ -90,11 +90,16 @@ func TestReportsOfOneChange(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		known, err := db.Records(t.Context(), copies)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for i, c := range changes {
 			name, want := c.GetItem(), wants[c.GetItem()]
 			tc := tests[name]
 			compare(t, when+", "+name+": in the space's history", c, want)
-			compare(t, when+", "+name+": on record", records[i].GetAudit(), recordOf(want))
+			compare(t, when+", "+name+": on record", known[i].GetAudit(), recordOf(want))
+			compare(t, when+", "+name+": read afresh", records[i].GetAudit(), evidenceOf(recordOf(want)))
 			events, err := db.Timeline(t.Context(), "acme", "photos", name)
 			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil || len(events) != 1 || events[0].By != by {
 				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)

@@ -138,25 +138,31 @@ const (
 	fillSettings = ` SETTINGS max_insert_threads = 2, max_threads = 2, max_block_size = 1000000, min_insert_block_size_rows = 1000000,
   min_insert_block_size_bytes = 0, async_insert = 0, optimize_on_insert = 0`
 
+	// Audit log and state agree on each copy, or fresh reads would look twice: id, digest and time are functions of it.
+	contentOf = `sipHash128(copy)::FixedString(16) AS id, unhex(hex(sipHash128(copy, 1))) AS md5,
+  addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), place % 10) + cityHash64(copy) % 2419200 AS happened`
+
 	itemOf = "concat('space-', leftPad(toString(intDiv(place, {rows} / 100)), 2, '0')), concat('img-', leftPad(toString(place), 9, '0'), '.tif')"
 )
 
 // AuditRows are changes of as many copies, spread over ten months.
 func AuditRows() Fill {
-	return Fill{"audit_log", `INSERT INTO {db}.audit_log (id, ts, topic, inc, part, off, ingested, op, account, store, space, item, size, provenance, user, origin)
+	return Fill{"audit_log", `INSERT INTO {db}.audit_log
+  (id, ts, topic, inc, part, off, ingested, op, account, store, space, item, size, digests, provenance, user, origin)
 WITH intDiv(number * 10, {rows}) AS month, number % intDiv({rows}, 10) AS j, intDiv(j, 2) * 10 + month AS place,
-  addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), month) + cityHash64(number) % 2419200 AS happened
-SELECT sipHash128(number)::FixedString(16), happened, 'filled', 7, number % 12, intDiv(number, 12), happened + 60, 'add',
+  place * 2 + j % 2 AS copy,
+  ` + contentOf + `
+SELECT id, happened, 'filled', 7, number % 12, intDiv(number, 12), happened + 60, 'add',
   'acme', toString(1 + j % 2), ` + itemOf + `,
-  1000, 'verified', concat('user-', toString(cityHash64(number, 1) % 20)), 'client'
+  1000, map('md5', md5), 'verified', concat('user-', toString(cityHash64(number, 1) % 20)), 'client'
 FROM numbers({rows})`}
 }
 
 // StateRows are as many copies, of ten of which nine have passed a check.
 func StateRows() Fill {
 	return Fill{"copy_state", `INSERT INTO {db}.copy_state (account, store, space, item, content, digests, pass, attempt)
-WITH intDiv(number * 2, {rows}) AS s, number % intDiv({rows}, 2) AS place, sipHash128(number)::FixedString(16) AS id, unhex(hex(sipHash128(number, 1))) AS md5,
-  bitShiftLeft(toUInt128(1735689600000 + 17592186044416), 83) AS ver, number % 10 != 3 AS passed,
+WITH intDiv(number * 2, {rows}) AS s, number % intDiv({rows}, 2) AS place, place * 2 + s AS copy, ` + contentOf + `,
+  bitShiftLeft(toUInt128(toUnixTimestamp64Milli(happened) + 17592186044416), 83) AS ver, number % 10 != 3 AS passed,
   if(passed, bitShiftLeft(toUInt128(1740000000000 + 17592186044416 + cityHash64(number) % 7776000000), 83), 0::UInt128) AS passed_ver
 SELECT 'acme', toString(1 + s), ` + itemOf + `,
   (ver, 0, id, 1000, concat('v', toString(number)), '', 'image/tiff', 'client', 'ann', NULL, 0, ''),
