@@ -224,6 +224,21 @@ func queryOn[T any](ctx context.Context, conn driver.Conn, what, statement strin
 	}
 }
 
+// stream asks for rows that are read one by one. leave must be called; it ends the question if it has not been read to its
+// end, which Close of the driver would read.
+func stream(ctx context.Context, conn driver.Conn, statement string, args ...any) (rows driver.Rows, leave func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	rows, err = conn.Query(ctx, statement, args...)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return rows, func() {
+		cancel()
+		_ = rows.Close() // rows.Err has returned what went wrong
+	}, nil
+}
+
 // broken reports whether an error is that of a connection, which says nothing of the server.
 func broken(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
