@@ -104,7 +104,7 @@ type DB struct {
 	// answered is the index of the address that answered last.
 	answered atomic.Int32
 	// shape of the cluster; nil: not asked yet.
-	shape atomic.Pointer[shape]
+	shape atomic.Pointer[shapeAt]
 }
 
 // Open returns the DB; it connects when it is first used. The caller closes it.

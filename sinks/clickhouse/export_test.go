@@ -211,3 +211,11 @@ func (db *DB) Leave(ctx context.Context, statement string) error {
 	}
 	return nil
 }
+
+// KnowReplicas has the DB take a shard for one of n replicas, as it learned some time ago.
+func (db *DB) KnowReplicas(n uint64, ago time.Duration) {
+	db.shape.Store(&shapeAt{shape{Shards: 1, Replicas: n}, time.Now().Add(-ago)})
+}
+
+// Quorum is how many replicas must have a row.
+func (db *DB) Quorum(ctx context.Context) (string, error) { return db.quorum(ctx) }
