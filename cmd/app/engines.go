@@ -105,7 +105,7 @@ func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickho
 		return nil, fmt.Errorf("open ClickHouse: %w", err)
 	}
 	if err := db.Check(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %w", ErrPrecondition, err), db.Close())
+		return nil, errors.Join(refused(err), db.Close())
 	}
 	return db, nil
 }

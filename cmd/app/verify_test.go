@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -12,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -235,4 +237,26 @@ func TestVerifyManifest(t *testing.T) {
 	check("the state lags, and lost a copy", 11, []string{"item-006"}, []string{"item-004", "item-010"})
 	v.sink(schemas.RoleState)
 	check("the state has caught up", 11, []string{"item-006"}, nil)
+}
+
+// A server that does not answer is an error, and one whose tables cannot be used a precondition.
+func TestOpenDB(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		addr         string
+		precondition bool
+	}{
+		"away":         {"127.0.0.1:1", false},
+		"not migrated": {clickhousetest.Addr(t), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var cfg config.Config
+			cfg.ClickHouse.Addresses, cfg.ClickHouse.Database = []string{tt.addr}, "none_"+schemas.NewID()
+			db, err := OpenDB(t.Context(), &cfg, nil)
+			if db != nil || err == nil || errors.Is(err, ErrPrecondition) != tt.precondition {
+				t.Errorf("OpenDB = %v, want a precondition: %v", err, tt.precondition)
+			}
+		})
+	}
 }

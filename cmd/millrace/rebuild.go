@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 something is lost for good, 5 preconditi
 				show := &shownSteps{display: e.display, steps: map[string]*progress.Step{}}
 				done, err := a.Rebuild(ctx, by, show.told)
 				show.display.Close()
-				return errors.Join(err, tellRebuilt(c.OutOrStdout(), o, done))
+				return tellRebuilt(c.OutOrStdout(), o, done, err)
 			})
 		},
 	}
@@ -59,8 +59,9 @@ Exit codes: 0 done, 1 error, 2 usage, 3 something is lost for good, 5 preconditi
 	return c
 }
 
-// tellRebuilt writes what a rebuild did, and returns an error that wraps errFindings if something is lost.
-func tellRebuilt(out io.Writer, o *output, done app.Rebuilt) error {
+// tellRebuilt writes what a rebuild did before it ended with an error, if there is one, which it returns; it returns an
+// error that wraps errFindings if something is lost.
+func tellRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error {
 	var err error
 	if o.form == formJSON {
 		err = writeJSON(out, done)
@@ -70,7 +71,7 @@ func tellRebuilt(out io.Writer, o *output, done app.Rebuilt) error {
 			fmt.Fprintf(&b, "%s: stored offsets %d to %d of %s, partition %d\n", g.Table, g.From, g.To-1, g.Topic, g.Partition)
 		}
 		lostText(&b, done.Lost)
-		if len(done.Gaps) == 0 {
+		if failed == nil && len(done.Gaps) == 0 {
 			b.WriteString("the tables have all that was committed\n")
 		}
 		_, err = io.WriteString(out, b.String())
@@ -78,12 +79,12 @@ func tellRebuilt(out io.Writer, o *output, done app.Rebuilt) error {
 	if err == nil && len(done.Lost) > 0 {
 		err = fmt.Errorf("%w: %d ranges of offsets are lost for good", errFindings, len(done.Lost))
 	}
-	return err
+	return errors.Join(failed, err)
 }
 
 func lostText(b *strings.Builder, lost []app.Lost) {
 	for _, l := range lost {
-		fmt.Fprintf(b, "%s: lost for good: offsets %d to %d of %s, partition %d (incarnation %08x): Kafka no longer has them, and the table has %d of %d\n",
+		fmt.Fprintf(b, "%s: lost for good: offsets %d to %d of %s, partition %d (incarnation %08x): Kafka no longer has them, and there are rows of %d of %d\n",
 			l.Table, l.From, l.To-1, l.Topic, l.Partition, l.Incarnation, l.Held, l.To-l.From)
 	}
 }

@@ -106,12 +106,12 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		r.Manifest, err = v.Manifest(ctx)
 	} else {
 		r.Tables, err = v.Topics(ctx, topics)
-		if err == nil {
-			r.Behind, err = v.Behind(ctx)
-		}
-		if err == nil {
-			r.Lost, err = v.Lost(ctx)
-		}
+	}
+	if err == nil {
+		r.Behind, err = v.Behind(ctx)
+	}
+	if err == nil {
+		r.Lost, err = v.Lost(ctx)
 	}
 	if err == nil {
 		r.Replicated, err = v.Replicated(ctx)
@@ -189,7 +189,10 @@ func (r *verdict) tell(out io.Writer, asJSON bool) error {
 		return nil
 	}
 	what := "messages or rows"
-	if r.Manifest != nil {
+	switch {
+	case len(r.Behind)+len(r.Lost) > 0:
+		what = "messages, rows, copies or ranges of offsets"
+	case r.Manifest != nil:
 		what = "copies"
 	}
 	return fmt.Errorf("%w: %d %s are not as they should be", errFindings, r.Findings, what)
@@ -201,11 +204,11 @@ func (r *verdict) text(out io.Writer) error {
 		manifestText(&b, r.Manifest)
 	} else {
 		proofText(&b, r.Tables)
-		for _, g := range r.Behind {
-			fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
-		}
-		lostText(&b, r.Lost)
 	}
+	for _, g := range r.Behind {
+		fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
+	}
+	lostText(&b, r.Lost)
 	for _, s := range r.Replicated {
 		fmt.Fprintf(&b, "shard %d: one of its replicas %s was asked, the first that answered; what the others have was not compared\n",
 			s.Number, strings.Join(s.Replicas, ", "))

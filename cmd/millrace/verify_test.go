@@ -157,6 +157,36 @@ func damage(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(errors.Join(err, engine.Close(ctx)))
 }
 
+// Tables that are behind and records that are lost are findings of a manifest too.
+func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
+	t.Parallel()
+	gap := sink.Gap{Table: "bit_log", Topic: "fixity.results", To: 20}
+	r := verdict{Manifest: new(app.ManifestReport), Behind: []sink.Gap{gap}, Lost: []app.Lost{{Gap: gap, Held: 5}}}
+	var out strings.Builder
+	if err := r.tell(&out, false); !errors.Is(err, errFindings) || r.Findings != 2 {
+		t.Errorf("%d findings, %v, want 2", r.Findings, err)
+	}
+	for _, want := range []string{"bit_log lacks offsets 0 to 19 of fixity.results, partition 0 (run millrace rebuild)\n",
+		"bit_log: lost for good: offsets 0 to 19 of fixity.results, partition 0 (incarnation 00000000): Kafka no longer has them, and there are rows of 5 of 20\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("got %s, want %s", out.String(), want)
+		}
+	}
+}
+
+// A rebuild that ended with an error does not say that the tables are whole.
+func TestRebuildThatFailed(t *testing.T) {
+	t.Parallel()
+	const whole = "the tables have all that was committed\n"
+	for _, failed := range []error{nil, errors.New("ClickHouse is away")} {
+		var out strings.Builder
+		err := tellRebuilt(&out, &output{form: formText}, app.Rebuilt{}, failed)
+		if said := out.String() == whole; said != (failed == nil) || !errors.Is(err, failed) {
+			t.Errorf("after %v: %q, %v", failed, out.String(), err)
+		}
+	}
+}
+
 // A replica that was not asked is named, and is no finding.
 func TestVerdictNamesReplicas(t *testing.T) {
 	t.Parallel()

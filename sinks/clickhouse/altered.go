@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -98,13 +99,17 @@ func (db *DB) unaltered(ctx context.Context) error {
 		return err
 	}
 	differences := compareTables(db.onServers(wanted), tables)
+	added, err := addedColumns()
+	if err != nil {
+		return err
+	}
 	written := writtenTables()
 	if db.cfg.Cluster != "" {
 		for name, c := range maps.Clone(written) {
 			written[name+"_local"] = c
 		}
 	}
-	differences = append(differences, compareColumns(written, columns)...)
+	differences = append(differences, compareColumns(added, written, columns)...)
 	if len(differences) == 0 {
 		return nil
 	}
@@ -146,7 +151,31 @@ func compareTables(wanted map[string]want, tables []tableIs) []string {
 	return differences
 }
 
-func compareColumns(written map[string]map[string]string, columns []columnIs) []string {
+// addedColumn finds a column that a migration has added to a table.
+var addedColumn = regexp.MustCompile(`ADD COLUMN IF NOT EXISTS (\w+)`)
+
+// addedColumns are the columns that migrations have added after they made a table, as table.column.
+func addedColumns() (map[string]bool, error) {
+	all, err := readMigrations(migrations.Files)
+	if err != nil {
+		return nil, err
+	}
+	added := map[string]bool{}
+	for _, m := range all {
+		s, err := parse(m)
+		if err != nil {
+			return nil, err
+		}
+		if s.verb == alter {
+			for _, c := range addedColumn.FindAllStringSubmatch(m.statement, -1) {
+				added[s.name+"."+c[1]] = true
+			}
+		}
+	}
+	return added, nil
+}
+
+func compareColumns(added map[string]bool, written map[string]map[string]string, columns []columnIs) []string {
 	there := map[string]map[string]columnIs{}
 	for _, c := range columns {
 		if there[c.Table] == nil {
@@ -162,6 +191,9 @@ func compareColumns(written map[string]map[string]string, columns []columnIs) []
 		for _, name := range slices.Sorted(maps.Keys(written[table])) {
 			typ, is := written[table][name], there[table][name]
 			switch {
+			case is.Name == "" && added[strings.TrimSuffix(table, "_local")+"."+name]:
+				differences = append(differences, fmt.Sprintf("table %s: column %s is missing, wanted is %s"+
+					" (millrace migrate --again adds it, as to a table that was restored from before it)", table, name, typ))
 			case is.Name == "":
 				differences = append(differences, fmt.Sprintf("table %s: column %s is missing, wanted is %s", table, name, typ))
 			case is.Type != typ:

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ClickHouse/ch-go/proto"
 	ch "github.com/ClickHouse/clickhouse-go/v2"
@@ -38,14 +39,23 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 		}
 		return shape{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, orNothing(names))
 	}
-	db.shape.Store(&rows[0])
+	db.shape.Store(&shapeAt{rows[0], time.Now()})
 	return rows[0], nil
 }
 
-// knownShape is clusterShape, asked for once.
+// A shapeAt is a shape and when it was asked for.
+type shapeAt struct {
+	shape
+	at time.Time
+}
+
+// shapeAge is for how long a shape is known: replicas are added and removed while processes run.
+const shapeAge = time.Minute
+
+// knownShape is clusterShape, asked for once a minute.
 func (db *DB) knownShape(ctx context.Context) (shape, error) {
-	if known := db.shape.Load(); known != nil {
-		return *known, nil
+	if known := db.shape.Load(); known != nil && time.Since(known.at) < shapeAge {
+		return known.shape, nil
 	}
 	return db.clusterShape(ctx)
 }

@@ -161,6 +161,7 @@ func compareCopies(a, b *walk) int {
 // A walk goes through one state in the order of its copies.
 type walk struct {
 	rows  driver.Rows
+	close func()
 	at    schemas.Copy
 	sum   uint64 // of all that is compared
 	ended bool
@@ -171,20 +172,18 @@ type walk struct {
 func (m *manifestCheck) open(ctx context.Context, from string) (*walk, error) {
 	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
 		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20}))
-	rows, err := m.db.conn.Query(ctx, m.db.name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
+	rows, leave, err := stream(ctx, m.db.conn, m.db.name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
 		" ORDER BY account, store, space, item"))
 	if err != nil {
 		return nil, err
 	}
-	w := &walk{rows: rows}
+	w := &walk{rows: rows, close: leave}
 	if err := w.next(); err != nil {
 		w.close()
 		return nil, err
 	}
 	return w, nil
 }
-
-func (w *walk) close() { _ = w.rows.Close() } // what went wrong, next has told
 
 func (w *walk) next() error {
 	if !w.rows.Next() {

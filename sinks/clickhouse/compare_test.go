@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -221,5 +222,19 @@ func TestComparedParts(t *testing.T) {
 	}
 	if _, ok := got["digests"]; !ok || len(got) != len(clickhouse.TableColumns()["copy_state"])-5 { // without the key, and positions
 		t.Errorf("compared are %d columns of %v", len(got), clickhouse.TableColumns()["copy_state"])
+	}
+}
+
+// A comparison that stops does not read the rest of the tables.
+func TestAnswersThatAreLeft(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := db.Leave(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil { // it has no end
+		t.Errorf("leave an answer: %v, %v", err, ctx.Err())
+	}
+	if got, err := db.Strings(t.Context(), "SELECT 'a'"); err != nil || len(got) != 1 {
+		t.Errorf("the next question: %v, %v", got, err)
 	}
 }

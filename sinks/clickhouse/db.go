@@ -104,7 +104,7 @@ type DB struct {
 	// answered is the index of the address that answered last.
 	answered atomic.Int32
 	// shape of the cluster; nil: not asked yet.
-	shape atomic.Pointer[shape]
+	shape atomic.Pointer[shapeAt]
 }
 
 // Open returns the DB; it connects when it is first used. The caller closes it.
@@ -222,6 +222,21 @@ func queryOn[T any](ctx context.Context, conn driver.Conn, what, statement strin
 			return nil, translate(fmt.Errorf("%s: %w", what, err))
 		}
 	}
+}
+
+// stream asks for rows that are read one by one. leave must be called; it ends the question if it has not been read to its
+// end, which Close of the driver would read.
+func stream(ctx context.Context, conn driver.Conn, statement string, args ...any) (rows driver.Rows, leave func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	rows, err = conn.Query(ctx, statement, args...)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return rows, func() {
+		cancel()
+		_ = rows.Close() // rows.Err has returned what went wrong
+	}, nil
 }
 
 // broken reports whether an error is that of a connection, which says nothing of the server.

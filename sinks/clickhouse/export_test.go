@@ -198,3 +198,24 @@ func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, Event
 func (db *DB) Space(ctx context.Context, of schemas.Copy) (*pb.CopyRecord, error) {
 	return db.space(ctx, of, time.Time{})
 }
+
+// Leave asks a question, reads one row of its answer, and leaves it.
+func (db *DB) Leave(ctx context.Context, statement string) error {
+	rows, leave, err := stream(ctx, db.conn, statement)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if !rows.Next() {
+		return fmt.Errorf("no row: %w", rows.Err())
+	}
+	return nil
+}
+
+// KnowReplicas has the DB take a shard for one of n replicas, as it learned some time ago.
+func (db *DB) KnowReplicas(n uint64, ago time.Duration) {
+	db.shape.Store(&shapeAt{shape{Shards: 1, Replicas: n}, time.Now().Add(-ago)})
+}
+
+// Quorum is how many replicas must have a row.
+func (db *DB) Quorum(ctx context.Context) (string, error) { return db.quorum(ctx) }

@@ -166,6 +166,8 @@ func TestAlteredByHand(t *testing.T) {
 	}{
 		{[]string{"ALTER TABLE {db}.bit_log MODIFY COLUMN bytes_read String"}, "table bit_log: column bytes_read is String, wanted is Int64"},
 		{[]string{"ALTER TABLE {db}.job_log DROP COLUMN error"}, "table job_log: column error is missing, wanted is String"},
+		{[]string{"ALTER TABLE {db}.duplication_log DROP COLUMN position"},
+			"table duplication_log: column position is missing, wanted is UInt64 (millrace migrate --again adds it"},
 		{[]string{"ALTER TABLE {db}.copy_state DROP COLUMN acl"}, "table copy_state: column acl is missing"},
 		{[]string{"ALTER TABLE {db}.reports MODIFY COLUMN detail String MATERIALIZED round"},
 			"table reports: column detail is computed (MATERIALIZED)"},

@@ -282,11 +282,11 @@ func (t *tableProof) viewRows(ctx context.Context, p *Proof, told func(done int6
 func (t *tableProof) monthRows(ctx context.Context, p *Proof, month uint32, told func(int64)) (n int64, err error) {
 	statement := "SELECT id, " + t.alsoOrNone() + ", inc, part, off, topic = ? FROM {db}." + t.table + "_v" +
 		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))"
-	rows, err := p.db.conn.Query(ctx, p.db.name(statement), string(p.topic), month, string(p.topic), t.topics)
+	rows, leave, err := stream(ctx, p.db.conn, p.db.name(statement), string(p.topic), month, string(p.topic), t.topics)
 	if err != nil {
 		return 0, err
 	}
-	defer rows.Close()
+	defer leave()
 	for rows.Next() {
 		var (
 			id, more string
@@ -319,11 +319,11 @@ func (t *tableProof) tableRows(ctx context.Context, p *Proof, told func(done int
 	defer cancel()
 	statement := "SELECT lower(hex(id)), " + t.alsoOrNone() + ", inc, part, off, hash, sum, " + t.forged() + ", " + t.sums +
 		" FROM {db}." + t.table + " WHERE (topic = ? OR NOT has(?, topic))" + t.withAccount()
-	rows, err := p.db.conn.Query(ctx, p.db.name(statement), string(p.topic), t.topics)
+	rows, leave, err := stream(ctx, p.db.conn, p.db.name(statement), string(p.topic), t.topics)
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
+	defer leave()
 	for n := int64(1); rows.Next(); n++ {
 		var (
 			id, more string

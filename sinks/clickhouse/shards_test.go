@@ -370,6 +370,13 @@ func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
 			t.Errorf("replicated are %v, %v, want %d shards of 2", got, err, shards)
 		}
 	}
+	for ago, want := range map[time.Duration]string{0: "3", 2 * time.Minute: "2"} { // a replica was removed
+		p.cluster[0].KnowReplicas(3, ago)
+		if got, err := p.cluster[0].Quorum(t.Context()); err != nil || got != want {
+			t.Errorf("the quorum is %s, %v, want %s", got, err, want)
+		}
+	}
+	p.cluster[0].KnowReplicas(2, 0)
 	sink(batch[:3], incident)
 	rows("at first", "3")
 	killed := sink(batch[:3], incident)
