@@ -30,7 +30,7 @@ func TestFaultsOf(t *testing.T) {
 		"the poll's end":                 {context.DeadlineExceeded, 0, nothing},
 		"a request that is made again":   {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
 		"a log that lost its end":        {&kgo.ErrDataLoss{}, 0, nothing},
-		"longer than may be":             {&kgo.ErrDecompressTooLarge{}, 5, ends},
+		"longer than may be":             {&kgo.ErrDecompressTooLarge{}, 5, damaged},
 		"out of range":                   {kerr.OffsetOutOfRange, 5, outside},
 		"another topic":                  {kerr.UnknownTopicID, -1, other},
 		"refused":                        {kerr.TopicAuthorizationFailed, 0, ends},
