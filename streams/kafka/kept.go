@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -19,6 +20,9 @@ import (
 // keptSweep is the name under which the positions of groups are in the topic checkpoints; the morsel is the group.
 const keptSweep = "positions"
 
+// keptKey is the key of a group's checkpoint.
+func keptKey(group string) string { return schemas.Key(keptSweep, group) }
+
 // A keptTopic is how far a group was in a topic, as its checkpoint says: the brokers forget what a group has committed
 // that has had no member for a week (offsets.retention.minutes).
 type keptTopic struct {
@@ -26,14 +30,28 @@ type keptTopic struct {
 	Offsets map[int32]int64 `json:"offsets"`
 }
 
-// Positions returns a checkpoint for each group of the catalogue that has committed anything: where it is in each of its
-// topics. Two calls return the same, but for the time, if no group has moved.
+// merge returns what is kept of the topic id: what a group has committed and, of partitions without a commit, what was kept
+// of the same topic. A group that goes on from its checkpoint commits only partitions of which it handles something.
+func (k keptTopic) merge(id string, done map[int32]int64) keptTopic {
+	all := map[int32]int64{}
+	if k.ID == id {
+		maps.Copy(all, k.Offsets)
+	}
+	maps.Copy(all, done)
+	return keptTopic{id, all}
+}
+
+// Positions returns a checkpoint for each group of the catalogue that is not where its newest checkpoint says.
 func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
+	kept, err := a.kept(ctx)
+	if err != nil {
+		return nil, err
+	}
 	before, err := a.ids(ctx)
 	if err != nil {
 		return nil, err
 	}
-	kept := map[string]map[string]keptTopic{} // by group and topic
+	now := map[string]map[string]keptTopic{} // by group and topic
 	for _, role := range a.readers() {
 		var topics []string
 		for _, e := range a.catalogue(role) {
@@ -44,14 +62,11 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 			return nil, err
 		}
 		for group, topics := range a.groups(role, topics) {
+			now[group] = map[string]keptTopic{}
 			for _, topic := range topics {
-				if len(done[topic]) == 0 {
-					continue
+				if k := kept[keptKey(group)][topic].merge(before[topic], done[topic]); k.ID != "" && len(k.Offsets) > 0 {
+					now[group][topic] = k
 				}
-				if kept[group] == nil {
-					kept[group] = map[string]keptTopic{}
-				}
-				kept[group][topic] = keptTopic{before[topic], done[topic]}
 			}
 		}
 	}
@@ -60,9 +75,12 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 		return nil, err
 	}
 	var all []schemas.Message
-	for _, group := range slices.Sorted(maps.Keys(kept)) {
-		maps.DeleteFunc(kept[group], func(topic string, k keptTopic) bool { return k.ID == "" || k.ID != after[topic] }) // made again meanwhile
-		cursor, err := json.Marshal(kept[group])
+	for _, group := range slices.Sorted(maps.Keys(now)) {
+		maps.DeleteFunc(now[group], func(topic string, k keptTopic) bool { return k.ID != after[topic] }) // made again meanwhile
+		if maps.EqualFunc(now[group], kept[keptKey(group)], keptTopic.equal) {
+			continue
+		}
+		cursor, err := json.Marshal(now[group])
 		if err != nil {
 			return nil, fmt.Errorf("encode the positions of group %s: %w", group, err)
 		}
@@ -72,6 +90,10 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 		}})
 	}
 	return all, nil
+}
+
+func (k keptTopic) equal(other keptTopic) bool {
+	return k.ID == other.ID && maps.Equal(k.Offsets, other.Offsets)
 }
 
 // readers returns the roles that read a topic of the catalogue or of others.
@@ -109,12 +131,21 @@ func (c Config) resume(group string) func(context.Context, map[string]map[int32]
 		if !slices.ContainsFunc(slices.Collect(maps.Values(at)), uncommitted) {
 			return at, nil
 		}
-		kept, ids, err := c.kept(ctx, group)
+		a, err := NewAdmin(c)
+		if err != nil {
+			return nil, err
+		}
+		defer a.Close()
+		kept, err := a.kept(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
+		}
+		ids, err := a.ids(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
 		}
 		for topic, offsets := range at {
-			k, is := kept[topic]
+			k, is := kept[keptKey(group)][topic]
 			if !is || !uncommitted(offsets) {
 				continue
 			}
@@ -144,43 +175,42 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 	return false
 }
 
-// kept returns how far a group was in which topics by its newest checkpoint, and the ids of the topics that are there.
-func (c Config) kept(ctx context.Context, group string) (kept map[string]keptTopic, ids map[string]string, err error) {
-	a, err := NewAdmin(c)
+// kept returns what the newest checkpoints of all groups say, by key and topic.
+func (a *Admin) kept(ctx context.Context) (map[string]map[string]keptTopic, error) {
+	name := a.cfg.topic(schemas.Checkpoints)
+	topics, err := a.adm.ListTopics(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("list topics: %w", err)
 	}
-	defer a.Close()
-	if ids, err = a.ids(ctx); err != nil {
-		return nil, nil, err
-	}
-	name := c.topic(schemas.Checkpoints)
-	if ids[name] == "" { // nothing is kept
-		return nil, nil, nil
+	if !topics.Has(name) { // nothing is kept
+		return nil, nil
 	}
 	parts, err := spans(ctx, a.adm, name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var faulty error
-	key := schemas.Key(keptSweep, group)
-	err = scan(ctx, c, name, parts, func(rec *kgo.Record, _ uint32) error {
-		if string(rec.Key) != key {
+	var (
+		kept   = map[string]map[string]keptTopic{}
+		faulty = map[string]error{}
+	)
+	err = scan(ctx, a.cfg, name, parts, func(rec *kgo.Record, _ uint32) error {
+		key := string(rec.Key)
+		if !strings.HasPrefix(key, keptKey("")) {
 			return nil
 		}
-		kept, faulty = nil, nil
-		if rec.Value == nil {
-			return nil
+		delete(faulty, key)
+		var of map[string]keptTopic
+		if rec.Value != nil {
+			body, err := schemas.Decode(schemas.Checkpoints, headersOf(rec), rec.Value)
+			if err == nil {
+				err = json.Unmarshal(body.(*pb.Checkpoint).GetCursor(), &of)
+			}
+			if err != nil {
+				faulty[key] = err
+			}
 		}
-		body, err := schemas.Decode(schemas.Checkpoints, headersOf(rec), rec.Value)
-		if err == nil {
-			err = json.Unmarshal(body.(*pb.Checkpoint).GetCursor(), &kept)
-		}
-		faulty = err
+		kept[key] = of
 		return nil
 	})
-	if err := errors.Join(err, faulty); err != nil {
-		return nil, nil, err
-	}
-	return kept, ids, nil
+	return kept, errors.Join(append(slices.Collect(maps.Values(faulty)), err)...)
 }
