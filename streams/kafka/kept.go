@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -47,7 +49,8 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := a.ids(ctx)
+	names := a.allNames()
+	before, err := a.topicIDs(ctx, names...)
 	if err != nil {
 		return nil, err
 	}
@@ -64,19 +67,25 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 		for group, topics := range a.groups(role, topics) {
 			now[group] = map[string]keptTopic{}
 			for _, topic := range topics {
-				if k := kept[keptKey(group)][topic].merge(before[topic], done[topic]); k.ID != "" && len(k.Offsets) > 0 {
+				k := kept[keptKey(group)][topic]
+				if t := before[topic]; t.err == nil {
+					k = k.merge(t.id, done[topic])
+				} // else it stays what it was
+				if k.ID != "" && len(k.Offsets) > 0 {
 					now[group][topic] = k
 				}
 			}
 		}
 	}
-	after, err := a.ids(ctx)
+	after, err := a.topicIDs(ctx, names...)
 	if err != nil {
 		return nil, err
 	}
 	var all []schemas.Message
 	for _, group := range slices.Sorted(maps.Keys(now)) {
-		maps.DeleteFunc(now[group], func(topic string, k keptTopic) bool { return k.ID != after[topic] }) // made again meanwhile
+		maps.DeleteFunc(now[group], func(topic string, k keptTopic) bool { // made again meanwhile
+			return after[topic].err == nil && after[topic].id != k.ID
+		})
 		if maps.EqualFunc(now[group], kept[keptKey(group)], keptTopic.equal) {
 			continue
 		}
@@ -108,16 +117,45 @@ func (a *Admin) readers() []schemas.Role {
 	return slices.Sorted(maps.Keys(roles))
 }
 
-// ids returns the ids of all topics that are there.
-func (a *Admin) ids(ctx context.Context) (map[string]string, error) {
-	topics, err := a.adm.ListTopics(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list topics: %w", err)
+// A topicID says which topic has a name: "" without an error is none.
+type topicID struct {
+	id  string
+	err error
+}
+
+// errNoID is the error of brokers, older than Kafka 2.8 or others, that have no ids of topics.
+var errNoID = errors.New("the brokers name no id of the topic")
+
+// topicIDs asks for topics by name: a list of all topics leaves out those that this client may not describe.
+func (a *Admin) topicIDs(ctx context.Context, names ...string) (map[string]topicID, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for i := range names {
+		req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &names[i]})
 	}
-	ids := map[string]string{}
-	for _, t := range topics {
-		if t.Err == nil && t.ID != (kadm.TopicID{}) {
-			ids[t.Topic] = t.ID.String()
+	if len(req.Topics) == 0 {
+		return nil, nil
+	}
+	resp, err := req.RequestWith(ctx, a.cl)
+	if err != nil {
+		return nil, fmt.Errorf("look up topics: %w", err)
+	}
+	ids := map[string]topicID{}
+	for _, name := range names {
+		ids[name] = topicID{err: fmt.Errorf("look up topic %s: the brokers say nothing of it", name)}
+	}
+	for _, t := range resp.Topics {
+		if t.Topic == nil {
+			continue
+		}
+		switch err := kerr.ErrorForCode(t.ErrorCode); {
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
+			ids[*t.Topic] = topicID{}
+		case err != nil:
+			ids[*t.Topic] = topicID{err: fmt.Errorf("look up topic %s: %w", *t.Topic, err)}
+		case t.TopicID == [16]byte{}:
+			ids[*t.Topic] = topicID{err: fmt.Errorf("look up topic %s: %w", *t.Topic, errNoID)}
+		default:
+			ids[*t.Topic] = topicID{id: kadm.TopicID(t.TopicID).String()}
 		}
 	}
 	return ids, nil
@@ -140,24 +178,33 @@ func (c Config) resume(group string) func(context.Context, map[string]map[int32]
 		if err != nil {
 			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
 		}
-		ids, err := a.ids(ctx)
+		was := map[string]keptTopic{}
+		for topic, offsets := range at {
+			if k, is := kept[keptKey(group)][topic]; is && uncommitted(offsets) {
+				was[topic] = k
+			}
+		}
+		ids, err := a.topicIDs(ctx, slices.Collect(maps.Keys(was))...)
 		if err != nil {
 			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
 		}
-		for topic, offsets := range at {
-			k, is := kept[keptKey(group)][topic]
-			if !is || !uncommitted(offsets) {
-				continue
+		for topic, k := range was {
+			now := ids[topic]
+			if now == (topicID{}) { // a broker that does not know yet what another one has assigned
+				now.err = fmt.Errorf("look up topic %s: %w", topic, kerr.UnknownTopicOrPartition)
 			}
-			if k.ID != ids[topic] {
+			if now.err != nil {
+				return nil, fmt.Errorf("look up where group %s was: %w", group, now.err)
+			}
+			if k.ID != now.id {
 				c.logger().Warn("read a topic from its start: it was made again since the group read it", "group", group, "topic", topic)
 				continue
 			}
-			for id, o := range offsets {
-				if was, ok := k.Offsets[id]; ok && o.EpochOffset().Offset < 0 {
-					offsets[id] = kgo.NewOffset().At(was)
+			for part, o := range at[topic] {
+				if from, ok := k.Offsets[part]; ok && o.EpochOffset().Offset < 0 {
+					at[topic][part] = kgo.NewOffset().At(from)
 					c.logger().Warn("go on from a checkpoint: the brokers have no offset of the group", "group", group,
-						"topic", topic, "partition", id, "offset", was)
+						"topic", topic, "partition", part, "offset", from)
 				}
 			}
 		}
@@ -178,12 +225,14 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 // kept returns what the newest checkpoints of all groups say, by key and topic.
 func (a *Admin) kept(ctx context.Context) (map[string]map[string]keptTopic, error) {
 	name := a.cfg.topic(schemas.Checkpoints)
-	topics, err := a.adm.ListTopics(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list topics: %w", err)
-	}
-	if !topics.Has(name) { // nothing is kept
+	ids, err := a.topicIDs(ctx, name)
+	switch there := ids[name]; {
+	case err != nil:
+		return nil, err
+	case there == (topicID{}): // nothing is kept
 		return nil, nil
+	case there.err != nil && !errors.Is(there.err, errNoID):
+		return nil, there.err
 	}
 	parts, err := spans(ctx, a.adm, name)
 	if err != nil {

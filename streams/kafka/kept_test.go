@@ -2,11 +2,14 @@ package kafka_test
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
@@ -208,4 +211,63 @@ func TestCheckpointOfQuietPartitions(t *testing.T) {
 }
 
 // What the brokers do not list, or not for a while, is not taken for absent: nothing is read before it is known where the
+// group was.
+func TestCheckpointsThatAreNotListed(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*kafkatest.Broker){
+		"the topic is not listed":                func(b *kafkatest.Broker) { b.FailLists(schemas.Changes) },
+		"checkpoints are not listed":             func(b *kafkatest.Broker) { b.FailLists(schemas.Checkpoints) },
+		"checkpoints are not known for a while":  func(b *kafkatest.Broker) { b.FailMetadata(schemas.Checkpoints, kafkatest.NotDone, 5) },
+		"checkpoints time out for a while":       func(b *kafkatest.Broker) { b.FailMetadata(schemas.Checkpoints, kafkatest.DoneButLost, 5) },
+		"the offsets of checkpoints are unknown": func(b *kafkatest.Broker) { b.FailListOffsets(schemas.Checkpoints, kafkatest.NotDone, 5) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				put(t, b, 0, "a", "b")
+				once(t, b.Config())
+				keep(t, b)
+				forget(t, b)
+				put(t, b, 0, "new")
+				fault(b)
+				if got := once(t, b.Config()); got != "new" {
+					t.Errorf("handled %s, want new", got)
+				}
+			})
+		})
+	}
+}
+
+// Who may not read checkpoints does not read from the start, but ends with an error that names the topic.
+func TestCheckpointsThatMayNotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*kafkatest.Broker) func(){
+		"described": func(b *kafkatest.Broker) func() { return b.FailMetadata(schemas.Checkpoints, kafkatest.Refused, -1) },
+		"read":      func(b *kafkatest.Broker) func() { return b.FailFetch(schemas.Checkpoints, kafkatest.Refused, -1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				put(t, b, 0, "a", "b")
+				once(t, b.Config())
+				keep(t, b)
+				forget(t, b)
+				fault(b)
+				var h handled
+				part, err := readers()["Group"](b.Config(), &h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = run(t, time.Minute, part)
+				if err == nil || !strings.Contains(err.Error(), "millrace.checkpoints") || !errors.Is(err, kerr.TopicAuthorizationFailed) {
+					t.Errorf("ended: %v", err)
+				}
+				if got := h.take(); len(got) > 0 {
+					t.Errorf("handled %v", got)
+				}
+			})
+		})
+	}
+}
+
 // A group goes on from the start of the log of a topic whose records come and go, if that is above its checkpoint: only

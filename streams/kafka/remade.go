@@ -28,11 +28,7 @@ func remade(topic string, again bool) error {
 // get over that: they read nothing of the new topic, and of one that is only deleted they report nothing. A topic that
 // two looks in a row do not see is deleted. Without an error it returns nil when ctx is done.
 func (a *Admin) WatchTopics(ctx context.Context) error {
-	var names []string
-	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
-		names = append(names, a.cfg.topic(e.Topic))
-	}
-	names = append(names, a.cfg.Foreign...)
+	names := a.allNames()
 	known, missing := map[string]kadm.TopicID{}, map[string]bool{}
 	for ctx.Err() == nil {
 		now, err := a.adm.ListTopics(ctx, names...)
@@ -47,6 +43,14 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 		_ = retry.Sleep(ctx, partitionLook) // only ctx ends it early
 	}
 	return nil
+}
+
+// allNames are the names of all topics of the catalogue, and of those of others.
+func (a *Admin) allNames() (names []string) {
+	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
+		names = append(names, a.cfg.topic(e.Topic))
+	}
+	return append(names, a.cfg.Foreign...)
 }
 
 // changed returns an error if a topic of known has another id by now, or is missing again. It notes in known those that
