@@ -222,7 +222,8 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 	return false
 }
 
-// kept returns what the newest checkpoints of all groups say, by key and topic.
+// kept returns what the newest checkpoints of all groups say, by key and topic. One that cannot be read is passed over, and
+// the one before counts: groups then handle again what they have handled since, and need no person to go on.
 func (a *Admin) kept(ctx context.Context) (map[string]map[string]keptTopic, error) {
 	name := a.cfg.topic(schemas.Checkpoints)
 	ids, err := a.topicIDs(ctx, name)
@@ -238,16 +239,17 @@ func (a *Admin) kept(ctx context.Context) (map[string]map[string]keptTopic, erro
 	if err != nil {
 		return nil, err
 	}
-	var (
-		kept   = map[string]map[string]keptTopic{}
-		faulty = map[string]error{}
-	)
-	err = scan(ctx, a.cfg, name, parts, func(rec *kgo.Record, _ uint32) error {
+	kept := map[string]map[string]keptTopic{}
+	log := a.cfg.logger().With("topic", name)
+	s := scanner{cfg: a.cfg, topic: name, passed: func(id int32, batch span, err error) {
+		log.Error("pass over a batch of checkpoints that cannot be read: groups without offsets go on from older positions, or from the start",
+			"partition", id, "offset", batch.from, "next", batch.to, "err", err)
+	}}
+	err = s.scan(ctx, parts, func(rec *kgo.Record, _ uint32) error {
 		key := string(rec.Key)
 		if !strings.HasPrefix(key, keptKey("")) {
 			return nil
 		}
-		delete(faulty, key)
 		var of map[string]keptTopic
 		if rec.Value != nil {
 			body, err := schemas.Decode(schemas.Checkpoints, headersOf(rec), rec.Value)
@@ -255,11 +257,13 @@ func (a *Admin) kept(ctx context.Context) (map[string]map[string]keptTopic, erro
 				err = json.Unmarshal(body.(*pb.Checkpoint).GetCursor(), &of)
 			}
 			if err != nil {
-				faulty[key] = err
+				log.Error("pass over a checkpoint that cannot be read: its group goes on from an older one, if it has to",
+					"partition", rec.Partition, "offset", rec.Offset, "key", key, "err", err)
+				return nil
 			}
 		}
 		kept[key] = of
 		return nil
 	})
-	return kept, errors.Join(append(slices.Collect(maps.Values(faulty)), err)...)
+	return kept, err
 }

@@ -210,6 +210,52 @@ func TestCheckpointOfQuietPartitions(t *testing.T) {
 	})
 }
 
+// Damage in checkpoints keeps no group from its work: what can be read is believed, and the log says what cannot.
+func TestDamagedCheckpoints(t *testing.T) {
+	t.Parallel()
+	damage := func(_ *testing.T, b *kafkatest.Broker) { b.WriteDamaged(schemas.Checkpoints, 0, 2) }
+	corrupt := func(_ *testing.T, b *kafkatest.Broker) { b.Corrupt(schemas.Checkpoints) }
+	garbage := func(_ *testing.T, b *kafkatest.Broker) {
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte("positions/millrace.planner"), Value: []byte("{")}})
+	}
+	kept := func(t *testing.T, b *kafkatest.Broker) { keep(t, b) }
+	for name, tt := range map[string]struct {
+		writes []func(*testing.T, *kafkatest.Broker) // to checkpoints, between the work of two processes
+		want   string
+		says   string
+	}{
+		"a batch before the checkpoint":  {[]func(*testing.T, *kafkatest.Broker){damage, kept}, "new", "pass over a batch"},
+		"a batch behind the checkpoint":  {[]func(*testing.T, *kafkatest.Broker){kept, damage}, "new", "pass over a batch"},
+		"two batches, and no checkpoint": {[]func(*testing.T, *kafkatest.Broker){damage, damage}, "a b new", "pass over a batch"},
+		"the broker finds the damage":    {[]func(*testing.T, *kafkatest.Broker){kept, corrupt}, "a b new", "pass over a batch"},
+		"a record behind the checkpoint": {[]func(*testing.T, *kafkatest.Broker){kept, garbage}, "new", "pass over a checkpoint"},
+		"a record, and no checkpoint":    {[]func(*testing.T, *kafkatest.Broker){garbage}, "a b new", "pass over a checkpoint"},
+		"a record before the checkpoint": {[]func(*testing.T, *kafkatest.Broker){garbage, kept}, "new", "pass over a checkpoint"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				put(t, b, 0, "a", "b")
+				once(t, b.Config())
+				for _, write := range tt.writes {
+					write(t, b)
+				}
+				forget(t, b)
+				put(t, b, 0, "new")
+				var log bytes.Buffer
+				cfg := b.Config()
+				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+				if got := once(t, cfg); got != tt.want {
+					t.Errorf("handled %q, want %q", got, tt.want)
+				}
+				if n := strings.Count(log.String(), "\n"); n > 20 || !strings.Contains(log.String(), tt.says) {
+					t.Errorf("%d lines of log, which are to say %q:\n%s", n, tt.says, &log)
+				}
+			})
+		})
+	}
+}
+
 // What the brokers do not list, or not for a while, is not taken for absent: nothing is read before it is known where the
 // group was.
 func TestCheckpointsThatAreNotListed(t *testing.T) {

@@ -120,10 +120,20 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) error {
 		return fmt.Errorf("poll %v: %w", slices.Sorted(maps.Keys(faults.unknown)), kerr.UnknownTopicID)
 	}
 	for at, err := range faults.damaged {
-		return fmt.Errorf("poll %s: %w", at, err)
+		return &damagedError{at, err}
 	}
 	return nil
 }
+
+// A damagedError is the error of a poll for a batch that cannot be parsed.
+type damagedError struct {
+	at  partition
+	err error
+}
+
+func (e *damagedError) Error() string { return fmt.Sprintf("poll %s: %v", e.at, e.err) }
+
+func (e *damagedError) Unwrap() error { return e.err }
 
 // check returns an error of a poll that ends the loop, if there is one. It waits for as long as the client is not to
 // be polled again.

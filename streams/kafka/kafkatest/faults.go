@@ -57,6 +57,11 @@ func (b *Broker) FailFetch(topic schemas.Topic, f Fault, times int) (mend func()
 	return b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotLeaderForPartition), Count: times})
 }
 
+// Corrupt has each read of topic fail as of a broker that cannot read its own log.
+func (b *Broker) Corrupt(topic schemas.Topic) {
+	b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: kerr.CorruptMessage, Count: -1})
+}
+
 // FailMetadata is FailProduce for requests for the metadata of topic.
 func (b *Broker) FailMetadata(topic schemas.Topic, f Fault, times int) (mend func()) {
 	return b.fail(kmsg.Metadata, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.LeaderNotAvailable), Count: times})
