@@ -254,7 +254,7 @@ func batchBytes(t schemas.Topic) int32 {
 	switch {
 	case t == schemas.Dead:
 		return deadBytes
-	case isAgain(t), strings.HasPrefix(string(t), "delay."):
+	case passing(t):
 		return 8 * schemas.MaxBytes
 	}
 	return 4 * schemas.MaxBytes

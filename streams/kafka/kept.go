@@ -174,43 +174,63 @@ func (c Config) resume(group string) func(context.Context, map[string]map[int32]
 			return nil, err
 		}
 		defer a.Close()
-		kept, err := a.kept(ctx)
-		if err != nil {
+		if err := a.goOn(ctx, group, at); err != nil {
 			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
-		}
-		was := map[string]keptTopic{}
-		for topic, offsets := range at {
-			if k, is := kept[keptKey(group)][topic]; is && uncommitted(offsets) {
-				was[topic] = k
-			}
-		}
-		ids, err := a.topicIDs(ctx, slices.Collect(maps.Keys(was))...)
-		if err != nil {
-			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
-		}
-		for topic, k := range was {
-			now := ids[topic]
-			if now == (topicID{}) { // a broker that does not know yet what another one has assigned
-				now.err = fmt.Errorf("look up topic %s: %w", topic, kerr.UnknownTopicOrPartition)
-			}
-			if now.err != nil {
-				return nil, fmt.Errorf("look up where group %s was: %w", group, now.err)
-			}
-			if k.ID != now.id {
-				c.logger().Warn("read a topic from its start: it was made again since the group read it", "group", group, "topic", topic)
-				continue
-			}
-			for part, o := range at[topic] {
-				if from, ok := k.Offsets[part]; ok && o.EpochOffset().Offset < 0 {
-					at[topic][part] = kgo.NewOffset().At(from)
-					c.logger().Warn("go on from a checkpoint: the brokers have no offset of the group", "group", group,
-						"topic", topic, "partition", part, "offset", from)
-				}
-			}
 		}
 		return at, nil
 	}
 }
+
+// goOn sets in at, of partitions of which group has committed nothing, where its checkpoint says that it was.
+func (a *Admin) goOn(ctx context.Context, group string, at map[string]map[int32]kgo.Offset) error {
+	kept, err := a.kept(ctx)
+	if err != nil {
+		return err
+	}
+	was := map[string]keptTopic{}
+	for topic, offsets := range at {
+		if k, is := kept[keptKey(group)][topic]; is && uncommitted(offsets) {
+			was[topic] = k
+		}
+	}
+	if len(was) == 0 {
+		return nil
+	}
+	names := slices.Collect(maps.Keys(was))
+	ids, err := a.topicIDs(ctx, names...)
+	if err != nil {
+		return err
+	}
+	starts, _, err := bounds(ctx, a.adm, names...)
+	if err != nil {
+		return err
+	}
+	for topic, k := range was {
+		log := a.cfg.logger().With("group", group, "topic", topic)
+		switch now := ids[topic]; {
+		case now == (topicID{}): // a broker does not know yet what another one has assigned
+			return fmt.Errorf("look up topic %s: %w", topic, kerr.UnknownTopicOrPartition)
+		case now.err != nil:
+			return now.err
+		case now.id != k.ID:
+			log.Warn("read a topic from its start: it was made again since the group read it")
+			continue
+		}
+		for id, o := range at[topic] {
+			if from, ok := k.Offsets[id]; ok && o.EpochOffset().Offset < 0 {
+				if passing(a.cfg.bare(topic)) { // what the group has committed since the checkpoint is removed at once
+					from = max(from, starts[topic][id])
+				}
+				at[topic][id] = kgo.NewOffset().At(from)
+				log.Warn("go on from a checkpoint: the brokers have no offset of the group", "partition", id, "offset", from)
+			}
+		}
+	}
+	return nil
+}
+
+// passing reports whether the records of a topic come and go: the trimmer keeps none that its readers have committed.
+func passing(t schemas.Topic) bool { return isAgain(t) || strings.HasPrefix(string(t), "delay.") }
 
 // uncommitted reports whether a group has committed nothing of a partition of a topic.
 func uncommitted(offsets map[int32]kgo.Offset) bool {

@@ -317,3 +317,78 @@ func TestCheckpointsThatMayNotBeRead(t *testing.T) {
 }
 
 // A group goes on from the start of the log of a topic whose records come and go, if that is above its checkpoint: only
+// records that the group has committed are removed from there.
+func TestCheckpointOfAPassingTopic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		send := func(items ...string) {
+			for _, item := range items {
+				rec := messageRecord(t, change(item))
+				to := schemas.Record{Topic: schemas.Again(schemas.RolePlanner), Key: rec.Key, Value: rec.Value}
+				for _, h := range rec.Headers {
+					to.Headers = append(to.Headers, schemas.Header{Key: h.Key, Value: h.Value})
+				}
+				to.Headers = append(to.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)},
+					schemas.Header{Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)})
+				b.Write(kafkatest.Record{Record: to, Partition: 0})
+			}
+		}
+		b.Send(change("x"))
+		send("a", "b")
+		once(t, b.Config())
+		keep(t, b)
+		send("c", "d", "e") // before the next checkpoint
+		once(t, b.Config())
+		if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if at := starts(t, b.Config(), schemas.Again(schemas.RolePlanner))[0]; at != 4 {
+			t.Fatalf("the log starts at %d", at)
+		}
+		forget(t, b)
+		if got := once(t, b.Config()); got != "e" { // the newest record stays in the log
+			t.Errorf("handled %q, want e", got)
+		}
+		if got := b.Bodies(schemas.Incidents); len(got) > 0 {
+			t.Errorf("incidents %v", got)
+		}
+	})
+}
+
+// The same holds for the lanes of the Delayer.
+func TestCheckpointOfALane(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+		lane := schemas.Delay(quick()[0].Name)
+		pass := func(n int) {
+			for range n {
+				rec := messageRecord(t, change("a"))
+				to := schemas.Record{Topic: lane, Key: rec.Key, Value: rec.Value}
+				to.Headers = []schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)},
+					{Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)}}
+				b.Write(kafkatest.Record{Record: to, Partition: 0})
+			}
+			if err := run(t, time.Minute, delayer(t, b)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(2)
+		keep(t, b)
+		pass(3)
+		if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if at := starts(t, b.Config(), lane)[0]; at != 4 {
+			t.Fatalf("the log starts at %d", at)
+		}
+		if _, err := admin(t, b.Config()).DeleteGroup(t.Context(), "millrace.delayer"); err != nil {
+			t.Fatal(err)
+		}
+		pass(0)
+		if n := len(b.Read(schemas.Again(schemas.RolePlanner))); n != 6 { // the newest record stays in the lane
+			t.Errorf("%d records came back, want 6", n)
+		}
+	})
+}
