@@ -49,6 +49,8 @@ type Config struct {
 	Metrics  *Metrics
 	Tracer   trace.Tracer
 	Controls *Controls
+	// Deleted, where set, has no part commit anything of topics that one of them has found deleted.
+	Deleted *DeletedTopics
 	// Unreadables, where set, take the records that tables cannot apply.
 	Unreadables *Unreadables
 	Log         *slog.Logger

@@ -86,7 +86,7 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 			case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 				return // the poll's own, or that of a request which is made again
 			case errors.As(err, &loss):
-				log.Error("the broker lost records", "topic", at.topic, "partition", at.id, "err", err)
+				log.Error("the broker lost records, or the topic was made again", "topic", at.topic, "partition", at.id, "err", err)
 			case errors.As(err, &bomb):
 				faults.damaged[at] = err
 			case errors.Is(err, kerr.OffsetOutOfRange):
@@ -179,9 +179,11 @@ func (r *reader) unknown(ctx context.Context, cl *kgo.Client, known map[string][
 			r.router.log.Warn("a topic was deleted", "topic", name)
 		case gone || err == nil && t.TopicID != known[name]:
 			if r.commits != nil {
-				r.commits.refuse(name)
+				r.commits.deleted.add(name)
 			}
 			errs = append(errs, remade(name, !gone))
+		case err != nil && !kerr.IsRetriable(err): // asking again will not help
+			errs = append(errs, fmt.Errorf("look again whether topic %s was made again: %w", name, err))
 		default: // a broker that does not know yet what another one knows
 			r.router.log.Warn("poll", "topic", name, "err", errors.Join(kerr.UnknownTopicID, err))
 		}

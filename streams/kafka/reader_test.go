@@ -63,7 +63,7 @@ func TestFaultsOf(t *testing.T) {
 func TestDamageThatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUnreadables()
-		r := newReader(newRouter(Config{Unreadables: u}, "planner", 0), newCommits())
+		r := newReader(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
 		bad := polledOne(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
 		good := polledOne(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
 		for range 3 {
