@@ -182,8 +182,6 @@ func (r *reader) unknown(ctx context.Context, cl *kgo.Client, known map[string][
 				r.commits.deleted.add(name)
 			}
 			errs = append(errs, remade(name, !gone))
-		case err != nil && !kerr.IsRetriable(err): // asking again will not help
-			errs = append(errs, fmt.Errorf("look again whether topic %s was made again: %w", name, err))
 		default: // a broker that does not know yet what another one knows
 			r.router.log.Warn("poll", "topic", name, "err", errors.Join(kerr.UnknownTopicID, err))
 		}

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -118,6 +120,29 @@ func TestTopicMadeAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A topic that is made again, and that the process may not describe any more, ends its readers too.
+func TestTopicMadeAgainThatMayNotBeDescribed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		var h handled
+		part, err := readers()["Group"](b.Config(), &h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(25*time.Second, func() { // between two looks of the client at its topics
+			b.Recreate(schemas.Changes, 1)
+			b.FailMetadata(schemas.Changes, kafkatest.Refused, -1)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second)
+		defer cancel()
+		err = part.Run(ctx)
+		if ctx.Err() != nil || !errors.Is(err, kerr.TopicAuthorizationFailed) || !strings.Contains(err.Error(), "millrace.changes") {
+			t.Errorf("ended: %v", err)
+		}
+	})
 }
 
 // A lane that is made again ends the Delayer.
