@@ -89,6 +89,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	a.unreadable = kafka.NewUnreadables()
 	a.kafka.Unreadables = a.unreadable
 	a.kafka.Waiting = new(kafka.Waiting)
+	a.kafka.Deleted = &kafka.DeletedTopics{}
 	a.measure()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -13,28 +14,22 @@ const keepEvery = 10 * time.Minute
 
 // keeper puts on record where groups are, for when the brokers have forgotten it.
 func (a *App) keeper() []part {
-	last := map[string]bool{} // ids of what is on record
-	return []part{a.chore("position keeper", keepEvery, func(ctx context.Context) { a.keep(ctx, last) })}
+	return []part{a.chore("position keeper", keepEvery, a.keep)}
 }
 
-// keep publishes the positions that are not in last, and notes them there. What failed is left to the next time.
-func (a *App) keep(ctx context.Context, last map[string]bool) {
+// keep publishes the positions that are not on record, one by one: one that is too long keeps no other from being
+// published. What failed is left to the next time.
+func (a *App) keep(ctx context.Context) {
 	all, err := a.admin.Positions(ctx)
-	if err == nil {
-		var news []schemas.Message
-		for _, m := range all {
-			if !last[m.Body.GetId()] {
-				news = append(news, m)
-			}
-		}
-		if err = a.producer.Publish(ctx, news...); err == nil {
-			clear(last)
-			for _, m := range all {
-				last[m.Body.GetId()] = true
-			}
+	errs := []error{err}
+	for _, m := range all {
+		err := a.producer.Publish(ctx, m)
+		errs = append(errs, err)
+		if err != nil && !errors.Is(err, schemas.ErrTooLarge) {
+			break
 		}
 	}
-	if err != nil && ctx.Err() == nil {
+	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
 		a.log.Warn("the positions of groups will be put on record again", "wait", keepEvery, "err", err)
 	}
 }

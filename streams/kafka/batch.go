@@ -120,7 +120,7 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	}
 	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one for each processor, but few
 	g := &BatchGroup{
-		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(),
+		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(cfg.Deleted),
 		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
 		tables: map[string]*spacing{}, doubted: map[partition]bool{}, perPoll: firstPoll,
 		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},

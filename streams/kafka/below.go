@@ -102,7 +102,9 @@ func (s standing) error(brokers []string) error {
 	}
 	switch {
 	case s.committed > end:
-		return fmt.Errorf("%s. To go on from what is left, %s", where, reset(fmt.Sprintf("--to-offset %d", end)))
+		return fmt.Errorf("%s, unless the topic was deleted and made again. To go on from what is left, %s. "+
+			"If the topic was made again, use --to-earliest, or records of the new one are skipped",
+			where, reset(fmt.Sprintf("--to-offset %d", end)))
 	case s.committed < 0:
 		return fmt.Errorf("%s. To read all that is there, %s", where, reset("--to-earliest"))
 	}

@@ -53,6 +53,8 @@ type Config struct {
 	Metrics  *Metrics
 	Tracer   trace.Tracer
 	Controls *Controls
+	// Deleted, where set, has no part commit anything of topics that one of them has found deleted.
+	Deleted *DeletedTopics
 	// Unreadables, where set, take the records that tables cannot apply.
 	Unreadables *Unreadables
 	// Waiting, where set, counts the messages that wait for something that is away.
@@ -261,7 +263,7 @@ func batchBytes(t schemas.Topic) int32 {
 	switch {
 	case t == schemas.Dead:
 		return deadBytes
-	case isAgain(t), strings.HasPrefix(string(t), "delay."):
+	case passing(t):
 		return 8 * schemas.MaxBytes
 	}
 	return 4 * schemas.MaxBytes

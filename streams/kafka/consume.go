@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +111,7 @@ type position struct {
 type commits struct {
 	mu      sync.Mutex
 	todo    map[partition]position
-	refused map[string]bool // topics that were made again: what is done is of the old ones
+	deleted *DeletedTopics // nothing of them is committed: what is done is of the old ones
 
 	metrics *roleMetrics // nil: nobody counts
 	// before is called with what is about to be committed. Its error keeps it from being committed. May be nil.
@@ -118,18 +119,8 @@ type commits struct {
 	sending chan struct{} // holds one from taking positions until their commit is answered
 }
 
-func newCommits() *commits {
-	return &commits{todo: map[partition]position{}, refused: map[string]bool{}, sending: make(chan struct{}, 1)}
-}
-
-// refuse has nothing of topic committed any more.
-func (c *commits) refuse(topic string) {
-	c.sending <- struct{}{}
-	defer func() { <-c.sending }()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refused[topic] = true
-	maps.DeleteFunc(c.todo, func(at partition, _ position) bool { return at.topic == topic })
+func newCommits(deleted *DeletedTopics) *commits {
+	return &commits{todo: map[partition]position{}, deleted: cmp.Or(deleted, &DeletedTopics{}), sending: make(chan struct{}, 1)}
 }
 
 // done says that all records of p below at are settled.
@@ -139,9 +130,7 @@ func (c *commits) done(p partition, at kgo.EpochOffset) { c.set(p, position{Epoc
 func (c *commits) set(p partition, at position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.refused[p.topic] {
-		c.todo[p] = at
-	}
+	c.todo[p] = at
 }
 
 // drop drops what is to be committed of p. It does not wait for a commit of it that is under way.
@@ -232,6 +221,7 @@ func (c *commits) take(of func(partition) bool) (map[string]map[int32]kgo.EpochO
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, map[partition]position{}
+	maps.DeleteFunc(c.todo, func(p partition, _ position) bool { return c.deleted.has(p.topic) })
 	for p, at := range c.todo {
 		if of != nil && !of(p) {
 			continue

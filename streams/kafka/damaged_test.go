@@ -2,6 +2,8 @@ package kafka_test
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -27,6 +29,18 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
+// put writes changes of items to a partition, each in a batch of its own.
+func put(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
+	t.Helper()
+	for _, item := range items {
+		rec, err := schemas.Encode(change(item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(kafkatest.Record{Record: rec, Partition: partition})
+	}
+}
+
 // A batch that cannot be parsed is fetched a few times. Then its partition is stopped, with an error that says what to
 // do, and the others are read on; done as the error says, the partition is read from behind the batch.
 func TestDamagedBatch(t *testing.T) {
@@ -42,24 +56,15 @@ func TestDamagedBatch(t *testing.T) {
 				cfg := b.Config()
 				cfg.Unreadables = kafka.NewUnreadables()
 				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
-				write := func(partition int32, items ...string) {
-					for _, item := range items {
-						rec, err := schemas.Encode(change(item))
-						if err != nil {
-							t.Fatal(err)
-						}
-						b.Write(kafkatest.Record{Record: rec, Partition: partition})
-					}
-				}
-				write(0, "a", "b")
+				put(t, b, 0, "a", "b")
 				b.WriteDamaged(schemas.Changes, 0, 3)
-				write(0, "c")
-				write(1, "d")
+				put(t, b, 0, "c")
+				put(t, b, 1, "d")
 				part, err := reader(cfg, &h)
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.AfterFunc(time.Minute, func() { write(1, "e") })
+				time.AfterFunc(time.Minute, func() { put(t, b, 1, "e") })
 				time.AfterFunc(90*time.Second, func() {
 					stopped := cfg.Unreadables.Batches()
 					if len(stopped) != 1 || stopped[0].Position() != "changes/0@2" {
@@ -104,6 +109,91 @@ func TestDamagedBatch(t *testing.T) {
 				}
 				if got := h.take(); !slices.Equal(got, []string{"c"}) || len(cfg.Unreadables.Batches()) > 0 {
 					t.Errorf("handled %v behind the batch, stopped %v", got, cfg.Unreadables.Batches())
+				}
+			})
+		})
+	}
+}
+
+// A person who does what is said about a batch that cannot be read skips no record before it: the command is to be run
+// once the group has finished those, however long they take and however often the process is started again meanwhile.
+func TestBatchBehindUnfinishedRecords(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		write func(*testing.T, *kafkatest.Broker)
+		next  int64
+	}{
+		"damaged": {func(_ *testing.T, b *kafkatest.Broker) { b.WriteDamaged(schemas.Changes, 0, 3) }, 5},
+		"too long": {func(t *testing.T, b *kafkatest.Broker) {
+			rec := messageRecord(t, change("x"))
+			rec.Value = bytes.Repeat([]byte("x"), 70<<20)
+			foreign(t, b, rec)
+		}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				cfg := b.Config()
+				cfg.Unreadables = kafka.NewUnreadables()
+				put(t, b, 0, "long", "b")
+				tt.write(t, b)
+				put(t, b, 0, "c")
+				var h handled
+				once := func(d, long time.Duration) {
+					t.Helper()
+					p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+						func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+							if d.Offset == 0 {
+								select {
+								case <-ctx.Done():
+									return nil, ctx.Err()
+								case <-time.After(long):
+								}
+							}
+							h.add(d)
+							return nil, nil
+						})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := run(t, d, p); err != nil {
+						t.Fatal(err)
+					}
+				}
+				committed := func() int64 { return b.Committed(schemas.RolePlanner, schemas.Changes)[0] }
+				for range 2 {
+					time.AfterFunc(time.Minute, func() {
+						stopped := cfg.Unreadables.Batches()
+						if len(stopped) != 1 || committed() != 0 {
+							t.Fatalf("stopped %v, committed %d", stopped, committed())
+						}
+						got := stopped[0].Err.Error()
+						for _, want := range []string{
+							"--describe --group millrace.planner shows CURRENT-OFFSET 2 for it. Then stop the role",
+							fmt.Sprintf("--reset-offsets --to-offset %d --execute", tt.next),
+						} {
+							if !strings.Contains(got, want) {
+								t.Errorf("%s, want it to say %s", got, want)
+							}
+						}
+					})
+					once(5*time.Minute, time.Hour)
+				}
+				once(10*time.Minute, 5*time.Minute)
+				if got := h.take(); !slices.Contains(got, "long") || committed() != 2 {
+					t.Fatalf("handled %v, committed %d", got, committed())
+				}
+				time.AfterFunc(time.Minute, func() { // nothing before the batch is at work
+					got := cfg.Unreadables.Batches()[0].Err.Error()
+					if strings.Contains(got, "CURRENT-OFFSET") || !strings.Contains(got, fmt.Sprintf("--to-offset %d", tt.next)) {
+						t.Errorf("%s, want it to say --to-offset %d at once", got, tt.next)
+					}
+				})
+				once(5*time.Minute, 0)
+				commit(t, cfg, "millrace.planner", schemas.Changes, tt.next)
+				once(time.Minute, 0)
+				if got := h.take(); !slices.Equal(got, []string{"c"}) {
+					t.Errorf("handled %v behind the batch", got)
 				}
 			})
 		})

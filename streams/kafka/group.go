@@ -83,7 +83,7 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 	}
 	g := &Group{
 		cfg: gc, handle: h, maxPoll: groupPoll, router: newRouter(cfg, gc.Role, gc.MaxAttempts),
-		queued: map[partition][]letter{}, owned: map[partition]bool{}, commits: newCommits(),
+		queued: map[partition][]letter{}, owned: map[partition]bool{}, commits: newCommits(cfg.Deleted),
 		tap: tap{controls: cfg.Controls, role: gc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(gc.Role, schemas.High)

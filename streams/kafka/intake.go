@@ -42,7 +42,7 @@ const maxAsks = 1024
 func newIntake(p *Pool, m member) (*intake, error) {
 	in := &intake{
 		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
-		commits: newCommits(), asks: make(chan chan error, maxAsks),
+		commits: newCommits(p.kafka.Deleted), asks: make(chan chan error, maxAsks),
 		shares: map[partition]*share{}, left: map[partition]string{},
 	}
 	in.reader = newReader(p.router, in.commits)

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -19,6 +22,9 @@ import (
 // keptSweep is the name under which the positions of groups are in the topic checkpoints; the morsel is the group.
 const keptSweep = "positions"
 
+// keptKey is the key of a group's checkpoint.
+func keptKey(group string) string { return schemas.Key(keptSweep, group) }
+
 // A keptTopic is how far a group was in a topic, as its checkpoint says: the brokers forget what a group has committed
 // that has had no member for a week (offsets.retention.minutes).
 type keptTopic struct {
@@ -26,14 +32,29 @@ type keptTopic struct {
 	Offsets map[int32]int64 `json:"offsets"`
 }
 
-// Positions returns a checkpoint for each group of the catalogue that has committed anything: where it is in each of its
-// topics. Two calls return the same, but for the time, if no group has moved.
+// merge returns what is kept of the topic id: what a group has committed and, of partitions without a commit, what was kept
+// of the same topic. A group that goes on from its checkpoint commits only partitions of which it handles something.
+func (k keptTopic) merge(id string, done map[int32]int64) keptTopic {
+	all := map[int32]int64{}
+	if k.ID == id {
+		maps.Copy(all, k.Offsets)
+	}
+	maps.Copy(all, done)
+	return keptTopic{id, all}
+}
+
+// Positions returns a checkpoint for each group of the catalogue that is not where its newest checkpoint says.
 func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
-	before, err := a.ids(ctx)
+	kept, err := a.kept(ctx)
 	if err != nil {
 		return nil, err
 	}
-	kept := map[string]map[string]keptTopic{} // by group and topic
+	names := a.allNames()
+	before, err := a.topicIDs(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	now := map[string]map[string]keptTopic{} // by group and topic
 	for _, role := range a.readers() {
 		var topics []string
 		for _, e := range a.catalogue(role) {
@@ -44,25 +65,31 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 			return nil, err
 		}
 		for group, topics := range a.groups(role, topics) {
+			now[group] = map[string]keptTopic{}
 			for _, topic := range topics {
-				if len(done[topic]) == 0 {
-					continue
+				k := kept[keptKey(group)][topic]
+				if t := before[topic]; t.err == nil {
+					k = k.merge(t.id, done[topic])
+				} // else it stays what it was
+				if k.ID != "" && len(k.Offsets) > 0 {
+					now[group][topic] = k
 				}
-				if kept[group] == nil {
-					kept[group] = map[string]keptTopic{}
-				}
-				kept[group][topic] = keptTopic{before[topic], done[topic]}
 			}
 		}
 	}
-	after, err := a.ids(ctx)
+	after, err := a.topicIDs(ctx, names...)
 	if err != nil {
 		return nil, err
 	}
 	var all []schemas.Message
-	for _, group := range slices.Sorted(maps.Keys(kept)) {
-		maps.DeleteFunc(kept[group], func(topic string, k keptTopic) bool { return k.ID == "" || k.ID != after[topic] }) // made again meanwhile
-		cursor, err := json.Marshal(kept[group])
+	for _, group := range slices.Sorted(maps.Keys(now)) {
+		maps.DeleteFunc(now[group], func(topic string, k keptTopic) bool { // made again meanwhile
+			return after[topic].err == nil && after[topic].id != k.ID
+		})
+		if maps.EqualFunc(now[group], kept[keptKey(group)], keptTopic.equal) {
+			continue
+		}
+		cursor, err := json.Marshal(now[group])
 		if err != nil {
 			return nil, fmt.Errorf("encode the positions of group %s: %w", group, err)
 		}
@@ -72,6 +99,10 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 		}})
 	}
 	return all, nil
+}
+
+func (k keptTopic) equal(other keptTopic) bool {
+	return k.ID == other.ID && maps.Equal(k.Offsets, other.Offsets)
 }
 
 // readers returns the roles that read a topic of the catalogue or of others.
@@ -86,16 +117,45 @@ func (a *Admin) readers() []schemas.Role {
 	return slices.Sorted(maps.Keys(roles))
 }
 
-// ids returns the ids of all topics that are there.
-func (a *Admin) ids(ctx context.Context) (map[string]string, error) {
-	topics, err := a.adm.ListTopics(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list topics: %w", err)
+// A topicID says which topic has a name: "" without an error is none.
+type topicID struct {
+	id  string
+	err error
+}
+
+// errNoID is the error of brokers, older than Kafka 2.8 or others, that have no ids of topics.
+var errNoID = errors.New("the brokers name no id of the topic")
+
+// topicIDs asks for topics by name: a list of all topics leaves out those that this client may not describe.
+func (a *Admin) topicIDs(ctx context.Context, names ...string) (map[string]topicID, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for i := range names {
+		req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &names[i]})
 	}
-	ids := map[string]string{}
-	for _, t := range topics {
-		if t.Err == nil && t.ID != (kadm.TopicID{}) {
-			ids[t.Topic] = t.ID.String()
+	if len(req.Topics) == 0 {
+		return nil, nil
+	}
+	resp, err := req.RequestWith(ctx, a.cl)
+	if err != nil {
+		return nil, fmt.Errorf("look up topics: %w", err)
+	}
+	ids := map[string]topicID{}
+	for _, name := range names {
+		ids[name] = topicID{err: fmt.Errorf("look up topic %s: the brokers say nothing of it", name)}
+	}
+	for _, t := range resp.Topics {
+		if t.Topic == nil {
+			continue
+		}
+		switch err := kerr.ErrorForCode(t.ErrorCode); {
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
+			ids[*t.Topic] = topicID{}
+		case err != nil:
+			ids[*t.Topic] = topicID{err: fmt.Errorf("look up topic %s: %w", *t.Topic, err)}
+		case t.TopicID == [16]byte{}:
+			ids[*t.Topic] = topicID{err: fmt.Errorf("look up topic %s: %w", *t.Topic, errNoID)}
+		default:
+			ids[*t.Topic] = topicID{id: kadm.TopicID(t.TopicID).String()}
 		}
 	}
 	return ids, nil
@@ -109,30 +169,68 @@ func (c Config) resume(group string) func(context.Context, map[string]map[int32]
 		if !slices.ContainsFunc(slices.Collect(maps.Values(at)), uncommitted) {
 			return at, nil
 		}
-		kept, ids, err := c.kept(ctx, group)
+		a, err := NewAdmin(c)
 		if err != nil {
-			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
+			return nil, err
 		}
-		for topic, offsets := range at {
-			k, is := kept[topic]
-			if !is || !uncommitted(offsets) {
-				continue
-			}
-			if k.ID != ids[topic] {
-				c.logger().Warn("read a topic from its start: it was made again since the group read it", "group", group, "topic", topic)
-				continue
-			}
-			for id, o := range offsets {
-				if was, ok := k.Offsets[id]; ok && o.EpochOffset().Offset < 0 {
-					offsets[id] = kgo.NewOffset().At(was)
-					c.logger().Warn("go on from a checkpoint: the brokers have no offset of the group", "group", group,
-						"topic", topic, "partition", id, "offset", was)
-				}
-			}
+		defer a.Close()
+		if err := a.goOn(ctx, group, at); err != nil {
+			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
 		}
 		return at, nil
 	}
 }
+
+// goOn sets in at, of partitions of which group has committed nothing, where its checkpoint says that it was.
+func (a *Admin) goOn(ctx context.Context, group string, at map[string]map[int32]kgo.Offset) error {
+	kept, err := a.kept(ctx)
+	if err != nil {
+		return err
+	}
+	was := map[string]keptTopic{}
+	for topic, offsets := range at {
+		if k, is := kept[keptKey(group)][topic]; is && uncommitted(offsets) {
+			was[topic] = k
+		}
+	}
+	if len(was) == 0 {
+		return nil
+	}
+	names := slices.Collect(maps.Keys(was))
+	ids, err := a.topicIDs(ctx, names...)
+	if err != nil {
+		return err
+	}
+	starts, _, err := bounds(ctx, a.adm, names...)
+	if err != nil {
+		return err
+	}
+	for topic, k := range was {
+		log := a.cfg.logger().With("group", group, "topic", topic)
+		switch now := ids[topic]; {
+		case now == (topicID{}): // a broker does not know yet what another one has assigned
+			return fmt.Errorf("look up topic %s: %w", topic, kerr.UnknownTopicOrPartition)
+		case now.err != nil:
+			return now.err
+		case now.id != k.ID:
+			log.Warn("read a topic from its start: it was made again since the group read it")
+			continue
+		}
+		for id, o := range at[topic] {
+			if from, ok := k.Offsets[id]; ok && o.EpochOffset().Offset < 0 {
+				if passing(a.cfg.bare(topic)) { // what the group has committed since the checkpoint is removed at once
+					from = max(from, starts[topic][id])
+				}
+				at[topic][id] = kgo.NewOffset().At(from)
+				log.Warn("go on from a checkpoint: the brokers have no offset of the group", "partition", id, "offset", from)
+			}
+		}
+	}
+	return nil
+}
+
+// passing reports whether the records of a topic come and go: the trimmer keeps none that its readers have committed.
+func passing(t schemas.Topic) bool { return isAgain(t) || strings.HasPrefix(string(t), "delay.") }
 
 // uncommitted reports whether a group has committed nothing of a partition of a topic.
 func uncommitted(offsets map[int32]kgo.Offset) bool {
@@ -144,43 +242,48 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 	return false
 }
 
-// kept returns how far a group was in which topics by its newest checkpoint, and the ids of the topics that are there.
-func (c Config) kept(ctx context.Context, group string) (kept map[string]keptTopic, ids map[string]string, err error) {
-	a, err := NewAdmin(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer a.Close()
-	if ids, err = a.ids(ctx); err != nil {
-		return nil, nil, err
-	}
-	name := c.topic(schemas.Checkpoints)
-	if ids[name] == "" { // nothing is kept
-		return nil, nil, nil
+// kept returns what the newest checkpoints of all groups say, by key and topic. One that cannot be read is passed over, and
+// the one before counts: groups then handle again what they have handled since, and need no person to go on.
+func (a *Admin) kept(ctx context.Context) (map[string]map[string]keptTopic, error) {
+	name := a.cfg.topic(schemas.Checkpoints)
+	ids, err := a.topicIDs(ctx, name)
+	switch there := ids[name]; {
+	case err != nil:
+		return nil, err
+	case there == (topicID{}): // nothing is kept
+		return nil, nil
+	case there.err != nil && !errors.Is(there.err, errNoID):
+		return nil, there.err
 	}
 	parts, err := spans(ctx, a.adm, name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var faulty error
-	key := schemas.Key(keptSweep, group)
-	err = scan(ctx, c, name, parts, func(rec *kgo.Record, _ uint32) error {
-		if string(rec.Key) != key {
+	kept := map[string]map[string]keptTopic{}
+	log := a.cfg.logger().With("topic", name)
+	s := scanner{cfg: a.cfg, topic: name, passed: func(id int32, batch span, err error) {
+		log.Error("pass over a batch of checkpoints that cannot be read: groups without offsets go on from older positions, or from the start",
+			"partition", id, "offset", batch.from, "next", batch.to, "err", err)
+	}}
+	err = s.scan(ctx, parts, func(rec *kgo.Record, _ uint32) error {
+		key := string(rec.Key)
+		if !strings.HasPrefix(key, keptKey("")) {
 			return nil
 		}
-		kept, faulty = nil, nil
-		if rec.Value == nil {
-			return nil
+		var of map[string]keptTopic
+		if rec.Value != nil {
+			body, err := schemas.Decode(schemas.Checkpoints, headersOf(rec), rec.Value)
+			if err == nil {
+				err = json.Unmarshal(body.(*pb.Checkpoint).GetCursor(), &of)
+			}
+			if err != nil {
+				log.Error("pass over a checkpoint that cannot be read: its group goes on from an older one, if it has to",
+					"partition", rec.Partition, "offset", rec.Offset, "key", key, "err", err)
+				return nil
+			}
 		}
-		body, err := schemas.Decode(schemas.Checkpoints, headersOf(rec), rec.Value)
-		if err == nil {
-			err = json.Unmarshal(body.(*pb.Checkpoint).GetCursor(), &kept)
-		}
-		faulty = err
+		kept[key] = of
 		return nil
 	})
-	if err := errors.Join(err, faulty); err != nil {
-		return nil, nil, err
-	}
-	return kept, ids, nil
+	return kept, err
 }

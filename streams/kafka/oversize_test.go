@@ -3,6 +3,8 @@ package kafka_test
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -140,19 +142,39 @@ func (discard) Table(topic schemas.Topic) string                 { return string
 func (discard) Mark(context.Context, []schemas.Progress) error   { return nil }
 func (discard) Forget(schemas.Topic, int32)                      {}
 
-// What nobody could pass on any more ends the role, with the offset; the client alone would stop to read
-// the partition in silence.
+// A batch that is longer than any message may be stops its partition at once, with the offset to go on from; the client
+// alone would stop to read the partition in silence.
 func TestBatchThatIsTooLongToRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(numbered(3, 1)...)
-		rec := messageRecord(t, change("a"))
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
+		put(t, b, 0, "a")
+		rec := messageRecord(t, change("b"))
 		rec.Value = bytes.Repeat([]byte("x"), 70<<20)
-		foreign(t, b, rec)
-		err := run(t, time.Minute, planner(t, b, plan))
-		if err == nil || !strings.Contains(err.Error(), "the batch at offset 3 is longer than") || !strings.Contains(err.Error(), "offset to 4") {
-			t.Errorf("got %v", err)
+		foreign(t, b, rec) // to partition 0 or 1
+		cfg := b.Config()
+		cfg.Unreadables = kafka.NewUnreadables()
+		var h handled
+		part, err := readers()["Group"](cfg, &h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(30*time.Second, func() { put(t, b, 0, "c"); put(t, b, 1, "c") })
+		time.AfterFunc(time.Minute, func() {
+			stopped := cfg.Unreadables.Batches()
+			if len(stopped) != 1 {
+				t.Fatalf("stopped %v", stopped)
+			}
+			at, got := stopped[0].Offset, stopped[0].Err.Error()
+			if !strings.Contains(got, "is longer when it is decompressed") || !strings.Contains(got, fmt.Sprintf("--to-offset %d ", at+1)) {
+				t.Errorf("got %s", got)
+			}
+		})
+		if err := run(t, 2*time.Minute, part); err != nil {
+			t.Error(err)
+		}
+		if got := h.take(); !slices.Equal(got, []string{"a", "c"}) {
+			t.Errorf("handled %v, want a and the c of the other partition", got)
 		}
 		if n := len(b.Read(schemas.Dead)); n != 0 {
 			t.Errorf("%d dead letters", n)

@@ -103,8 +103,11 @@ func afterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64)
 			return next, nil
 		}
 	}
-	return 0, errors.New("where the next batch begins is not known")
+	return 0, errNoNext
 }
+
+// errNoNext is returned by afterBatch if the broker's answer does not say it.
+var errNoNext = errors.New("where the next batch begins is not known")
 
 // nextBatch returns the offset of the second of batches, the first of which holds offset. Without a second one that is
 // the end of the log, if the first one says so too. Only the length of the first one is believed otherwise: what else

@@ -61,7 +61,7 @@ func newReader(r *router, c *commits) *reader {
 type pollFaults struct {
 	fatal   error
 	unknown map[string][16]byte // topics whose ids the brokers do not know: as the client knows them
-	damaged map[partition]error // partitions of which a batch cannot be parsed
+	damaged map[partition]error // partitions of which a batch cannot be parsed, or is too long
 }
 
 // faultsOf returns the errors of a poll that the client does not get over by itself, and logs the others.
@@ -86,11 +86,9 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 			case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 				return // the poll's own, or that of a request which is made again
 			case errors.As(err, &loss):
-				log.Error("the broker lost records", "topic", at.topic, "partition", at.id, "err", err)
-			case errors.As(err, &bomb): // the client has stopped to read the partition, and says so but once
-				faults.fatal = fmt.Errorf("poll %s: the batch at offset %d is longer than %d MiB when it is decompressed, which nobody may write. "+
-					"To go on without it, stop the role in every process and set its group's offset to %d (kafka-consumer-groups.sh --reset-offsets): %w",
-					at, bomb.Offset, readBytes>>20, bomb.NextOffset, err)
+				log.Error("the broker lost records, or the topic was made again", "topic", at.topic, "partition", at.id, "err", err)
+			case errors.As(err, &bomb):
+				faults.damaged[at] = err
 			case errors.Is(err, kerr.OffsetOutOfRange):
 				out.parts = append(out.parts, at)
 			case errors.Is(err, kerr.UnknownTopicID):
@@ -122,10 +120,20 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) error {
 		return fmt.Errorf("poll %v: %w", slices.Sorted(maps.Keys(faults.unknown)), kerr.UnknownTopicID)
 	}
 	for at, err := range faults.damaged {
-		return fmt.Errorf("poll %s: %w", at, err)
+		return &damagedError{at, err}
 	}
 	return nil
 }
+
+// A damagedError is the error of a poll for a batch that cannot be parsed.
+type damagedError struct {
+	at  partition
+	err error
+}
+
+func (e *damagedError) Error() string { return fmt.Sprintf("poll %s: %v", e.at, e.err) }
+
+func (e *damagedError) Unwrap() error { return e.err }
 
 // check returns an error of a poll that ends the loop, if there is one. It waits for as long as the client is not to
 // be polled again.
@@ -171,7 +179,7 @@ func (r *reader) unknown(ctx context.Context, cl *kgo.Client, known map[string][
 			r.router.log.Warn("a topic was deleted", "topic", name)
 		case gone || err == nil && t.TopicID != known[name]:
 			if r.commits != nil {
-				r.commits.refuse(name)
+				r.commits.deleted.add(name)
 			}
 			errs = append(errs, remade(name, !gone))
 		default: // a broker that does not know yet what another one knows
@@ -209,14 +217,14 @@ func (r *reader) damage(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches
 		switch d.tries++; {
 		case d.stopped != nil: // somebody has resumed it
 			cl.PauseFetchPartitions(at.one())
-		case d.tries < damageTries:
+		case d.tries < damageTries && !tooLong(err):
 			backoff := damageRetry().Backoff(d.tries)
 			wait = max(wait, backoff)
 			r.router.log.Warn("fetch a batch again that cannot be parsed", "topic", at.topic, "partition", at.id,
 				"attempt", d.tries, "wait", backoff, "err", err)
 		default:
 			cl.PauseFetchPartitions(at.one())
-			d.stopped = r.examine(ctx, cl, at, r.position(cl, at, p.FetchPartition), err)
+			d.stopped = r.examine(ctx, cl, at, p.FetchPartition, err)
 			r.router.log.Error("stop reading a partition", "topic", at.topic, "partition", at.id, "err", d.stopped.Err)
 			r.router.cfg.Unreadables.stop(*d.stopped)
 		}
@@ -255,27 +263,62 @@ func (r *reader) position(cl *kgo.Client, at partition, p kgo.FetchPartition) in
 	return max(p.LogStartOffset, 0)
 }
 
-// examine says of a batch that cannot be parsed where it is, and what to do.
-func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) *UnreadableBatch {
-	ctx, cancel := context.WithTimeout(ctx, lookAgain)
-	defer cancel()
+// tooLong reports whether a batch is longer, when it is decompressed, than the client may read. The client does not fetch
+// such a batch again.
+func tooLong(err error) bool {
+	bomb := (*kgo.ErrDecompressTooLarge)(nil)
+	return errors.As(err, &bomb)
+}
+
+// examine says where a batch is that cannot be parsed, and what to do. p is what was fetched of its partition.
+func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error) *UnreadableBatch {
+	offset := r.position(cl, at, p)
 	u := &UnreadableBatch{Topic: r.router.cfg.bare(at.topic), Partition: at.id, Offset: offset}
 	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is not read any further: "+
 		"its bytes are damaged on the broker that leads the partition. Have a replica lead it whose bytes are whole "+
 		"(kafka-leader-election.sh), or restore them, and start this process again", at, offset)
+	if tooLong(cause) {
+		what = fmt.Sprintf("%s: the batch at offset %d is longer when it is decompressed than any message may be, "+
+			"so the partition is not read any further", at, offset)
+	}
 	if r.commits == nil {
 		u.Reader = string(r.router.role)
 		u.Err = fmt.Errorf("%s: %w", what, cause)
 		return u
 	}
 	u.Reader, _ = cl.OptValue(kgo.ConsumerGroup).(string)
-	without, to := "the records from offset %d on, up to the next batch (kafka-dump-log.sh shows its offset, NEXT)", "NEXT"
-	if next, err := afterBatch(ctx, cl, at, offset); err == nil {
-		without, to = fmt.Sprintf("the records from offset %%d to %d", next-1), strconv.FormatInt(next, 10)
-	}
-	u.Err = fmt.Errorf("%s. To go on without "+without+", %s: %w", what, offset,
-		resetGroup(r.router.cfg.Brokers, u.Reader, at, "--to-offset "+to), cause)
+	// A commit before the batch is of records that are still at work: the command would skip them.
+	done := offset <= p.LogStartOffset || cl.CommittedOffsets()[at.topic][at.id].Offset == offset
+	u.Err = fmt.Errorf("%s. %s: %w", what, r.goOn(ctx, cl, at, offset, done, cause), cause)
 	return u
+}
+
+// goOn is how an operator has a group go on without a batch. done: the group has finished all records before it.
+func (r *reader) goOn(ctx context.Context, cl *kgo.Client, at partition, offset int64, done bool, cause error) string {
+	ctx, cancel := context.WithTimeout(ctx, lookAgain)
+	defer cancel()
+	var (
+		brokers  = r.router.cfg.Brokers
+		group, _ = cl.OptValue(kgo.ConsumerGroup).(string)
+		next     int64
+		err      error
+	)
+	if bomb := (*kgo.ErrDecompressTooLarge)(nil); errors.As(cause, &bomb) {
+		next = bomb.NextOffset
+	} else {
+		next, err = afterBatch(ctx, cl, at, offset)
+	}
+	without, to := fmt.Sprintf("the records from offset %d to %d", offset, next-1), strconv.FormatInt(next, 10)
+	if err != nil {
+		without = fmt.Sprintf("the records from offset %d on, up to the next batch (kafka-dump-log.sh shows its offset, NEXT)", offset)
+		to = "NEXT"
+	}
+	first := ""
+	if !done {
+		first = fmt.Sprintf("let the group finish those before them, until kafka-consumer-groups.sh --bootstrap-server %s "+
+			"--describe --group %s shows CURRENT-OFFSET %d for it. Then ", strings.Join(brokers, ","), group, offset)
+	}
+	return "To go on without " + without + ", " + first + resetGroup(brokers, group, at, "--to-offset "+to)
 }
 
 // resetGroup is the command by which an operator moves a group.

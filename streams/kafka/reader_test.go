@@ -30,7 +30,7 @@ func TestFaultsOf(t *testing.T) {
 		"the poll's end":                 {context.DeadlineExceeded, 0, nothing},
 		"a request that is made again":   {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
 		"a log that lost its end":        {&kgo.ErrDataLoss{}, 0, nothing},
-		"longer than may be":             {&kgo.ErrDecompressTooLarge{}, 5, ends},
+		"longer than may be":             {&kgo.ErrDecompressTooLarge{}, 5, damaged},
 		"out of range":                   {kerr.OffsetOutOfRange, 5, outside},
 		"another topic":                  {kerr.UnknownTopicID, -1, other},
 		"refused":                        {kerr.TopicAuthorizationFailed, 0, ends},
@@ -63,7 +63,7 @@ func TestFaultsOf(t *testing.T) {
 func TestDamageThatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUnreadables()
-		r := newReader(newRouter(Config{Unreadables: u}, "planner", 0), newCommits())
+		r := newReader(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
 		bad := polledOne(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
 		good := polledOne(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
 		for range 3 {

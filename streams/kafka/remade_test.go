@@ -2,12 +2,15 @@ package kafka_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -119,6 +122,29 @@ func TestTopicMadeAgain(t *testing.T) {
 	}
 }
 
+// A topic that is made again, and that the process may not describe any more, ends its readers too.
+func TestTopicMadeAgainThatMayNotBeDescribed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		var h handled
+		part, err := readers()["Group"](b.Config(), &h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(25*time.Second, func() { // between two looks of the client at its topics
+			b.Recreate(schemas.Changes, 1)
+			b.FailMetadata(schemas.Changes, kafkatest.Refused, -1)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second)
+		defer cancel()
+		err = part.Run(ctx)
+		if ctx.Err() != nil || !errors.Is(err, kerr.TopicAuthorizationFailed) || !strings.Contains(err.Error(), "millrace.changes") {
+			t.Errorf("ended: %v", err)
+		}
+	})
+}
+
 // A lane that is made again ends the Delayer.
 func TestLaneMadeAgain(t *testing.T) {
 	t.Parallel()
@@ -171,33 +197,83 @@ func TestWatchTopics(t *testing.T) {
 	}
 }
 
-// A task that is at work while its topic is made again commits nothing of the new one.
+// Of a topic that a process has found made again, tasks that were at work commit nothing, also to brokers that take
+// commits by name: not while they end, and not after.
 func TestTopicMadeAgainWithTasksAtWork(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"), change("b"), change("c"))
-		hold := make(chan struct{})
-		p := pool(t, b, kafka.PoolConfig{Drain: time.Minute}, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-			select {
-			case <-hold:
-				return nil, nil
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
+	for name, tt := range map[string]struct {
+		window  int  // of the Pool; 16: it is full, and the partition is not fetched
+		watched bool // by WatchTopics
+		first   bool // the first task ends by itself, when it is known that the topic was made again
+	}{
+		"found by a fetch":                              {0, false, false},
+		"found by WatchTopics, a task ends":             {16, true, true},
+		"found by WatchTopics, all tasks are cancelled": {16, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Before42: true})
+				b.Send(numbered(100, 100)...)
+				known := make(chan struct{})
+				cfg := b.Config()
+				cfg.Deleted = &kafka.DeletedTopics{}
+				p, err := kafka.NewPool(cfg, kafka.PoolConfig{
+					Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Drain: time.Minute, Window: tt.window, Workers: 8,
+				}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					if d.Offset == 0 && tt.first {
+						<-known
+						return nil, nil
+					}
+					<-ctx.Done()
+					return nil, nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				adm, err := kafka.NewAdmin(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer adm.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				watched := make(chan error, 1)
+				if tt.watched {
+					go func() { // its looks lie between those of the Pool's client
+						time.Sleep(10 * time.Second)
+						watched <- adm.WatchTopics(ctx)
+						cancel() // as a process does that ends
+						time.AfterFunc(time.Second, func() { close(known) })
+					}()
+				}
+				time.AfterFunc(25*time.Second, func() {
+					b.Recreate(schemas.Changes, 1)
+					b.Send(numbered(10, 10)...)
+				})
+				err = p.Run(ctx)
+				if tt.watched {
+					err = errors.Join(err, <-watched)
+				}
+				if err == nil || !strings.Contains(err.Error(), "millrace.changes was deleted and made again") {
+					t.Errorf("ended: %v", err)
+				}
+				if got := b.Committed(schemas.RolePlanner, schemas.Changes); got[0] != 0 {
+					t.Errorf("committed %v of the new topic", got)
+				}
+				var h handled
+				next, err := readers()["Pool"](b.Config(), &h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t, time.Minute, next); err != nil {
+					t.Error(err)
+				}
+				if got := h.take(); len(got) != 10 {
+					t.Errorf("handled %v of the new topic", got)
+				}
+			})
 		})
-		time.AfterFunc(20*time.Second, func() {
-			b.Recreate(schemas.Changes, 1)
-			b.Send(numbered(10, 10)...)
-			close(hold)
-		})
-		if err := run(t, 2*time.Minute, p); err == nil || !strings.Contains(err.Error(), "made again") {
-			t.Errorf("ended: %v", err)
-		}
-		if got := b.Committed(schemas.RolePlanner, schemas.Changes); len(got) != 0 {
-			t.Errorf("committed %v of the new topic", got)
-		}
-	})
+	}
 }
 
 // A Producer that lives on publishes to a topic that was made again.

@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
@@ -41,23 +44,41 @@ type scanner struct {
 	cfg   Config
 	topic string
 	left  map[int32]span // not yet read
+	// passed is called for a batch that cannot be read, up to where the next one begins, and the batch is passed over.
+	// Without it such a batch ends the scan.
+	passed func(id int32, batch span, err error)
+	tries  map[int32]int // of the batch at hand, by partition
 }
 
 // scan calls f for the records of a topic that lie in spans: those of a partition in
 // order, one call at a time. incarnation tells the topic from one of the same name.
 func scan(ctx context.Context, cfg Config, topic string, parts map[int32]span, f func(rec *kgo.Record, incarnation uint32) error) error {
-	s := scanner{cfg: cfg, topic: topic, left: map[int32]span{}}
-	from := map[int32]kgo.Offset{}
+	return (&scanner{cfg: cfg, topic: topic}).scan(ctx, parts, f)
+}
+
+func (s *scanner) scan(ctx context.Context, parts map[int32]span, f func(*kgo.Record, uint32) error) error {
+	s.left, s.tries = map[int32]span{}, map[int32]int{}
 	for id, p := range parts {
 		if p.from < p.to {
-			s.left[id], from[id] = p, kgo.NewOffset().At(p.from)
+			s.left[id] = p
 		}
 	}
-	if len(s.left) == 0 {
-		return nil
+	for len(s.left) > 0 {
+		if err := s.read(ctx, f); err != nil {
+			return fmt.Errorf("read %s: %w", s.topic, err)
+		}
 	}
-	opts, err := cfg.options("scan",
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
+	return nil
+}
+
+// read reads what is left, or up to a batch that cannot be read.
+func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) error {
+	from := map[int32]kgo.Offset{}
+	for id, p := range s.left {
+		from[id] = kgo.NewOffset().At(p.from)
+	}
+	opts, err := s.cfg.options("scan",
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: from}),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // what was removed meanwhile is not there to be read
 		kgo.FetchMaxPartitionBytes(1<<20))
 	if err != nil {
@@ -68,9 +89,33 @@ func scan(ctx context.Context, cfg Config, topic string, parts map[int32]span, f
 		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
-	if err := s.run(ctx, cl, f); err != nil {
-		return fmt.Errorf("read %s: %w", topic, err)
+	err = s.run(ctx, cl, f)
+	if bad := (*damagedError)(nil); s.passed != nil && errors.As(err, &bad) {
+		return s.pass(ctx, cl, bad)
 	}
+	return err
+}
+
+// pass passes over a batch that cannot be read, when it was tried a few times. If it is not known where the next one
+// begins, the rest of the partition is passed over.
+func (s *scanner) pass(ctx context.Context, cl *kgo.Client, bad *damagedError) error {
+	id := bad.at.id
+	p, is := s.left[id]
+	if !is {
+		return nil
+	}
+	if s.tries[id]++; s.tries[id] < damageTries {
+		return retry.Sleep(ctx, damageRetry().Backoff(s.tries[id]))
+	}
+	next, err := afterBatch(ctx, cl, bad.at, p.from)
+	switch {
+	case errors.Is(err, errNoNext):
+		next = p.to
+	case err != nil:
+		return err
+	}
+	s.passed(id, span{p.from, next}, bad.err)
+	s.reached(id, next)
 	return nil
 }
 
@@ -100,7 +145,8 @@ func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, u
 			continue
 		}
 		stalls++
-		if err := s.probe(ctx, cl); err != nil && stalls >= scanPatience {
+		err := s.probe(ctx, cl)
+		if bad := (*damagedError)(nil); err != nil && (stalls >= scanPatience || s.passed != nil && errors.As(err, &bad)) {
 			return err
 		}
 	}
@@ -124,6 +170,7 @@ func (s *scanner) take(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint3
 }
 
 func (s *scanner) reached(id int32, next int64) {
+	delete(s.tries, id)
 	p := s.left[id]
 	if p.from = next; p.from >= p.to {
 		delete(s.left, id)
@@ -149,6 +196,9 @@ func (s *scanner) probe(ctx context.Context, cl *kgo.Client) error {
 		next, err := max(p.from, starts[s.topic][id]), error(nil)
 		if next < p.to {
 			next, err = firstFrom(ctx, cl, topics[s.topic], id, next)
+		}
+		if errors.Is(err, kerr.CorruptMessage) { // the broker sees it, and the client asks again without a word
+			err = &damagedError{partition{s.topic, id}, err}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))

@@ -23,6 +23,7 @@ func TestStanding(t *testing.T) {
 		"beyond the end":                        {50, 50, 0, 20, -1, truncated, -50, "--reset-offsets --to-offset 20 "},
 		"beyond the end of an empty log":        {50, 50, 0, 0, -1, truncated, -50, "--reset-offsets --to-offset 0 "},
 		"beyond the end, committed is not":      {50, 18, 0, 20, -1, truncated, -50, "Start it again"},
+		"of a topic that was made again":        {50, 50, 0, 2, -1, truncated, -50, "If the topic was made again, use --to-earliest"},
 		"in range by now":                       {15, 15, 12, 20, -1, truncated, -3, "Start it again"},
 		"at the end by now":                     {20, 20, 12, 20, -1, truncated, -8, "Start it again"},
 		"nothing committed, log from the first": {-1, -1, 0, 20, -1, truncated, 0, "--reset-offsets --to-earliest"},

@@ -122,7 +122,7 @@ func TestSettleOfALogThatWasMadeAnew(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
-		weight: newScale(), commits: newCommits(), stored: make(chan struct{}, 1),
+		weight: newScale(), commits: newCommits(nil), stored: make(chan struct{}, 1),
 	}
 	s := &stream{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
 	s.add(record(40), 7, 0, 40)
@@ -156,7 +156,7 @@ func TestCommitOfALogThatWasMadeAnew(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
-		weight: newScale(), commits: newCommits(), stored: make(chan struct{}, 1),
+		weight: newScale(), commits: newCommits(nil), stored: make(chan struct{}, 1),
 	}
 	s := &stream{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
 	s.add(record(40), 7, 0, 40)

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
@@ -37,6 +38,8 @@ type Options struct {
 	// Loopback has it listen on a port of 127.0.0.1, for tests in real time that other
 	// processes or much data take part in.
 	Loopback bool
+	// Before42 has it be of Kafka 4.1: commits have the names of topics, and not their ids.
+	Before42 bool
 	// Bare leaves out the topics.
 	Bare bool
 	// Foreign are topics of others, which are made too.
@@ -56,6 +59,9 @@ func New(t testing.TB, o Options) *Broker {
 	t.Helper()
 	b := &Broker{t: t, wire: &wire{conns: map[net.Conn]bool{}}}
 	opts := []kfake.Opt{kfake.NumBrokers(1)}
+	if o.Before42 {
+		opts = append(opts, kfake.MaxVersions(kversion.V4_1_0()))
+	}
 	if o.Loopback {
 		b.wire.dial = new(net.Dialer).DialContext
 	} else {

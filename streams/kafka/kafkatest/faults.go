@@ -57,6 +57,27 @@ func (b *Broker) FailFetch(topic schemas.Topic, f Fault, times int) (mend func()
 	return b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotLeaderForPartition), Count: times})
 }
 
+// Corrupt has each read of topic fail as of a broker that cannot read its own log.
+func (b *Broker) Corrupt(topic schemas.Topic) {
+	b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: kerr.CorruptMessage, Count: -1})
+}
+
+// FailMetadata is FailProduce for requests for the metadata of topic.
+func (b *Broker) FailMetadata(topic schemas.Topic, f Fault, times int) (mend func()) {
+	return b.fail(kmsg.Metadata, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.LeaderNotAvailable), Count: times})
+}
+
+// FailListOffsets is FailProduce for requests for the start and the end of topic.
+func (b *Broker) FailListOffsets(topic schemas.Topic, f Fault, times int) (mend func()) {
+	return b.fail(kmsg.ListOffsets, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.LeaderNotAvailable), Count: times})
+}
+
+// FailLists has lists of all topics have an error for topic, which who asks for it by name is not shown.
+func (b *Broker) FailLists(topic schemas.Topic) {
+	b.fail(kmsg.Metadata, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: kerr.LeaderNotAvailable, Count: -1,
+		When: func(req kmsg.Request) bool { return req.(*kmsg.MetadataRequest).Topics == nil }})
+}
+
 // Unknown has the next times that somebody asks for the settings of topic answered by a broker that does not know it yet.
 func (b *Broker) Unknown(topic schemas.Topic, times int) {
 	b.fail(kmsg.DescribeConfigs, kfake.Fault{Resource: b.cfg.Prefix + string(topic), Err: kerr.UnknownTopicOrPartition, Count: times})
