@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
@@ -27,6 +29,18 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
+// put writes changes to a partition, each in a batch of its own.
+func put(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
+	t.Helper()
+	for _, item := range items {
+		rec, err := schemas.Encode(change(item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(kafkatest.Record{Record: rec, Partition: partition})
+	}
+}
+
 // A batch that cannot be parsed is fetched a few times. Then its partition is stopped, with an error that says what to
 // do, and the others are read on; done as the error says, the partition is read from behind the batch.
 func TestDamagedBatch(t *testing.T) {
@@ -42,24 +56,15 @@ func TestDamagedBatch(t *testing.T) {
 				cfg := b.Config()
 				cfg.Unreadables = kafka.NewUnreadables()
 				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
-				write := func(partition int32, items ...string) {
-					for _, item := range items {
-						rec, err := schemas.Encode(change(item))
-						if err != nil {
-							t.Fatal(err)
-						}
-						b.Write(kafkatest.Record{Record: rec, Partition: partition})
-					}
-				}
-				write(0, "a", "b")
+				put(t, b, 0, "a", "b")
 				b.WriteDamaged(schemas.Changes, 0, 3)
-				write(0, "c")
-				write(1, "d")
+				put(t, b, 0, "c")
+				put(t, b, 1, "d")
 				part, err := reader(cfg, &h)
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.AfterFunc(time.Minute, func() { write(1, "e") })
+				time.AfterFunc(time.Minute, func() { put(t, b, 1, "e") })
 				time.AfterFunc(90*time.Second, func() {
 					stopped := cfg.Unreadables.Batches()
 					if len(stopped) != 1 || stopped[0].Position() != "changes/0@2" {
@@ -104,6 +109,89 @@ func TestDamagedBatch(t *testing.T) {
 				}
 				if got := h.take(); !slices.Equal(got, []string{"c"}) || len(cfg.Unreadables.Batches()) > 0 {
 					t.Errorf("handled %v behind the batch, stopped %v", got, cfg.Unreadables.Batches())
+				}
+			})
+		})
+	}
+}
+
+// A batch that the broker finds damaged stops its partition alone, after a few fetches, as one does that the client
+// cannot parse. How often it is fetched is bounded.
+func TestBatchThatTheBrokerRejects(t *testing.T) {
+	t.Parallel()
+	for name, reader := range readers() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
+				var h handled
+				cfg := b.Config()
+				cfg.Unreadables = kafka.NewUnreadables()
+				put(t, b, 0, "a")
+				put(t, b, 1, "b")
+				_, asked := b.FailRead(schemas.Changes, 0, kerr.CorruptMessage, 1000)
+				time.AfterFunc(time.Minute, func() { put(t, b, 1, "c") })
+				time.AfterFunc(90*time.Second, func() {
+					if got := cfg.Unreadables.Batches(); len(got) != 1 || got[0].Position() != "changes/0@0" {
+						t.Errorf("stopped %v", got)
+					}
+				})
+				part, err := reader(cfg, &h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t, 2*time.Minute, part); err != nil {
+					t.Error(err)
+				}
+				if got := h.take(); !slices.Equal(got, []string{"b", "c"}) {
+					t.Errorf("handled %v", got)
+				}
+				if n := asked(); n > 100 { // a table that is not complete asks what there is
+					t.Errorf("%d fetches of the batch", n)
+				}
+			})
+		})
+	}
+}
+
+// A partition that the broker does not give out for now is asked for about once a second, with a warning now and then;
+// the others are read meanwhile, and it is once the broker has it again.
+func TestPartitionThatIsAwayForNow(t *testing.T) {
+	t.Parallel()
+	const away = 10 * time.Minute
+	for name, reader := range readers() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
+				var (
+					h   handled
+					log bytes.Buffer
+				)
+				cfg := b.Config()
+				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+				put(t, b, 0, "a")
+				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(away/time.Second))
+				time.AfterFunc(away/2, func() { put(t, b, 1, "b") })
+				time.AfterFunc(away-time.Second, func() {
+					if got := h.take(); !slices.Equal(got, []string{"b"}) {
+						t.Errorf("handled %v of the other partition", got)
+					}
+					if n := strings.Count(log.String(), "KAFKA_STORAGE_ERROR"); n == 0 || n > int(away/time.Minute) {
+						t.Errorf("%d warnings", n)
+					}
+					if n := asked(); n < 100 || n > 2*int(away/time.Second) {
+						t.Errorf("%d fetches in %v", n, away)
+					}
+					mend()
+				})
+				part, err := reader(cfg, &h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t, away+time.Minute, part); err != nil {
+					t.Error(err)
+				}
+				if got := h.take(); !slices.Equal(got, []string{"a"}) {
+					t.Errorf("handled %v once the broker had it again", got)
 				}
 			})
 		})

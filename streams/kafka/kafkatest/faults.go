@@ -57,6 +57,15 @@ func (b *Broker) FailFetch(topic schemas.Topic, f Fault, times int) (mend func()
 	return b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotLeaderForPartition), Count: times})
 }
 
+// FailRead has reads of a partition of topic answered with err, the others of the request as ever, times times or until
+// mend is called. asked returns how often that was so far.
+func (b *Broker) FailRead(topic schemas.Topic, partition int32, err *kerr.Error, times int) (mend func(), asked func() int) {
+	f := b.cluster.Fault(kfake.Fault{
+		Keys: []kmsg.Key{kmsg.Fetch}, Topic: b.name(topic), Partitions: []int32{partition}, Err: err, Count: times,
+	})
+	return f.Remove, f.Hits
+}
+
 // Unknown has the next times that somebody asks for the settings of topic answered by a broker that does not know it yet.
 func (b *Broker) Unknown(topic schemas.Topic, times int) {
 	b.fail(kmsg.DescribeConfigs, kfake.Fault{Resource: b.cfg.Prefix + string(topic), Err: kerr.UnknownTopicOrPartition, Count: times})
