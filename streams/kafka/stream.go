@@ -279,12 +279,12 @@ func (s *stream) publish(dead []*kgo.Record) error {
 	var refusal refusal
 	defer refusal.end(s.g.metrics)
 	for {
-		err := publish(s.ctx, s.cl, dead)
+		left, err := publish(s.ctx, s.cl, dead)
 		if !passes(err) || s.stopping() {
 			return err
 		}
 		refusal.note(s.g.router, s.g.metrics, err)
-		dead = anew(dead)
+		dead = left
 	}
 }
 

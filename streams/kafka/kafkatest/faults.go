@@ -42,6 +42,13 @@ func (b *Broker) FailProduce(topic schemas.Topic, f Fault, times int) (mend func
 	return b.fail(kmsg.Produce, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotEnoughReplicas), Count: times})
 }
 
+// FailProduceTo is FailProduce for one partition of topic, until the returned function is called.
+func (b *Broker) FailProduceTo(topic schemas.Topic, partition int32, f Fault) (mend func()) {
+	return b.fail(kmsg.Produce, kfake.Fault{
+		Topic: b.name(topic), Partitions: []int32{partition}, Err: f.err(kerr.NotEnoughReplicas), Count: -1,
+	})
+}
+
 // FailCommit is FailProduce for commits of a role's group.
 func (b *Broker) FailCommit(role schemas.Role, f Fault, times int) (mend func()) {
 	return b.fail(kmsg.OffsetCommit, kfake.Fault{Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times})
