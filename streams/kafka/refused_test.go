@@ -217,6 +217,42 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 	})
 }
 
+// The outputs of one key keep their order while the brokers refuse them and after.
+func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+		t.Run(fmt.Sprint("fault ", fault), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				mend := b.FailProduce(schemas.DuplicationHigh, fault, -1)
+				time.AfterFunc(70*time.Second, func() { go mend() }) // once some were given up, and others are sent
+				b.Send(numbered(n, 2)...)
+				background(t, pool(t, b, kafka.PoolConfig{}, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					time.Sleep(500 * time.Millisecond)
+					m := command(d.Body.(*pb.Change))
+					m.Body.(*pb.DuplicationCommand).ChangeVersion = fmt.Sprintf("%03d", d.Offset)
+					return []schemas.Message{m}, nil
+				}))
+				time.Sleep(10 * time.Minute)
+				newest, seen := map[string]string{}, map[string]bool{} // by item
+				for _, body := range b.Bodies(schemas.DuplicationHigh) {
+					c := body.(*pb.DuplicationCommand)
+					if v := c.GetChangeVersion(); !seen[v] { // what was written although it was refused comes again
+						if v < newest[c.GetItem()] {
+							t.Fatalf("%s of item %s comes behind %s", v, c.GetItem(), newest[c.GetItem()])
+						}
+						newest[c.GetItem()], seen[v] = v, true
+					}
+				}
+				if len(seen) != n {
+					t.Errorf("%d outputs, want %d", len(seen), n)
+				}
+			})
+		})
+	}
+}
+
 // Long work goes on while an output of another task is refused, and is not begun again.
 func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 	t.Parallel()
