@@ -96,3 +96,46 @@ func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
 		})
 	}
 }
+
+// Records whose clock was ahead are kept for as long as those that were written with them.
+func TestTrimKeepsRecordsOfTheFuture(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		follow int           // records with the right time
+		later  time.Duration // when the log is trimmed
+		start  int64
+	}{
+		"at once":                        {5, 0, 0},
+		"as the last records":            {0, 0, 0},
+		"when they are nearly old":       {5, 13 * 24 * time.Hour, 0},
+		"when they are old":              {5, 15 * 24 * time.Hour, 10},
+		"when it is not known of all":    {0, 15 * 24 * time.Hour, 0},
+		"when their time is of the past": {0, 30 * 24 * time.Hour, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Bare: true})
+				topic := schemas.DuplicationHigh
+				b.MakeTopic(topic, 1, nil)
+				n := int64(0)
+				write := func(times int, at time.Time) {
+					for range times {
+						b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, n), Value: []byte("x")}, Timestamp: at})
+						n++
+					}
+				}
+				write(5, time.Now().Add(15*24*time.Hour+time.Hour)) // still of the future after 15 days
+				write(tt.follow, time.Now())
+				time.Sleep(tt.later)
+				write(1, time.Now())
+				commit(t, b.Config(), "millrace.copier", topic, n)
+				if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if got := starts(t, b.Config(), topic)[0]; got != tt.start {
+					t.Errorf("the log starts at %d, want %d", got, tt.start)
+				}
+			})
+		})
+	}
+}
