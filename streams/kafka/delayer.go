@@ -162,9 +162,18 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	return max(wait, 0), ok
 }
 
-// ready is when a record may leave its lane. The clock that has stamped the record may be wrong: it stays no longer
-// than for the lane's delay from when it was read.
+// ahead reports whether the clock that has stamped a record that is to wait is known to be wrong. When the record was
+// first read is forgotten with this process, so it goes to the end of its lane, with a stamp of now.
+func (d *Delayer) ahead(rec stay) bool {
+	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.seen.Add(futureSlack)) && fits(rec.Record) == nil
+}
+
+// ready is when a record may leave its place in its lane. The clock that has stamped the record may be wrong: it stays
+// no longer than for the lane's delay from when it was read.
 func (d *Delayer) ready(rec stay) time.Time {
+	if d.ahead(rec) {
+		return rec.seen
+	}
 	stamp := rec.Timestamp
 	if stamp.After(rec.seen) {
 		stamp = rec.seen
@@ -231,7 +240,11 @@ func (d *Delayer) movable(now time.Time) *outgoing {
 			if d.ready(rec).After(now) {
 				break
 			}
-			out = append(out, d.next(rec.Record, now))
+			to := d.next(rec.Record, now)
+			if d.ahead(rec) {
+				to = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
+			}
+			out = append(out, to)
 			moved[at]++
 		}
 	}
