@@ -156,7 +156,7 @@ func TestRottenBatch(t *testing.T) {
 	for _, item := range []string{"a", "b", "c"} { // a batch each
 		publish(t, cfg, change(item, 0))
 	}
-	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1)
+	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1, false)
 	var in inbox
 	g, err := changesReaders()["Group"](cfg, &in)
 	stop := running(t, g, err)
@@ -179,6 +179,31 @@ func TestRottenBatch(t *testing.T) {
 	g, err = changesReaders()["Group"](cfg, &in)
 	running(t, g, err)
 	in.await(t, "a", "c")
+}
+
+// The head of a batch rots, which the broker itself finds: its partition is stopped as well.
+func TestRottenHead(t *testing.T) {
+	need.Full(t)
+	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
+	cfg := c.Config("head.")
+	cfg.Unreadables = kafka.NewUnreadables()
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range []string{"a", "b", "c"} { // a batch each
+		publish(t, cfg, change(item, 0))
+	}
+	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1, true)
+	var in inbox
+	g, err := changesReaders()["Group"](cfg, &in)
+	running(t, g, err)
+	in.await(t, "a")
+	harness.Eventually(t, time.Minute, "stop the partition", func(context.Context) error {
+		if stopped := cfg.Unreadables.Batches(); len(stopped) != 1 || stopped[0].Position() != "changes/0@1" {
+			return fmt.Errorf("stopped are %v", stopped)
+		}
+		return nil
+	})
 }
 
 // The brokers forget what a group has committed: it goes on from the positions that were kept.

@@ -186,7 +186,8 @@ type health struct {
 	breakers func() []BreakerState       // of the stores that roles here touch
 	policies func() []string             // that are refused, and that roles here apply
 	unread   func() []string             // records of tables on which roles here depend
-	publish  func([]kafka.Lag)           // of metrics
+	stopped  func() []kafka.UnreadableBatch
+	publish  func([]kafka.Lag) // of metrics
 
 	// starting is since when Kafka has been starting; zero: it is not. Only look uses it.
 	starting time.Time
@@ -212,6 +213,7 @@ func (a *App) newHealth(n needs, s *schema) *health {
 		log: a.log, stall: a.cfg.Health.StallAfter, prefix: a.cfg.Kafka.TopicPrefix,
 		states: m.State, lags: a.admin.Lags, breakers: func() []BreakerState { return nil }, publish: m.SetLags,
 		policies: func() []string { return nil }, unread: func() []string { return a.unread(n) },
+		stopped: a.unreadable.Batches,
 	}
 	if n.clickhouse {
 		h.ping = s.ping
@@ -306,8 +308,9 @@ func (h *health) look(run context.Context) {
 		return
 	}
 	h.due = map[group]int64{}
+	stopped := h.stopped()
 	for _, s := range states {
-		h.due[group{s.Role, s.Class}] = owned(s, lags, h.prefix)
+		h.due[group{s.Role, s.Class}] = owned(s, lags, stopped, h.prefix)
 	}
 	since := h.behind
 	h.behind = map[schemas.Role]time.Time{}
@@ -350,8 +353,9 @@ func (h *health) hold(states []kafka.RoleState, unseen time.Duration) {
 	}
 }
 
-// owned is how much of what is due is the business of this process.
-func owned(s kafka.RoleState, lags []kafka.Lag, prefix string) (due int64) {
+// owned is how much of what is due is the business of this process. Of a partition that it has stopped to read nothing
+// is: another process would stop as well.
+func owned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
 			continue
@@ -361,7 +365,10 @@ func owned(s kafka.RoleState, lags []kafka.Lag, prefix string) (due int64) {
 			name = prefix + string(l.Topic)
 		}
 		for id, n := range l.Partitions {
-			if s.Owned[name][id] {
+			halted := slices.ContainsFunc(stopped, func(b kafka.UnreadableBatch) bool {
+				return b.Reader == l.Group && b.Topic == l.Topic && b.Partition == id
+			})
+			if s.Owned[name][id] && !halted {
 				due += n
 			}
 		}

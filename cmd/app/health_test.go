@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -94,9 +95,11 @@ type scene struct {
 	lags   []kafka.Lag
 	lagErr error
 	ping   error
-	set    int // times that lags were set
-	flaky  int // each so many looks one fails
-	looks  int
+	// stopped are partitions that the process has stopped to read.
+	stopped []kafka.UnreadableBatch
+	set     int // times that lags were set
+	flaky   int // each so many looks one fails
+	looks   int
 }
 
 func (s *scene) health(stall time.Duration) *health {
@@ -113,6 +116,7 @@ func (s *scene) health(stall time.Duration) *health {
 		breakers: func() []BreakerState { return nil },
 		policies: func() []string { return nil },
 		unread:   func() []string { return nil },
+		stopped:  func() []kafka.UnreadableBatch { return s.stopped },
 		publish:  func([]kafka.Lag) { s.set++ },
 	}
 }
@@ -122,7 +126,7 @@ func member(role schemas.Role, class schemas.Class, topic string) kafka.RoleStat
 }
 
 func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions map[int32]int64) kafka.Lag {
-	l := kafka.Lag{Role: role, Class: class, Topic: topic, Partitions: partitions}
+	l := kafka.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic, Partitions: partitions}
 	for _, n := range partitions {
 		l.Records += n
 	}
@@ -141,6 +145,15 @@ func TestHealth(t *testing.T) {
 		"behind, and nothing is done": {scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}}},
 		"another owns the partition": {
 			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh, map[int32]int64{1: 3})}}, live: true},
+		"the partition is stopped": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
+				stopped: []kafka.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh}}}, live: true},
+		"another partition is stopped": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
+				stopped: []kafka.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh, Partition: 1}}}},
+		"the partition is stopped for another group": {
+			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
+				stopped: []kafka.UnreadableBatch{{Reader: "p.sink", Topic: schemas.DuplicationHigh}}}},
 		"another class is behind": {
 			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh, map[int32]int64{0: 3})}}, live: true},
 		"the role is paused": {

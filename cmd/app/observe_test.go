@@ -207,7 +207,7 @@ func TestObserved(t *testing.T) {
 	}
 	h := &health{log: log, stall: 2 * time.Second, prefix: cfg.Prefix, states: cfg.Metrics.State, lags: admin.Lags,
 		ping: func(context.Context) error { return nil }, breakers: func() []BreakerState { return nil }, policies: func() []string { return nil },
-		unread: func() []string { return nil }, publish: cfg.Metrics.SetLags}
+		unread: func() []string { return nil }, stopped: kafka.NewUnreadables().Batches, publish: cfg.Metrics.SetLags}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -168,7 +168,7 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 }
 
 // A partition that is not read any further, since a batch cannot be parsed, is an incident and a metric, and the process
-// is not ready.
+// is not ready. What is due of the partition counts for nothing, so the process stays live.
 func TestUnreadableBatch(t *testing.T) {
 	s := newSite(t)
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Loopback: true, RealTime: true})
@@ -184,5 +184,10 @@ func TestUnreadableBatch(t *testing.T) {
 	})
 	s.await("/readyz", 503, "--to-offset 2 --execute")
 	s.await("/livez", 200)
+	h := a.newHealth(needs{}, nil)
+	h.look(t.Context())
+	if low := (group{schemas.RoleCopier, schemas.Low}); h.faults[engineKafka] != nil || h.due[low] != 0 {
+		t.Errorf("%d messages are due, error %v", h.due[low], h.faults[engineKafka])
+	}
 	s.await("/metrics", 200, `millrace_kafka_partitions_stopped{topic="again.copier"} 1`)
 }

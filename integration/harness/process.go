@@ -221,9 +221,9 @@ func freePorts(n int) (addrs []string, err error) {
 	return addrs, nil
 }
 
-// Damage changes the last byte of the batch that holds an offset, in the log of a partition, on the disk of the first
-// broker that has it: as a disk does that rots. It is called for processes only.
-func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int64) {
+// Damage changes the last byte of the batch that holds an offset, or its length in its head, in the log of a partition, on
+// the disk of the first broker that has it: as a disk does that rots. It is called for processes only.
+func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int64, head bool) {
 	t.Helper()
 	for _, n := range c.nodes {
 		p, ok := n.(*process)
@@ -238,14 +238,17 @@ func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int
 		if err != nil {
 			t.Fatal(err)
 		}
-		end := batchEnd(log, offset)
+		from, end := batchOf(log, offset)
 		if end == 0 {
 			t.Fatalf("%s has no batch with offset %d", name, offset)
 		}
-		log[end-1] ^= 0xff
+		at, rotten := end-1, []byte{log[end-1] ^ 0xff}
+		if head {
+			at, rotten = from+8, make([]byte, 4)
+		}
 		f, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err == nil {
-			_, err = f.WriteAt(log[end-1:end], int64(end-1))
+			_, err = f.WriteAt(rotten, int64(at))
 			err = errors.Join(err, f.Close())
 		}
 		if err != nil {
@@ -256,14 +259,14 @@ func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int
 	t.Fatalf("no broker has %s-%d", topic, partition)
 }
 
-// batchEnd is where the batch of a log that holds an offset ends; 0: there is none.
-func batchEnd(log []byte, offset int64) int {
-	for at := 0; at+27 <= len(log); { // its first offset, its length, ..., and its last offset less the first
+// batchOf is where the batch of a log that holds an offset begins and ends; 0: there is none.
+func batchOf(log []byte, offset int64) (at, end int) {
+	for at+27 <= len(log) { // its first offset, its length, ..., and its last offset less the first
 		first, end := int64(binary.BigEndian.Uint64(log[at:])), at+12+int(binary.BigEndian.Uint32(log[at+8:]))
 		if offset <= first+int64(binary.BigEndian.Uint32(log[at+23:])) {
-			return end
+			return at, end
 		}
 		at = end
 	}
-	return 0
+	return 0, 0
 }

@@ -270,7 +270,8 @@ func (r *router) open(ctx context.Context, incidents []*pb.Incident) error {
 		}
 		recs = append(recs, rec)
 	}
-	return publish(ctx, cl, recs)
+	_, err = publish(ctx, cl, recs)
+	return err
 }
 
 // opened adds to known the ids of all incidents of removed records. It takes a third of belowLimit at most.

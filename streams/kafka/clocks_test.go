@@ -15,6 +15,59 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
+// inLane writes a command that waits in a lane, with the stamp at.
+func inLane(t *testing.T, b *kafkatest.Broker, lane schemas.Topic, item string, at time.Time) {
+	t.Helper()
+	rec, err := schemas.Encode(command(change(item).Body.(*pb.Change)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Topic = lane
+	rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)},
+		schemas.Header{Key: schemas.TrailRole, Value: []byte(schemas.RoleCopier)})
+	b.Write(kafkatest.Record{Record: rec, Timestamp: at})
+}
+
+// A record whose clock was ahead leaves its lane although no process lives for as long as the lane's delay, and so do
+// those behind it.
+func TestLaneBelievesNoClockAheadAfterRestarts(t *testing.T) {
+	t.Parallel()
+	lane, back := schemas.Delay("10m"), schemas.Again(schemas.RoleCopier)
+	for name, fault := range map[string]func(*kafkatest.Broker) (mend func()){
+		"nothing fails":             func(*kafkatest.Broker) func() { return func() {} },
+		"a write fails":             func(b *kafkatest.Broker) func() { return b.FailProduce(lane, kafkatest.NotDone, 1) },
+		"an answer is lost":         func(b *kafkatest.Broker) func() { return b.FailProduce(lane, kafkatest.DoneButLost, 1) },
+		"killed before each commit": func(b *kafkatest.Broker) func() { return b.FailCommit(schemas.RoleDelayer, kafkatest.NotDone, -1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: []kafka.Lane{{Name: "10m", Delay: 10 * time.Minute}}})
+				b.MakeTopic(lane, 1, nil)
+				b.MakeTopic(back, 1, nil)
+				inLane(t, b, lane, "ahead", time.Now().AddDate(1, 0, 0))
+				inLane(t, b, lane, "behind it", time.Now())
+				mend := fault(b)
+				for i := range 4 {
+					if err := run(t, 9*time.Minute, delayer(t, b)); err != nil {
+						t.Fatal(err)
+					}
+					if got := b.Read(back); i == 0 && len(got) > 0 {
+						t.Errorf("%v came back before their time", got)
+					}
+					mend()
+				}
+				keys := map[string]bool{}
+				for _, r := range b.Read(back) {
+					keys[string(r.Key)] = true
+				}
+				if len(keys) != 2 {
+					t.Errorf("%v came back, want both", keys)
+				}
+			})
+		})
+	}
+}
+
 // A record whose clock was ahead leaves its lane when it has been seen there for the lane's delay, and so do those
 // behind it.
 func TestLaneBelievesNoClockAhead(t *testing.T) {
@@ -25,20 +78,10 @@ func TestLaneBelievesNoClockAhead(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: []kafka.Lane{{Name: "30s", Delay: delay}}})
 		b.MakeTopic(lane, 1, nil) // which keeps the times of its writers
 		b.MakeTopic(schemas.Again(schemas.RoleCopier), 1, nil)
-		send := func(item string, at time.Time) {
-			rec, err := schemas.Encode(command(change(item).Body.(*pb.Change)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			rec.Topic = lane
-			rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)},
-				schemas.Header{Key: schemas.TrailRole, Value: []byte(schemas.RoleCopier)})
-			b.Write(kafkatest.Record{Record: rec, Timestamp: at})
-		}
 		background(t, delayer(t, b))
 		time.Sleep(20 * time.Second)
-		send("ahead", time.Now().AddDate(1, 0, 0))
-		send("behind it", time.Now())
+		inLane(t, b, lane, "ahead", time.Now().AddDate(1, 0, 0))
+		inLane(t, b, lane, "behind it", time.Now())
 		back := func() int { return len(b.Read(schemas.Again(schemas.RoleCopier))) }
 		if time.Sleep(delay - 5*time.Second); back() != 0 {
 			t.Errorf("%d records came back before their time", back())
@@ -91,6 +134,49 @@ func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
 				}
 				if n := strings.Count(log.String(), "records of the future"); n != 1 {
 					t.Errorf("reported %d times:\n%s", n, &log)
+				}
+			})
+		})
+	}
+}
+
+// Records whose clock was ahead are kept for as long as those that were written with them.
+func TestTrimKeepsRecordsOfTheFuture(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		follow int           // records with the right time
+		later  time.Duration // when the log is trimmed
+		start  int64
+	}{
+		"at once":                        {5, 0, 0},
+		"as the last records":            {0, 0, 0},
+		"when they are nearly old":       {5, 13 * 24 * time.Hour, 0},
+		"when they are old":              {5, 15 * 24 * time.Hour, 10},
+		"when it is not known of all":    {0, 15 * 24 * time.Hour, 0},
+		"when their time is of the past": {0, 30 * 24 * time.Hour, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Bare: true})
+				topic := schemas.DuplicationHigh
+				b.MakeTopic(topic, 1, nil)
+				n := int64(0)
+				write := func(times int, at time.Time) {
+					for range times {
+						b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, n), Value: []byte("x")}, Timestamp: at})
+						n++
+					}
+				}
+				write(5, time.Now().Add(15*24*time.Hour+time.Hour)) // still of the future after 15 days
+				write(tt.follow, time.Now())
+				time.Sleep(tt.later)
+				write(1, time.Now())
+				commit(t, b.Config(), "millrace.copier", topic, n)
+				if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if got := starts(t, b.Config(), topic)[0]; got != tt.start {
+					t.Errorf("the log starts at %d, want %d", got, tt.start)
 				}
 			})
 		})

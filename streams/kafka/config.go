@@ -320,6 +320,7 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.FetchMaxBytes(fetchBytes),
 		kgo.FetchMaxPartitionBytes(partitionBytes),
 		kgo.MaxDecompressBatchBytes(most),
+		kgo.KeepRetryableFetchErrors(), // else the client asks again at once, for ever, and reports nothing
 		kgo.AdjustFetchOffsetsFn(c.resume(c.group(m.role, m.class))),
 	}
 	opts = append(opts, c.balance(m.together)...)

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
@@ -194,6 +196,89 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 				once(time.Minute, 0)
 				if got := h.take(); !slices.Equal(got, []string{"c"}) {
 					t.Errorf("handled %v behind the batch", got)
+				}
+			})
+		})
+	}
+}
+
+// A batch that the broker finds damaged stops its partition alone, after a few fetches, as one does that the client
+// cannot parse. How often it is fetched is bounded.
+func TestBatchThatTheBrokerRejects(t *testing.T) {
+	t.Parallel()
+	for name, reader := range readers() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
+				var h handled
+				cfg := b.Config()
+				cfg.Unreadables = kafka.NewUnreadables()
+				put(t, b, 0, "a")
+				put(t, b, 1, "b")
+				_, asked := b.FailRead(schemas.Changes, 0, kerr.CorruptMessage, 1000)
+				time.AfterFunc(time.Minute, func() { put(t, b, 1, "c") })
+				time.AfterFunc(90*time.Second, func() {
+					if got := cfg.Unreadables.Batches(); len(got) != 1 || got[0].Position() != "changes/0@0" {
+						t.Errorf("stopped %v", got)
+					}
+				})
+				part, err := reader(cfg, &h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t, 2*time.Minute, part); err != nil {
+					t.Error(err)
+				}
+				if got := h.take(); !slices.Equal(got, []string{"b", "c"}) {
+					t.Errorf("handled %v", got)
+				}
+				if n := asked(); n > 100 { // a table that is not complete asks what there is
+					t.Errorf("%d fetches of the batch", n)
+				}
+			})
+		})
+	}
+}
+
+// A partition that the broker does not give out for now is asked for about once a second, with a warning now and then;
+// the others are read meanwhile, and it is once the broker has it again.
+func TestPartitionThatIsAwayForNow(t *testing.T) {
+	t.Parallel()
+	const away = 10 * time.Minute
+	for name, reader := range readers() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
+				var (
+					h   handled
+					log bytes.Buffer
+				)
+				cfg := b.Config()
+				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+				put(t, b, 0, "a")
+				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(away/time.Second))
+				time.AfterFunc(away/2, func() { put(t, b, 1, "b") })
+				time.AfterFunc(away-time.Second, func() {
+					if got := h.take(); !slices.Equal(got, []string{"b"}) {
+						t.Errorf("handled %v of the other partition", got)
+					}
+					if n := strings.Count(log.String(), "KAFKA_STORAGE_ERROR"); n == 0 || n > int(away/time.Minute) {
+						t.Errorf("%d warnings", n)
+					}
+					if n := asked(); n < 100 || n > 2*int(away/time.Second) {
+						t.Errorf("%d fetches in %v", n, away)
+					}
+					mend()
+				})
+				part, err := reader(cfg, &h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(t, away+time.Minute, part); err != nil {
+					t.Error(err)
+				}
+				if got := h.take(); !slices.Equal(got, []string{"a"}) {
+					t.Errorf("handled %v once the broker had it again", got)
 				}
 			})
 		})

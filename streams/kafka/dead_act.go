@@ -169,7 +169,7 @@ func (d *DeadLetters) send(ctx context.Context, open docket) error {
 	}
 	ctx, cancel := outlive(ctx)
 	defer cancel()
-	if err := publish(ctx, d.cl, open.recs); err != nil {
+	if _, err := publish(ctx, d.cl, open.recs); err != nil {
 		return err
 	}
 	now, recs := time.Now(), make([]*kgo.Record, 0, len(open.actions))
@@ -180,7 +180,8 @@ func (d *DeadLetters) send(ctx context.Context, open docket) error {
 		}
 		recs = append(recs, rec)
 	}
-	return publish(ctx, d.cl, recs)
+	_, err := publish(ctx, d.cl, recs)
+	return err
 }
 
 // action is what is put on record of a decision. Its id is a function of the letter and of how

@@ -38,8 +38,9 @@ type Delayer struct {
 	commits *commits
 	reader  *reader
 	refusal refusal    // of what was last to be moved; only Run uses it
-	mu      sync.Mutex // guards held
+	mu      sync.Mutex // guards the rest
 	held    map[partition][]stay
+	refused *outgoing // of what is held; nil: there is none
 }
 
 // A stay is a record that waits in its lane.
@@ -161,9 +162,18 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	return max(wait, 0), ok
 }
 
-// ready is when a record may leave its lane. The clock that has stamped the record may be wrong: it stays no longer
-// than for the lane's delay from when it was read.
+// ahead reports whether the clock that has stamped a record that is to wait is known to be wrong. When the record was
+// first read is forgotten with this process, so it goes to the end of its lane, with a stamp of now.
+func (d *Delayer) ahead(rec stay) bool {
+	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.seen.Add(futureSlack)) && fits(rec.Record) == nil
+}
+
+// ready is when a record may leave its place in its lane. The clock that has stamped the record may be wrong: it stays
+// no longer than for the lane's delay from when it was read.
 func (d *Delayer) ready(rec stay) time.Time {
+	if d.ahead(rec) {
+		return rec.seen
+	}
 	stamp := rec.Timestamp
 	if stamp.After(rec.seen) {
 		stamp = rec.seen
@@ -182,20 +192,22 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	if d.tap.controls.Role(schemas.RoleDelayer) {
 		return nil
 	}
-	out, moved := d.movable(time.Now())
-	if err := publish(ctx, cl, out); err != nil {
-		if passes(err) { // they are moved again
+	out := d.movable(time.Now())
+	if err := out.publish(ctx, cl); err != nil {
+		if passes(err) {
+			d.refuse(out)
 			d.refusal.note(d.router, d.metrics, err)
 			return nil
 		}
 		d.metrics.unpublished(1)
 		return err
 	}
+	d.refuse(nil)
 	d.refusal.end(d.metrics)
-	d.counted(out)
+	d.counted(out.recs)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for at, n := range moved {
+	for at, n := range out.done {
 		d.flying(-1, d.held[at][:n])
 		last := d.held[at][n-1]
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
@@ -207,21 +219,36 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// movable returns where the records go that may go on now, and how many they are by partition.
-func (d *Delayer) movable(now time.Time) (out []*kgo.Record, moved map[partition]int) {
+// refuse notes what is to be published again, for as long as none of it is of a partition that is no longer ours.
+func (d *Delayer) refuse(out *outgoing) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	moved = map[partition]int{}
+	d.refused = out
+}
+
+// movable returns where the records go that may go on now: first those that the brokers have not taken.
+func (d *Delayer) movable(now time.Time) *outgoing {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refused != nil {
+		return d.refused
+	}
+	var out []*kgo.Record
+	moved := map[partition]int{}
 	for at, recs := range d.held {
 		for _, rec := range recs {
 			if d.ready(rec).After(now) {
 				break
 			}
-			out = append(out, d.next(rec.Record, now))
+			to := d.next(rec.Record, now)
+			if d.ahead(rec) {
+				to = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
+			}
+			out = append(out, to)
 			moved[at]++
 		}
 	}
-	return out, moved
+	return newOutgoing(out, moved)
 }
 
 // next returns where rec goes from its lane.
@@ -257,6 +284,7 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 		defer d.mu.Unlock()
 		d.flying(-1, d.held[at])
 		delete(d.held, at)
+		d.refused = nil
 		cl.ResumeFetchPartitions(at.one()) // a pause would outlive the assignment
 	})
 }

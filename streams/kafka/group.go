@@ -65,6 +65,7 @@ type Group struct {
 	mu      sync.Mutex  // guards the rest
 	queued  map[partition][]letter
 	owned   map[partition]bool
+	refused *outgoing // of what is queued; nil: there is none
 }
 
 var errHeld = errors.New("the poll was held for as long as it may")
@@ -94,6 +95,7 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 		return func(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 			defer g.metrics.rebalanced(k, parts, time.Now())
 			g.own(k == moveAssigned, parts)
+			g.refuse(nil) // it may be of partitions that are no longer ours, or be older than what Prepare has to see
 			if k != moveAssigned {
 				g.drop(parts)
 			} else if gc.Prepare != nil {
@@ -108,8 +110,8 @@ func NewGroup(cfg Config, gc GroupConfig, h Handler) (*Group, error) {
 }
 
 // Run handles messages until ctx is done, and then returns nil. Any other return is an
-// error that Run could not get past; what was not committed is delivered again. Messages whose outputs the brokers do not
-// take for now are handled again until they do. A handler that
+// error that Run could not get past; what was not committed is delivered again. Outputs that the brokers do not take for
+// now are published again until they do, and nothing else is handled meanwhile. A handler that
 // ignores for poolGrace that its time is up is such an error: it would hold the poll, and all rebalances.
 func (g *Group) Run(ctx context.Context) error {
 	cl, leave, err := join(ctx, g.opts)
@@ -185,37 +187,59 @@ func (g *Group) poll(ctx context.Context, cl *kgo.Client) kgo.Fetches {
 	return fetches
 }
 
-// batch handles what is queued for as long as a poll may be held, publishes the outputs
-// and notes what is done.
+// batch handles what is queued, if it is not handled already, publishes the outputs and notes what is done.
 func (g *Group) batch(ctx context.Context, cl *kgo.Client) error {
-	hctx, cancel := context.WithTimeoutCause(ctx, groupHold, errHeld)
-	defer cancel()
-	if ok, err := g.prepared(hctx); !ok {
-		return err // if it is nil, what is queued waits for the next turn
-	}
 	g.began.Store(time.Now().UnixNano())
 	defer g.began.Store(0)
-	h := g.begin(hctx, time.Now().Add(groupHold/2)) // so that every record has half of it at least
-	if err := h.wait(ctx, groupHold); err != nil {
-		return err
+	g.mu.Lock()
+	out := g.refused
+	g.mu.Unlock()
+	if out == nil {
+		var err error
+		if out, err = g.handleQueued(ctx); out == nil {
+			return err // if it is nil, what is queued waits for the next turn
+		}
 	}
 	pctx, pcancel := outlive(ctx)
 	defer pcancel()
-	if err := publish(pctx, cl, h.out); err != nil {
-		if passes(err) && ctx.Err() == nil { // what is queued is handled again
+	if err := out.publish(pctx, cl); err != nil {
+		if passes(err) && ctx.Err() == nil {
+			g.refuse(out)
 			g.refusal.note(g.router, g.metrics, err)
 			return nil
 		}
 		g.metrics.unpublished(1)
 		return err
 	}
+	g.refuse(nil)
 	g.refusal.end(g.metrics)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for p, n := range h.done {
+	for p, n := range out.done {
 		g.settle(p, n)
 	}
 	return nil
+}
+
+// refuse notes what is to be published again with the next turn, for as long as no partition moves.
+func (g *Group) refuse(out *outgoing) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refused = out
+}
+
+// handleQueued handles what is queued for as long as a poll may be held. It returns nil if that is for the next turn.
+func (g *Group) handleQueued(ctx context.Context) (*outgoing, error) {
+	hctx, cancel := context.WithTimeoutCause(ctx, groupHold, errHeld)
+	defer cancel()
+	if ok, err := g.prepared(hctx); !ok {
+		return nil, err
+	}
+	h := g.begin(hctx, time.Now().Add(groupHold/2)) // so that every record has half of it at least
+	if err := h.wait(ctx, groupHold); err != nil {
+		return nil, err
+	}
+	return newOutgoing(h.out, h.done), nil
 }
 
 // prepared reports whether Prepare has been called since partitions were last assigned. While a poll is held none are.

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
@@ -126,16 +125,13 @@ type Pool struct {
 	longest time.Duration // a task may be at work, beside a second for each slowest bytes of it
 	slowest int64
 
-	out     *kgo.Client
+	out     *outputs
 	ctx     context.Context         // outlives Run's: of commits, and of tasks
-	sending context.Context         // of outputs
 	ending  <-chan struct{}         // closed when Run is to end
 	fail    context.CancelCauseFunc // ends Run with an error
 	clock   atomic.Int64            // nanoseconds since Run began, in steps
 	workers sync.WaitGroup
 	alone   sync.Mutex // held by a task that may have killed a process
-	purging sync.Mutex // guards purged
-	purged  map[string]time.Time
 }
 
 // NewPool returns a Pool that feeds h.
@@ -148,7 +144,6 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	p := &Pool{
 		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
 		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), longest: taskDeadline, slowest: slowBytes,
-		purged: map[string]time.Time{},
 	}
 	p.sched = newScheduler(pc.Slots, p.forget)
 	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved
@@ -186,7 +181,6 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.ctx, p.fail, p.ending = context.WithoutCancel(ctx), fail, run.Done()
 	sending, giveUp := context.WithCancel(p.ctx)
 	defer giveUp()
-	p.sending = sending
 	for i, in := range p.intakes {
 		cl, leave, err := join(ctx, in.opts)
 		if err != nil {
@@ -195,7 +189,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 		in.cl, in.leave = cl, leave
 	}
-	p.out = p.intakes[0].cl
+	p.out = newOutputs(sending, p.router, p.intakes[0].cl)
 	p.sched.large = p.cfg.Large
 	p.spawn(p.cfg.Workers, 0)
 	p.spawn(p.cfg.Large, 1)
@@ -377,42 +371,7 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 		}
 	}
 	for _, rec := range recs {
-		p.send(p.meter(t), rec, new(refusal), settled)
-	}
-}
-
-// send sends rec until it is acknowledged, and calls settled then, or with an error that does not pass.
-func (p *Pool) send(m *roleMetrics, rec *kgo.Record, f *refusal, settled func(error)) {
-	p.out.Produce(p.sending, rec, func(rec *kgo.Record, err error) {
-		if err != nil {
-			err = publishError(rec, err)
-		}
-		if !passes(err) || p.sending.Err() != nil {
-			f.end(m)
-			settled(err)
-			return
-		}
-		f.note(p.router, m, err)
-		time.AfterFunc(sendAgain, func() {
-			if errors.Is(err, kerr.UnknownTopicID) {
-				p.purge(rec.Topic)
-			}
-			p.send(m, anew([]*kgo.Record{rec})[0], f, settled)
-		})
-	})
-}
-
-// sendAgain is the wait before a record is sent again that was given up after runtimeLimit, or at once.
-const sendAgain = time.Second
-
-// purge has the client forget a topic that was made again. That fails what others are about to send to it, so it is
-// done once for all that were failed by the new topic.
-func (p *Pool) purge(topic string) {
-	p.purging.Lock()
-	defer p.purging.Unlock()
-	if now := time.Now(); now.Sub(p.purged[topic]) > 2*sendAgain {
-		p.purged[topic] = now
-		p.out.PurgeTopicsFromProducing(topic)
+		p.out.send(p.meter(t), rec, settled)
 	}
 }
 

@@ -61,7 +61,7 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 		rec.Headers = append(rec.Headers, traced...)
 		recs[i] = rec
 	}
-	if err := publish(ctx, p.cl, recs); err != nil {
+	if _, err := publish(ctx, p.cl, recs); err != nil {
 		p.router.cfg.Metrics.unpublished()
 		return err
 	}
@@ -71,19 +71,36 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 // Close gives up what is not yet acknowledged.
 func (p *Producer) Close() { p.cl.Close() }
 
-// publish sends recs and waits until all are acknowledged or given up. Of a topic that was made again the client has to
-// forget the old one first.
-func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) error {
-	stale, err := produce(ctx, cl, recs)
+// publish sends recs and waits until all are acknowledged or given up. It returns those that are not acknowledged, to be
+// published again, in their order. Of a topic that was made again the client has to forget the old one first.
+func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left []*kgo.Record, err error) {
+	left, stale, err := produce(ctx, cl, recs)
 	if len(stale) == 0 {
-		return err
+		return anew(left), err
 	}
 	cl.PurgeTopicsFromProducing(topicsOf(stale)...)
-	_, again := produce(ctx, cl, anew(stale))
+	late, unknown, again := produce(ctx, cl, anew(stale))
 	if again == nil && !errors.Is(err, kerr.UnknownTopicID) {
 		again = err // of others
 	}
-	return again
+	return anew(slices.Concat(left, late, unknown)), again
+}
+
+// An outgoing is what is published together, and what is done once the brokers have taken all of it.
+type outgoing struct {
+	recs []*kgo.Record
+	left []*kgo.Record     // of recs: what they have not taken
+	done map[partition]int // records
+}
+
+func newOutgoing(recs []*kgo.Record, done map[partition]int) *outgoing {
+	return &outgoing{recs: recs, left: recs, done: done}
+}
+
+// publish sends what is left of it.
+func (o *outgoing) publish(ctx context.Context, cl *kgo.Client) (err error) {
+	o.left, err = publish(ctx, cl, o.left)
+	return err
 }
 
 // anew returns recs as they were before they were published: the client counts the time that it has for a record from
@@ -106,15 +123,17 @@ func topicsOf(recs []*kgo.Record) (topics []string) {
 	return topics
 }
 
-// produce sends recs and waits until all are acknowledged or given up. It returns those whose topics the brokers know
-// under other ids, and the first error: another one than that, if there is one.
-func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (stale []*kgo.Record, first error) {
+// produce sends recs and waits until all are acknowledged or given up. It returns those that are not, in their order:
+// stale are of topics that the brokers know under other ids, left are the others. The error is the first one: one of left,
+// if there is one.
+func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, stale []*kgo.Record, first error) {
 	if len(recs) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	var (
-		wg sync.WaitGroup
-		mu sync.Mutex // guards what is returned
+		wg     sync.WaitGroup
+		mu     sync.Mutex // guards the rest
+		failed = map[*kgo.Record]error{}
 	)
 	wg.Add(len(recs))
 	for _, rec := range recs {
@@ -125,16 +144,26 @@ func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (stale []*
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if errors.Is(err, kerr.UnknownTopicID) {
-				stale = append(stale, rec)
-			}
+			failed[rec] = err
 			if first == nil || errors.Is(first, kerr.UnknownTopicID) {
 				first = publishError(rec, err)
 			}
 		})
 	}
 	wg.Wait()
-	return stale, first
+	if len(failed) == 0 {
+		return nil, nil, nil
+	}
+	for _, rec := range recs {
+		switch err, is := failed[rec]; {
+		case !is:
+		case errors.Is(err, kerr.UnknownTopicID):
+			stale = append(stale, rec)
+		default:
+			left = append(left, rec)
+		}
+	}
+	return left, stale, first
 }
 
 // passes reports whether the brokers may take what they have not taken, if it is published again.

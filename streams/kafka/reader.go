@@ -26,6 +26,11 @@ const (
 	// found nothing: the next poll has the same errors at once.
 	lookAgain = 10 * time.Second
 	lookPause = time.Second
+	// unknownTries is how many polls find that the id of a topic is not known before it is examined: of a new topic some
+	// brokers learn later than others.
+	unknownTries = 3
+	// warnEvery is the time between two warnings of what keeps a partition from being read for now.
+	warnEvery = time.Minute
 )
 
 // damageRetry is the wait between two fetches of a batch that cannot be parsed. No partition of the client is read
@@ -43,6 +48,9 @@ type reader struct {
 	// pattern: topics are matched by one, and the client itself forgets those that are deleted.
 	pattern bool
 
+	strange map[string]int          // topics: polls that found their ids unknown; only check uses it
+	warned  map[partition]time.Time // of what passes; only check uses it
+
 	mu      sync.Mutex            // guards the rest
 	damaged map[partition]*damage // partitions of which a batch cannot be parsed
 }
@@ -54,21 +62,24 @@ type damage struct {
 }
 
 func newReader(r *router, c *commits) *reader {
-	return &reader{router: r, commits: c, damaged: map[partition]*damage{}}
+	return &reader{
+		router: r, commits: c, strange: map[string]int{}, warned: map[partition]time.Time{}, damaged: map[partition]*damage{},
+	}
 }
 
-// pollFaults are the errors of a poll that the client does not get over by itself.
+// pollFaults are the errors of a poll that are not just logged.
 type pollFaults struct {
 	fatal   error
 	unknown map[string][16]byte // topics whose ids the brokers do not know: as the client knows them
-	damaged map[partition]error // partitions of which a batch cannot be parsed, or is too long
+	damaged map[partition]error // partitions of which a batch cannot be parsed, by the client or by the broker, or is too long
+	passing map[partition]error // partitions, or -1 for a topic, that the broker asked does not give out for now
 }
 
-// faultsOf returns the errors of a poll that the client does not get over by itself, and logs the others.
+// faultsOf returns the errors of a poll by what follows from them, and logs the others.
 func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 	var (
 		out    outOfRange
-		faults = pollFaults{unknown: map[string][16]byte{}, damaged: map[partition]error{}}
+		faults = pollFaults{unknown: map[string][16]byte{}, damaged: map[partition]error{}, passing: map[partition]error{}}
 	)
 	fetches.EachTopic(func(t kgo.FetchTopic) {
 		t.EachPartition(func(p kgo.FetchPartition) {
@@ -97,8 +108,10 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 				if faults.fatal == nil {
 					faults.fatal = fmt.Errorf("poll %s: %w", at, err)
 				}
-			case code == nil && p.HighWatermark > 0: // the broker has answered with records
+			case errors.Is(err, kerr.CorruptMessage), code == nil && p.HighWatermark > 0: // it has answered with records
 				faults.damaged[at] = err
+			case code != nil && code.Retriable:
+				faults.passing[at] = err
 			default:
 				log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
 			}
@@ -118,6 +131,9 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) error {
 		return faults.fatal
 	case len(faults.unknown) > 0:
 		return fmt.Errorf("poll %v: %w", slices.Sorted(maps.Keys(faults.unknown)), kerr.UnknownTopicID)
+	}
+	for at, err := range faults.passing {
+		log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
 	}
 	for at, err := range faults.damaged {
 		return &damagedError{at, err}
@@ -142,13 +158,34 @@ func (r *reader) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches)
 	if faults.fatal != nil {
 		return faults.fatal
 	}
+	for name := range faults.unknown {
+		if r.strange[name]++; r.strange[name] < unknownTries {
+			faults.passing[partition{name, -1}] = kerr.UnknownTopicID
+			delete(faults.unknown, name)
+		}
+	}
 	if len(faults.unknown) > 0 {
 		if err := r.unknown(ctx, cl, faults.unknown); err != nil {
 			return err
 		}
 	}
 	r.damage(ctx, cl, fetches, faults.damaged)
+	r.pass(ctx, fetches, faults.passing)
 	return nil
+}
+
+// pass warns of partitions that the broker asked does not give out for now. The client asks again with the next poll, so
+// a poll that has nothing else is followed by a wait.
+func (r *reader) pass(ctx context.Context, fetches kgo.Fetches, passing map[partition]error) {
+	for at, err := range passing {
+		if time.Since(r.warned[at]) >= warnEvery {
+			r.warned[at] = time.Now()
+			r.router.log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
+		}
+	}
+	if len(passing) > 0 && fetches.NumRecords() == 0 {
+		_ = retry.Sleep(ctx, lookPause) // only ctx ends it early
+	}
 }
 
 // unknown returns an error if topics are not there any more under the ids that the client knows. The client does not

@@ -18,27 +18,29 @@ func polledOne(p kgo.FetchPartition) kgo.Fetches {
 	return kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", TopicID: [16]byte{7}, Partitions: []kgo.FetchPartition{p}}}}}
 }
 
-// Which errors of a poll end it, which are looked into, and which the client gets over by itself.
+// Which errors of a poll end it, which are looked into, and which are waited for.
 func TestFaultsOf(t *testing.T) {
-	const nothing, ends, outside, other, damaged = "nothing", "ends", "out of range", "unknown id", "damaged"
+	const nothing, ends, outside, other, damaged, passes = "nothing", "ends", "out of range", "unknown id", "damaged", "passes"
 	for name, tt := range map[string]struct {
 		err       error
 		watermark int64
 		want      string
 	}{
-		"no error":                       {nil, 5, nothing},
-		"the poll's end":                 {context.DeadlineExceeded, 0, nothing},
-		"a request that is made again":   {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
-		"a log that lost its end":        {&kgo.ErrDataLoss{}, 0, nothing},
-		"longer than may be":             {&kgo.ErrDecompressTooLarge{}, 5, damaged},
-		"out of range":                   {kerr.OffsetOutOfRange, 5, outside},
-		"another topic":                  {kerr.UnknownTopicID, -1, other},
-		"refused":                        {kerr.TopicAuthorizationFailed, 0, ends},
-		"the client is closed":           {kgo.ErrClientClosed, 0, ends},
-		"a leader that moved":            {kerr.NotLeaderForPartition, 0, nothing},
-		"a group that moved on":          {kerr.IllegalGeneration, 0, nothing},
-		"a checksum that does not match": {errors.New("encoded crc 1 does not match calculated crc 2"), 5, damaged},
-		"an error of the client's own":   {errors.New("the group session was lost"), 0, nothing},
+		"no error":                        {nil, 5, nothing},
+		"the poll's end":                  {context.DeadlineExceeded, 0, nothing},
+		"a request that is made again":    {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
+		"a log that lost its end":         {&kgo.ErrDataLoss{}, 0, nothing},
+		"longer than may be":              {&kgo.ErrDecompressTooLarge{}, 5, damaged},
+		"out of range":                    {kerr.OffsetOutOfRange, 5, outside},
+		"another topic":                   {kerr.UnknownTopicID, -1, other},
+		"refused":                         {kerr.TopicAuthorizationFailed, 0, ends},
+		"the client is closed":            {kgo.ErrClientClosed, 0, ends},
+		"a leader that moved":             {kerr.NotLeaderForPartition, -1, passes},
+		"a disk that fails":               {kerr.KafkaStorageError, -1, passes},
+		"a group that moved on":           {kerr.IllegalGeneration, 0, nothing},
+		"a checksum that does not match":  {errors.New("encoded crc 1 does not match calculated crc 2"), 5, damaged},
+		"a batch that the broker rejects": {kerr.CorruptMessage, -1, damaged},
+		"an error of the client's own":    {errors.New("the group session was lost"), 0, nothing},
 	} {
 		got := nothing
 		f := faultsOf(polledOne(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}), slog.New(slog.DiscardHandler))
@@ -52,6 +54,8 @@ func TestFaultsOf(t *testing.T) {
 			got = other
 		case f.damaged[partition{"t", 3}] != nil:
 			got = damaged
+		case f.passing[partition{"t", 3}] != nil:
+			got = passes
 		}
 		if got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)

@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // Outputs that the brokers do not take for some minutes are published when they do: Run does not end, nothing is
@@ -94,6 +96,162 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A refuser is a sink that stores nothing, for good.
+type refuser struct{ handled }
+
+func (r *refuser) Store(ctx context.Context, ds []*schemas.Delivery) error {
+	return retry.Permanent(errors.Join(errors.New("refused"), r.handled.Store(ctx, ds)))
+}
+
+// While one partition refuses outputs, those that others have taken are not published again, and no handler is called
+// again. If the process is killed meanwhile, the next one publishes them once more.
+func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	changes := []schemas.Topic{schemas.Changes}
+	for name, tt := range map[string]struct {
+		role schemas.Role
+		out  schemas.Topic
+		make func(kafka.Config, *handled) (runner, error)
+	}{
+		"Group": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runner, error) {
+			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: changes},
+				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					h.add(d)
+					return plan(ctx, d)
+				})
+		}},
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config, _ *handled) (runner, error) {
+			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &refuser{})
+		}},
+		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config, _ *handled) (runner, error) {
+			return kafka.NewDelayer(cfg)
+		}},
+	} {
+		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+			for _, kills := range []int{0, 1} {
+				t.Run(fmt.Sprintf("%s, fault %d, %d kills", name, fault, kills), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: quick()})
+						var waits []schemas.Message
+						for i := range n {
+							put(t, b, 0, fmt.Sprint(i)) // whose outputs are in both partitions
+							m := command(change(fmt.Sprint(i)).Body.(*pb.Change))
+							m.Due = time.Now().Add(time.Second)
+							waits = append(waits, m)
+						}
+						if tt.role == schemas.RoleDelayer {
+							p, err := kafka.NewProducer(b.Config(), "test")
+							if err != nil {
+								t.Fatal(err)
+							}
+							defer p.Close()
+							if err := p.Publish(t.Context(), waits...); err != nil {
+								t.Fatal(err)
+							}
+						}
+						var h handled
+						part := func() runner {
+							part, err := tt.make(b.Config(), &h)
+							if err != nil {
+								t.Fatal(err)
+							}
+							return part
+						}
+						mend := b.FailProduceTo(tt.out, 0, fault)
+						for range kills {
+							if err := run(t, 20*time.Minute, part()); err != nil {
+								t.Fatal(err)
+							}
+						}
+						background(t, part())
+						time.Sleep(20 * time.Minute)
+						mend()
+						time.Sleep(10 * time.Minute)
+						var times [2]map[string]int // by partition and key
+						times[0], times[1] = map[string]int{}, map[string]int{}
+						for _, r := range b.Read(tt.out) {
+							times[r.Partition][string(r.Key)]++
+						}
+						if got := len(times[0]) + len(times[1]); got != n || len(times[0]) == 0 {
+							t.Errorf("%d outputs, %d of them in the partition that refused, want %d", got, len(times[0]), n)
+						}
+						for id, keys := range times {
+							for key, got := range keys {
+								if most := 1 + id*kills; got > most && (id == 1 || fault == kafkatest.NotDone) {
+									t.Errorf("%d times in partition %d: %s", got, id, key)
+								}
+							}
+						}
+						if got := len(h.take()); tt.role == schemas.RolePlanner && got != n*(1+kills) {
+							t.Errorf("%d calls of the handler", got)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// When a partition moves while outputs are refused, its new member handles it, and the old one goes on with the others.
+func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
+		put(t, b, 0, "a", "b", "c")
+		put(t, b, 1, "d", "e", "f")
+		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
+		background(t, planner(t, b, plan))
+		time.Sleep(5 * time.Minute)
+		background(t, planner(t, b, plan))
+		time.Sleep(5 * time.Minute)
+		mend()
+		time.Sleep(5 * time.Minute)
+		if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {
+			t.Errorf("outputs %v", got)
+		}
+		if got := b.Committed(schemas.RolePlanner, schemas.Changes); sum(got) != 6 {
+			t.Errorf("committed %v", got)
+		}
+	})
+}
+
+// The outputs of one key keep their order while the brokers refuse them and after.
+func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+		t.Run(fmt.Sprint("fault ", fault), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				mend := b.FailProduce(schemas.DuplicationHigh, fault, -1)
+				time.AfterFunc(70*time.Second, func() { go mend() }) // once some were given up, and others are sent
+				b.Send(numbered(n, 2)...)
+				background(t, pool(t, b, kafka.PoolConfig{}, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+					time.Sleep(500 * time.Millisecond)
+					m := command(d.Body.(*pb.Change))
+					m.Body.(*pb.DuplicationCommand).ChangeVersion = fmt.Sprintf("%03d", d.Offset)
+					return []schemas.Message{m}, nil
+				}))
+				time.Sleep(10 * time.Minute)
+				newest, seen := map[string]string{}, map[string]bool{} // by item
+				for _, body := range b.Bodies(schemas.DuplicationHigh) {
+					c := body.(*pb.DuplicationCommand)
+					if v := c.GetChangeVersion(); !seen[v] { // what was written although it was refused comes again
+						if v < newest[c.GetItem()] {
+							t.Fatalf("%s of item %s comes behind %s", v, c.GetItem(), newest[c.GetItem()])
+						}
+						newest[c.GetItem()], seen[v] = v, true
+					}
+				}
+				if len(seen) != n {
+					t.Errorf("%d outputs, want %d", len(seen), n)
+				}
+			})
+		})
 	}
 }
 

@@ -35,12 +35,13 @@ func (s *stream) retreat(batch []letter, tries int, err error) bool {
 	}
 }
 
-// fails leaves the memory to others: but for a few records, what was read is read again once those are stored.
-func (s *stream) fails() {
+// fails leaves the memory to others: but for a few records, what was read is read again once those are stored. It returns
+// how many are left.
+func (s *stream) fails() (left int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.discarded {
-		return
+		return 0
 	}
 	s.failing, s.taken, s.due = true, false, true
 	s.pause()
@@ -50,7 +51,7 @@ func (s *stream) fails() {
 	}
 	rest, last := s.letters[keep:], s.letters[keep-1].rec
 	if len(rest) == 0 {
-		return
+		return keep
 	}
 	s.back = &kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: rest[0].rec.Offset}
 	var weight int64
@@ -61,6 +62,7 @@ func (s *stream) fails() {
 	s.bytes -= weight
 	s.g.metrics.inFlight(-len(rest), -weight)
 	s.g.weight.add(-weight)
+	return keep
 }
 
 // turned returns from where to read again, if there is something to be read and what was kept of it is stored. The

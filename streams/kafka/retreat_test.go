@@ -14,6 +14,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // A partition that cannot be stored leaves memory for the others: what comes after its first few records stays in
@@ -59,6 +60,57 @@ func TestBatchGroupOneFails(t *testing.T) {
 		tb.check(t, n, false)
 		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
 			t.Errorf("committed %d when it could be stored, want %d", got, n)
+		}
+	})
+}
+
+// Dead letters that the brokers do not take keep no memory from the other partitions; when they are taken, none is missing.
+func TestBatchGroupLeavesMemoryWhileDeadLettersAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+		t.Run(fmt.Sprint("fault ", fault), func(t *testing.T) { leavesMemory(t, fault) })
+	}
+}
+
+func leavesMemory(t *testing.T, fault kafkatest.Fault) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
+		const n = 16_000
+		long := numbered(n, n)
+		for i := range long {
+			for j := range 8 {
+				long[i].Body.(*pb.Change).Version += schemas.ID("long", fmt.Sprint(i, j))
+			}
+		}
+		b.Send(long...)
+		tb := &table{}
+		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
+			if batch[0].Partition == 2 {
+				return retry.Permanent(errors.New("refused"))
+			}
+			return tb.Store(ctx, batch)
+		}}
+		mend := b.FailProduce(schemas.Dead, fault, -1)
+		background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20}, s)) // less than the partition has
+		time.Sleep(5 * time.Minute)
+		if got := b.Committed(schemas.RoleSink, schemas.Changes)[2]; got != 0 {
+			t.Errorf("%d of what was refused is committed", got)
+		}
+		stored := tb.count()
+		if left := n - stored; left < n/5 || left > n/3 {
+			t.Errorf("%d of %d rows were not stored, want those of one partition of four", left, n)
+		}
+		mend()
+		time.Sleep(5 * time.Minute)
+		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+			t.Errorf("committed %d when the dead letters were taken, want %d", got, n)
+		}
+		keys := map[string]bool{}
+		for _, r := range b.Read(schemas.Dead) {
+			keys[string(r.Key)] = true
+		}
+		if len(keys) != n-stored {
+			t.Errorf("dead letters of %d keys, want %d", len(keys), n-stored)
 		}
 	})
 }

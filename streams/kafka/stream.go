@@ -239,7 +239,9 @@ func (s *stream) stop() {
 
 // run stores batches until it is stopped.
 func (s *stream) run() {
+	var refusal refusal // of dead letters
 	defer s.end()
+	defer refusal.end(s.g.metrics)
 	for tries := 0; ; {
 		batch, bytes, wait := s.next()
 		if batch == nil {
@@ -262,29 +264,30 @@ func (s *stream) run() {
 			}
 			continue
 		}
-		tries = 0
-		if err := s.publish(dead); err != nil {
+		left, err := publish(s.ctx, s.cl, dead)
+		for ; passes(err) && !s.stopping(); left, err = publish(s.ctx, s.cl, left) {
+			refusal.note(s.g.router, s.g.metrics, err)
+			if s.fails() < len(batch) {
+				break // the few that are kept are stored again, and what becomes of them is published until it is taken
+			}
+		}
+		switch {
+		case err == nil:
+			tries = 0
+			refusal.end(s.g.metrics)
+			s.settle(batch, bytes)
+		case passes(err) && !s.stopping():
+			tries++
+			if !s.retreat(batch, tries, err) {
+				return
+			}
+		default:
 			s.g.metrics.unpublished(1)
 			if !s.stopping() {
 				s.g.fail(err)
 			}
 			return
 		}
-		s.settle(batch, bytes)
-	}
-}
-
-// publish sends dead letters until the brokers have taken them, or never will, or the stream is stopped.
-func (s *stream) publish(dead []*kgo.Record) error {
-	var refusal refusal
-	defer refusal.end(s.g.metrics)
-	for {
-		err := publish(s.ctx, s.cl, dead)
-		if !passes(err) || s.stopping() {
-			return err
-		}
-		refusal.note(s.g.router, s.g.metrics, err)
-		dead = anew(dead)
 	}
 }
 

@@ -72,6 +72,7 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 		kgo.ConsumeTopics(t.name),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxPartitionBytes(1<<20),
+		kgo.KeepRetryableFetchErrors(), // as of the members of groups
 	)
 	if err != nil {
 		return nil, err

@@ -152,7 +152,8 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 }
 
 // pass has partitions whose first record that is kept is of the future trimmed by the records that follow: its clock was
-// wrong, and it is as old as they are. What is passed has been handled, and is deleted, so it is passed once.
+// wrong, and it is at least as old as they are. Up to the last of them that is older than keep all is; with one that is
+// not, or with none, nothing is known of those before it.
 func (t *Trimmer) pass(ctx context.Context, l *ledger) error {
 	now := time.Now()
 	behind := map[int32]span{}
@@ -174,8 +175,11 @@ func (t *Trimmer) pass(ctx context.Context, l *ledger) error {
 		if kept[id] {
 			return nil
 		}
-		if kept[id] = !rec.Timestamp.After(now.Add(futureSlack)) && rec.Timestamp.After(now.Add(-t.keep)); !kept[id] {
+		switch {
+		case !rec.Timestamp.After(now.Add(-t.keep)):
 			l.aged[id] = rec.Offset + 1
+		case !rec.Timestamp.After(now.Add(futureSlack)):
+			kept[id] = true
 		}
 		if len(kept) == len(behind) && !slices.Contains(slices.Collect(maps.Values(kept)), false) {
 			return errPassed

@@ -42,6 +42,13 @@ func (b *Broker) FailProduce(topic schemas.Topic, f Fault, times int) (mend func
 	return b.fail(kmsg.Produce, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotEnoughReplicas), Count: times})
 }
 
+// FailProduceTo is FailProduce for one partition of topic, until the returned function is called.
+func (b *Broker) FailProduceTo(topic schemas.Topic, partition int32, f Fault) (mend func()) {
+	return b.fail(kmsg.Produce, kfake.Fault{
+		Topic: b.name(topic), Partitions: []int32{partition}, Err: f.err(kerr.NotEnoughReplicas), Count: -1,
+	})
+}
+
 // FailCommit is FailProduce for commits of a role's group.
 func (b *Broker) FailCommit(role schemas.Role, f Fault, times int) (mend func()) {
 	return b.fail(kmsg.OffsetCommit, kfake.Fault{Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times})
@@ -76,6 +83,15 @@ func (b *Broker) FailListOffsets(topic schemas.Topic, f Fault, times int) (mend 
 func (b *Broker) FailLists(topic schemas.Topic) {
 	b.fail(kmsg.Metadata, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: kerr.LeaderNotAvailable, Count: -1,
 		When: func(req kmsg.Request) bool { return req.(*kmsg.MetadataRequest).Topics == nil }})
+}
+
+// FailRead has reads of a partition of topic answered with err, the others of the request as ever, times times or until
+// mend is called. asked returns how often that was so far.
+func (b *Broker) FailRead(topic schemas.Topic, partition int32, err *kerr.Error, times int) (mend func(), asked func() int) {
+	f := b.cluster.Fault(kfake.Fault{
+		Keys: []kmsg.Key{kmsg.Fetch}, Topic: b.name(topic), Partitions: []int32{partition}, Err: err, Count: times,
+	})
+	return f.Remove, f.Hits
 }
 
 // Unknown has the next times that somebody asks for the settings of topic answered by a broker that does not know it yet.

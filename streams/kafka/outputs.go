@@ -1,0 +1,128 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// sendAgain is the wait before records are sent again that were given up after runtimeLimit, or at once.
+const sendAgain = time.Second
+
+// Outputs are published by one client until the brokers take them: those of one topic and key in the order of send.
+type outputs struct {
+	router *router
+	cl     *kgo.Client
+	ctx    context.Context // what is not acknowledged when it ends is given up
+
+	mu    sync.Mutex // guards the rest
+	lines map[lineOf]*line
+
+	purging sync.Mutex // guards purged
+	purged  map[string]time.Time
+}
+
+type lineOf struct{ topic, key string }
+
+// A line is what is not acknowledged of one topic and key. What waits is sent when all that was sent is answered: a record
+// that is given up would come behind those that were sent meanwhile.
+type line struct {
+	sent, waits []*output
+	open        int // of sent: those without an answer
+}
+
+// An output is one record.
+type output struct {
+	rec     *kgo.Record
+	metrics *roleMetrics
+	refusal refusal
+	err     error // why it is to be sent again
+	settled func(error)
+}
+
+func newOutputs(ctx context.Context, r *router, cl *kgo.Client) *outputs {
+	return &outputs{router: r, cl: cl, ctx: ctx, lines: map[lineOf]*line{}, purged: map[string]time.Time{}}
+}
+
+// send sends rec until it is acknowledged, and calls settled then, or with an error that does not pass.
+func (s *outputs) send(m *roleMetrics, rec *kgo.Record, settled func(error)) {
+	o, of := &output{rec: rec, metrics: m, settled: settled}, lineOf{rec.Topic, string(rec.Key)}
+	s.mu.Lock()
+	l := s.lines[of]
+	if l != nil {
+		l.waits = append(l.waits, o)
+		s.mu.Unlock()
+		return
+	}
+	l = &line{sent: []*output{o}, open: 1}
+	s.lines[of] = l
+	s.mu.Unlock()
+	s.produce(of, l, l.sent)
+}
+
+// produce sends what a line has sent. Nothing is added to that before the last answer.
+func (s *outputs) produce(of lineOf, l *line, sent []*output) {
+	for _, o := range sent {
+		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.answered(of, l, o, rec, err) })
+	}
+}
+
+func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err error) {
+	if err != nil {
+		err = publishError(rec, err)
+	}
+	if passes(err) && s.ctx.Err() == nil {
+		o.err = err
+		o.refusal.note(s.router, o.metrics, err)
+	} else {
+		o.err = nil
+		o.refusal.end(o.metrics)
+		o.settled(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.open--; l.open > 0 {
+		return
+	}
+	var next []*output
+	for _, o := range l.sent {
+		if o.err != nil {
+			next = append(next, o)
+		}
+	}
+	wait := time.Duration(0)
+	if len(next) > 0 {
+		wait = sendAgain
+	}
+	next = append(next, l.waits...)
+	if l.sent, l.waits, l.open = next, nil, len(next); l.open == 0 {
+		delete(s.lines, of)
+		return
+	}
+	time.AfterFunc(wait, func() { // it may wait for room, which answers make
+		for _, o := range next {
+			if errors.Is(o.err, kerr.UnknownTopicID) {
+				s.purge(of.topic)
+			}
+			if o.err != nil {
+				o.rec = anew([]*kgo.Record{o.rec})[0]
+			}
+		}
+		s.produce(of, l, next)
+	})
+}
+
+// purge has the client forget a topic that was made again. That fails what others are about to send to it, so it is
+// done once for all that were failed by the new topic.
+func (s *outputs) purge(topic string) {
+	s.purging.Lock()
+	defer s.purging.Unlock()
+	if now := time.Now(); now.Sub(s.purged[topic]) > 2*sendAgain {
+		s.purged[topic] = now
+		s.cl.PurgeTopicsFromProducing(topic)
+	}
+}
