@@ -311,7 +311,7 @@ func TestOlderServer(t *testing.T) {
 			db := open(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
 			_, migrated := db.Migrate(t.Context())
 			for what, err := range map[string]error{
-				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated, "Ping": db.Ping(t.Context()),
 			} {
 				refused := errors.Is(err, clickhouse.ErrOlder)
 				if err == nil || refused != (tc.want != "") || !strings.Contains(err.Error(), tc.want) {

@@ -105,7 +105,15 @@ func (g *gentle) Close() error {
 func (db *DB) strategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) (r ch.DialResult, err error) {
 	one := *o
 	one.DialTimeout = db.cfg.dialTimeout
-	err = db.reach(ctx, func(ctx context.Context, addr string) (err error) {
+	err = db.reach(ctx, func(ctx context.Context, addr string) error {
+		if !db.cfg.AllowOlder { // dialOne refuses older servers, of which the driver's connection does not tell
+			w, err := db.dialOne(ctx, addr, Login{o.Auth.Username, o.Auth.Password})
+			if err != nil {
+				return err
+			}
+			w.close()
+		}
+		var err error
 		r, err = dial(ctx, addr, &one)
 		return err
 	})
