@@ -51,8 +51,8 @@ type stay struct {
 
 // NewDelayer returns a Delayer for cfg's lanes.
 func NewDelayer(cfg Config) (*Delayer, error) {
-	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]stay{}, commits: newCommits(cfg.Deleted),
-		tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer}}
+	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]stay{},
+		commits: newCommits(cfg.Deleted), tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer}}
 	for _, l := range cfg.lanes() {
 		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
 	}

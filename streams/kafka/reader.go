@@ -326,27 +326,30 @@ func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, p kg
 	u.Reader, _ = cl.OptValue(kgo.ConsumerGroup).(string)
 	// A commit before the batch is of records that are still at work: the command would skip them.
 	done := offset <= p.LogStartOffset || cl.CommittedOffsets()[at.topic][at.id].Offset == offset
-	u.Err = fmt.Errorf("%s. %s: %w", what, r.goOn(ctx, cl, at, offset, done, cause), cause)
+	u.Err = fmt.Errorf("%s. %s: %w", what, r.goOn(u.Reader, at, offset, nextOf(ctx, cl, at, offset, cause), done), cause)
 	return u
 }
 
-// goOn is how an operator has a group go on without a batch. done: the group has finished all records before it.
-func (r *reader) goOn(ctx context.Context, cl *kgo.Client, at partition, offset int64, done bool, cause error) string {
+// nextOf returns the offset behind the batch that cannot be read because of cause; 0: it is not known.
+func nextOf(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) int64 {
+	if bomb := (*kgo.ErrDecompressTooLarge)(nil); errors.As(cause, &bomb) {
+		return bomb.NextOffset
+	}
 	ctx, cancel := context.WithTimeout(ctx, lookAgain)
 	defer cancel()
-	var (
-		brokers  = r.router.cfg.Brokers
-		group, _ = cl.OptValue(kgo.ConsumerGroup).(string)
-		next     int64
-		err      error
-	)
-	if bomb := (*kgo.ErrDecompressTooLarge)(nil); errors.As(cause, &bomb) {
-		next = bomb.NextOffset
-	} else {
-		next, err = afterBatch(ctx, cl, at, offset)
-	}
-	without, to := fmt.Sprintf("the records from offset %d to %d", offset, next-1), strconv.FormatInt(next, 10)
+	next, err := afterBatch(ctx, cl, at, offset)
 	if err != nil {
+		return 0
+	}
+	return next
+}
+
+// goOn is how an operator has a group go on at next, without the batch at offset. done: the group has finished all
+// records before it.
+func (r *reader) goOn(group string, at partition, offset, next int64, done bool) string {
+	brokers := r.router.cfg.Brokers
+	without, to := fmt.Sprintf("the records from offset %d to %d", offset, next-1), strconv.FormatInt(next, 10)
+	if next == 0 {
 		without = fmt.Sprintf("the records from offset %d on, up to the next batch (kafka-dump-log.sh shows its offset, NEXT)", offset)
 		to = "NEXT"
 	}
