@@ -87,9 +87,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.unreadable = kafka.NewUnreadables()
-	a.kafka.Unreadables = a.unreadable
-	a.kafka.Waiting = new(kafka.Waiting)
-	a.kafka.Deleted = &kafka.DeletedTopics{}
+	a.kafka.Unreadables, a.kafka.Waiting, a.kafka.Deleted = a.unreadable, new(kafka.Waiting), new(kafka.DeletedTopics)
 	a.measure()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()

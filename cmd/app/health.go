@@ -312,6 +312,11 @@ func (h *health) look(run context.Context) {
 	for _, s := range states {
 		h.due[group{s.Role, s.Class}] = owned(s, lags, stopped, h.prefix)
 	}
+	h.sinceBehind(states)
+}
+
+// sinceBehind notes since when roles have had work that they could do.
+func (h *health) sinceBehind(states []kafka.RoleState) {
 	since := h.behind
 	h.behind = map[schemas.Role]time.Time{}
 	for _, d := range h.duties(states) {

@@ -184,7 +184,7 @@ func makeTemplate(ctx context.Context, addr string) (made *template, err error) 
 		return nil, err
 	}
 	_, err = db.Migrate(ctx)
-	if err = errors.Join(err, db.Close()); err != nil {
+	if err := errors.Join(err, db.Close()); err != nil {
 		return nil, err
 	}
 	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
@@ -220,7 +220,7 @@ func (from *template) copyTo(ctx context.Context, addr, name string) (err error)
 		statements = append(statements, strings.ReplaceAll(s, from.name, name))
 	}
 	for _, table := range from.filled {
-		statements = append(statements, fmt.Sprintf("INSERT INTO `%s`.%s SELECT * FROM `%s`.%[2]s", name, table, from.name))
+		statements = append(statements, "INSERT INTO `"+name+"`."+table+" SELECT * FROM `"+from.name+"`."+table)
 	}
 	for _, s := range statements {
 		if err := conn.Exec(ctx, s); err != nil {
