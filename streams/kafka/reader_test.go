@@ -26,21 +26,21 @@ func TestFaultsOf(t *testing.T) {
 		watermark int64
 		want      string
 	}{
-		"no error":                        {nil, 5, nothing},
-		"the poll's end":                  {context.DeadlineExceeded, 0, nothing},
-		"a request that is made again":    {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
-		"a log that lost its end":         {&kgo.ErrDataLoss{}, 0, nothing},
-		"longer than may be":              {&kgo.ErrDecompressTooLarge{}, 5, ends},
-		"out of range":                    {kerr.OffsetOutOfRange, 5, outside},
-		"another topic":                   {kerr.UnknownTopicID, -1, other},
-		"refused":                         {kerr.TopicAuthorizationFailed, 0, ends},
-		"the client is closed":            {kgo.ErrClientClosed, 0, ends},
-		"a leader that moved":             {kerr.NotLeaderForPartition, -1, passes},
-		"a disk that fails":               {kerr.KafkaStorageError, -1, passes},
-		"a group that moved on":           {kerr.IllegalGeneration, 0, nothing},
-		"a checksum that does not match":  {errors.New("encoded crc 1 does not match calculated crc 2"), 5, damaged},
-		"a batch that the broker rejects": {kerr.CorruptMessage, -1, damaged},
-		"an error of the client's own":    {errors.New("the group session was lost"), 0, nothing},
+		"no error":                       {nil, 5, nothing},
+		"the poll's end":                 {context.DeadlineExceeded, 0, nothing},
+		"a request that is made again":   {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
+		"a log that lost its end":        {&kgo.ErrDataLoss{}, 0, nothing},
+		"longer than may be":             {&kgo.ErrDecompressTooLarge{}, 5, ends},
+		"out of range":                   {kerr.OffsetOutOfRange, 5, outside},
+		"another topic":                  {kerr.UnknownTopicID, -1, other},
+		"refused":                        {kerr.TopicAuthorizationFailed, 0, ends},
+		"the client is closed":           {kgo.ErrClientClosed, 0, ends},
+		"a leader that moved":            {kerr.NotLeaderForPartition, -1, passes},
+		"a disk that fails":              {kerr.KafkaStorageError, -1, passes},
+		"a group that moved on":          {kerr.IllegalGeneration, 0, nothing},
+		"a checksum that does not match": {errors.New("encoded crc 1 does not match calculated crc 2"), 5, damaged},
+		"a batch that a broker rejects":  {kerr.CorruptMessage, -1, damaged},
+		"an error of the client's own":   {errors.New("the group session was lost"), 0, nothing},
 	} {
 		got := nothing
 		f := faultsOf(polledOne(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}), slog.New(slog.DiscardHandler))

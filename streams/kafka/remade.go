@@ -17,10 +17,11 @@ var errRemade = errors.New("what the process holds is of the topic that was dele
 
 // remade is the error of a topic that was deleted, and made again or not.
 func remade(topic string, again bool) error {
-	if !again {
-		return fmt.Errorf("topic %s was deleted: %w. Start the process again once the topic is there: it reads it from its start", topic, errRemade)
+	what := "was deleted"
+	if again {
+		what = "was deleted and made again"
 	}
-	return fmt.Errorf("topic %s was deleted and made again: %w. Start the process again: it reads the new topic from its start", topic, errRemade)
+	return fmt.Errorf("topic %s %s: %w. Start the process again: it reads the new topic from its start", topic, what, errRemade)
 }
 
 // WatchTopics returns an error when a topic of the catalogue is deleted, whether or not it is made again. Clients do not

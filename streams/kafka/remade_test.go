@@ -140,7 +140,7 @@ func TestWatchTopics(t *testing.T) {
 		says   string
 	}{
 		"made again": {func(b *kafkatest.Broker) { b.Recreate(schemas.Policies, 1) }, "topic millrace.policies was deleted and made again: "},
-		"deleted":    {func(b *kafkatest.Broker) { b.Delete(schemas.Policies) }, "topic millrace.policies was deleted: what the process holds is of the topic that was deleted. Start the process again once"},
+		"deleted":    {func(b *kafkatest.Broker) { b.Delete(schemas.Policies) }, "topic millrace.policies was deleted: "},
 		"another":    {func(b *kafkatest.Broker) { b.MakeTopic("of.another", 1, nil) }, ""},
 		"out of reach for a while": {func(b *kafkatest.Broker) {
 			mend := b.Cut()
