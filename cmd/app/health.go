@@ -308,9 +308,8 @@ func (h *health) look(run context.Context) {
 		return
 	}
 	h.due = map[group]int64{}
-	stopped := h.stopped()
 	for _, s := range states {
-		h.due[group{s.Role, s.Class}] = owned(s, lags, stopped, h.prefix)
+		h.due[group{s.Role, s.Class}] = owned(s, lags, h.stopped(), h.prefix)
 	}
 	h.sinceBehind(states)
 }

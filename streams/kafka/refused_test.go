@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -110,7 +111,7 @@ func (r *refuser) Store(ctx context.Context, ds []*schemas.Delivery) error {
 // again. If the process is killed meanwhile, the next one publishes them once more.
 func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 	t.Parallel()
-	const n = 50
+	n, long := need.Amount(20, 50, 50), time.Duration(need.Amount(4, 20, 20))*time.Minute
 	changes := []schemas.Topic{schemas.Changes}
 	for name, tt := range map[string]struct {
 		role schemas.Role
@@ -163,14 +164,14 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 						}
 						mend := b.FailProduceTo(tt.out, 0, fault)
 						for range kills {
-							if err := run(t, 20*time.Minute, part()); err != nil {
+							if err := run(t, long, part()); err != nil {
 								t.Fatal(err)
 							}
 						}
 						background(t, part())
-						time.Sleep(20 * time.Minute)
+						time.Sleep(long)
 						mend()
-						time.Sleep(10 * time.Minute)
+						time.Sleep(2 * time.Minute)
 						var times [2]map[string]int // by partition and key
 						times[0], times[1] = map[string]int{}, map[string]int{}
 						for _, r := range b.Read(tt.out) {

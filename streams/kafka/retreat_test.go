@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -75,7 +76,7 @@ func TestBatchGroupLeavesMemoryWhileDeadLettersAreRefused(t *testing.T) {
 func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
-		const n = 16_000
+		n := need.Amount(4_000, 16_000, 16_000)
 		long := numbered(n, n)
 		for i := range long {
 			for j := range 8 {
@@ -91,8 +92,8 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 			return tb.Store(ctx, batch)
 		}}
 		mend := b.FailProduce(schemas.Dead, fault, -1)
-		background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20}, s)) // less than the partition has
-		time.Sleep(5 * time.Minute)
+		background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) << 7}, s)) // less than the partition has
+		time.Sleep(2 * time.Minute)
 		if got := b.Committed(schemas.RoleSink, schemas.Changes)[2]; got != 0 {
 			t.Errorf("%d of what was refused is committed", got)
 		}
@@ -101,8 +102,8 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 			t.Errorf("%d of %d rows were not stored, want those of one partition of four", left, n)
 		}
 		mend()
-		time.Sleep(5 * time.Minute)
-		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+		time.Sleep(2 * time.Minute)
+		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != int64(n) {
 			t.Errorf("committed %d when the dead letters were taken, want %d", got, n)
 		}
 		keys := map[string]bool{}

@@ -370,7 +370,7 @@ func TestManyUsers(t *testing.T) {
 		time.Sleep(time.Minute)
 		mu.Lock()
 		gone = 0
-		if calls := w.faulty.Count("Marker"); calls > users+10 || probes < 3 || probes > 8 {
+		if calls := w.faulty.Count("Marker"); calls > users+15 || probes < 3 || probes > 13 {
 			t.Errorf("in a minute: %d calls and %d probes, want the first %d and a few", calls, probes, users)
 		}
 		mu.Unlock()
