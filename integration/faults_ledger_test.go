@@ -158,7 +158,7 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// First the commits: what is settled later is not what they were made for.
-	committed, err = l.c.Committed(ctx, l.group, l.cfg.Prefix+string(schemas.Changes))
+	committed, err = l.committed(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -167,6 +167,22 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 	}
 	l.audits++
 	return committed, l.judge(committed)
+}
+
+// committed returns what the group has committed. A broker that was frozen may answer, for a moment, with what it knew
+// as the group's coordinator: a commit has gone back if it is still lower a few seconds later.
+func (l *ledger) committed(ctx context.Context) (at map[int32]int64, err error) {
+	for range 5 {
+		at, err = l.c.Committed(ctx, l.group, l.cfg.Prefix+string(schemas.Changes))
+		back := slices.ContainsFunc(slices.Collect(maps.Keys(l.before)), func(id int32) bool { return at[id] < l.before[id] })
+		if err != nil || !back {
+			return at, err
+		}
+		if err := retry.Sleep(ctx, time.Second); err != nil {
+			return nil, err
+		}
+	}
+	return at, nil
 }
 
 // judge is audit with the books as they are, and mu held.

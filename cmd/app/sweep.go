@@ -12,6 +12,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -99,7 +100,7 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if o.Demand && !same {
 		last = nil
 	}
-	pages, err := sweep.Fixity(due{a.db}, c)
+	pages, err := sweep.Fixity(due{a}, c)
 	if err != nil {
 		return Round{}, err
 	}
@@ -199,15 +200,38 @@ func (a *App) checkpoint(ctx context.Context, name, morsel string) (*pb.Checkpoi
 }
 
 // due reads what is due out of the state tables.
-type due struct{ db *clickhouse.DB }
+type due struct{ a *App }
 
-// Due implements sweep.Due.
+// Due implements sweep.Due. What tables that lack records do not have is not known to be none: the round waits for rebuild.
+// The tables are looked at before and after they are read, since they may be filled, or emptied, meanwhile.
 func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
+	if err := d.whole(ctx); err != nil {
+		return nil, err
+	}
+	copies, err := d.read(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return copies, d.whole(ctx)
+}
+
+func (d due) whole(ctx context.Context) error {
+	gaps, err := d.a.lookForGaps(ctx)
+	if i := slices.IndexFunc(gaps, clickhouse.Gap.Unknown); err == nil && i >= 0 {
+		err = fmt.Errorf("%s (%d gaps): run millrace rebuild", gaps[i], len(gaps))
+	}
+	if err != nil {
+		return retry.Unavailable(err)
+	}
+	return nil
+}
+
+func (d due) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
 	c := clickhouse.DueQuery{Account: q.Account, Store: q.Store, Space: q.Space, PassedBefore: q.PassedBefore, Limit: q.Limit}
 	if q.After != nil {
 		c.After = clickhouse.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
 	}
-	copies, _, err := d.db.FixityDue(ctx, c)
+	copies, _, err := d.a.db.FixityDue(ctx, c)
 	return copies, err
 }
 

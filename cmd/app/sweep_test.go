@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 const oneMD5 = "00112233445566778899aabbccddeeff"
@@ -43,7 +45,8 @@ func newSwept(t *testing.T, copies int) *swept {
 		t.Fatal(err)
 	}
 	t.Cleanup(producer.Close)
-	s := &swept{v, &App{cfg: &cfg, log: log, db: v.db, kafka: v.b.Config(), producer: producer, admin: v.admin, stores: stores, controls: controls},
+	s := &swept{v, &App{cfg: &cfg, log: log, db: v.db, kafka: v.b.Config(), producer: producer, admin: v.admin, stores: stores, controls: controls,
+		mark: v.admin.NewWatermark(schemas.Changes, positionTopics())},
 		time.Now().UTC().Truncate(time.Millisecond)}
 	for i := range copies {
 		c := someChange(i)
@@ -182,6 +185,33 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 			_, tasks := s.sweep(0, false)
 			if got := baselines(tasks); len(tasks) != 3 || got != tt.want {
 				t.Errorf("%d of %d tasks are of the baseline, want %d of 3", got, len(tasks), tt.want)
+			}
+		})
+	}
+}
+
+// A round over tables that were emptied finds out that they lack records, and not that nothing is due. It goes on once they
+// are filled again.
+func TestSweepOfEmptiedTables(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"copy_state", "audit_log"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			s := newSwept(t, 3)
+			s.exec("TRUNCATE TABLE {db}." + table)
+			o := SweepOrder{Account: "acme", Store: "1", Begun: s.begun, Period: 90 * 24 * time.Hour}
+			_, err := s.a.SweepFixity(t.Context(), o)
+			if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "millrace rebuild") {
+				t.Fatalf("got %v, want that the tables lack records", err)
+			}
+			if n := len(s.b.Bodies(schemas.FixityLow)); n > 0 {
+				t.Errorf("%d tasks before the tables are whole", n)
+			}
+			if _, err := s.a.Rebuild(t.Context(), Approval{Who: "ann", From: "cli"}, quiet); err != nil {
+				t.Fatal(err)
+			}
+			if _, tasks := s.sweep(0, false); len(tasks) != 3 {
+				t.Errorf("%d tasks, want 3", len(tasks))
 			}
 		})
 	}
