@@ -308,8 +308,9 @@ func (h *health) look(run context.Context) {
 		return
 	}
 	h.due = map[group]int64{}
+	stopped := h.stopped()
 	for _, s := range states {
-		h.due[group{s.Role, s.Class}] = owned(s, lags, h.stopped(), h.prefix)
+		h.due[group{s.Role, s.Class}] = owned(s, lags, stopped, h.prefix)
 	}
 	h.sinceBehind(states)
 }
@@ -357,8 +358,8 @@ func (h *health) hold(states []kafka.RoleState, unseen time.Duration) {
 	}
 }
 
-// owned is how much of what is due is the business of this process. Of a partition that it has stopped to read nothing
-// is: another process would stop as well.
+// owned returns how much is due of the partitions that this process owns. A partition that it has stopped reading counts
+// as nothing: another process would stop as well.
 func owned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
