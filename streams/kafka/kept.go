@@ -50,7 +50,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 		return nil, err
 	}
 	names := a.allNames()
-	before, err := a.topicIDs(ctx, names...)
+	before, err := topicIDs(ctx, a.cl, names...)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 			}
 		}
 	}
-	after, err := a.topicIDs(ctx, names...)
+	after, err := topicIDs(ctx, a.cl, names...)
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +126,9 @@ type topicID struct {
 // errNoID is the error of brokers, older than Kafka 2.8 or others, that have no ids of topics.
 var errNoID = errors.New("the brokers name no id of the topic")
 
-// topicIDs asks for topics by name: a list of all topics leaves out those that this client may not describe.
-func (a *Admin) topicIDs(ctx context.Context, names ...string) (map[string]topicID, error) {
+// topicIDs asks the brokers for topics by name: a list of all topics leaves out those that this client may not describe,
+// and kadm's lists may be a few seconds old.
+func topicIDs(ctx context.Context, cl *kgo.Client, names ...string) (map[string]topicID, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for i := range names {
 		req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &names[i]})
@@ -135,7 +136,7 @@ func (a *Admin) topicIDs(ctx context.Context, names ...string) (map[string]topic
 	if len(req.Topics) == 0 {
 		return nil, nil
 	}
-	resp, err := req.RequestWith(ctx, a.cl)
+	resp, err := req.RequestWith(ctx, cl)
 	if err != nil {
 		return nil, fmt.Errorf("look up topics: %w", err)
 	}
@@ -197,7 +198,7 @@ func (a *Admin) goOn(ctx context.Context, group string, at map[string]map[int32]
 		return nil
 	}
 	names := slices.Collect(maps.Keys(was))
-	ids, err := a.topicIDs(ctx, names...)
+	ids, err := topicIDs(ctx, a.cl, names...)
 	if err != nil {
 		return err
 	}
@@ -246,7 +247,7 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 // the one before counts: groups then handle again what they have handled since, and need no person to go on.
 func (a *Admin) kept(ctx context.Context) (map[string]map[string]keptTopic, error) {
 	name := a.cfg.topic(schemas.Checkpoints)
-	ids, err := a.topicIDs(ctx, name)
+	ids, err := topicIDs(ctx, a.cl, name)
 	switch there := ids[name]; {
 	case err != nil:
 		return nil, err

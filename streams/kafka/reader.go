@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -88,7 +88,6 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 			}
 			var (
 				loss *kgo.ErrDataLoss
-				bomb *kgo.ErrDecompressTooLarge
 				code *kerr.Error
 				at   = partition{t.Topic, p.Partition}
 				err  = p.Err
@@ -98,7 +97,7 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 				return // the poll's own, or that of a request which is made again
 			case errors.As(err, &loss):
 				log.Error("the broker lost records, or the topic was made again", "topic", at.topic, "partition", at.id, "err", err)
-			case errors.As(err, &bomb):
+			case tooLong(err) != nil:
 				faults.damaged[at] = err
 			case errors.Is(err, kerr.OffsetOutOfRange):
 				out.parts = append(out.parts, at)
@@ -193,34 +192,25 @@ func (r *reader) pass(ctx context.Context, fetches kgo.Fetches, passing map[part
 func (r *reader) unknown(ctx context.Context, cl *kgo.Client, known map[string][16]byte) error {
 	lctx, cancel := context.WithTimeout(ctx, lookAgain)
 	defer cancel()
-	req := kmsg.NewPtrMetadataRequest()
-	for name := range known {
-		t := kmsg.NewMetadataRequestTopic()
-		t.Topic = &name
-		req.Topics = append(req.Topics, t)
-	}
-	resp, err := req.RequestWith(lctx, cl)
+	ids, err := topicIDs(lctx, cl, slices.Sorted(maps.Keys(known))...)
 	if err != nil {
 		r.router.log.Warn("look again whether topics were made again", "wait", lookPause, "err", err)
 		_ = retry.Sleep(ctx, lookPause) // only ctx ends it early
 		return nil
 	}
 	var errs []error
-	for _, t := range resp.Topics {
-		if t.Topic == nil {
-			continue
-		}
-		name, err := *t.Topic, kerr.ErrorForCode(t.ErrorCode)
-		switch gone := errors.Is(err, kerr.UnknownTopicOrPartition); {
+	for _, name := range slices.Sorted(maps.Keys(ids)) {
+		now := ids[name]
+		switch gone := now == (topicID{}); {
 		case gone && r.pattern:
 			r.router.log.Warn("a topic was deleted", "topic", name)
-		case gone || err == nil && t.TopicID != known[name]:
+		case gone || now.err == nil && now.id != kadm.TopicID(known[name]).String():
 			if r.commits != nil {
 				r.commits.deleted.add(name)
 			}
 			errs = append(errs, remade(name, !gone))
 		default: // a broker that does not know yet what another one knows
-			r.router.log.Warn("poll", "topic", name, "err", errors.Join(kerr.UnknownTopicID, err))
+			r.router.log.Warn("poll", "topic", name, "err", errors.Join(kerr.UnknownTopicID, now.err))
 		}
 	}
 	if len(errs) == 0 {
@@ -254,7 +244,7 @@ func (r *reader) damage(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches
 		switch d.tries++; {
 		case d.stopped != nil: // somebody has resumed it
 			cl.PauseFetchPartitions(at.one())
-		case d.tries < damageTries && !tooLong(err):
+		case d.tries < damageTries && tooLong(err) == nil:
 			backoff := damageRetry().Backoff(d.tries)
 			wait = max(wait, backoff)
 			r.router.log.Warn("fetch a batch again that cannot be parsed", "topic", at.topic, "partition", at.id,
@@ -300,11 +290,12 @@ func (r *reader) position(cl *kgo.Client, at partition, p kgo.FetchPartition) in
 	return max(p.LogStartOffset, 0)
 }
 
-// tooLong reports whether a batch is longer, when it is decompressed, than the client may read. The client does not fetch
-// such a batch again.
-func tooLong(err error) bool {
+// tooLong returns the error of a batch that is longer, when it is decompressed, than the client may read; nil: it is
+// another one. The client does not fetch such a batch again.
+func tooLong(err error) *kgo.ErrDecompressTooLarge {
 	bomb := (*kgo.ErrDecompressTooLarge)(nil)
-	return errors.As(err, &bomb)
+	_ = errors.As(err, &bomb)
+	return bomb
 }
 
 // examine says where a batch is that cannot be parsed, and what to do. p is what was fetched of its partition.
@@ -314,7 +305,7 @@ func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, p kg
 	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is not read any further: "+
 		"its bytes are damaged on the broker that leads the partition. Have a replica lead it whose bytes are whole "+
 		"(kafka-leader-election.sh), or restore them, and start this process again", at, offset)
-	if tooLong(cause) {
+	if tooLong(cause) != nil {
 		what = fmt.Sprintf("%s: the batch at offset %d is longer when it is decompressed than any message may be, "+
 			"so the partition is not read any further", at, offset)
 	}
@@ -332,7 +323,7 @@ func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, p kg
 
 // nextOf returns the offset behind the batch that cannot be read because of cause; 0: it is not known.
 func nextOf(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) int64 {
-	if bomb := (*kgo.ErrDecompressTooLarge)(nil); errors.As(cause, &bomb) {
+	if bomb := tooLong(cause); bomb != nil {
 		return bomb.NextOffset
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookAgain)

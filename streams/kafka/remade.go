@@ -82,8 +82,8 @@ func (a *Admin) allNames() (names []string) {
 }
 
 // changed returns an error if a topic of known has another id by now, or is missing again. It notes in known those that
-// are there, and in missing those of known that are not. What now says of a topic with an error is not known. deleted is given the topics of
-// the error.
+// are there, and in missing those of known that are not. What now says of a topic with an error is not known. deleted is
+// given the topics of the error.
 func changed(known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails, deleted *DeletedTopics) error {
 	var errs []error
 	for _, t := range now.Sorted() {
