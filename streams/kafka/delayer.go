@@ -242,7 +242,7 @@ func (d *Delayer) movable(now time.Time) *outgoing {
 			}
 			to := d.next(rec.Record, now)
 			if d.ahead(rec) {
-				to = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
+				to = anew(rec.Record)
 			}
 			out = append(out, to)
 			moved[at]++

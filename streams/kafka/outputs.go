@@ -109,7 +109,7 @@ func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err e
 				s.purge(of.topic)
 			}
 			if o.err != nil {
-				o.rec = anew([]*kgo.Record{o.rec})[0]
+				o.rec = anew(o.rec)
 			}
 		}
 		s.produce(of, l, next)

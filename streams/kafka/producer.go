@@ -76,14 +76,14 @@ func (p *Producer) Close() { p.cl.Close() }
 func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left []*kgo.Record, err error) {
 	left, stale, err := produce(ctx, cl, recs)
 	if len(stale) == 0 {
-		return anew(left), err
+		return allAnew(left), err
 	}
 	cl.PurgeTopicsFromProducing(topicsOf(stale)...)
-	late, unknown, again := produce(ctx, cl, anew(stale))
+	late, unknown, again := produce(ctx, cl, allAnew(stale))
 	if again == nil && !errors.Is(err, kerr.UnknownTopicID) {
 		again = err // of others
 	}
-	return anew(slices.Concat(left, late, unknown)), again
+	return allAnew(slices.Concat(left, late, unknown)), again
 }
 
 // An outgoing is what is published together, and what is done once the brokers have taken all of it.
@@ -103,12 +103,16 @@ func (o *outgoing) publish(ctx context.Context, cl *kgo.Client) (err error) {
 	return err
 }
 
-// anew returns recs as they were before they were published: the client counts the time that it has for a record from
-// the timestamp that it gave it.
-func anew(recs []*kgo.Record) []*kgo.Record {
+// anew returns rec as it was before it was published: the client counts the time that it has for a record from the
+// timestamp that it gave it.
+func anew(rec *kgo.Record) *kgo.Record {
+	return &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
+}
+
+func allAnew(recs []*kgo.Record) []*kgo.Record {
 	all := make([]*kgo.Record, len(recs))
-	for i, r := range recs {
-		all[i] = &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
+	for i, rec := range recs {
+		all[i] = anew(rec)
 	}
 	return all
 }
