@@ -23,9 +23,7 @@ type UnreadableRecord struct {
 }
 
 // Position names the record: topic/partition@offset.
-func (u UnreadableRecord) Position() string {
-	return fmt.Sprintf("%s/%d@%d", u.Topic, u.Partition, u.Offset)
-}
+func (u UnreadableRecord) Position() string { return positionName(u.Topic, u.Partition, u.Offset) }
 
 // An UnreadableBatch is a batch that cannot be parsed. The process has stopped to read its partition.
 type UnreadableBatch struct {
@@ -37,8 +35,10 @@ type UnreadableBatch struct {
 }
 
 // Position names the first record that was not read: topic/partition@offset.
-func (u UnreadableBatch) Position() string {
-	return fmt.Sprintf("%s/%d@%d", u.Topic, u.Partition, u.Offset)
+func (u UnreadableBatch) Position() string { return positionName(u.Topic, u.Partition, u.Offset) }
+
+func positionName(topic schemas.Topic, partition int32, offset int64) string {
+	return fmt.Sprintf("%s/%d@%d", topic, partition, offset)
 }
 
 // Unreadables are the unreadable records of all tables of one process: of those with one key in one partition, the
