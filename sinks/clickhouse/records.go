@@ -265,11 +265,7 @@ func (a *auditRecord) copy() schemas.Copy {
 
 // evidence is audit with the fields alone on which decisions rest: state, time, change, digests and provenance.
 func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
-	with, err := withCopies(ctx, copies)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := query[auditRecord](with, db, "read the audit log", newestReports)
+	rows, err := db.auditRows(ctx, copies, newestReports)
 	if err != nil {
 		return nil, err
 	}
@@ -321,15 +317,20 @@ func firstOfEach(rows []auditRecord) (first []auditRecord) {
 
 // audit returns what the log says of the newest content of each copy that it knows of.
 func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
-	ctx, err := withCopies(ctx, copies)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := query[auditRecord](ctx, db, "read the audit log", newestChanges)
+	rows, err := db.auditRows(ctx, copies, newestChanges)
 	if err != nil {
 		return nil, err
 	}
 	return newestContents(rows), nil
+}
+
+// auditRows returns the rows of a statement about copies.
+func (db *DB) auditRows(ctx context.Context, copies []schemas.Copy, statement string) ([]auditRecord, error) {
+	ctx, err := withCopies(ctx, copies)
+	if err != nil {
+		return nil, err
+	}
+	return query[auditRecord](ctx, db, "read the audit log", statement)
 }
 
 // newestContents returns the newest content of each copy. rows are its newest write and its newest delete, the newer of
