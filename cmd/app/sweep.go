@@ -217,13 +217,10 @@ func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, er
 
 func (d due) whole(ctx context.Context) error {
 	gaps, err := d.a.lookForGaps(ctx)
-	if i := slices.IndexFunc(gaps, clickhouse.Gap.Unknown); err == nil && i >= 0 {
-		err = fmt.Errorf("%s (%d gaps): run millrace rebuild", gaps[i], len(gaps))
+	if err == nil {
+		err = clickhouse.Known(gaps)
 	}
-	if err != nil {
-		return retry.Unavailable(err)
-	}
-	return nil
+	return retry.Unavailable(err)
 }
 
 func (d due) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {

@@ -58,6 +58,14 @@ type Gap struct {
 // of a former log lacks the end of it: the tables that are made of a topic need not be equally far when it is deleted.
 func (g Gap) Unknown() bool { return !g.Former || g.From == 0 }
 
+// Known returns an error if what the tables say is unknown because of gaps.
+func Known(gaps []Gap) error {
+	if i := slices.IndexFunc(gaps, Gap.Unknown); i >= 0 {
+		return fmt.Errorf("%s (%d gaps): run millrace rebuild", gaps[i], len(gaps))
+	}
+	return nil
+}
+
 func (g Gap) String() string {
 	return fmt.Sprintf("%s lacks offsets %d to %d of %s, partition %d", g.Table, g.From, g.To-1, g.Topic, g.Partition)
 }

@@ -222,7 +222,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	// Before the read: a table that lacks something may be filled while it is read, and then no gap says so.
 	if gaps, err := r.db.Gaps(ctx, committed); err != nil {
 		return nil, retry.Unavailable(err)
-	} else if slices.ContainsFunc(gaps, Gap.Unknown) {
+	} else if Known(gaps) != nil {
 		return nil, retry.Unavailable(r.report(ctx, gaps))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
@@ -272,8 +272,8 @@ func (r *Reader) report(ctx context.Context, gaps []Gap) error {
 	if r.cfg.Gaps != nil {
 		r.cfg.Gaps(ctx, gaps)
 	}
-	if i := slices.IndexFunc(gaps, Gap.Unknown); i >= 0 {
-		return fmt.Errorf("read manifest and audit log afresh: %s (%d gaps): run millrace rebuild", gaps[i], len(gaps))
+	if err := Known(gaps); err != nil {
+		return fmt.Errorf("read manifest and audit log afresh: %w", err)
 	}
 	return nil
 }
