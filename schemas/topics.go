@@ -76,6 +76,16 @@ func AgainOf(role Role, origin Topic) Topic {
 
 func againLarge(role Role) Topic { return Again(role) + "." + Topic(Large) }
 
+// Backlog is the topic in which the backlog of an account waits that would keep the messages of others in a class of role
+// from being read. Class large has none: its backlogs are short, and its tasks long.
+func Backlog(role Role, class Class) Topic {
+	t := "backlog." + Topic(role)
+	if class != High {
+		t += "." + Topic(class)
+	}
+	return t
+}
+
 // Delay is the topic of the delay lane called name.
 func Delay(name string) Topic { return "delay." + Topic(name) }
 
@@ -207,6 +217,12 @@ func Catalogue(lanes ...string) []Entry {
 		dated(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
 			roles(RoleAPI), roles(RoleSteward, RoleSink))),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
+	}
+	for _, role := range []Role{RoleCopier, RoleChecker, RoleDeleter} {
+		entries = append(entries, raw(Backlog(role, High), Trim, roles(role), roles(role)))
+		if role != RoleDeleter {
+			entries = append(entries, of(Low, raw(Backlog(role, Low), Trim, roles(role), roles(role))))
+		}
 	}
 	for _, role := range waitingRoles {
 		again := raw(Again(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))

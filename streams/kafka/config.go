@@ -240,7 +240,10 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2: Java's default
+		kgo.RecordPartitioner(spreader{
+			kgo.StickyKeyPartitioner(nil), // murmur2: Java's default
+			func(topic string) bool { return isBacklog(c.bare(topic)) },
+		}),
 		kgo.WithCompressor(newCompressor()),
 		kgo.ProducerLinger(linger),
 		kgo.RecordDeliveryTimeout(limit),
@@ -395,7 +398,12 @@ func (c Config) reads(role schemas.Role, t schemas.Topic) bool {
 	return ok
 }
 
-func isAgain(t schemas.Topic) bool { return strings.HasPrefix(string(t), "again.") }
+// isAgain reports whether records of a topic were moved there from others.
+func isAgain(t schemas.Topic) bool {
+	return strings.HasPrefix(string(t), "again.") || isBacklog(t)
+}
+
+func isBacklog(t schemas.Topic) bool { return strings.HasPrefix(string(t), "backlog.") }
 
 // clientLog passes on what the client says when something is wrong.
 type clientLog struct{ log *slog.Logger }

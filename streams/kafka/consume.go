@@ -103,7 +103,8 @@ func among[T any](all map[partition]T, parts map[string][]int32) []T {
 type position struct {
 	kgo.EpochOffset
 	metadata string
-	origin   // of a BatchGroup
+	done     int64 // all below is done but what metadata names; of a Pool
+	origin         // of a BatchGroup
 }
 
 // commits holds the positions that are done but not yet committed. It is safe for
@@ -115,7 +116,9 @@ type commits struct {
 
 	metrics *roleMetrics // nil: nobody counts
 	// before is called with what is about to be committed. Its error keeps it from being committed. May be nil.
-	before  func(ctx context.Context, todo map[partition]position) error
+	before func(ctx context.Context, todo map[partition]position) error
+	// after is called with what was committed. May be nil.
+	after   func(partition, position)
 	sending chan struct{} // holds one from taking positions until their commit is answered
 }
 
@@ -176,6 +179,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 		}
 	}
 	var first error
+	var landed []partition
 	member := membershipOf(cl)
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
 		if err := member.check(req); err != nil {
@@ -204,12 +208,20 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 					if first == nil {
 						first = fmt.Errorf("commit %s: %w", at, err)
 					}
-				} else if c.todo[at] == sent[at] {
+					continue
+				}
+				if c.todo[at] == sent[at] {
 					delete(c.todo, at)
 				}
+				landed = append(landed, at)
 			}
 		}
 	})
+	for _, at := range landed {
+		if c.after != nil {
+			c.after(at, sent[at])
+		}
+	}
 	if !errors.Is(first, context.Canceled) { // given up, as the process stops
 		c.metrics.committed(first)
 	}

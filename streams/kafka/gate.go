@@ -175,16 +175,20 @@ func (s *scheduler) held() map[*intake]int {
 	return n
 }
 
-// purge drops the tasks of shares that are stopping and are not at work: where they wait
-// for a slot or are paused, nobody would come across them.
-func (s *scheduler) purge() {
+// stopping reports whether t will not be begun, as its partition moves.
+func stopping(t *task) bool { return t.share.stopping.Load() }
+
+// purge takes out the tasks that were not begun and are gone, and gives each to out with mu held: if they wait for a slot
+// or are paused, no worker would come across them.
+func (s *scheduler) purge(gone func(*task) bool, out func(*task)) {
 	s.mu.Lock()
 	defer s.unlock()
 	for _, q := range s.keys { // what stands behind a head
 		for t := q.head; t.next != nil; {
-			if next := t.next; next.share.stopping.Load() {
-				s.dropped(next)
+			if next := t.next; gone(next) {
 				t.next = next.next
+				next.next = nil
+				out(next)
 				q.n--
 			} else {
 				t = next
@@ -199,13 +203,14 @@ func (s *scheduler) purge() {
 			continue // the goroutine of a parked task takes it out
 		}
 		for _, q := range f.heads.all() {
-			if !q.head.share.stopping.Load() {
+			t := q.head
+			if !gone(t) {
 				f.heads.push(q)
 				continue
 			}
 			s.ready--
-			s.dropped(q.head)
-			s.shift(q) // may come back: what follows is not stopping
+			s.shift(q) // may come back: what follows is not gone
+			out(t)
 		}
 		if f.heads.len() == 0 && f.listed {
 			s.unlist(f)
@@ -213,6 +218,33 @@ func (s *scheduler) purge() {
 	}
 	s.prune()
 	s.wake()
+}
+
+// An amount is how many tasks there are, and the bytes of their records.
+type amount struct{ tasks, bytes int64 }
+
+// waiting counts the tasks of shares that were not begun, by share and flow. What is paused, or not known to be of an
+// account, is left out.
+func (s *scheduler) waiting(shares map[*share]bool) map[*share]map[Work]amount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	by := map[*share]map[Work]amount{}
+	if s.halted {
+		return by
+	}
+	for _, q := range s.keys {
+		for t := q.head; t != nil; t = t.next {
+			if !shares[t.share] || t.working || t.tries > 0 || t.flow.paused || t.flow.work.Account == "" {
+				continue
+			}
+			if by[t.share] == nil {
+				by[t.share] = map[Work]amount{}
+			}
+			n := by[t.share][t.flow.work]
+			by[t.share][t.flow.work] = amount{n.tasks + 1, n.bytes + t.bytes()}
+		}
+	}
+	return by
 }
 
 // prune forgets flows and accounts that have nothing.

@@ -29,7 +29,7 @@ func TestBehindIsGivenBack(t *testing.T) {
 	var lost sync.WaitGroup
 	lost.Go(func() {
 		tail.stop()
-		s.purge()
+		s.purge(stopping, s.dropped)
 	})
 	_ = it.behind()
 	lost.Wait()

@@ -2,10 +2,13 @@ package kafka
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // killed is in how many processes that died a message may have been at work before it is
@@ -18,13 +21,15 @@ const maxPast = 3800
 // A past is what a partition's committed metadata tells of the processes that had it: which
 // messages were at work when one died. As text it is
 //
-//	millrace/1 open 120 45:1* 47:2 48:0
+//	millrace/1 open 120 ahead=110/3:0,2 45:1* 47:2 48:0
 //
 // open or closed says whether tasks may have been at work; 120 is the horizon; 45 and 47 are
 // offsets of messages that were at work in 1 and 2 deaths, and 45 is at work now. 48 is at work too, and gets on:
-// if the process dies, it is not the cause.
+// if the process dies, it is not the cause. Below 110, of leader epoch 3, all is done but for 45 and 47: they are 0 and 2
+// behind the commit.
 type past struct {
 	deaths map[int64]int
+	ahead  ahead
 	// horizon: a message below it may have been at work in a death although that was not
 	// recorded, since what is begun is told once a second. From then on, until the horizon is
 	// passed, it is told before a message is begun.
@@ -32,6 +37,73 @@ type past struct {
 }
 
 const pastForm = "millrace/1"
+
+// An ahead says what is done behind the commit: the records below end but for those that are left. A record of a later
+// leader epoch was written there after the log had lost its end, and is not done.
+type ahead struct {
+	end  kgo.EpochOffset // zero: nothing is known to be
+	left []int64         // in order
+}
+
+func (a *ahead) done(offset int64, epoch int32) bool {
+	if offset >= a.end.Offset || epoch > a.end.Epoch {
+		return false
+	}
+	_, left := slices.BinarySearch(a.left, offset)
+	return !left
+}
+
+// maxAhead bounds the word of an ahead in a commit.
+const maxAhead = maxPast / 2
+
+const aheadForm = "ahead="
+
+// word is a as a word behind the commit. If there is not room for all that is left, end is the first without.
+func (a *ahead) word(committed int64) string {
+	if a.end.Offset <= committed {
+		return ""
+	}
+	end, left := a.end.Offset, ""
+	for _, at := range a.left {
+		if at < committed {
+			continue
+		}
+		more := strconv.FormatInt(at-committed, 10)
+		if len(left)+len(more) > maxAhead {
+			end = at
+			break
+		}
+		if left != "" {
+			left += ","
+		}
+		left += more
+	}
+	return fmt.Sprintf(" %s%d/%d:%s", aheadForm, end, a.end.Epoch, left)
+}
+
+// readAhead is the inverse of word. Of what it cannot read nothing is done.
+func readAhead(word string, committed int64) (a ahead) {
+	word, ok := strings.CutPrefix(word, aheadForm)
+	end, left, parted := strings.Cut(word, ":")
+	offset, epoch, whole := strings.Cut(end, "/")
+	at, err1 := strconv.ParseInt(offset, 10, 64)
+	of, err2 := strconv.ParseInt(epoch, 10, 32)
+	if !ok || !parted || !whole || err1 != nil || err2 != nil || at <= committed {
+		return a
+	}
+	for w := range strings.SplitSeq(left, ",") {
+		n, err := strconv.ParseInt(w, 10, 64)
+		if err != nil && left != "" {
+			return ahead{}
+		}
+		if left != "" {
+			a.left = append(a.left, committed+n)
+		}
+	}
+	slices.Sort(a.left)
+	a.end = kgo.EpochOffset{Epoch: int32(of), Offset: at}
+	return a
+}
 
 // A pursuit is what handlers have of a partition, by offset.
 type pursuit struct {
@@ -49,6 +121,10 @@ func readPast(text string, committed int64, window int, gone bool) past {
 	}
 	died := gone && words[1] == "open"
 	p.horizon, _ = strconv.ParseInt(words[2], 10, 64) // 0: none
+	if len(words) > 3 {
+		p.ahead = readAhead(words[3], committed)
+	}
+	begun := max(committed, p.ahead.end.Offset)
 	for _, w := range words[3:] {
 		w, atWork := strings.CutSuffix(w, "*")
 		offset, n, ok := strings.Cut(w, ":")
@@ -62,8 +138,8 @@ func readPast(text string, committed int64, window int, gone bool) past {
 		}
 		p.deaths[at] = deaths
 	}
-	if died && p.horizon <= committed {
-		p.horizon = committed + int64(window)
+	if died && p.horizon <= begun {
+		p.horizon = begun + int64(window)
 	} else if p.horizon <= committed {
 		p.horizon = 0
 	}
@@ -84,8 +160,8 @@ func (p *past) of(offset int64) (deaths int, careful bool) {
 	return deaths, known || offset < p.horizon
 }
 
-// text is what is committed with committed, while handlers have the messages of now.
-func (p *past) text(open bool, committed int64, now pursuit) string {
+// text is what is committed with committed, while handlers have the messages of now, and more is done than was before.
+func (p *past) text(open bool, committed int64, now pursuit, more ahead) string {
 	type suspect struct {
 		offset int64
 		deaths int
@@ -110,7 +186,11 @@ func (p *past) text(open bool, committed int64, now pursuit) string {
 	if horizon <= committed {
 		horizon = 0
 	}
-	if !open && horizon == 0 && len(all) == 0 {
+	if more.end.Offset < p.ahead.end.Offset { // what was done before is not all read yet
+		more = p.ahead
+	}
+	done := more.word(committed)
+	if !open && horizon == 0 && len(all) == 0 && done == "" {
 		return ""
 	}
 	slices.SortFunc(all, func(a, b suspect) int { return cmp.Or(b.deaths-a.deaths, cmp.Compare(a.offset, b.offset)) })
@@ -118,6 +198,7 @@ func (p *past) text(open bool, committed int64, now pursuit) string {
 	b.WriteString(pastForm)
 	b.WriteString(map[bool]string{true: " open ", false: " closed "}[open])
 	b.WriteString(strconv.FormatInt(horizon, 10))
+	b.WriteString(done)
 	for _, s := range all {
 		if b.Len() > maxPast {
 			break

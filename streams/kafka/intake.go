@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -22,14 +24,23 @@ type intake struct {
 	opts   []kgo.Opt
 	cl     *kgo.Client
 	leave  func() // closes cl
-	weight *scale
+	weight *scale // of what is in flight, but for the backlog topic
 	meter  *roleMetrics
 
 	commits *commits
 	reader  *reader
 	asks    chan chan error // of those who wait for a commit
-	tap     bool            // closed: the role is paused
+	soon    chan struct{}   // asks for one that nothing waits for
 	held    int             // tasks that a pause keeps back, as last counted
+
+	backlog  string // topic; empty: none
+	diverted diversion
+	moving   sync.Mutex   // held while tasks are given to the scheduler, or taken from it
+	behind   atomic.Int64 // bytes in flight of the backlog topic
+
+	turning sync.Mutex // guards tap and full
+	tap     bool       // closed: the role is paused
+	full    bool       // the backlog topic is not fetched
 
 	mu     sync.Mutex // guards the rest
 	shares map[partition]*share
@@ -43,8 +54,13 @@ func newIntake(p *Pool, m member) (*intake, error) {
 	in := &intake{
 		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), asks: make(chan chan error, maxAsks),
-		shares: map[partition]*share{}, left: map[partition]string{},
+		soon:   make(chan struct{}, 1),
+		shares: map[partition]*share{}, left: map[partition]string{}, diverted: diversion{flows: map[Work]int{}},
 	}
+	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
+		in.backlog = p.kafka.topic(t)
+	}
+	in.commits.after = in.committed
 	in.reader = newReader(p.router, in.commits)
 	opts := append(p.kafka.consume(m),
 		kgo.OnPartitionsAssigned(in.assigned), kgo.OnOffsetsFetched(in.fetched),
@@ -60,7 +76,7 @@ func newIntake(p *Pool, m member) (*intake, error) {
 // poll hands out records until ctx is done. It never waits for a task, but for memory.
 func (in *intake) poll(ctx context.Context) error {
 	for ctx.Err() == nil {
-		in.weight.wait(ctx, in.p.cfg.Bytes)
+		in.weight.wait(ctx, in.room)
 		fetches := in.cl.PollRecords(ctx, in.p.window/4)
 		if err := in.reader.check(ctx, in.cl, fetches); err != nil {
 			return in.p.router.below(ctx, in.cl, err)
@@ -73,21 +89,34 @@ func (in *intake) poll(ctx context.Context) error {
 	return nil
 }
 
+// room returns what may be in flight, beside the backlog topic.
+func (in *intake) room() int64 {
+	return in.p.cfg.Bytes - min(in.behind.Load(), in.p.cfg.Bytes/backlogPart)
+}
+
 // dispatch gives what was polled to the scheduler.
 func (in *intake) dispatch(fetches kgo.Fetches) error {
 	tasks, fresh, err := in.admit(fetches)
 	if err != nil || len(tasks) == 0 {
 		return err
 	}
-	var weight int64
+	var weight, behind int64
 	for _, t := range tasks {
-		weight += t.bytes()
+		if t.share.backlog {
+			behind += t.bytes()
+		} else {
+			weight += t.bytes()
+		}
 	}
 	in.weight.add(weight)
-	in.meter.inFlight(len(tasks), weight)
+	in.behind.Add(behind)
+	in.restrain()
+	in.meter.inFlight(len(tasks), weight+behind)
 	if fresh {
 		in.announceOpen()
 	}
+	in.moving.Lock()
+	defer in.moving.Unlock()
 	in.p.enqueue(in, tasks)
 	return nil
 }
@@ -111,12 +140,15 @@ func (in *intake) admit(fetches kgo.Fetches) (tasks []*task, fresh bool, err err
 				if sh == nil || len(fp.Records) == 0 {
 					continue // not ours: no poll is held while partitions move
 				}
-				first, ok := sh.admit(fp.Records)
+				first, done, ok := sh.admit(fp.Records)
 				if !ok {
 					return nil, false, fmt.Errorf("%s: more than %d records in flight", sh.partition, sh.window())
 				}
 				fresh = sh.open() || fresh
 				for i, rec := range fp.Records {
+					if done != nil && done[i] {
+						continue
+					}
 					t := &slab[len(tasks)]
 					t.rec, t.incarnation, t.share, t.slot = rec, inc, sh, first+uint64(i)
 					tasks = append(tasks, t)
@@ -178,7 +210,7 @@ func (in *intake) commit(ctx context.Context) error {
 	return err
 }
 
-// tick commits every second, and whenever somebody asks for it.
+// tick commits every second, and when it is asked for.
 func (in *intake) tick(ctx context.Context) {
 	t := time.NewTicker(poolCommit)
 	defer t.Stop()
@@ -193,6 +225,7 @@ func (in *intake) tick(ctx context.Context) {
 				sh.rest()
 			}
 			in.mu.Unlock()
+		case <-in.soon:
 		case ask := <-in.asks:
 			waiting = append(waiting, ask)
 			for len(in.asks) > 0 {
@@ -218,6 +251,23 @@ func (in *intake) finish(ctx context.Context) {
 			return
 		case <-t.C:
 		}
+	}
+}
+
+// hurry has what is done committed before the second is over.
+func (in *intake) hurry() {
+	select {
+	case in.soon <- struct{}{}:
+	default:
+	}
+}
+
+// committed takes note that a position is on record.
+func (in *intake) committed(at partition, pos position) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if sh := in.shares[at]; sh != nil {
+		sh.known.Store(pos.done)
 	}
 }
 
@@ -318,7 +368,7 @@ func (in *intake) drop(shares []*share) {
 		sh.kill()
 	}
 	in.p.interrupt(shares, false, errRevoked)
-	in.p.sched.purge()
+	in.p.sched.purge(stopping, in.p.forget)
 	for _, sh := range shares {
 		in.mu.Lock()
 		if in.shares[sh.partition] == sh {
@@ -333,18 +383,23 @@ func (in *intake) drop(shares []*share) {
 
 // turn stops reading while the role is paused, and goes on after.
 func (in *intake) turn(paused bool) {
+	in.turning.Lock()
+	defer in.turning.Unlock()
 	switch {
 	case paused && !in.tap:
 		in.cl.PauseFetchTopics(in.topics...)
 	case !paused && in.tap:
 		in.cl.ResumeFetchTopics(in.topics...)
+		if in.full {
+			in.cl.PauseFetchTopics(in.backlog)
+		}
 	}
 	in.tap = paused
 }
 
 // pressed says whether what is read keeps more from being read.
 func (in *intake) pressed() bool {
-	if in.weight.n.Load() >= in.p.cfg.Bytes {
+	if in.weight.full(in.room()) {
 		return true
 	}
 	in.mu.Lock()

@@ -23,13 +23,14 @@ const (
 	fateUnavailable      // sent to a delay lane
 	fateWait             // sent to a delay lane
 	fatePaused           // sent to a delay lane
+	fateMoved            // sent to a backlog topic
 	fateDead             // became a dead letter
 	fates
 )
 
 // String is the value of label outcome.
 func (f fate) String() string {
-	return [fates]string{"done", "retried", "transient", "unavailable", "wait", "paused", "dead"}[f]
+	return [fates]string{"done", "retried", "transient", "unavailable", "wait", "paused", "moved", "dead"}[f]
 }
 
 // fateOf is the fate of a delivery that failed with an error of a class and will come back.

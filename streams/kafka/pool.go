@@ -157,6 +157,9 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 		if len(m.topics) == 0 {
 			continue
 		}
+		if e, ok := schemas.Lookup(schemas.Backlog(pc.Role, class)); ok {
+			m.topics = append(m.topics, cfg.topic(e.Topic))
+		}
 		if class == schemas.Large && pc.Large <= 0 {
 			p.cfg.Large = 1
 		}
@@ -201,6 +204,9 @@ func (p *Pool) Run(ctx context.Context) error {
 	loops.Go(func() { p.obey(run) })
 	for _, in := range p.intakes {
 		loops.Go(func() { in.tick(run) })
+		if in.backlog != "" {
+			loops.Go(func() { in.divert(run) })
+		}
 		loops.Go(func() {
 			if err := in.poll(run); err != nil {
 				fail(err)
@@ -277,6 +283,7 @@ func (p *Pool) enqueue(in *intake, tasks []*task) {
 		}
 		keys[i] = p.describe(t, &work[i])
 	}
+	tasks, keys, work = in.without(tasks, keys, work)
 	p.sched.mu.Lock()
 	for i, t := range tasks {
 		class := rank(in.class)
@@ -391,7 +398,12 @@ func (p *Pool) abandon(t *task) {
 func (p *Pool) forget(t *task) {
 	n := t.bytes()
 	t.letter, t.delivery, t.err = letter{}, nil, nil
-	t.share.in.weight.add(-n)
+	if t.share.backlog {
+		t.share.in.behind.Add(-n)
+		t.share.in.weight.stir()
+	} else {
+		t.share.in.weight.add(-n)
+	}
 	t.share.in.meter.inFlight(-1, -n)
 }
 

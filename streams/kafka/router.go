@@ -360,6 +360,14 @@ func (f *refusal) end(m *roleMetrics) {
 	f.is = false
 }
 
+// onward returns the record by which l waits in a backlog topic, as it is.
+func (r *router) onward(l *letter, topic string) *kgo.Record {
+	t := *r.trail(l)
+	t.role = r.role
+	l.fate = fateMoved
+	return &kgo.Record{Topic: topic, Key: l.rec.Key, Value: l.rec.Value, Headers: t.headers(l.rec.Headers)}
+}
+
 // incarnation hashes a topic's id.
 func incarnation(id [16]byte) uint32 {
 	h := fnv.New32a()

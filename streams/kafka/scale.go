@@ -16,16 +16,24 @@ func newScale() *scale { return &scale{moved: make(chan struct{}, 1)} }
 func (s *scale) add(n int64) {
 	s.n.Add(n)
 	if n < 0 {
-		select {
-		case s.moved <- struct{}{}:
-		default:
-		}
+		s.stir()
 	}
 }
 
+// stir has wait look at its limit.
+func (s *scale) stir() {
+	select {
+	case s.moved <- struct{}{}:
+	default:
+	}
+}
+
+// full reports whether there is limit on the scale, or more.
+func (s *scale) full(limit int64) bool { return s.n.Load() >= limit }
+
 // wait returns when there is less than limit on the scale, or ctx is done.
-func (s *scale) wait(ctx context.Context, limit int64) {
-	for s.n.Load() >= limit && ctx.Err() == nil {
+func (s *scale) wait(ctx context.Context, limit func() int64) {
+	for s.full(limit()) && ctx.Err() == nil {
 		s.less(ctx)
 	}
 }

@@ -231,7 +231,7 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 			case 9:
 				if rapid.IntRange(0, 9).Draw(t, "stop") == 0 {
 					m.shares[2].stop()
-					m.s.purge()
+					m.s.purge(stopping, m.s.dropped)
 				}
 			}
 		}
@@ -352,14 +352,14 @@ func TestPast(t *testing.T) {
 		"of another":              {"member-1", 10, past{deaths: map[int64]int{}}},
 		"none":                    {"", 10, past{deaths: map[int64]int{}}},
 		"a stop":                  {"millrace/1 closed 0", 10, past{deaths: map[int64]int{}}},
-		"a death":                 {"millrace/1 open 0 12:0* 14:0*", 10, past{map[int64]int{12: 1, 14: 1}, 74}},
-		"a second one":            {"millrace/1 open 74 12:1* 14:1", 10, past{map[int64]int{12: 2, 14: 1}, 74}},
-		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, past{map[int64]int{12: 2}, 74}},
+		"a death":                 {"millrace/1 open 0 12:0* 14:0*", 10, past{deaths: map[int64]int{12: 1, 14: 1}, horizon: 74}},
+		"a second one":            {"millrace/1 open 74 12:1* 14:1", 10, past{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
+		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, past{deaths: map[int64]int{12: 2}, horizon: 74}},
 		"what is committed":       {"millrace/1 closed 74 12:2", 80, past{deaths: map[int64]int{}}},
-		"a death past horizon":    {"millrace/1 open 74", 80, past{map[int64]int{}, 144}},
-		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, past{map[int64]int{}, 74}},
-		"nothing but the opening": {"millrace/1 open 0", 10, past{map[int64]int{}, 74}},
-		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, past{map[int64]int{12: 1, 14: 0}, 74}},
+		"a death past horizon":    {"millrace/1 open 74", 80, past{deaths: map[int64]int{}, horizon: 144}},
+		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, past{deaths: map[int64]int{}, horizon: 74}},
+		"nothing but the opening": {"millrace/1 open 0", 10, past{deaths: map[int64]int{}, horizon: 74}},
+		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, past{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
 		"a stop, and one got on":  {"millrace/1 closed 0 14:0", 10, past{deaths: map[int64]int{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -368,7 +368,7 @@ func TestPast(t *testing.T) {
 			}
 		})
 	}
-	p := past{map[int64]int{12: 1, 14: 2}, 74}
+	p := past{deaths: map[int64]int{12: 1, 14: 2}, horizon: 74}
 	for name, tt := range map[string]struct {
 		open      bool
 		committed int64
@@ -382,7 +382,7 @@ func TestPast(t *testing.T) {
 		"gets on as it is stopped":    {false, 80, pursuit{steady: []int64{90}}, ""},
 		"suspect as it is stopped":    {true, 80, pursuit{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
 	} {
-		if got := p.text(tt.open, tt.committed, tt.now); got != tt.want {
+		if got := p.text(tt.open, tt.committed, tt.now, ahead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}

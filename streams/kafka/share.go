@@ -12,25 +12,29 @@ import (
 // A share is one partition that a Pool owns.
 type share struct {
 	partition
-	in *intake
+	in      *intake
+	backlog bool // it is of the backlog topic
 
 	stopping atomic.Bool  // no task is begun any more
 	over     atomic.Bool  // those that were begun are to end
 	busy     atomic.Int64 // tasks that were begun and are not settled
 	wary     atomic.Bool  // past tells of deaths
+	known    atomic.Int64 // what is on record is known to be done below it, but for what it names
 	idle     chan struct{}
 	once     sync.Once // closes idle, when stopping and not busy
 
 	mu      sync.Mutex // guards the rest
 	tracker *tracker
-	paused  bool   // not fetched, as its window is nearly full
-	first   int64  // the first offset that was delivered; -1: none yet
-	epoch   int32  // of first
-	past    past   // what is known of deaths
-	opened  bool   // the brokers have been told that tasks may be at work
-	told    string // the metadata that was last to be committed
-	quiet   bool   // nothing was delivered since the last tick
+	paused  bool      // not fetched, as its window is nearly full
+	since   time.Time // of paused
+	first   int64     // the first offset that was delivered; -1: none yet
+	epoch   int32     // of first
+	past    past      // what is known of deaths
+	opened  bool      // the brokers have been told that tasks may be at work
+	told    string    // the metadata that was last to be committed
+	quiet   bool      // nothing was delivered since the last tick
 	polls   fifo[polled]
+	early   time.Time // from when a record is that is late
 }
 
 // polled says from when the records of one poll are.
@@ -40,7 +44,7 @@ type polled struct {
 }
 
 func newShare(in *intake, at partition, window int) *share {
-	return &share{partition: at, in: in, tracker: newTracker(window), idle: make(chan struct{}), first: -1}
+	return &share{partition: at, in: in, backlog: at.topic == in.backlog, tracker: newTracker(window), idle: make(chan struct{}), first: -1}
 }
 
 // begin takes note that a task is begun, unless none is to be.
@@ -69,31 +73,40 @@ func (s *share) stop() {
 	}
 }
 
-// admit takes note of delivered records, and returns the first one's slot. Once three quarters of the
-// window are in flight the partition is paused: the last quarter is room for one more poll.
-func (s *share) admit(recs []*kgo.Record) (first uint64, ok bool) {
+// admit takes note of delivered records, and returns the first one's slot, and which of them were done before; nil: none.
+// Once three quarters of the window are in flight the partition is paused: the last quarter is room for one more poll.
+func (s *share) admit(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.first < 0 {
 		s.first, s.epoch = recs[0].Offset, recs[0].LeaderEpoch
+		s.known.Store(max(s.known.Load(), s.first)) // as is committed before the first task is begun
 	}
 	s.quiet = false
 	for i, rec := range recs {
 		slot, ok := s.tracker.add(rec.Offset, rec.LeaderEpoch)
 		if !ok {
-			return 0, false
+			return 0, nil, false
 		}
 		if i == 0 {
 			first = slot
 		}
+		if s.past.ahead.done(rec.Offset, rec.LeaderEpoch) {
+			if done == nil {
+				done = make([]bool, len(recs))
+			}
+			done[i] = true
+			s.tracker.finish(slot)
+		}
 	}
 	s.settle()
 	s.polls.push(polled{s.tracker.next, recs[0].Timestamp})
+	s.pass()
 	if !s.paused && s.tracker.inFlight() >= s.window()/4*3 {
-		s.paused = true
+		s.paused, s.since = true, time.Now()
 		s.in.cl.PauseFetchPartitions(s.one()) // with mu held: a resume must not get in front
 	}
-	return first, true
+	return first, done, true
 }
 
 // settle forgets polls of which all is done.
@@ -101,13 +114,34 @@ func (s *share) settle() {
 	for s.polls.len() > 0 && s.polls.peek().end <= s.tracker.base {
 		s.polls.pop()
 	}
+	if len(s.tracker.late) == 0 {
+		s.early = time.Time{}
+	}
+}
+
+// pass makes room in the window if more than half of it is done, behind records that take long.
+func (s *share) pass() {
+	most := s.window() / 2
+	if s.tracker.inFlight() < most || s.tracker.open > most {
+		return
+	}
+	s.settle()
+	if s.early.IsZero() && s.polls.len() > 0 {
+		s.early = s.polls.peek().at
+	}
+	s.tracker.pass(most)
+	s.settle()
 }
 
 // oldest says from when the oldest record is that is not done, to a poll; not ok: all are.
 func (s *share) oldest() (at time.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.settle(); s.polls.len() == 0 {
+	s.settle()
+	switch {
+	case !s.early.IsZero():
+		return s.early, true
+	case s.polls.len() == 0:
 		return at, false
 	}
 	return s.polls.peek().at, true
@@ -121,7 +155,17 @@ func (s *share) finish(slot uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tracker.finish(slot)
-	if s.paused && !s.tracker.dead && s.tracker.inFlight() <= s.window()/4 {
+	if s.paused {
+		s.pass()
+	}
+	if s.tracker.at.Offset-s.known.Load() >= int64(s.window()/2) {
+		s.in.hurry()
+	}
+	room := s.window() / 4
+	if s.in.diverted.any.Load() { // the rest of a poll is likely to be moved
+		room = s.window() / 2
+	}
+	if s.paused && !s.tracker.dead && s.tracker.inFlight() <= room {
 		s.paused = false
 		s.in.cl.ResumeFetchPartitions(s.one())
 	}
@@ -145,6 +189,13 @@ func (s *share) full() bool {
 	return s.paused
 }
 
+// stuck reports whether the partition has not been fetched for d, and more than half of the window is in flight yet.
+func (s *share) stuck(d time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.paused && time.Since(s.since) >= d && s.tracker.inFlight() > s.window()/2
+}
+
 // open says that tasks are about to be begun, and whether that is not on record yet.
 func (s *share) open() (fresh bool) {
 	s.mu.Lock()
@@ -159,7 +210,7 @@ func (s *share) open() (fresh bool) {
 func (s *share) rest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.opened && s.quiet && s.tracker.inFlight() == 0 {
+	if s.opened && s.quiet && s.tracker.open == 0 {
 		s.opened = false
 	}
 	s.quiet = true
@@ -178,12 +229,12 @@ func (s *share) position(now pursuit) (position, bool) {
 		at = kgo.EpochOffset{Epoch: s.epoch, Offset: s.first}
 	}
 	open := s.opened && !(s.stopping.Load() && len(now.suspect) == 0)
-	text := s.past.text(open, at.Offset, now)
+	text := s.past.text(open, at.Offset, now, s.tracker.ahead())
 	if !moved && text == s.told {
 		return position{}, false
 	}
 	s.told = text
-	return position{EpochOffset: at, metadata: text}, true
+	return position{EpochOffset: at, metadata: text, done: max(at.Offset, s.tracker.at.Offset, s.past.ahead.end.Offset)}, true
 }
 
 // last is the metadata that was last to be committed.
@@ -200,6 +251,7 @@ func (s *share) learn(metadata string, offset int64, ours bool, log *slog.Logger
 	defer s.mu.Unlock()
 	s.past = readPast(metadata, offset, s.window(), !ours)
 	s.wary.Store(s.past.horizon > 0 || len(s.past.deaths) > 0)
+	s.known.Store(max(offset, s.past.ahead.end.Offset))
 	died := 0
 	for _, n := range s.past.deaths {
 		if n > 0 {
@@ -212,12 +264,14 @@ func (s *share) learn(metadata string, offset int64, ours bool, log *slog.Logger
 }
 
 // suspect returns in how many deaths the message at offset may have been at work, and whether it
-// must be on record before it is begun.
-func (s *share) suspect(offset int64) (deaths int, careful bool) {
+// must be on record before it is begun. far says that it should be: a death would not be known to be its.
+func (s *share) suspect(offset int64) (deaths int, careful, far bool) {
+	far = offset >= s.known.Load()+int64(s.window())
 	if !s.wary.Load() {
-		return 0, false
+		return 0, false, far
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.past.of(offset)
+	deaths, careful = s.past.of(offset)
+	return deaths, careful, far
 }

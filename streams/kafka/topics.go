@@ -36,7 +36,7 @@ const (
 // coPartitioned topics have equally many partitions, so that one member of the group of the first one's first reader
 // owns all that concerns one key.
 var coPartitioned = [][]schemas.Topic{
-	{schemas.Deletions, schemas.Again(schemas.RoleDeleter)},
+	{schemas.Deletions, schemas.Again(schemas.RoleDeleter), schemas.Backlog(schemas.RoleDeleter, schemas.High)},
 	{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin, schemas.Again(schemas.RoleSteward)},
 }
 

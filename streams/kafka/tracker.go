@@ -1,7 +1,9 @@
 package kafka
 
 import (
+	"cmp"
 	"math/bits"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -9,17 +11,26 @@ import (
 // A tracker knows which records of one partition were delivered and which of them are
 // done, and so up to where the partition may be committed: to behind the last record
 // before the first unfinished one. It is a ring of what was delivered and a bitmap of what
-// is done; gaps between offsets cost nothing. Its owner guards it.
+// is done; gaps between offsets cost nothing. A few records that take long are kept apart from
+// the ring, so that others are not held up by them. Its owner guards it.
 type tracker struct {
 	ring []kgo.EpochOffset // of the slots base to next
 	bits []uint64          // slot is done, one bit each
 	mask uint64
-	base uint64 // the oldest slot that is not done
+	base uint64 // the oldest slot of the ring that is not done
 	next uint64 // the slot of the next record
+	open int    // slots that are not done
+	late []late // those of them below base, in order
 
-	at    kgo.EpochOffset // where to commit, if moved
-	moved bool
+	at    kgo.EpochOffset // behind the last record below base
+	moved bool            // where to commit
 	dead  bool
+}
+
+// A late record is not done, and no longer in the ring.
+type late struct {
+	slot uint64
+	at   kgo.EpochOffset
 }
 
 // newTracker returns a tracker for a window of at most size records in flight; size is
@@ -41,17 +52,24 @@ func (t *tracker) add(offset int64, epoch int32) (slot uint64, ok bool) {
 	slot = t.next
 	t.ring[slot&t.mask] = kgo.EpochOffset{Epoch: epoch, Offset: offset}
 	t.next++
+	t.open++
 	return slot, true
 }
 
 // finish takes note that the record in slot is done. It reports whether that counts:
 // in a tracker that was killed it does not.
 func (t *tracker) finish(slot uint64) bool {
-	if t.dead || slot < t.base || slot >= t.next {
+	if t.dead || slot >= t.next {
 		return false
 	}
+	if slot < t.base {
+		return t.finishLate(slot)
+	}
 	i := slot & t.mask
-	t.bits[i/64] |= 1 << (i % 64)
+	if bit := uint64(1) << (i % 64); t.bits[i/64]&bit == 0 {
+		t.bits[i/64] |= bit
+		t.open--
+	}
 	if slot != t.base {
 		return true
 	}
@@ -66,14 +84,64 @@ func (t *tracker) finish(slot uint64) bool {
 		t.bits[i/64] &^= (1<<run - 1) << (i % 64)
 		t.base += run
 	}
-	last := t.ring[(t.base-1)&t.mask]
-	t.at, t.moved = kgo.EpochOffset{Epoch: last.Epoch, Offset: last.Offset + 1}, true
+	t.passed()
+	t.moved = t.moved || len(t.late) == 0
 	return true
 }
 
-// take returns where to commit, if that has changed since it was last taken.
+// passed takes note of the record before base.
+func (t *tracker) passed() {
+	last := t.ring[(t.base-1)&t.mask]
+	t.at = kgo.EpochOffset{Epoch: last.Epoch, Offset: last.Offset + 1}
+}
+
+func (t *tracker) finishLate(slot uint64) bool {
+	i, ok := slices.BinarySearchFunc(t.late, slot, func(l late, slot uint64) int { return cmp.Compare(l.slot, slot) })
+	if !ok {
+		return false
+	}
+	t.late = slices.Delete(t.late, i, i+1)
+	t.open--
+	t.moved = t.moved || i == 0
+	return true
+}
+
+// pass empties the ring if no more than most records are not done: those are late from then on.
+func (t *tracker) pass(most int) bool {
+	if t.dead || t.open > most || t.base == t.next {
+		return false
+	}
+	for ; t.base < t.next; t.base++ {
+		i := t.base & t.mask
+		if bit := uint64(1) << (i % 64); t.bits[i/64]&bit != 0 {
+			t.bits[i/64] &^= bit
+			continue
+		}
+		t.late = append(t.late, late{t.base, t.ring[i]})
+	}
+	t.passed()
+	t.moved = true
+	return true
+}
+
+// ahead returns what is done behind where to commit.
+func (t *tracker) ahead() (a ahead) {
+	if len(t.late) == 0 {
+		return a
+	}
+	a.end = t.at
+	for _, l := range t.late {
+		a.left = append(a.left, l.at.Offset)
+	}
+	return a
+}
+
+// take returns where to commit, and whether that has changed since it was last taken.
 func (t *tracker) take() (at kgo.EpochOffset, moved bool) {
 	moved, t.moved = t.moved, false
+	if len(t.late) > 0 {
+		return t.late[0].at, moved
+	}
 	return t.at, moved
 }
 

@@ -164,7 +164,7 @@ func (p *Pool) run(w *worker, it item) bool {
 		p.refuse(t, err)
 		return true
 	}
-	deaths, careful := t.share.suspect(t.rec.Offset)
+	deaths, careful, far := t.share.suspect(t.rec.Offset)
 	if deaths >= killed {
 		p.refuse(t, retry.Permanent(fmt.Errorf("was at work in %d processes that died", deaths)))
 		return true
@@ -176,11 +176,11 @@ func (p *Pool) run(w *worker, it item) bool {
 		}
 		defer p.alone.Unlock()
 	}
-	return p.call(w, it, careful)
+	return p.call(w, it, careful, far)
 }
 
-// call calls the handler once.
-func (p *Pool) call(w *worker, it item, careful bool) bool {
+// call calls the handler once, after the task is on record: if it is careful, or far and that is possible.
+func (p *Pool) call(w *worker, it item, careful, far bool) bool {
 	t := it.task
 	d, ok := p.decode(t)
 	if !ok {
@@ -193,10 +193,11 @@ func (p *Pool) call(w *worker, it item, careful bool) bool {
 		p.abandon(t)
 		return true
 	}
-	if careful {
-		if err := t.share.in.record(ctx); err != nil {
+	if careful || far {
+		err := t.share.in.record(ctx)
+		if gone := t.share.dead() || errors.Is(err, errStopped); err != nil && (careful || gone) {
 			_ = w.end() // what the record says is what counts
-			if t.share.dead() || errors.Is(err, errStopped) {
+			if gone {
 				p.abandon(t)
 				return true
 			}

@@ -1,0 +1,403 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// copies returns n commands of an account to copy items into a store.
+func copies(account, store string, from, n int) (msgs []schemas.Message) {
+	for i := range n {
+		msgs = append(msgs, schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
+			Id: schemas.ID("command", account, store, fmt.Sprint(from+i)), Account: account, Space: "maps",
+			Item: fmt.Sprint((from + i) % 100_000), SourceStore: "source", DestinationStore: store,
+			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH, ChangeVersion: fmt.Sprintf("%07d", from+i),
+		}})
+	}
+	return msgs
+}
+
+// ofCopy describes a command as the copier does.
+func ofCopy(b schemas.Body) kafka.Work {
+	c := b.(*pb.DuplicationCommand)
+	return kafka.Work{Key: schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
+		Account: c.GetAccount(), Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()}}
+}
+
+// copier returns a Pool of the copier's.
+func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
+	t.Helper()
+	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, ofCopy
+	p, err := kafka.NewPool(cfg, pc, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// fairly is how long a message may wait behind those of another account, or for another store.
+const fairly = 10 * time.Second
+
+// A message of one account waits less than 10 s behind the backlog of another one, whose tasks would take hours; and
+// one for a store behind those for a store of the same account that is at its limit.
+func TestPoolBacklogDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	small, second := copies("small", "1", 0, 1), copies("giant", "2", 0, 1)
+	for name, tt := range map[string]struct {
+		first, later []schemas.Message // sent behind the backlog before the Pool begins, or later
+		limit        int               // of tasks of the backlog at a time
+		takes        time.Duration     // a task of the backlog
+		bytes        int64
+	}{
+		"of another account":                     {later: small},
+		"of another account, from the beginning": {first: small},
+		"of another account, with little memory": {first: small, bytes: 1 << 20},
+		"for another store":                      {later: second, limit: 4},
+		"for another store, from the beginning":  {first: second, limit: 4},
+		"for another store, behind long tasks":   {first: second, limit: 4, takes: 9 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true})
+				for n := need.Amount(20_000, 100_000, 1_000_000); n > 0; n -= 10_000 {
+					b.Send(copies("giant", "1", n, 10_000)...)
+				}
+				b.Send(tt.first...)
+				handled := make(chan time.Time, 1)
+				limit := func(account, store string) kafka.Limit {
+					if account == "giant" && store == "1" {
+						return kafka.Limit{Tasks: tt.limit}
+					}
+					return kafka.Limit{}
+				}
+				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes},
+					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+						if c := d.Body.(*pb.DuplicationCommand); c.GetAccount() == "small" || c.GetDestinationStore() == "2" {
+							handled <- time.Now()
+							return nil, nil
+						}
+						select {
+						case <-ctx.Done():
+							return nil, context.Cause(ctx)
+						case <-time.After(max(tt.takes, time.Second)):
+							return nil, nil
+						}
+					})
+				began := time.Now()
+				background(t, p)
+				if len(tt.later) > 0 {
+					time.Sleep(time.Minute)
+					began = time.Now()
+					b.Send(tt.later...)
+				}
+				if took := (<-handled).Sub(began); took >= fairly {
+					t.Errorf("handled after %v, want less than %v", took, fairly)
+				}
+			})
+		})
+	}
+}
+
+// A tally counts what was handled.
+type tally struct {
+	mu    sync.Mutex
+	times map[string]int    // by id
+	last  map[string]string // version, by key
+	bad   []string
+	small int // messages of account small
+	takes func(*pb.DuplicationCommand) time.Duration
+}
+
+func newTally(takes time.Duration) *tally {
+	return &tally{times: map[string]int{}, last: map[string]string{}, takes: func(*pb.DuplicationCommand) time.Duration { return takes }}
+}
+
+// handle handles a message.
+func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	c := d.Body.(*pb.DuplicationCommand)
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(l.takes(c)):
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := ofCopy(c).Key
+	if c.GetChangeVersion() < l.last[key] {
+		l.bad = append(l.bad, fmt.Sprintf("%s: %s after %s", key, c.GetChangeVersion(), l.last[key]))
+	}
+	l.last[key] = c.GetChangeVersion()
+	l.times[c.GetId()]++
+	if c.GetAccount() == "small" {
+		l.small++
+	}
+	return nil, nil
+}
+
+// missing names the messages that were not handled, and those that were more than most times.
+func (l *tally) wrong(msgs []schemas.Message, most int) (wrong []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range msgs {
+		c := m.Body.(*pb.DuplicationCommand)
+		if n := l.times[c.GetId()]; n == 0 || n > most {
+			wrong = append(wrong, fmt.Sprintf("%s %s/%s is handled %d times", c.GetAccount(), c.GetItem(), c.GetChangeVersion(), n))
+		}
+	}
+	return wrong
+}
+
+// rewrites returns the ith to before the nth command of an account, of 100 items by turns.
+func rewrites(account string, i, n int) []schemas.Message {
+	msgs := copies(account, "1", i, n-i)
+	for j, m := range msgs {
+		m.Body.(*pb.DuplicationCommand).Item = fmt.Sprint((i + j) % 100)
+	}
+	return msgs
+}
+
+// Each message of two backlogs, and of an account between them, is handled once and those of a key in order, also if the
+// process is stopped, the brokers do not answer, or answers are lost; after a kill, what was not committed may be handled
+// again.
+func TestPoolBacklogIsHandledOnce(t *testing.T) {
+	t.Parallel()
+	const backlog, few = 600, 40
+	type world struct {
+		b          *kafkatest.Broker
+		start      func() (stop, kill func())
+		stop, kill func()
+	}
+	again := func(w *world) { w.stop(); w.stop, w.kill = w.start() }
+	tests := map[string]struct {
+		disturb func(t *testing.T, w *world)
+		times   int // that a message may be handled
+		after   time.Duration
+	}{
+		"undisturbed":                {func(*testing.T, *world) {}, 1, time.Second},
+		"stopped before it is moved": {func(_ *testing.T, w *world) { again(w) }, 2, 1500 * time.Millisecond},
+		"stopped after it was moved": {func(_ *testing.T, w *world) { again(w) }, 1, 20 * time.Second},
+		"cannot be moved": {func(_ *testing.T, w *world) {
+			defer w.b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)()
+			time.Sleep(80 * time.Second)
+		}, 1, time.Second},
+		"is moved, and reported as not moved": {func(_ *testing.T, w *world) {
+			defer w.b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.DoneButLost, -1)()
+			time.Sleep(80 * time.Second)
+		}, 3, time.Second},
+		"commits fail": {func(_ *testing.T, w *world) {
+			defer w.b.FailCommit(schemas.RoleCopier, kafkatest.NotDone, -1)()
+			time.Sleep(20 * time.Second)
+		}, 1, time.Second},
+		"commits are done, and reported as failed": {func(_ *testing.T, w *world) {
+			defer w.b.FailCommit(schemas.RoleCopier, kafkatest.DoneButLost, -1)()
+			time.Sleep(20 * time.Second)
+		}, 1, time.Second},
+		"fetches fail": {func(_ *testing.T, w *world) {
+			defer w.b.FailFetch(schemas.DuplicationHigh, kafkatest.NotDone, 20)()
+			time.Sleep(20 * time.Second)
+		}, 1, 2 * time.Second},
+		"the session is lost": {func(_ *testing.T, w *world) { w.b.Fence(schemas.RoleCopier) }, 3, 20 * time.Second},
+	}
+	step := time.Duration(need.Amount(2000, 500, 100)) * time.Millisecond
+	for at := 500 * time.Millisecond; at < 12*time.Second; at += step {
+		tests["killed after "+at.String()] = struct {
+			disturb func(t *testing.T, w *world)
+			times   int
+			after   time.Duration
+		}{func(_ *testing.T, w *world) { w.kill(); again(w) }, 3, at}
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true})
+				l := newTally(time.Second)
+				w := &world{b: b}
+				w.start = func() (stop, kill func()) {
+					proc, cfg := newProcess(b.Config())
+					p := copier(t, cfg, kafka.PoolConfig{Workers: 8, Window: 128, Drain: 5 * time.Second}, l.handle)
+					ctx, cancel := context.WithCancel(t.Context())
+					done := make(chan error)
+					go func() { done <- p.Run(ctx) }()
+					var once sync.Once
+					return func() { once.Do(func() { cancel(); <-done }) }, proc.kill
+				}
+				giant, titan, small := rewrites("giant", 0, backlog), rewrites("titan", 0, backlog), rewrites("small", 0, few)
+				var msgs []schemas.Message
+				for i := range backlog {
+					msgs = append(msgs, giant[i], titan[i])
+					if i%(backlog/few) == 0 {
+						msgs = append(msgs, small[i*few/backlog])
+					}
+				}
+				b.Send(msgs...)
+				w.stop, w.kill = w.start()
+				time.Sleep(tt.after)
+				tt.disturb(t, w)
+				time.Sleep(time.Minute)
+				if wrong := l.wrong(small, tt.times); len(wrong) > 0 {
+					t.Errorf("after a minute: %s", strings.Join(wrong, "; "))
+				}
+				time.Sleep(5 * time.Minute)
+				w.stop()
+				if wrong := l.wrong(msgs, tt.times); len(wrong) > 0 {
+					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
+				}
+				if len(l.bad) > 0 && tt.times == 1 {
+					t.Errorf("%d out of order: %q", len(l.bad), l.bad[:min(10, len(l.bad))])
+				}
+				if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(msgs)) {
+					t.Errorf("committed %d, want %d", got, len(msgs))
+				}
+				moved := b.Read(schemas.Backlog(schemas.RoleCopier, schemas.High))
+				if got := sum(b.Committed(schemas.RoleCopier, schemas.Backlog(schemas.RoleCopier, schemas.High))); got != int64(len(moved)) || got == 0 {
+					t.Errorf("committed %d of the backlog topic, want %d", got, len(moved))
+				}
+				if dead := b.Read(schemas.Dead); len(dead) > 0 {
+					t.Errorf("%d dead letters", len(dead))
+				}
+			})
+		})
+	}
+}
+
+// A task that takes long keeps no other of its partition from being read, and what was done meanwhile is not done again.
+func TestPoolPassesALongTask(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		l := newTally(0)
+		l.takes = func(c *pb.DuplicationCommand) time.Duration {
+			if c.GetAccount() == "slow" {
+				return 9 * time.Minute
+			}
+			return time.Millisecond
+		}
+		run := func(d time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			if err := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, Drain: time.Second}, l.handle).Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		slow, quick := copies("slow", "1", 0, 2), slices.Concat(copies("quick", "1", 0, 1000), copies("other", "1", 0, 1000))
+		b.Send(append(slow, quick...)...)
+		run(time.Minute)
+		if wrong := l.wrong(quick, 1); len(wrong) > 0 {
+			t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
+		}
+		if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != 0 {
+			t.Errorf("committed %d, want nothing: the first message is not done", got)
+		}
+		run(20 * time.Minute)
+		if wrong := l.wrong(append(slow, quick...), 1); len(wrong) > 0 {
+			t.Errorf("started again: %d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
+		}
+		if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(slow)+len(quick)) {
+			t.Errorf("committed %d, want %d", got, len(slow)+len(quick))
+		}
+		if moved := b.Read(schemas.Backlog(schemas.RoleCopier, schemas.High)); len(moved) > 0 {
+			t.Errorf("%d messages were moved, want none: nothing waits", len(moved))
+		}
+	})
+}
+
+// Backlogs of many accounts at once delay a message of another by no more than its turn.
+func TestPoolBacklogsOfMany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		for i := range 100 {
+			b.Send(copies(fmt.Sprintf("account-%02d", i), "1", 0, 30)...)
+		}
+		small := copies("small", "1", 0, 10)
+		b.Send(small...)
+		l := newTally(time.Second)
+		p := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 256}, l.handle)
+		background(t, p)
+		time.Sleep(2 * time.Minute) // ten turns of 101 accounts at 8 a second
+		if wrong := l.wrong(small, 1); len(wrong) > 0 {
+			t.Errorf("%d: %s", len(wrong), strings.Join(wrong, "; "))
+		}
+	})
+}
+
+// A message that kills its process is a dead letter after three deaths also if it lies far behind a backlog, and none of
+// the backlog is.
+func TestPoolPoisonBehindABacklog(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]time.Duration{"at once": 0, "after seconds": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				const n = 400
+				b.Send(copies("giant", "1", 0, n)...)
+				b.Send(copies("small", "1", 7, 1)...)
+				deaths := 0
+				for ; deaths < 10; deaths++ {
+					if killed := backlogLifetime(t, b, slow); !killed {
+						break
+					}
+				}
+				if dead := b.Read(schemas.Dead); deaths != 3 || len(dead) != 1 || string(dead[0].Key) != schemas.ItemKey("small", "maps", "7") {
+					t.Errorf("%d processes died, and there are %d dead letters, want 3 and that of the small account", deaths, len(dead))
+				}
+				if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != n+1 {
+					t.Errorf("committed %d, want %d", got, n+1)
+				}
+			})
+		})
+	}
+}
+
+// backlogLifetime runs a Pool in a process of its own until it is killed by a message of account small, or for some minutes.
+func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool {
+	proc, cfg := newProcess(b.Config())
+	p := copier(t, cfg, kafka.PoolConfig{Workers: 4, Window: 64, Drain: time.Second},
+		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Body.(*pb.DuplicationCommand).GetAccount() == "small" {
+				time.Sleep(slow)
+				proc.kill()
+			}
+			select {
+			case <-proc.dead:
+				<-ctx.Done()
+				return nil, ctx.Err()
+			case <-time.After(time.Second):
+			}
+			return nil, nil
+		})
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	go func() {
+		select {
+		case <-proc.dead:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := p.Run(ctx)
+	select {
+	case <-proc.dead:
+		return true
+	default:
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
