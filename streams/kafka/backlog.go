@@ -103,7 +103,7 @@ func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
 
 // divert moves backlogs out of the way until ctx is done.
 func (in *intake) divert(ctx context.Context) {
-	t := time.NewTicker(poolClock)
+	t := time.NewTicker(stuckAfter / 4)
 	defer t.Stop()
 	var heavy time.Time // since when the records in flight weigh as much as they may; zero: they do not
 	for {
@@ -202,7 +202,7 @@ func (in *intake) move(t *task, w Work) {
 	}
 	rec := in.p.router.onward(&t.letter, in.backlog)
 	if !in.p.cfg.CoPartitioned { // else its partition is that of its key, as in the other topics
-		rec.Context = context.WithValue(context.Background(), partOf{}, hash(w.Account, w.Stores[0], w.Stores[1]))
+		rec.Context = context.WithValue(in.p.out.ctx, partOf{}, hash(w.Account, w.Stores[0], w.Stores[1]))
 	}
 	in.p.publish(t, []*kgo.Record{rec}, -1)
 }
@@ -227,7 +227,7 @@ func (in *intake) restrain() {
 	}
 }
 
-// partOf is the key of a record's context under which the hash of its flow is, if it is to be in a third of the partitions.
+// partOf is the key of the hash of a flow in a record's context.
 type partOf struct{}
 
 // A spreader partitions records by their keys, and in backlog topics those with a flow within its third.
@@ -249,12 +249,19 @@ type spreadTopic struct{ kgo.TopicPartitioner }
 func (spreadTopic) RequiresConsistency(*kgo.Record) bool { return true }
 
 func (s spreadTopic) Partition(rec *kgo.Record, n int) int {
-	if rec.Context != nil {
-		if flow, ok := rec.Context.Value(partOf{}).(uint32); ok {
-			return partFor(flow, rec.Key, n)
-		}
+	if flow, ok := flowOf(rec); ok {
+		return partFor(flow, rec.Key, n)
 	}
 	return s.TopicPartitioner.Partition(rec, n)
+}
+
+// flowOf returns the hash of the flow of a record that is to be in a third of the partitions.
+func flowOf(rec *kgo.Record) (flow uint32, ok bool) {
+	if rec.Context == nil {
+		return 0, false
+	}
+	flow, ok = rec.Context.Value(partOf{}).(uint32)
+	return flow, ok
 }
 
 // partFor returns the partition of a key of a flow.

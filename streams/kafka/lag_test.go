@@ -175,6 +175,8 @@ func TestLagsByClass(t *testing.T) {
 			"copier high millrace.copier duplication.high: 1 of 1 due",
 			"copier low millrace.copier.low duplication.low: 2 of 2 due",
 			"copier large millrace.copier.large duplication.large: 0 of 0 due, 0 s",
+			"copier high millrace.copier backlog.copier: 0 of 0 due, 0 s",
+			"copier low millrace.copier.low backlog.copier.low: 0 of 0 due, 0 s",
 			"copier low millrace.copier.low again.copier: 0 of 0 due, 0 s",
 			"copier large millrace.copier.large again.copier.large: 0 of 0 due, 0 s")
 		sameLines(t, "no role", lags(t, a))

@@ -72,6 +72,7 @@ func TestMetricsOfNewRole(t *testing.T) {
 		"messages_total{class=large,outcome=done,role=copier}", "messages_total{class=large,outcome=retried,role=copier}",
 		"messages_total{class=large,outcome=transient,role=copier}", "messages_total{class=large,outcome=unavailable,role=copier}",
 		"messages_total{class=large,outcome=wait,role=copier}", "messages_total{class=large,outcome=paused,role=copier}",
+		"messages_total{class=large,outcome=moved,role=copier}",
 		"messages_total{class=large,outcome=dead,role=copier}",
 		"rebalances_total{class=large,kind=assigned,role=copier}", "rebalance_seconds_total{class=large,kind=assigned,role=copier}",
 		"rebalances_total{class=large,kind=revoked,role=copier}", "rebalance_seconds_total{class=large,kind=revoked,role=copier}",

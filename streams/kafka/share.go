@@ -119,10 +119,10 @@ func (s *share) settle() {
 	}
 }
 
-// pass makes room in the window if more than half of it is done, behind records that take long.
+// pass makes room in the window if half of it is done, behind records that take long.
 func (s *share) pass() {
 	most := s.window() / 2
-	if s.tracker.inFlight() < most || s.tracker.open > most {
+	if s.tracker.done() < most || s.tracker.open > most {
 		return
 	}
 	s.settle()

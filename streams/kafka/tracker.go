@@ -43,6 +43,9 @@ func newTracker(size int) *tracker {
 // inFlight is how many slots stand between the oldest that is not done and the newest.
 func (t *tracker) inFlight() int { return int(t.next - t.base) }
 
+// done is how many of these are done.
+func (t *tracker) done() int { return t.inFlight() - (t.open - len(t.late)) }
+
 // add takes note of a delivered record, and returns its slot. It refuses when the
 // window is full.
 func (t *tracker) add(offset int64, epoch int32) (slot uint64, ok bool) {
