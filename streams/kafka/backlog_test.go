@@ -401,3 +401,93 @@ func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool
 	}
 	return false
 }
+
+// A backlog that is moved goes to other members and back, while tasks are at work and stay so for seconds: nothing is lost,
+// and what one member has done no other does again. This runs in real time, as TestRebalance does.
+func TestPoolBacklogMoves(t *testing.T) {
+	t.Parallel()
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
+	msgs := append(copies("giant", "1", 0, 1200), copies("small", "1", 0, 60)...)
+	b.Send(msgs...)
+	l := newTally(0)
+	l.takes = func(c *pb.DuplicationCommand) time.Duration {
+		if strings.HasSuffix(c.GetItem(), "99") {
+			return 2 * time.Second
+		}
+		return 50 * time.Millisecond
+	}
+	start := func(ctx context.Context) {
+		if err := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 128}, l.handle).Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	all.Go(func() { start(ctx) })
+	for i := range 2 {
+		all.Go(func() {
+			<-time.After(time.Duration(1500+2000*i) * time.Millisecond)
+			ctx, leave := context.WithTimeout(ctx, 1500*time.Millisecond)
+			defer leave()
+			start(ctx)
+		})
+	}
+	<-time.After(5 * time.Second)
+	backlog := schemas.Backlog(schemas.RoleCopier, schemas.High)
+	await(t, "all is committed", func() bool {
+		return sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)) == int64(len(msgs)) &&
+			sum(b.Committed(schemas.RoleCopier, backlog)) == int64(len(b.Read(backlog)))
+	})
+	stop()
+	all.Wait()
+	if wrong := l.wrong(msgs, 2); len(wrong) > 0 {
+		t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
+	}
+	if dead := b.Read(schemas.Dead); len(dead) > 0 {
+		t.Errorf("%d dead letters", len(dead))
+	}
+}
+
+// The backlog of a destination stays with the process that has the rest of its deletes.
+func TestPoolBacklogOfDeletes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 7})
+		var msgs []schemas.Message
+		for i := range 400 {
+			msgs = append(msgs, schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
+				Id: schemas.ID("delete", fmt.Sprint(i)), Account: "acme", Space: "maps", Item: fmt.Sprint(i), SourceStore: "1",
+				DestinationStore: fmt.Sprint(2 + i%3), Command: "command", Cause: "change",
+			}})
+		}
+		b.Send(msgs...)
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
+			CoPartitioned: true, Window: 64, Workers: 4, Describe: func(b schemas.Body) kafka.Work {
+				c := b.(*pb.DeletionCommand)
+				return kafka.Work{Key: c.GetItem(), Account: c.GetAccount(), Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()}}
+			}}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+			time.Sleep(time.Second)
+			return nil, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, p)
+		time.Sleep(5 * time.Minute)
+		part := map[string]int32{}
+		for _, r := range b.Read(schemas.Deletions) {
+			part[string(r.Key)] = r.Partition
+		}
+		moved := b.Read(schemas.Backlog(schemas.RoleDeleter, schemas.High))
+		for _, r := range moved {
+			if r.Partition != part[string(r.Key)] {
+				t.Fatalf("key %q is in partition %d, and in %d of the backlog topic", r.Key, part[string(r.Key)], r.Partition)
+			}
+		}
+		if len(moved) == 0 || sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)) != 400 {
+			t.Errorf("%d messages were moved, and %d committed", len(moved), sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)))
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
@@ -361,6 +362,10 @@ func TestPast(t *testing.T) {
 		"nothing but the opening": {"millrace/1 open 0", 10, past{deaths: map[int64]int{}, horizon: 74}},
 		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, past{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
 		"a stop, and one got on":  {"millrace/1 closed 0 14:0", 10, past{deaths: map[int64]int{}}},
+		"a stop, and more is done": {"millrace/1 closed 0 ahead=900/3:0,5", 10,
+			past{deaths: map[int64]int{}, ahead: ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10, 15}}}},
+		"a death, and more is done": {"millrace/1 open 0 ahead=900/3:0 10:0*", 10,
+			past{deaths: map[int64]int{10: 1}, horizon: 964, ahead: ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := readPast(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
@@ -384,6 +389,160 @@ func TestPast(t *testing.T) {
 	} {
 		if got := p.text(tt.open, tt.committed, tt.now, ahead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// What a commit says is done behind it, and what follows for a record.
+func TestAhead(t *testing.T) {
+	a := ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
+	word := a.word(100)
+	if want := " ahead=900/3:0,5,600"; word != want {
+		t.Errorf("got %q, want %q", word, want)
+	}
+	if got := a.word(900); got != "" {
+		t.Errorf("got %q of what is committed", got)
+	}
+	for name, tt := range map[string]struct {
+		word      string
+		committed int64
+		want      ahead
+	}{
+		"what was written":     {"ahead=900/3:0,5,600", 100, a},
+		"nothing is left":      {"ahead=900/3:", 100, ahead{end: a.end}},
+		"it is committed":      {"ahead=900/3:0,5,600", 900, ahead{}},
+		"another word":         {"45:1*", 10, ahead{}},
+		"without an epoch":     {"ahead=900:0", 10, ahead{}},
+		"without what is left": {"ahead=900/3", 10, ahead{}},
+		"no number":            {"ahead=900/3:0,x", 10, ahead{}},
+		"a large epoch":        {"ahead=900/99999999999:0", 10, ahead{}},
+	} {
+		if got := readAhead(tt.word, tt.committed); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		}
+	}
+	for name, tt := range map[string]struct {
+		offset int64
+		epoch  int32
+		want   bool
+	}{
+		"done":                                   {101, 3, true},
+		"of an earlier leader":                   {101, 2, true},
+		"left":                                   {105, 3, false},
+		"behind the end":                         {900, 3, false},
+		"written after the log had lost its end": {101, 4, false},
+	} {
+		if got := a.done(tt.offset, tt.epoch); got != tt.want {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		}
+	}
+	many := ahead{end: kgo.EpochOffset{Offset: 1 << 41}}
+	suspects := pursuit{}
+	for i := range int64(2 * maxParked) {
+		many.left = append(many.left, 1<<40+3*i)
+		suspects.suspect = append(suspects.suspect, 1<<40+3*i)
+	}
+	text := new(past).text(true, 1<<40, suspects, many)
+	if len(text) > 4096 {
+		t.Errorf("%d bytes of metadata, want what brokers take", len(text))
+	}
+	got := readPast(text, 1<<40, 64, false).ahead
+	if n := len(got.left); n < 300 || got.end.Offset != many.left[n] || !slices.Equal(got.left, many.left[:n]) {
+		t.Errorf("got %d that are left below %d, want the first ones, to the first that is not named", n, got.end.Offset)
+	}
+}
+
+// What the commit of a process said is done stays on record until another has read it all.
+func TestAheadIsKept(t *testing.T) {
+	p := readPast("millrace/1 closed 0 ahead=900/3:0,5,600", 100, 64, true)
+	if got, want := p.text(true, 105, pursuit{}, ahead{}), "millrace/1 open 0 ahead=900/3:0,595"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := p.text(true, 905, pursuit{}, ahead{}), "millrace/1 open 0"; got != want {
+		t.Errorf("all is committed: got %q, want %q", got, want)
+	}
+	later := ahead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
+	if got, want := p.text(true, 105, pursuit{}, later), "millrace/1 open 0 ahead=1000/4:0"; got != want {
+		t.Errorf("more is done: got %q, want %q", got, want)
+	}
+}
+
+// The flows that are moved: the heaviest, until no more than keep is left, and none that is light.
+func TestHeaviest(t *testing.T) {
+	for name, tt := range map[string]struct {
+		weights     []int64
+		keep, least int64
+		want        []int64
+	}{
+		"nothing waits":              {nil, 25, 2, nil},
+		"one has all":                {[]int64{100}, 25, 2, []int64{100}},
+		"one has nearly all":         {[]int64{3, 90, 2}, 25, 2, []int64{90}},
+		"two have it":                {[]int64{50, 3, 40}, 25, 2, []int64{50, 40}},
+		"a quarter is left as it is": {[]int64{75, 10, 15}, 25, 2, []int64{75}},
+		"all are light":              {[]int64{10, 10, 10, 10}, 25, 11, nil},
+		"there is room":              {[]int64{10, 10}, 25, 2, nil},
+	} {
+		weights := map[Work]int64{}
+		for i, n := range tt.weights {
+			weights[Work{Account: fmt.Sprint(i)}] = n
+		}
+		var got []int64
+		for _, f := range heaviest(weights, tt.keep, tt.least) {
+			got = append(got, weights[f])
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// A flow is moved until fewer messages of it arrive.
+func TestDiversion(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	d := diversion{flows: map[Work]int{}, since: now}
+	giant, other := Work{Account: "giant", Stores: [2]string{"1"}}, Work{Account: "giant", Stores: [2]string{"2"}}
+	arrive := func(n int) {
+		for range n {
+			if w := giant; !d.takes(Work{Key: "item", Account: w.Account, Stores: w.Stores, Bytes: 7}) {
+				t.Fatal("the flow is not moved")
+			}
+		}
+	}
+	if fresh := d.add([]Work{giant}); len(fresh) != 1 {
+		t.Errorf("new are %v, want the flow", fresh)
+	}
+	if fresh := d.add([]Work{giant}); len(fresh) != 0 {
+		t.Errorf("new are %v, want none", fresh)
+	}
+	if d.takes(other) {
+		t.Error("a flow of another store is moved")
+	}
+	arrive(10)
+	d.expire(now.Add(divertedFor), 10)
+	arrive(9)
+	d.expire(now.Add(divertedFor+time.Second), 10) // of the second period
+	arrive(0)
+	d.expire(now.Add(2*divertedFor), 10)
+	if d.takes(giant) || d.any.Load() {
+		t.Error("the flow is moved, although few messages of it arrive")
+	}
+}
+
+// The messages of a flow have a third of the partitions, and those of a key one.
+func TestPartitionsOfAFlow(t *testing.T) {
+	for n := 1; n <= 50; n++ {
+		for flow := range uint32(20) {
+			parts := map[int]bool{}
+			for key := range 1000 {
+				p := partFor(hash(fmt.Sprint(flow)), []byte(fmt.Sprint(key)), n)
+				if p < 0 || p >= n || p != partFor(hash(fmt.Sprint(flow)), []byte(fmt.Sprint(key)), n) {
+					t.Fatalf("partition %d of %d", p, n)
+				}
+				parts[p] = true
+			}
+			if want := (n + 2) / 3; len(parts) != want {
+				t.Fatalf("flow %d has %d of %d partitions, want %d", flow, len(parts), n, want)
+			}
 		}
 	}
 }

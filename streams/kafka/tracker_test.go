@@ -21,16 +21,40 @@ type trackerModel struct {
 type modelSlot struct {
 	at   kgo.EpochOffset // behind it
 	done bool
+	late bool // not in the ring any more, though it is not done
 }
 
-// head is the first slot that is not done.
+// head is the first slot of the ring that is not done.
 func (m *trackerModel) head() int {
 	for i, s := range m.slots {
-		if !s.done {
+		if !s.done && !s.late {
 			return i
 		}
 	}
 	return len(m.slots)
+}
+
+// commit is where to commit.
+func (m *trackerModel) commit() (at kgo.EpochOffset) {
+	for _, s := range m.slots {
+		if s.late && !s.done {
+			return kgo.EpochOffset{Epoch: s.at.Epoch, Offset: s.at.Offset - 1}
+		}
+	}
+	if h := m.head(); h > 0 {
+		at = m.slots[h-1].at
+	}
+	return at
+}
+
+// open are the slots that are not done.
+func (m *trackerModel) open() (slots []int) {
+	for i, s := range m.slots {
+		if !s.done {
+			slots = append(slots, i)
+		}
+	}
+	return slots
 }
 
 func (m *trackerModel) Add(t *rapid.T) {
@@ -57,6 +81,9 @@ func (m *trackerModel) Add(t *rapid.T) {
 func (m *trackerModel) Finish(t *rapid.T) {
 	for range rapid.IntRange(1, 60).Draw(t, "n") {
 		slot := rapid.IntRange(m.head(), len(m.slots)).Draw(t, "slot")
+		if open := m.open(); len(open) > 0 && rapid.Bool().Draw(t, "open") {
+			slot = rapid.SampledFrom(open).Draw(t, "slot that is open")
+		}
 		want := !m.dead && slot < len(m.slots)
 		if got := m.tr.finish(uint64(slot)); got != want {
 			t.Fatalf("finish(%d) = %v, want %v", slot, got, want)
@@ -75,11 +102,23 @@ func (m *trackerModel) FinishAll(*rapid.T) {
 	}
 }
 
-func (m *trackerModel) Take(t *rapid.T) {
-	var want kgo.EpochOffset
-	if h := m.head(); h > 0 {
-		want = m.slots[h-1].at
+// Pass makes what is not done late, if that is little.
+func (m *trackerModel) Pass(t *rapid.T) {
+	most := rapid.IntRange(0, 100).Draw(t, "most")
+	head := m.head()
+	want := !m.dead && head < len(m.slots) && len(m.open()) <= most
+	if got := m.tr.pass(most); got != want {
+		t.Fatalf("pass(%d) = %v, want %v", most, got, want)
 	}
+	if want {
+		for i := head; i < len(m.slots); i++ {
+			m.slots[i].late = !m.slots[i].done
+		}
+	}
+}
+
+func (m *trackerModel) Take(t *rapid.T) {
+	want := m.commit()
 	at, moved := m.tr.take()
 	if m.dead {
 		if moved {
@@ -87,7 +126,7 @@ func (m *trackerModel) Take(t *rapid.T) {
 		}
 		return
 	}
-	if moved != (want != m.taken) || moved && at != want {
+	if !moved && want != m.taken || moved && at != want {
 		t.Fatalf("take = %v, %v, want %v after %v", at, moved, want, m.taken)
 	}
 	m.taken = want
@@ -103,6 +142,18 @@ func (m *trackerModel) Kill(t *rapid.T) {
 func (m *trackerModel) Check(t *rapid.T) {
 	if got, want := m.tr.inFlight(), len(m.slots)-m.head(); !m.dead && got != want {
 		t.Fatalf("in flight %d, want %d", got, want)
+	}
+	if m.dead {
+		return
+	}
+	if got, want := m.tr.open, len(m.open()); got != want {
+		t.Fatalf("%d are not done, want %d", got, want)
+	}
+	a := m.tr.ahead() // what it says is done is done, and nothing is left out below its end
+	for i, s := range m.slots {
+		if at := s.at.Offset - 1; a.done(at, s.at.Epoch) && !s.done || at < a.end.Offset && s.done && !a.done(at, s.at.Epoch) {
+			t.Fatalf("slot %d at %d: done is %v, and %v by %v", i, at, s.done, a.done(at, s.at.Epoch), a)
+		}
 	}
 }
 
