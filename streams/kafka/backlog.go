@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
 	"hash/fnv"
 	"io"
@@ -16,22 +17,34 @@ import (
 
 // A backlog is more messages of one account, or for one store, than a window holds, whose tasks take long. If it stayed in
 // front, the messages of others behind it would not be read for hours. So what fills a window for a second is moved to a
-// topic of the class, the backlog topic, which is read beside the others, with windows of its own. There the messages of
-// each flow have a third of the partitions, chosen by a hash of the flow.
+// topic of the class, the backlog topic, which is read beside the others, with windows of its own. There the messages of a
+// flow have a third of the partitions, unless their partitions are those of their keys.
 const (
-	stuckAfter   = time.Second     // that a window is full
-	divertedFor  = 2 * time.Minute // at least, what more arrives of a flow is moved too
-	fewestPart   = 256             // a flow with less than this part of a window is not moved
-	backlogPart  = 2               // of Bytes, what the messages of a backlog topic may weigh
-	backlogWidth = 3               // a flow has one of so many partitions
+	stuckAfter  = time.Second      // that a window is full
+	divertFor   = 10 * time.Second // and more, while so many messages of a flow arrive, these are moved too:
+	fewArrive   = 64               // this part of a window
+	lightest    = 256              // an account with less than this part of a window is not moved
+	maxMoving   = 8192             // messages that are moved at a time
+	backlogPart = 2                // of Bytes: what the messages of a backlog topic may weigh
+	slots       = 3                // parts of the partitions of a backlog topic, one for each flow
 )
 
 // A diversion is which flows of an intake are moved to its backlog topic.
 type diversion struct {
-	any   atomic.Bool  // there are some
-	mu    sync.Mutex   // guards the rest
-	flows map[Work]int // by flow: how many messages have arrived since
-	since time.Time
+	any    atomic.Bool  // there are some
+	flying atomic.Int64 // messages that are moved, and not acknowledged
+	landed atomic.Int64 // those that were
+	off    atomic.Bool  // the brokers refuse for good what is moved
+
+	mu    sync.Mutex // guards the rest
+	flows map[Work]*route
+	next  time.Time // when it is looked how many have arrived
+}
+
+// A route is where the messages of a flow are moved.
+type route struct {
+	slot    int
+	arrived int // messages since it was looked
 }
 
 // flowName is w without what differs between messages of one flow.
@@ -40,63 +53,124 @@ func flowName(w Work) Work {
 	return w
 }
 
-// takes reports whether the task of w is to be moved, as its flow is.
-func (d *diversion) takes(w Work) bool {
+// take returns where the message of w is to be moved, if its flow is and no more than maxMoving are on their way.
+func (d *diversion) take(w Work) (slot int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w = flowName(w)
-	_, moved := d.flows[w]
-	if moved {
-		d.flows[w]++
+	r := d.flows[flowName(w)]
+	if r == nil {
+		return 0, false
 	}
-	return moved
+	r.arrived++
+	return r.slot, d.flying.Load() < maxMoving
 }
 
-// add has flows moved, and returns those that were not before.
-func (d *diversion) add(flows []Work) (fresh []Work) {
+// add has a flow moved, and reports whether it was not before. It gets the slot that the fewest others have.
+func (d *diversion) add(f Work) (fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, f := range flows {
-		if _, moved := d.flows[f]; !moved {
-			fresh = append(fresh, f)
-			d.flows[f] = 0
+	if d.flows[f] != nil {
+		return false
+	}
+	var used [slots]int
+	for _, r := range d.flows {
+		used[r.slot]++
+	}
+	first, slot := int(hash(f.Account, f.Stores[0], f.Stores[1])%slots), 0
+	for i := range slots {
+		if at := (first + i) % slots; i == 0 || used[at] < used[slot] {
+			slot = at
 		}
 	}
+	d.flows[f] = &route{slot: slot}
 	d.any.Store(true)
-	return fresh
+	return true
 }
 
-// expire forgets the flows of which few messages have arrived in the last time.
+// forget has no flow moved.
+func (d *diversion) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.flows)
+	d.any.Store(false)
+}
+
+// expire forgets the flows of which few messages arrive.
 func (d *diversion) expire(now time.Time, few int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Sub(d.since) < divertedFor {
+	if now.Before(d.next) {
 		return
 	}
-	maps.DeleteFunc(d.flows, func(_ Work, n int) bool { return n < few })
-	for f := range d.flows {
-		d.flows[f] = 0
+	d.next = now.Add(divertFor)
+	maps.DeleteFunc(d.flows, func(_ Work, r *route) bool { return r.arrived < few })
+	for _, r := range d.flows {
+		r.arrived = 0
 	}
 	d.any.Store(len(d.flows) > 0)
-	d.since = now
 }
 
-// heaviest returns the flows to move: the heaviest ones, until no more than keep is left. What is lighter than least stays.
+// An owner is an account with its flows, the heaviest first.
+type owner struct {
+	account string
+	sum     int64
+	flows   []Work
+}
+
+// owners is a heap with the heaviest account on top.
+type owners []*owner
+
+func (o owners) Len() int { return len(o) }
+func (o owners) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(o[j].sum, o[i].sum), cmp.Compare(o[i].account, o[j].account)) < 0
+}
+func (o owners) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
+func (o *owners) Push(x any)   { *o = append(*o, x.(*owner)) }
+func (o *owners) Pop() any {
+	last := (*o)[len(*o)-1]
+	*o = (*o)[:len(*o)-1]
+	return last
+}
+
+// heaviest returns the flows to move: of the account that has most left its heaviest one, or all if that is less than half
+// of them, until no more than keep is left in all. An account that has less than least stays as it is.
 func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
+	by := map[string]*owner{}
+	var all owners
 	var sum int64
-	for _, n := range weights {
-		sum += n
-	}
-	all := slices.SortedFunc(maps.Keys(weights), func(a, b Work) int {
-		return cmp.Or(cmp.Compare(weights[b], weights[a]), cmp.Compare(a.Account, b.Account),
-			slices.Compare(a.Stores[:], b.Stores[:]))
-	})
-	for _, f := range all {
-		if sum <= keep || weights[f] < least {
-			break
+	for f, n := range weights {
+		o := by[f.Account]
+		if o == nil {
+			o = &owner{account: f.Account}
+			by[f.Account], all = o, append(all, o)
 		}
-		sum -= weights[f]
-		flows = append(flows, f)
+		o.sum += n
+		sum += n
+		o.flows = append(o.flows, f)
+	}
+	all = slices.DeleteFunc(all, func(o *owner) bool { return o.sum < least })
+	for _, o := range all {
+		slices.SortFunc(o.flows, func(a, b Work) int {
+			return cmp.Or(cmp.Compare(weights[b], weights[a]), slices.Compare(a.Stores[:], b.Stores[:]))
+		})
+	}
+	heap.Init(&all)
+	for sum > keep && len(all) > 0 {
+		o := all[0]
+		n := weights[o.flows[0]]
+		if n < o.sum-n {
+			flows = append(flows, o.flows...)
+			sum -= o.sum
+			heap.Pop(&all)
+			continue
+		}
+		flows = append(flows, o.flows[0])
+		sum -= n
+		if o.sum, o.flows = o.sum-n, o.flows[1:]; o.sum >= least {
+			heap.Fix(&all, 0)
+		} else {
+			heap.Pop(&all)
+		}
 	}
 	return flows
 }
@@ -106,6 +180,7 @@ func (in *intake) divert(ctx context.Context) {
 	t := time.NewTicker(stuckAfter / 4)
 	defer t.Stop()
 	var heavy time.Time // since when the records in flight weigh as much as they may; zero: they do not
+	var landed int64
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,7 +188,7 @@ func (in *intake) divert(ctx context.Context) {
 		case <-t.C:
 		}
 		now := time.Now()
-		in.diverted.expire(now, in.p.window)
+		in.diverted.expire(now, in.p.window/fewArrive)
 		in.restrain()
 		switch {
 		case !in.weight.full(in.room()):
@@ -121,13 +196,17 @@ func (in *intake) divert(ctx context.Context) {
 		case heavy.IsZero():
 			heavy = now
 		}
-		in.clear(!heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
+		n := in.diverted.landed.Load()
+		waits := in.diverted.flying.Load() > 0 && n == landed // the brokers take nothing
+		if landed = n; !waits && !in.diverted.off.Load() {
+			in.makeWay(!heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
+		}
 	}
 }
 
-// clear moves what keeps partitions from being read: what fills their windows or, if the intake is too heavy to read on,
+// makeWay moves what keeps partitions from being read: what fills their windows or, if the intake is too heavy to read on,
 // what weighs most of all.
-func (in *intake) clear(heavy bool) {
+func (in *intake) makeWay(heavy bool) {
 	stuck := map[*share]bool{}
 	for _, sh := range in.owned(nil) {
 		if !sh.backlog && !sh.stopping.Load() && (heavy || sh.stuck(stuckAfter)) {
@@ -137,22 +216,23 @@ func (in *intake) clear(heavy bool) {
 	if len(stuck) == 0 {
 		return
 	}
-	var flows []Work
-	if heavy {
-		all := map[Work]int64{}
-		for _, tasks := range in.p.sched.waiting(stuck) {
-			for f, n := range tasks {
-				all[f] += n.bytes
-			}
+	flows, all := map[Work]bool{}, map[Work]int64{}
+	for sh, tasks := range in.p.sched.waiting(stuck) {
+		of := map[Work]int64{}
+		for f, n := range tasks {
+			of[f] = n.tasks
+			all[f] += n.bytes
 		}
-		flows = heaviest(all, in.p.cfg.Bytes/4, in.p.cfg.Bytes/fewestPart)
-	} else {
-		for sh, tasks := range in.p.sched.waiting(stuck) {
-			of := map[Work]int64{}
-			for f, n := range tasks {
-				of[f] = n.tasks
-			}
-			flows = append(flows, heaviest(of, int64(sh.window()/4), max(2, int64(in.p.window/fewestPart)))...)
+		if heavy {
+			continue
+		}
+		for _, f := range heaviest(of, int64(sh.mayBeLate()/2), max(2, int64(in.p.window/lightest))) {
+			flows[f] = true
+		}
+	}
+	if heavy {
+		for _, f := range heaviest(all, in.p.cfg.Bytes/4, in.p.cfg.Bytes/lightest) {
+			flows[f] = true
 		}
 	}
 	if len(flows) > 0 {
@@ -160,33 +240,83 @@ func (in *intake) clear(heavy bool) {
 	}
 }
 
-// moveAside moves the tasks of shares and flows that were not begun, and those that will be read.
-func (in *intake) moveAside(shares map[*share]bool, flows []Work) {
+// moveAside moves the tasks of shares and flows that were not begun, and has those moved that will be read. First it moves
+// one: if the brokers do not take that, the others stay where they are.
+func (in *intake) moveAside(shares map[*share]bool, flows map[Work]bool) {
+	named := map[*share]map[int64]int{} // what was at work in deaths stays where that is known
+	for sh := range shares {
+		named[sh] = sh.suspects()
+	}
+	backlog := func(head, t *task) bool {
+		return shares[t.share] && flows[t.flow.work] && !head.begun() && named[t.share][t.rec.Offset] == 0
+	}
+	landed, tried := in.diverted.landed.Load(), false
+	in.moveThose(func(head, t *task) bool {
+		if tried || t != head || !backlog(head, t) {
+			return false
+		}
+		tried = true
+		return true
+	})
+	if tried && !in.lands(landed) {
+		in.diverted.forget()
+		return
+	}
+	in.moveThose(backlog)
+}
+
+// moveThose moves the tasks for which backlog is true.
+func (in *intake) moveThose(backlog func(head, t *task) bool) {
 	in.moving.Lock() // those of one key keep their order: what is read meanwhile comes after
 	defer in.moving.Unlock()
-	for _, f := range in.diverted.add(flows) {
-		in.p.router.log.Info("move a backlog out of the way", "account", f.Account, "stores", f.Stores, "to", in.backlog)
-	}
 	var tasks []*task
-	in.p.sched.purge(func(t *task) bool {
-		return shares[t.share] && t.tries == 0 && slices.Contains(flows, t.flow.work)
-	}, func(t *task) { tasks = append(tasks, t) })
+	in.p.sched.purge(backlog, func(t *task) { tasks = append(tasks, t) })
 	slices.SortFunc(tasks, func(a, b *task) int { return cmp.Compare(a.seq, b.seq) })
-	for _, t := range tasks {
-		in.move(t, t.flow.work)
+	for i, t := range tasks {
+		if f := t.flow.work; in.diverted.add(f) {
+			in.p.router.log.Info("move a backlog out of the way", "account", f.Account, "stores", f.Stores, "to", in.backlog)
+		}
+		slot, ok := in.diverted.take(t.flow.work)
+		if !ok {
+			in.giveBack(tasks[i:]...)
+			return
+		}
+		in.move(t, slot)
 	}
+}
+
+// lands waits until more than n messages are moved and acknowledged, for a second at most.
+func (in *intake) lands(n int64) bool {
+	for range 100 {
+		if in.diverted.landed.Load() > n {
+			return true
+		}
+		time.Sleep(stuckAfter / 100)
+	}
+	return false
+}
+
+// giveBack has tasks handled where they are.
+func (in *intake) giveBack(tasks ...*task) {
+	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
+	for i, t := range tasks {
+		keys[i] = in.p.describe(t, &work[i])
+	}
+	in.p.queue(in, tasks, keys, work)
 }
 
 // without moves the tasks whose flows are moved, and returns the others.
 func (in *intake) without(tasks []*task, keys []uint64, work []Work) ([]*task, []uint64, []Work) {
-	if in.backlog == "" || !in.diverted.any.Load() {
+	if !in.diverted.any.Load() || in.diverted.off.Load() {
 		return tasks, keys, work
 	}
 	n := 0
 	for i, t := range tasks {
-		if !t.share.backlog && in.diverted.takes(work[i]) {
-			in.move(t, work[i])
-			continue
+		if !t.share.backlog {
+			if slot, ok := in.diverted.take(work[i]); ok {
+				in.move(t, slot)
+				continue
+			}
 		}
 		tasks[n], keys[n], work[n] = t, keys[i], work[i]
 		n++
@@ -194,17 +324,35 @@ func (in *intake) without(tasks []*task, keys []uint64, work []Work) ([]*task, [
 	return tasks[:n], keys[:n], work[:n]
 }
 
-// move publishes the message of t, which was not begun, to the backlog topic.
-func (in *intake) move(t *task, w Work) {
+// move publishes the message of t, which was not begun, to a slot of the backlog topic.
+func (in *intake) move(t *task, slot int) {
 	if !t.share.begin() {
 		in.p.forget(t)
 		return
 	}
 	rec := in.p.router.onward(&t.letter, in.backlog)
+	rec.Partition = byKey
 	if !in.p.cfg.CoPartitioned { // else its partition is that of its key, as in the other topics
-		rec.Context = context.WithValue(in.p.out.ctx, partOf{}, hash(w.Account, w.Stores[0], w.Stores[1]))
+		rec.Partition = bySlot(slot)
 	}
-	in.p.publish(t, []*kgo.Record{rec}, -1)
+	in.diverted.flying.Add(1)
+	in.p.out.send(in.meter, rec, func(err error) {
+		in.diverted.flying.Add(-1)
+		switch {
+		case err == nil:
+			in.diverted.landed.Add(1)
+			in.meter.handled(t.fate, 1, -1)
+			in.p.finish(t)
+		case in.p.out.ctx.Err() != nil:
+			in.p.abandon(t)
+		default:
+			if !in.diverted.off.Swap(true) {
+				in.p.router.log.Error("backlogs stay in front of the messages of others: they cannot be moved", "to", in.backlog, "err", err)
+			}
+			t.share.leave()
+			go in.giveBack(t) // not in the way of the client
+		}
+	})
 }
 
 // restrain reads no more of the backlog topic while what is in flight of it weighs as much as it may.
@@ -227,10 +375,7 @@ func (in *intake) restrain() {
 	}
 }
 
-// partOf is the key of the hash of a flow in a record's context.
-type partOf struct{}
-
-// A spreader partitions records by their keys, and in backlog topics those with a flow within its third.
+// A spreader partitions records by their keys, and in backlog topics those with a slot within that.
 type spreader struct {
 	kgo.Partitioner
 	backlogs func(topic string) bool
@@ -248,26 +393,25 @@ type spreadTopic struct{ kgo.TopicPartitioner }
 
 func (spreadTopic) RequiresConsistency(*kgo.Record) bool { return true }
 
+// Before a record is sent to a backlog topic its partition says how it is chosen: by its key, or by a slot.
+const byKey = -1
+
+func bySlot(slot int) int32 { return int32(byKey - 1 - slot) }
+
 func (s spreadTopic) Partition(rec *kgo.Record, n int) int {
-	if flow, ok := flowOf(rec); ok {
-		return partFor(flow, rec.Key, n)
+	switch {
+	case rec.Partition >= 0: // it is sent again
+		return int(rec.Partition) % n
+	case rec.Partition == byKey:
+		return s.TopicPartitioner.Partition(rec, n)
 	}
-	return s.TopicPartitioner.Partition(rec, n)
+	return partOf(byKey-1-int(rec.Partition), rec.Key, n)
 }
 
-// flowOf returns the hash of the flow of a record that is to be in a third of the partitions.
-func flowOf(rec *kgo.Record) (flow uint32, ok bool) {
-	if rec.Context == nil {
-		return 0, false
-	}
-	flow, ok = rec.Context.Value(partOf{}).(uint32)
-	return flow, ok
-}
-
-// partFor returns the partition of a key of a flow.
-func partFor(flow uint32, key []byte, partitions int) int {
-	width := uint32(partitions+backlogWidth-1) / backlogWidth
-	return int((flow + hash(string(key))%width) % uint32(partitions))
+// partOf returns the partition of a key in a slot.
+func partOf(slot int, key []byte, partitions int) int {
+	width := (partitions + slots - 1) / slots
+	return (slot*width + int(hash(string(key))%uint32(width))) % partitions
 }
 
 func hash(words ...string) uint32 {

@@ -27,6 +27,9 @@ type task struct {
 
 func (t *task) bytes() int64 { return weigh(t.rec) }
 
+// begun reports whether t is at work, or was.
+func (t *task) begun() bool { return t.working || t.tries > 0 }
+
 // A queue holds the tasks of one key, in order. Its head is in its flow, or at work, or
 // parked, or postponed; never two of these.
 type queue struct {

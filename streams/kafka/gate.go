@@ -176,16 +176,16 @@ func (s *scheduler) held() map[*intake]int {
 }
 
 // stopping reports whether t will not be begun, as its partition moves.
-func stopping(t *task) bool { return t.share.stopping.Load() }
+func stopping(_, t *task) bool { return t.share.stopping.Load() }
 
-// purge takes out the tasks that were not begun and are gone, and gives each to out with mu held: if they wait for a slot
-// or are paused, no worker would come across them.
-func (s *scheduler) purge(gone func(*task) bool, out func(*task)) {
+// purge takes out the tasks that were not begun and are gone, given the head of their key, and gives each to out with mu
+// held: if they wait for a slot or are paused, no worker would come across them.
+func (s *scheduler) purge(gone func(head, t *task) bool, out func(*task)) {
 	s.mu.Lock()
 	defer s.unlock()
 	for _, q := range s.keys { // what stands behind a head
 		for t := q.head; t.next != nil; {
-			if next := t.next; gone(next) {
+			if next := t.next; gone(q.head, next) {
 				t.next = next.next
 				next.next = nil
 				out(next)
@@ -204,7 +204,7 @@ func (s *scheduler) purge(gone func(*task) bool, out func(*task)) {
 		}
 		for _, q := range f.heads.all() {
 			t := q.head
-			if !gone(t) {
+			if !gone(t, t) {
 				f.heads.push(q)
 				continue
 			}
@@ -234,7 +234,7 @@ func (s *scheduler) waiting(shares map[*share]bool) map[*share]map[Work]amount {
 	}
 	for _, q := range s.keys {
 		for t := q.head; t != nil; t = t.next {
-			if !shares[t.share] || t.working || t.tries > 0 || t.flow.paused || t.flow.work.Account == "" {
+			if !shares[t.share] || t.begun() || t.flow.paused || t.flow.work.Account == "" {
 				continue
 			}
 			if by[t.share] == nil {

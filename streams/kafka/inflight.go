@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"cmp"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,12 +23,12 @@ const maxPast = 3800
 // A past is what a partition's committed metadata tells of the processes that had it: which
 // messages were at work when one died. As text it is
 //
-//	millrace/1 open 120 ahead=110/3:0,2 45:1* 47:2 48:0
+//	millrace/1 open 120 ahead=110/3:AAI 45:1* 47:2 48:0
 //
 // open or closed says whether tasks may have been at work; 120 is the horizon; 45 and 47 are
 // offsets of messages that were at work in 1 and 2 deaths, and 45 is at work now. 48 is at work too, and gets on:
-// if the process dies, it is not the cause. Below 110, of leader epoch 3, all is done but for 45 and 47: they are 0 and 2
-// behind the commit.
+// if the process dies, it is not the cause. Below 110, of leader epoch 3, all is done but for 45 and 47: from the commit on,
+// the steps to them are 0 and 2 (varints in base64).
 type past struct {
 	deaths map[int64]int
 	ahead  ahead
@@ -53,32 +55,31 @@ func (a *ahead) done(offset int64, epoch int32) bool {
 	return !left
 }
 
-// maxAhead bounds the word of an ahead in a commit.
-const maxAhead = maxPast / 2
+// maxAhead bounds the word of an ahead in a commit: it has room for maxLate records that lie no further apart than a window.
+const maxAhead = maxPast - 1000
 
 const aheadForm = "ahead="
 
-// word is a as a word behind the commit. If there is not room for all that is left, end is the first without.
-func (a *ahead) word(committed int64) string {
+// word returns a as a word behind the commit, and the end that it names. If there is no room for all that is left, that is
+// the first record without.
+func (a *ahead) word(committed int64) (word string, end int64) {
 	if a.end.Offset <= committed {
-		return ""
+		return "", committed
 	}
-	end, left := a.end.Offset, ""
+	var left []byte
+	last, end := committed, a.end.Offset
 	for _, at := range a.left {
 		if at < committed {
 			continue
 		}
-		more := strconv.FormatInt(at-committed, 10)
-		if len(left)+len(more) > maxAhead {
+		if base64.RawURLEncoding.EncodedLen(len(left)+binary.MaxVarintLen64) > maxAhead {
 			end = at
 			break
 		}
-		if left != "" {
-			left += ","
-		}
-		left += more
+		left = binary.AppendUvarint(left, uint64(at-last))
+		last = at
 	}
-	return fmt.Sprintf(" %s%d/%d:%s", aheadForm, end, a.end.Epoch, left)
+	return fmt.Sprintf(" %s%d/%d:%s", aheadForm, end, a.end.Epoch, base64.RawURLEncoding.EncodeToString(left)), end
 }
 
 // readAhead is the inverse of word. Of what it cannot read nothing is done.
@@ -91,16 +92,19 @@ func readAhead(word string, committed int64) (a ahead) {
 	if !ok || !parted || !whole || err1 != nil || err2 != nil || at <= committed {
 		return a
 	}
-	for w := range strings.SplitSeq(left, ",") {
-		n, err := strconv.ParseInt(w, 10, 64)
-		if err != nil && left != "" {
+	steps, err := base64.RawURLEncoding.DecodeString(left)
+	if err != nil {
+		return a
+	}
+	for last := committed; len(steps) > 0; {
+		step, n := binary.Uvarint(steps)
+		if n <= 0 || step > uint64(at-last) {
 			return ahead{}
 		}
-		if left != "" {
-			a.left = append(a.left, committed+n)
-		}
+		last += int64(step)
+		a.left = append(a.left, last)
+		steps = steps[n:]
 	}
-	slices.Sort(a.left)
 	a.end = kgo.EpochOffset{Epoch: int32(of), Offset: at}
 	return a
 }
@@ -125,7 +129,7 @@ func readPast(text string, committed int64, window int, gone bool) past {
 		p.ahead = readAhead(words[3], committed)
 	}
 	begun := max(committed, p.ahead.end.Offset)
-	for _, w := range words[3:] {
+	for _, w := range words[3:] { // that of an ahead is none of these
 		w, atWork := strings.CutSuffix(w, "*")
 		offset, n, ok := strings.Cut(w, ":")
 		at, err1 := strconv.ParseInt(offset, 10, 64)
@@ -160,8 +164,9 @@ func (p *past) of(offset int64) (deaths int, careful bool) {
 	return deaths, known || offset < p.horizon
 }
 
-// text is what is committed with committed, while handlers have the messages of now, and more is done than was before.
-func (p *past) text(open bool, committed int64, now pursuit, more ahead) string {
+// text is what is committed with committed, while handlers have the messages of now, and more is done than was before. done
+// is below which offset all is done by it, but what it names.
+func (p *past) text(open bool, committed int64, now pursuit, more ahead) (text string, done int64) {
 	type suspect struct {
 		offset int64
 		deaths int
@@ -189,16 +194,16 @@ func (p *past) text(open bool, committed int64, now pursuit, more ahead) string 
 	if more.end.Offset < p.ahead.end.Offset { // what was done before is not all read yet
 		more = p.ahead
 	}
-	done := more.word(committed)
-	if !open && horizon == 0 && len(all) == 0 && done == "" {
-		return ""
+	word, done := more.word(committed)
+	if !open && horizon == 0 && len(all) == 0 && word == "" {
+		return "", done
 	}
 	slices.SortFunc(all, func(a, b suspect) int { return cmp.Or(b.deaths-a.deaths, cmp.Compare(a.offset, b.offset)) })
 	var b strings.Builder
 	b.WriteString(pastForm)
 	b.WriteString(map[bool]string{true: " open ", false: " closed "}[open])
 	b.WriteString(strconv.FormatInt(horizon, 10))
-	b.WriteString(done)
+	b.WriteString(word)
 	for _, s := range all {
 		if b.Len() > maxPast {
 			break
@@ -208,5 +213,5 @@ func (p *past) text(open bool, committed int64, now pursuit, more ahead) string 
 			b.WriteByte('*')
 		}
 	}
-	return b.String()
+	return b.String(), done
 }

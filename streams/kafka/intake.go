@@ -55,7 +55,7 @@ func newIntake(p *Pool, m member) (*intake, error) {
 		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), asks: make(chan chan error, maxAsks),
 		soon:   make(chan struct{}, 1),
-		shares: map[partition]*share{}, left: map[partition]string{}, diverted: diversion{flows: map[Work]int{}},
+		shares: map[partition]*share{}, left: map[partition]string{}, diverted: diversion{flows: map[Work]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
 		in.backlog = p.kafka.topic(t)
@@ -271,8 +271,16 @@ func (in *intake) committed(at partition, pos position) {
 	}
 }
 
-// record returns when what is at work is on record with the brokers.
-func (in *intake) record(ctx context.Context) error {
+// farWait bounds how long a task waits for being on record that need not be.
+const farWait = time.Second
+
+// record returns when what is at work is on record with the brokers. It does not wait for long if that must not be.
+func (in *intake) record(ctx context.Context, must bool) error {
+	if !must {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, farWait)
+		defer cancel()
+	}
 	ask := make(chan error, 1)
 	select {
 	case <-ctx.Done():

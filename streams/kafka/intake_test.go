@@ -90,7 +90,7 @@ func TestDoneRecordsAreLetGo(t *testing.T) {
 	for i := range recs {
 		recs[i] = &kgo.Record{Offset: int64(i), Value: make([]byte, 16<<10)}
 	}
-	before := heap()
+	before := heapBytes()
 	tasks, _, err := in.admit(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -102,14 +102,14 @@ func TestDoneRecordsAreLetGo(t *testing.T) {
 		}
 		p.finish(tk)
 	}
-	if freed := int64(before) - int64(heap()); freed < 30<<20 {
+	if freed := int64(before) - int64(heapBytes()); freed < 30<<20 {
 		t.Errorf("%d MiB are free again, want all but one of 2048 records: 31", freed>>20)
 	}
 	runtime.KeepAlive(tasks[0])
 	runtime.KeepAlive(recs)
 }
 
-func heap() uint64 {
+func heapBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

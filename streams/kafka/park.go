@@ -80,7 +80,7 @@ func (w *worker) unpark() (cause error) {
 	careful := w.careful
 	w.mu.Unlock()
 	if cause == nil && careful { // it was not on record while it was parked
-		cause = t.share.in.record(ctx)
+		cause = t.share.in.record(ctx, true)
 	}
 	return cause
 }

@@ -284,6 +284,11 @@ func (p *Pool) enqueue(in *intake, tasks []*task) {
 		keys[i] = p.describe(t, &work[i])
 	}
 	tasks, keys, work = in.without(tasks, keys, work)
+	p.queue(in, tasks, keys, work)
+}
+
+// queue gives tasks of an intake, which are described, to the scheduler.
+func (p *Pool) queue(in *intake, tasks []*task, keys []uint64, work []Work) {
 	p.sched.mu.Lock()
 	for i, t := range tasks {
 		class := rank(in.class)

@@ -106,11 +106,7 @@ func (o *outgoing) publish(ctx context.Context, cl *kgo.Client) (err error) {
 // anew returns rec as it was before it was published: the client counts the time that it has for a record from the
 // timestamp that it gave it.
 func anew(rec *kgo.Record) *kgo.Record {
-	fresh := &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
-	if _, spread := flowOf(rec); spread { // else it is that of the call that failed
-		fresh.Context = rec.Context
-	}
-	return fresh
+	return &kgo.Record{Topic: rec.Topic, Partition: rec.Partition, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
 
 func allAnew(recs []*kgo.Record) []*kgo.Record {

@@ -118,7 +118,7 @@ type item struct {
 // deliveries left; one of another group can be given back without the head. Neither counts as behind. mu is held.
 func handOut(q *queue) item {
 	it, t := item{task: q.head, q: q}, q.tail
-	if t != q.head && t.delivery != nil && t.past == nil && t.share.in == q.head.share.in {
+	if t != q.head && t.delivery != nil && (t.past == nil || t.share.backlog && t.past.attempts+t.past.waits == 0) && t.share.in == q.head.share.in {
 		it.next, it.share = t.delivery.Body, t.share
 	}
 	return it

@@ -3,6 +3,7 @@ package kafka
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -362,9 +363,9 @@ func TestPast(t *testing.T) {
 		"nothing but the opening": {"millrace/1 open 0", 10, past{deaths: map[int64]int{}, horizon: 74}},
 		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, past{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
 		"a stop, and one got on":  {"millrace/1 closed 0 14:0", 10, past{deaths: map[int64]int{}}},
-		"a stop, and more is done": {"millrace/1 closed 0 ahead=900/3:0,5", 10,
+		"a stop, and more is done": {"millrace/1 closed 0 ahead=900/3:AAU", 10,
 			past{deaths: map[int64]int{}, ahead: ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10, 15}}}},
-		"a death, and more is done": {"millrace/1 open 0 ahead=900/3:0 10:0*", 10,
+		"a death, and more is done": {"millrace/1 open 0 ahead=900/3:AA 10:0*", 10,
 			past{deaths: map[int64]int{10: 1}, horizon: 964, ahead: ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -387,7 +388,7 @@ func TestPast(t *testing.T) {
 		"gets on as it is stopped":    {false, 80, pursuit{steady: []int64{90}}, ""},
 		"suspect as it is stopped":    {true, 80, pursuit{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
 	} {
-		if got := p.text(tt.open, tt.committed, tt.now, ahead{}); got != tt.want {
+		if got, _ := p.text(tt.open, tt.committed, tt.now, ahead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
@@ -396,26 +397,28 @@ func TestPast(t *testing.T) {
 // What a commit says is done behind it, and what follows for a record.
 func TestAhead(t *testing.T) {
 	a := ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
-	word := a.word(100)
-	if want := " ahead=900/3:0,5,600"; word != want {
-		t.Errorf("got %q, want %q", word, want)
+	word, end := a.word(100)
+	if want := " ahead=900/3:AAXTBA"; word != want || end != 900 {
+		t.Errorf("got %q below %d, want %q", word, end, want)
 	}
-	if got := a.word(900); got != "" {
-		t.Errorf("got %q of what is committed", got)
+	if got, end := a.word(900); got != "" || end != 900 {
+		t.Errorf("got %q below %d of what is committed", got, end)
 	}
 	for name, tt := range map[string]struct {
 		word      string
 		committed int64
 		want      ahead
 	}{
-		"what was written":     {"ahead=900/3:0,5,600", 100, a},
-		"nothing is left":      {"ahead=900/3:", 100, ahead{end: a.end}},
-		"it is committed":      {"ahead=900/3:0,5,600", 900, ahead{}},
-		"another word":         {"45:1*", 10, ahead{}},
-		"without an epoch":     {"ahead=900:0", 10, ahead{}},
-		"without what is left": {"ahead=900/3", 10, ahead{}},
-		"no number":            {"ahead=900/3:0,x", 10, ahead{}},
-		"a large epoch":        {"ahead=900/99999999999:0", 10, ahead{}},
+		"what was written":      {"ahead=900/3:AAXTBA", 100, a},
+		"nothing is left":       {"ahead=900/3:", 100, ahead{end: a.end}},
+		"it is committed":       {"ahead=900/3:AAXTBA", 900, ahead{}},
+		"another word":          {"45:1*", 10, ahead{}},
+		"without an epoch":      {"ahead=900:AA", 10, ahead{}},
+		"without what is left":  {"ahead=900/3", 10, ahead{}},
+		"no base64":             {"ahead=900/3:A~", 10, ahead{}},
+		"half a number":         {"ahead=900/3:gA", 10, ahead{}},
+		"a step beyond the end": {"ahead=900/3:0wQ", 500, ahead{}},
+		"a large epoch":         {"ahead=900/99999999999:AA", 10, ahead{}},
 	} {
 		if got := readAhead(tt.word, tt.committed); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
@@ -439,56 +442,68 @@ func TestAhead(t *testing.T) {
 	many := ahead{end: kgo.EpochOffset{Offset: 1 << 41}}
 	suspects := pursuit{}
 	for i := range int64(2 * maxParked) {
-		many.left = append(many.left, 1<<40+3*i)
-		suspects.suspect = append(suspects.suspect, 1<<40+3*i)
+		many.left = append(many.left, 1<<40+8192*i)
+		suspects.suspect = append(suspects.suspect, 1<<40+8192*i)
 	}
-	text := new(past).text(true, 1<<40, suspects, many)
+	text, end := new(past).text(true, 1<<40, suspects, many)
 	if len(text) > 4096 {
 		t.Errorf("%d bytes of metadata, want what brokers take", len(text))
 	}
 	got := readPast(text, 1<<40, 64, false).ahead
-	if n := len(got.left); n < 300 || got.end.Offset != many.left[n] || !slices.Equal(got.left, many.left[:n]) {
+	if n := len(got.left); n < maxLate || got.end.Offset != many.left[n] || !slices.Equal(got.left, many.left[:n]) {
 		t.Errorf("got %d that are left below %d, want the first ones, to the first that is not named", n, got.end.Offset)
+	}
+	if end != got.end.Offset {
+		t.Errorf("all is said to be on record below %d, want %d: a death of what is begun behind it would not count", end, got.end.Offset)
 	}
 }
 
 // What the commit of a process said is done stays on record until another has read it all.
 func TestAheadIsKept(t *testing.T) {
-	p := readPast("millrace/1 closed 0 ahead=900/3:0,5,600", 100, 64, true)
-	if got, want := p.text(true, 105, pursuit{}, ahead{}), "millrace/1 open 0 ahead=900/3:0,595"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if got, want := p.text(true, 905, pursuit{}, ahead{}), "millrace/1 open 0"; got != want {
-		t.Errorf("all is committed: got %q, want %q", got, want)
-	}
+	p := readPast("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
 	later := ahead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
-	if got, want := p.text(true, 105, pursuit{}, later), "millrace/1 open 0 ahead=1000/4:0"; got != want {
-		t.Errorf("more is done: got %q, want %q", got, want)
+	for name, tt := range map[string]struct {
+		committed int64
+		more      ahead
+		want      string
+	}{
+		"some is committed": {105, ahead{}, "millrace/1 open 0 ahead=900/3:ANME below 900"},
+		"all is committed":  {905, ahead{}, "millrace/1 open 0 below 905"},
+		"more is done":      {105, later, "millrace/1 open 0 ahead=1000/4:AA below 1000"},
+	} {
+		text, done := p.text(true, tt.committed, pursuit{}, tt.more)
+		if got := fmt.Sprintf("%s below %d", text, done); got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
 	}
 }
 
-// The flows that are moved: the heaviest, until no more than keep is left, and none that is light.
+// The flows that are moved: of the account that has most left the heaviest, until no more than keep is left, and none of an
+// account that is light.
 func TestHeaviest(t *testing.T) {
 	for name, tt := range map[string]struct {
-		weights     []int64
+		weights     map[string]int64 // by account/store
 		keep, least int64
-		want        []int64
+		want        []string
 	}{
 		"nothing waits":              {nil, 25, 2, nil},
-		"one has all":                {[]int64{100}, 25, 2, []int64{100}},
-		"one has nearly all":         {[]int64{3, 90, 2}, 25, 2, []int64{90}},
-		"two have it":                {[]int64{50, 3, 40}, 25, 2, []int64{50, 40}},
-		"a quarter is left as it is": {[]int64{75, 10, 15}, 25, 2, []int64{75}},
-		"all are light":              {[]int64{10, 10, 10, 10}, 25, 11, nil},
-		"there is room":              {[]int64{10, 10}, 25, 2, nil},
+		"one has all":                {map[string]int64{"a/1": 100}, 25, 2, []string{"a/1"}},
+		"one has nearly all":         {map[string]int64{"a/1": 3, "b/1": 90, "c/1": 2}, 25, 2, []string{"b/1"}},
+		"two have it":                {map[string]int64{"a/1": 50, "b/1": 3, "c/1": 40}, 25, 2, []string{"a/1", "c/1"}},
+		"a quarter is left as it is": {map[string]int64{"a/1": 75, "b/1": 10, "c/1": 15}, 25, 2, []string{"a/1"}},
+		"all are light":              {map[string]int64{"a/1": 10, "b/1": 10, "c/1": 10}, 25, 11, nil},
+		"there is room":              {map[string]int64{"a/1": 10, "b/1": 10}, 25, 2, nil},
+		"one has it in many flows":   {map[string]int64{"a/1": 10, "a/2": 11, "a/3": 10, "b/1": 9}, 20, 10, []string{"a/2", "a/1", "a/3"}},
+		"one store of two":           {map[string]int64{"a/1": 80, "a/2": 1, "b/1": 9}, 20, 10, []string{"a/1"}},
 	} {
 		weights := map[Work]int64{}
-		for i, n := range tt.weights {
-			weights[Work{Account: fmt.Sprint(i)}] = n
+		for name, n := range tt.weights {
+			account, store, _ := strings.Cut(name, "/")
+			weights[Work{Account: account, Stores: [2]string{store}}] = n
 		}
-		var got []int64
+		var got []string
 		for _, f := range heaviest(weights, tt.keep, tt.least) {
-			got = append(got, weights[f])
+			got = append(got, f.Account+"/"+f.Stores[0])
 		}
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
@@ -496,53 +511,77 @@ func TestHeaviest(t *testing.T) {
 	}
 }
 
-// A flow is moved until fewer messages of it arrive.
+// A flow is moved until few messages of it arrive, each to a slot of its own while there are some.
 func TestDiversion(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	d := diversion{flows: map[Work]int{}, since: now}
+	d := diversion{flows: map[Work]*route{}}
 	giant, other := Work{Account: "giant", Stores: [2]string{"1"}}, Work{Account: "giant", Stores: [2]string{"2"}}
+	d.expire(now, 10)
+	if !d.add(giant) || d.add(giant) {
+		t.Error("a flow is not new when it is moved first, or is new later")
+	}
+	if _, ok := d.take(other); ok {
+		t.Error("a flow of another store is moved")
+	}
 	arrive := func(n int) {
 		for range n {
-			if w := giant; !d.takes(Work{Key: "item", Account: w.Account, Stores: w.Stores, Bytes: 7}) {
+			if _, ok := d.take(Work{Key: "item", Account: giant.Account, Stores: giant.Stores, Bytes: 7}); !ok {
 				t.Fatal("the flow is not moved")
 			}
 		}
 	}
-	if fresh := d.add([]Work{giant}); len(fresh) != 1 {
-		t.Errorf("new are %v, want the flow", fresh)
-	}
-	if fresh := d.add([]Work{giant}); len(fresh) != 0 {
-		t.Errorf("new are %v, want none", fresh)
-	}
-	if d.takes(other) {
-		t.Error("a flow of another store is moved")
-	}
 	arrive(10)
-	d.expire(now.Add(divertedFor), 10)
-	arrive(9)
-	d.expire(now.Add(divertedFor+time.Second), 10) // of the second period
+	d.expire(now.Add(divertFor), 10)
+	d.flying.Store(maxMoving)
+	if _, ok := d.take(giant); ok {
+		t.Error("more are moved than may be at a time")
+	}
+	d.flying.Store(0)
+	arrive(8)
+	d.expire(now.Add(2*divertFor-time.Second), 10)
 	arrive(0)
-	d.expire(now.Add(2*divertedFor), 10)
-	if d.takes(giant) || d.any.Load() {
+	used := map[int]bool{d.flows[giant].slot: true}
+	for _, account := range []string{"a", "b"} {
+		d.add(Work{Account: account})
+		used[d.flows[Work{Account: account}].slot] = true
+	}
+	if len(used) != slots {
+		t.Errorf("three flows have %d slots", len(used))
+	}
+	d.expire(now.Add(2*divertFor), 10)
+	if _, ok := d.take(giant); ok || d.any.Load() {
 		t.Error("the flow is moved, although few messages of it arrive")
 	}
 }
 
-// The messages of a flow have a third of the partitions, and those of a key one.
-func TestPartitionsOfAFlow(t *testing.T) {
+// The messages of a slot have a third of the partitions, and those of a key one, also when they are sent again.
+func TestPartitionsOfASlot(t *testing.T) {
+	p := spreader{kgo.StickyKeyPartitioner(nil), func(string) bool { return true }}.ForTopic("backlog.copier")
 	for n := 1; n <= 50; n++ {
-		for flow := range uint32(20) {
+		all := map[int]bool{}
+		for slot := range slots {
 			parts := map[int]bool{}
 			for key := range 1000 {
-				p := partFor(hash(fmt.Sprint(flow)), []byte(fmt.Sprint(key)), n)
-				if p < 0 || p >= n || p != partFor(hash(fmt.Sprint(flow)), []byte(fmt.Sprint(key)), n) {
-					t.Fatalf("partition %d of %d", p, n)
+				rec := &kgo.Record{Key: []byte(fmt.Sprint(key)), Partition: bySlot(slot)}
+				at := p.Partition(rec, n)
+				if rec.Partition = int32(at); at < 0 || at >= n || p.Partition(anew(rec), n) != at {
+					t.Fatalf("partition %d of %d", at, n)
 				}
-				parts[p] = true
+				parts[at], all[at] = true, true
 			}
-			if want := (n + 2) / 3; len(parts) != want {
-				t.Fatalf("flow %d has %d of %d partitions, want %d", flow, len(parts), n, want)
+			if want := (n + slots - 1) / slots; len(parts) != want {
+				t.Fatalf("slot %d has %d of %d partitions, want %d", slot, len(parts), n, want)
 			}
+		}
+		if len(all) != n {
+			t.Fatalf("all slots have %d of %d partitions", len(all), n)
+		}
+	}
+	whole := kgo.StickyKeyPartitioner(nil).ForTopic("deletions")
+	for key := range 100 {
+		rec := &kgo.Record{Key: []byte(fmt.Sprint(key)), Partition: byKey}
+		if got, want := p.Partition(rec, 12), whole.Partition(rec, 12); got != want {
+			t.Fatalf("key %d is in partition %d, and in %d of the other topic", key, got, want)
 		}
 	}
 }

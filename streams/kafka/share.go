@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,6 @@ type share struct {
 	told    string    // the metadata that was last to be committed
 	quiet   bool      // nothing was delivered since the last tick
 	polls   fifo[polled]
-	early   time.Time // from when a record is that is late
 }
 
 // polled says from when the records of one poll are.
@@ -100,7 +100,11 @@ func (s *share) admit(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
 		}
 	}
 	s.settle()
-	s.polls.push(polled{s.tracker.next, recs[0].Timestamp})
+	from := recs[0].Timestamp
+	if s.backlog { // since when it was there before
+		from = readTrail(recs[0].Headers).timestamp
+	}
+	s.polls.push(polled{s.tracker.next, from})
 	s.pass()
 	if !s.paused && s.tracker.inFlight() >= s.window()/4*3 {
 		s.paused, s.since = true, time.Now()
@@ -114,22 +118,21 @@ func (s *share) settle() {
 	for s.polls.len() > 0 && s.polls.peek().end <= s.tracker.base {
 		s.polls.pop()
 	}
-	if len(s.tracker.late) == 0 {
-		s.early = time.Time{}
-	}
 }
+
+// maxLate bounds the records of a partition that are late.
+const maxLate = 1024
+
+// mayBeLate returns how many records of s may be late.
+func (s *share) mayBeLate() int { return min(maxLate, s.window()/2) }
 
 // pass makes room in the window if half of it is done, behind records that take long.
 func (s *share) pass() {
-	most := s.window() / 2
-	if s.tracker.done() < most || s.tracker.open > most {
+	if s.tracker.done() < s.window()/2 || s.tracker.open > s.mayBeLate() {
 		return
 	}
 	s.settle()
-	if s.early.IsZero() && s.polls.len() > 0 {
-		s.early = s.polls.peek().at
-	}
-	s.tracker.pass(most)
+	s.tracker.pass(s.polls.peek().at)
 	s.settle()
 }
 
@@ -139,8 +142,8 @@ func (s *share) oldest() (at time.Time, ok bool) {
 	defer s.mu.Unlock()
 	s.settle()
 	switch {
-	case !s.early.IsZero():
-		return s.early, true
+	case len(s.tracker.late) > 0:
+		return s.tracker.late[0].from, true
 	case s.polls.len() == 0:
 		return at, false
 	}
@@ -229,12 +232,12 @@ func (s *share) position(now pursuit) (position, bool) {
 		at = kgo.EpochOffset{Epoch: s.epoch, Offset: s.first}
 	}
 	open := s.opened && !(s.stopping.Load() && len(now.suspect) == 0)
-	text := s.past.text(open, at.Offset, now, s.tracker.ahead())
+	text, done := s.past.text(open, at.Offset, now, s.tracker.ahead(s.stopping.Load(), maxLate))
 	if !moved && text == s.told {
 		return position{}, false
 	}
 	s.told = text
-	return position{EpochOffset: at, metadata: text, done: max(at.Offset, s.tracker.at.Offset, s.past.ahead.end.Offset)}, true
+	return position{EpochOffset: at, metadata: text, done: done}, true
 }
 
 // last is the metadata that was last to be committed.
@@ -261,6 +264,13 @@ func (s *share) learn(metadata string, offset int64, ours bool, log *slog.Logger
 	if died > 0 {
 		log.Warn("messages were at work when a process died", "topic", s.topic, "partition", s.id, "messages", died)
 	}
+}
+
+// suspects returns the offsets of messages that were at work in deaths, with how many.
+func (s *share) suspects() map[int64]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.past.deaths)
 }
 
 // suspect returns in how many deaths the message at offset may have been at work, and whether it

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -31,6 +32,7 @@ type tracker struct {
 type late struct {
 	slot uint64
 	at   kgo.EpochOffset
+	from time.Time // it is from then, or later
 }
 
 // newTracker returns a tracker for a window of at most size records in flight; size is
@@ -109,10 +111,10 @@ func (t *tracker) finishLate(slot uint64) bool {
 	return true
 }
 
-// pass empties the ring if no more than most records are not done: those are late from then on.
-func (t *tracker) pass(most int) bool {
-	if t.dead || t.open > most || t.base == t.next {
-		return false
+// pass empties the ring, of records from then on: those that are not done are late.
+func (t *tracker) pass(from time.Time) {
+	if t.dead || t.base == t.next {
+		return
 	}
 	for ; t.base < t.next; t.base++ {
 		i := t.base & t.mask
@@ -120,21 +122,33 @@ func (t *tracker) pass(most int) bool {
 			t.bits[i/64] &^= bit
 			continue
 		}
-		t.late = append(t.late, late{t.base, t.ring[i]})
+		t.late = append(t.late, late{t.base, t.ring[i], from})
 	}
 	t.passed()
 	t.moved = true
-	return true
 }
 
-// ahead returns what is done behind where to commit.
-func (t *tracker) ahead() (a ahead) {
-	if len(t.late) == 0 {
-		return a
+// ahead returns what is done behind where to commit: below base and, if ring is set, in the ring, behind most records that
+// are not.
+func (t *tracker) ahead(ring bool, most int) (a ahead) {
+	if len(t.late) > 0 {
+		a.end = t.at
 	}
-	a.end = t.at
 	for _, l := range t.late {
 		a.left = append(a.left, l.at.Offset)
+	}
+	if !ring {
+		return a
+	}
+	left := a.left
+	for slot := t.base; slot < t.next && len(left) <= most; slot++ {
+		i := slot & t.mask
+		if t.bits[i/64]&(1<<(i%64)) == 0 {
+			left = append(left, t.ring[i].Offset)
+			continue
+		}
+		a.end = kgo.EpochOffset{Epoch: t.ring[i].Epoch, Offset: t.ring[i].Offset + 1}
+		a.left = left
 	}
 	return a
 }

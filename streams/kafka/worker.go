@@ -194,7 +194,7 @@ func (p *Pool) call(w *worker, it item, careful, far bool) bool {
 		return true
 	}
 	if careful || far {
-		err := t.share.in.record(ctx)
+		err := t.share.in.record(ctx, careful)
 		if gone := t.share.dead() || errors.Is(err, errStopped); err != nil && (careful || gone) {
 			_ = w.end() // what the record says is what counts
 			if gone {
