@@ -148,8 +148,11 @@ func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic,
 	return nil
 }
 
-// gone says that a record only says that its key is gone, which concerns no handler.
+// gone reports whether a record concerns no handler: it is the marker of a transaction, or only says that its key is gone.
 func (r *router) gone(rec *kgo.Record) bool {
+	if rec.Attrs.IsControl() {
+		return true
+	}
 	if rec.Value != nil {
 		return false
 	}

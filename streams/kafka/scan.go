@@ -159,7 +159,7 @@ func (s *scanner) take(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint3
 		if !ok {
 			return nil
 		}
-		if rec.Offset < p.to {
+		if rec.Offset < p.to && !rec.Attrs.IsControl() {
 			if err := f(rec, inc); err != nil {
 				return err
 			}
