@@ -199,6 +199,19 @@ func (b *Broker) MakeTopic(topic schemas.Topic, partitions int32, settings map[s
 	}
 }
 
+// Setting returns a setting of a topic, "" if it has none of its own.
+func (b *Broker) Setting(topic schemas.Topic, key string) string {
+	b.t.Helper()
+	info := b.cluster.TopicInfo(b.cfg.Prefix + string(topic))
+	if info == nil {
+		b.t.Fatalf("topic %s is not there", topic)
+	}
+	if v := info.Configs[key]; v != nil {
+		return *v
+	}
+	return ""
+}
+
 // Trim removes the records of a partition below offset.
 func (b *Broker) Trim(topic schemas.Topic, partition int32, offset int64) {
 	b.t.Helper()
