@@ -188,7 +188,7 @@ func TestMetricsLags(t *testing.T) {
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{
 			"lag_records{class=low,role=copier,topic=duplication.low}": 7, "lag_due_records{class=low,role=copier,topic=duplication.low}": 7,
 			"lag_undecided_records{class=low,role=copier,topic=duplication.low}": 0,
-			"lag_bytes{class=low,role=copier,topic=duplication.low}": 70, "lag_seconds{class=low,role=copier,topic=duplication.low}": 3.5,
+			"lag_bytes{class=low,role=copier,topic=duplication.low}":             70, "lag_seconds{class=low,role=copier,topic=duplication.low}": 3.5,
 			"lag_records{class=high,role=sink,topic=changes}": 9, "lag_due_records{class=high,role=sink,topic=changes}": 0,
 			"lag_undecided_records{class=high,role=sink,topic=changes}": 2,
 		})
