@@ -231,6 +231,63 @@ func TestRebuildOfDeadLetters(t *testing.T) {
 	}
 }
 
+// Of dead letters that Kafka no longer has, those that are no commands have no row in duplication_log: they are lost only
+// if dead_letters does not have them either.
+func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	command, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
+		Id: schemas.ID("command"), Account: "acme", Space: "maps", Item: "i", SourceStore: "1", DestinationStore: "2",
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	letter := func(origin schemas.Topic, value []byte) {
+		t.Helper()
+		rec := command
+		rec.Topic, rec.Value = schemas.Dead, value
+		rec.Headers = append(slices.Clone(rec.Headers), schemas.Header{Key: schemas.TrailTopic, Value: []byte(origin)},
+			schemas.Header{Key: schemas.TrailRole, Value: []byte(schemas.RoleCopier)})
+		r.b.Write(kafkatest.Record{Record: rec, Partition: 0})
+	}
+	letter(schemas.DuplicationHigh, []byte("no command"))
+	letter(schemas.DuplicationResults, []byte("no result"))
+	r.work(0, 2) // with a dead letter of the sink
+	trim := func() {
+		for id, next := range r.b.Committed(schemas.RoleSink, schemas.Dead) {
+			r.b.Trim(schemas.Dead, id, next)
+		}
+	}
+	trim()
+	lost := func(when string, want ...int64) {
+		t.Helper()
+		done, err := r.rebuild(t.Context(), quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int64 // lacking of each range
+		for _, l := range done.Lost {
+			if l.Table != "duplication_log" || l.Topic != schemas.Dead {
+				t.Errorf("%s: lost is %+v", when, l)
+			}
+			got = append(got, l.To-l.From-l.Held)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) || r.lacking() != "" {
+			t.Errorf("%s: lost are %v (%+v), want %v; %q lack records", when, got, done.Lost, want, r.lacking())
+		}
+	}
+	r.empty("duplication_log")
+	lost("letters that are no commands")
+
+	letter(schemas.DuplicationHigh, command.Value)
+	r.sink(schemas.RoleSink)
+	trim()
+	r.empty("duplication_log")
+	lost("a command among them", 1)
+}
+
 // A table that cannot be filled does not keep the others from being filled.
 func TestRebuildOfWhatCanBeRead(t *testing.T) {
 	t.Parallel()
