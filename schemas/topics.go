@@ -206,7 +206,7 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleSweeper, RoleDeleter), nil)),
 		// A space is gone from its record's time on, so that is not the writer's to say.
 		dated(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
-			roles(RoleAPI), roles(RoleSteward, RoleSink))),
+			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink))),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
 	for _, role := range waitingRoles {

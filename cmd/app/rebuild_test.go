@@ -354,6 +354,63 @@ func TestRebuildWithoutKafka(t *testing.T) {
 	}
 }
 
+// Records of a table without positions that were removed before the sink had read them are a finding until a person
+// accepts it, also when the group was moved behind them. They are one finding, however often the sink was started again
+// meanwhile, and if only a part of what it publishes was acknowledged.
+func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	jobs := func(n int) {
+		for i := range n {
+			rec, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.NewID(), Name: fmt.Sprint(i),
+				Started: timestamppb.Now(), Finished: timestamppb.Now()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.b.Write(kafkatest.Record{Record: rec, Partition: 0})
+		}
+	}
+	jobs(5)
+	r.work(0, 2)
+	jobs(5)
+	r.b.Trim(schemas.Jobs, 0, 8)
+	sink := func() error {
+		t.Helper()
+		g, err := kafka.NewBatchGroup(r.b.Config(), kafka.BatchConfig{Role: schemas.RoleSink, Topics: clickhouse.NewSink(r.db).Topics(),
+			Removed: r.app.removed}, clickhouse.NewSink(r.db))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		return g.Run(ctx)
+	}
+	for _, topic := range []schemas.Topic{schemas.Admin, schemas.Incidents} { // not on record, or nothing is said of it
+		mend := r.b.FailProduce(topic, kafkatest.Refused, -1)
+		if err := sink(); err == nil || !strings.Contains(err.Error(), "open an incident") {
+			t.Errorf("%s refused: %v", topic, err)
+		}
+		mend()
+	}
+	for range 2 {
+		if err := sink(); err == nil || strings.Contains(err.Error(), "open an incident") {
+			t.Errorf("Run = %v", err)
+		}
+	}
+	r.b.Usurp(schemas.RoleSink, schemas.Jobs, map[int32]int64{0: 8}) // as the error says
+	r.sink(schemas.RoleSink)
+	lost, err := r.Lost(t.Context())
+	if err != nil || len(lost) != 1 || lost[0].String() != "job_log lacks offsets 5 to 7 of jobs, partition 0" || lost[0].Incarnation == 0 {
+		t.Fatalf("Lost = %v, %v, want offsets 5 to 7 of jobs", lost, err)
+	}
+	if _, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "known", From: "cli"}); err != nil {
+		t.Fatal(err)
+	}
+	if lost, err := r.Lost(t.Context()); err != nil || len(lost) > 0 {
+		t.Errorf("Lost once it is accepted = %v, %v", lost, err)
+	}
+}
+
 // A loss that has grown since it was accepted, or was found once more, is a finding again.
 func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
 	t.Parallel()

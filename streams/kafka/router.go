@@ -40,6 +40,8 @@ type router struct {
 	lanes    []Lane // shortest first
 	attempts int
 	log      *slog.Logger
+	// removed is BatchConfig.Removed.
+	removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
 func newRouter(cfg Config, role schemas.Role, attempts int) *router {
