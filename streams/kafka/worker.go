@@ -45,20 +45,18 @@ func newWorker(p *Pool, kind int) *worker {
 // renew gives w a context for the tasks to come: one is for many tasks, until it is cancelled.
 func (w *worker) renew() {
 	ctx, cancel := context.WithCancelCause(context.WithValue(w.p.ctx, workerKey{}, w))
-	w.ctx, w.cancel = ctx, cancel
+	w.ctx, w.cancel = retry.Watched(ctx, w.progress), cancel
 }
 
-// progress is retry.Alive of t. What t has left behind, such as a request whose body is still read, says nothing of
-// the tasks that follow.
-func (w *worker) progress(t *task) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.task != t {
-		return
-	}
+// progress is retry.Alive of the task at work.
+func (w *worker) progress() {
 	w.alive.Store(w.p.clock.Load())
 	w.moved.Store(true)
-	w.p.meter(t).progressed()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.task != nil {
+		w.p.meter(w.task).progressed()
+	}
 }
 
 // loop runs tasks until the scheduler is closed, or another worker has taken its place.
@@ -78,7 +76,7 @@ func (w *worker) loop() {
 	w.cancel(nil)
 }
 
-// begin takes note that the task of it is at work, and returns a context of its own.
+// begin takes note that the task of it is at work, and returns its context.
 func (w *worker) begin(it item, careful bool) context.Context {
 	now, t := w.p.clock.Load(), it.task
 	w.alive.Store(now)
@@ -87,7 +85,7 @@ func (w *worker) begin(it item, careful bool) context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.task, w.q, w.careful, w.since, w.limit, w.warned = t, it.q, careful, now, now+int64(w.p.deadline(t)), 0
-	return retry.Watched(w.ctx, func() { w.progress(t) })
+	return w.ctx
 }
 
 // end takes note that the task at work is at its end, and returns why it was cancelled, if it was.
