@@ -3,6 +3,7 @@ package schemas
 import (
 	"slices"
 	"strings"
+	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -215,7 +216,7 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleSweeper, RoleDeleter), nil)),
 		// A space is gone from its record's time on, so that is not the writer's to say.
 		dated(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
-			roles(RoleAPI), roles(RoleSteward, RoleSink))),
+			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink))),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
 	for _, role := range []Role{RoleCopier, RoleChecker, RoleDeleter} {
@@ -252,6 +253,16 @@ var byTopic = func() map[Topic]Entry {
 func Lookup(t Topic) (Entry, bool) {
 	e, ok := byTopic[t]
 	return e, ok
+}
+
+// CompactionLag is for how long a compacted topic that a group reads keeps every record [14 days]: records of one key that
+// the group has not read by then may be compacted to the newest. It is 0 for other topics. Topics that only tables read
+// need none, as tables keep the newest record of each key.
+func (e Entry) CompactionLag() time.Duration {
+	if e.Cleanup != Compact || len(e.Readers) == 0 {
+		return 0
+	}
+	return 14 * 24 * time.Hour
 }
 
 // Reads reports whether role is one of the topic's readers.

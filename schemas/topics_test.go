@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 )
@@ -110,6 +111,9 @@ func TestTopicsDocument(t *testing.T) {
 		}
 		if e.LogAppendTime {
 			notes = append(notes, "LogAppendTime")
+		}
+		if lag := e.CompactionLag(); lag > 0 {
+			notes = append(notes, fmt.Sprintf("no compaction for %d days", lag/(24*time.Hour)))
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", e.Topic, message, e.KeyDoc, e.Cleanup,
 			roles(e.Writers), roles(e.Readers), strings.Join(notes, ", "))

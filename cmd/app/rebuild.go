@@ -43,6 +43,34 @@ func lostIn(g clickhouse.Gap, held int64) Lost {
 		strconv.FormatInt(g.From, 10), strconv.FormatInt(g.To, 10), strconv.FormatInt(held, 10)), g, held}
 }
 
+// message is what puts the loss on record.
+func (l Lost) message(by Approval) (schemas.Message, error) {
+	after, err := json.Marshal(l)
+	if err != nil {
+		return schemas.Message{}, fmt.Errorf("encode what is lost: %w", err)
+	}
+	return schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+		Id: l.ID, Time: timestamppb.Now(), Who: by.Who, Action: actionLost, Target: l.ID, Reason: by.Reason, From: by.From, After: string(after),
+	}}, nil
+}
+
+// removed returns what puts on record that records were removed before the sink had read them. Without it the loss is
+// forgotten once the group goes on behind them, as their table has no position. Rows that were stored and not committed
+// count as lost.
+func (a *App) removed(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error) {
+	table := clickhouse.NewSink(a.db).Table(topic)
+	if table == "" || table == clickhouse.Positions()[schemas.RoleSink][topic] { // or rebuild puts it on record
+		return nil, nil
+	}
+	e, err := a.admin.Extent(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	msg, err := lostIn(clickhouse.Gap{Table: table, Topic: topic, Incarnation: e.Incarnation, Partition: partition, From: from, To: to}, 0).
+		message(Approval{Who: string(schemas.RoleSink), Reason: "removed from Kafka before the sink had read it"})
+	return []schemas.Message{msg}, err
+}
+
 // Rebuilt is what a rebuild did.
 type Rebuilt struct {
 	// Gaps are those that it closed, as it found them.
@@ -238,14 +266,11 @@ func (r *rebuilder) withoutKafka(ctx context.Context, g clickhouse.Gap) error {
 		return err
 	}
 	lost := lostIn(g, held)
-	after, err := json.Marshal(lost)
+	msg, err := lost.message(r.by)
 	if err != nil {
 		return err
 	}
-	err = r.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: lost.ID, Time: timestamppb.Now(), Who: r.by.Who, Action: actionLost, Target: lost.ID, Reason: r.by.Reason, From: r.by.From, After: string(after),
-	}})
-	if err != nil {
+	if err := r.producer.Publish(ctx, msg); err != nil {
 		return fmt.Errorf("publish what is lost: %w", err)
 	}
 	r.lost = append(r.lost, lost)

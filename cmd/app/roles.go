@@ -214,7 +214,9 @@ func (a *App) sink() ([]part, error) {
 		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, PartsPerSecond: s.PartsPerSecond,
 			Memory: int64(memory), Drain: a.drain}
 	}
-	lg, err := kafka.NewBatchGroup(a.kafka, batch(schemas.RoleSink, logs.Topics(), s.Memory), logs)
+	ofLogs := batch(schemas.RoleSink, logs.Topics(), s.Memory)
+	ofLogs.Removed = a.removed
+	lg, err := kafka.NewBatchGroup(a.kafka, ofLogs, logs)
 	if err != nil {
 		return nil, err
 	}

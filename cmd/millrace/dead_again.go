@@ -2,42 +2,44 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"strconv"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A deadMessage is the message of dead letters: each time that a role cannot handle it, it is another letter.
-type deadMessage struct {
-	role      schemas.Role
-	topic     schemas.Topic
-	partition int32
-	offset    int64
-	key       string // if it never was on its topic
+// A deadSum is a hash of what names a letter or its message: there may be millions.
+type deadSum [16]byte
+
+func sumOf(name string) deadSum {
+	full := sha256.Sum256([]byte(name))
+	return deadSum(full[:len(deadSum{})])
 }
 
-func messageOf(l *kafka.DeadLetter) deadMessage {
-	m := deadMessage{role: l.Role, topic: l.Topic, partition: l.Partition, offset: l.Offset}
-	if l.Partition < 0 {
-		m.key = string(l.Key)
+// messageOf names the message of a letter: each time that a role cannot handle it, it is another letter.
+func messageOf(l *kafka.DeadLetter) deadSum {
+	key := ""
+	if l.Partition < 0 { // it never was on its topic
+		key = string(l.Key)
 	}
-	return m
+	return sumOf(schemas.Key(string(l.Role), string(l.Topic), strconv.Itoa(int(l.Partition)), strconv.FormatInt(l.Offset, 10), key))
 }
 
 // redriven are letters that are about to be redriven.
 type redriven struct {
-	ids      map[string]bool
-	messages map[deadMessage]bool
+	ids      map[deadSum]bool
+	messages map[deadSum]bool
 }
 
 // letters returns the letters that q chooses, if the order waits for them.
 func (o *deadOrder) letters(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) (redriven, error) {
-	r := redriven{map[string]bool{}, map[deadMessage]bool{}}
+	r := redriven{map[deadSum]bool{}, map[deadSum]bool{}}
 	if !o.wait {
 		return r, nil
 	}
 	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
-		r.ids[l.ID], r.messages[messageOf(l)] = true, true
+		r.ids[sumOf(l.ID)], r.messages[messageOf(l)] = true, true
 		return nil
 	})
 	return r, err
@@ -45,9 +47,9 @@ func (o *deadOrder) letters(ctx context.Context, d *kafka.DeadLetters, q kafka.D
 
 // again counts the messages that are dead letters once more.
 func (r redriven) again(ctx context.Context, d *kafka.DeadLetters) (int, error) {
-	dead := map[deadMessage]bool{}
+	dead := map[deadSum]bool{}
 	err := d.Each(ctx, kafka.DeadQuery{}, func(l *kafka.DeadLetter) error {
-		if m := messageOf(l); r.messages[m] && !r.ids[l.ID] {
+		if m := messageOf(l); r.messages[m] && !r.ids[sumOf(l.ID)] {
 			dead[m] = true
 		}
 		return nil

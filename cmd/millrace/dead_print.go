@@ -41,6 +41,13 @@ type causeRow struct {
 	Example   string    `json:"example"` // id of the newest letter
 }
 
+// mostCauses bounds the causes that are told apart, as the text of an error may name what it is about. Letters of further
+// ones count as otherErrors of their role, topic and class.
+const (
+	mostCauses  = 10_000
+	otherErrors = "(other errors)"
+)
+
 // causesOf groups the letters that q chooses, the largest group first.
 func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*causeRow, error) {
 	byCause := map[deadCause]*causeRow{}
@@ -48,7 +55,12 @@ func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*
 		line, _, _ := strings.Cut(l.Error, "\n")
 		key := deadCause{l.Role, l.Topic, l.Class, line}
 		r := byCause[key]
+		if r == nil && len(byCause) >= mostCauses {
+			key.Error = otherErrors
+			r = byCause[key]
+		}
 		if r == nil {
+			key.Error = strings.Clone(key.Error) // or it would keep the whole text
 			r = &causeRow{deadCause: key, First: l.Time}
 			byCause[key] = r
 		}
@@ -127,19 +139,41 @@ func rowOf(l *kafka.DeadLetter) letterRow {
 	return r
 }
 
-// listLetters prints every letter. As ndjson they are printed in the order in which they are read, and none is held in
-// memory for long.
+// sortedLetters bounds the letters that are held, and sorted by their time, before they are printed.
+const sortedLetters = 5_000
+
+// listLetters prints every letter. As ndjson they are printed in the order in which they are read, else each
+// sortedLetters of them by their times.
 func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kafka.DeadQuery, o *output) error {
 	if o.form == formNDJSON {
 		enc := json.NewEncoder(out)
 		return d.Each(ctx, q, func(l *kafka.DeadLetter) error { return enc.Encode(rowOf(l)) })
 	}
 	var rows []letterRow
-	if err := d.Each(ctx, q, func(l *kafka.DeadLetter) error { rows = append(rows, rowOf(l)); return nil }); err != nil {
+	l := list[letterRow]{w: out, form: o.form, table: letterTable()}
+	flush := func() error {
+		slices.SortFunc(rows, func(a, b letterRow) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.ID, b.ID)) })
+		err := l.print(rows)
+		rows = rows[:0]
 		return err
 	}
-	slices.SortFunc(rows, func(a, b letterRow) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.ID, b.ID)) })
-	return printList(out, o, rows, letterTable())
+	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
+		row := rowOf(l)
+		if o.form == formTable {
+			row.Error = strings.Clone(row.Error[:min(len(row.Error), 1<<10)]) // more than a line shows
+		}
+		if rows = append(rows, row); len(rows) >= sortedLetters {
+			return flush()
+		}
+		return nil
+	})
+	if err == nil {
+		err = flush()
+	}
+	if err != nil {
+		return err
+	}
+	return l.end()
 }
 
 // letterTable is the table of letters.

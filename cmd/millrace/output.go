@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -63,11 +64,30 @@ type table[T any] struct {
 
 // printList prints rows in the form that o has.
 func printList[T any](w io.Writer, o *output, rows []T, t table[T]) error {
-	switch o.form {
+	l := list[T]{w: w, form: o.form, table: t}
+	return errors.Join(l.print(rows), l.end())
+}
+
+// A list is printed piece by piece: none of its rows is held.
+type list[T any] struct {
+	w     io.Writer
+	form  string
+	table table[T]
+	some  bool // something was printed
+}
+
+// print prints the next rows. Columns of a table are aligned among them.
+func (l *list[T]) print(rows []T) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	began := !l.some
+	l.some = true
+	switch l.form {
 	case formJSON:
-		return writeJSON(w, append([]T{}, rows...)) // no rows are [], not null
+		return l.document(rows, began)
 	case formNDJSON:
-		enc := json.NewEncoder(w)
+		enc := json.NewEncoder(l.w)
 		for _, r := range rows {
 			if err := enc.Encode(r); err != nil {
 				return err
@@ -75,10 +95,50 @@ func printList[T any](w io.Writer, o *output, rows []T, t table[T]) error {
 		}
 		return nil
 	}
-	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, t.columns)
+	return l.lines(rows, began)
+}
+
+// end prints what closes the list.
+func (l *list[T]) end() error {
+	var err error
+	switch {
+	case l.form == formJSON && l.some:
+		_, err = io.WriteString(l.w, "\n]\n")
+	case l.form == formJSON:
+		_, err = io.WriteString(l.w, "[]\n")
+	case l.form == formTable && !l.some:
+		return l.lines(nil, true)
+	}
+	return err
+}
+
+// document prints rows of a document that is an array.
+func (l *list[T]) document(rows []T, began bool) error {
+	before := ",\n  "
+	if began {
+		before = "[\n  "
+	}
 	for _, r := range rows {
-		cells := t.cells(r)
+		text, err := json.MarshalIndent(r, "  ", "  ")
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(l.w, "%s%s", before, text); err != nil {
+			return err
+		}
+		before = ",\n  "
+	}
+	return nil
+}
+
+// lines prints rows for people.
+func (l *list[T]) lines(rows []T, began bool) error {
+	tw := tabwriter.NewWriter(l.w, 2, 0, 2, ' ', 0)
+	if began {
+		fmt.Fprintln(tw, l.table.columns)
+	}
+	for _, r := range rows {
+		cells := l.table.cells(r)
 		for i, cell := range cells {
 			cells[i] = strings.ReplaceAll(word(cell), "\n", " ")
 		}

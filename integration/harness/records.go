@@ -62,6 +62,38 @@ func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 	}
 }
 
+// Begin writes records as they are, in order, in a transaction of a producer. end commits it or gives it up.
+func (c *Cluster) Begin(t testing.TB, cfg kafka.Config, producer string, recs ...Record) (end func(commit bool)) {
+	t.Helper()
+	cl, err := c.client(kgo.TransactionalID(cfg.Prefix+producer), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	if err := cl.BeginTransaction(); err != nil {
+		t.Fatalf("begin a transaction: %v", err)
+	}
+	for _, r := range recs {
+		rec := &kgo.Record{Topic: cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
+		for _, h := range r.Headers {
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+		}
+		if err := cl.ProduceSync(ctx, rec).FirstErr(); err != nil {
+			t.Fatalf("write records in a transaction: %v", err)
+		}
+	}
+	return func(commit bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+		defer cancel()
+		if err := cl.EndTransaction(ctx, kgo.TransactionEndTry(commit)); err != nil {
+			t.Fatalf("end a transaction: %v", err)
+		}
+	}
+}
+
 // WriteTo writes a record as it is, by its key, to the brokers of cfg, and returns where it is.
 func WriteTo(t testing.TB, cfg kafka.Config, r Record) Record {
 	t.Helper()

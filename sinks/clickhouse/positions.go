@@ -52,11 +52,14 @@ type Gap struct {
 	To          int64         `json:"to"` // the first offset behind it
 	// Former means that the log is no more: its topic was made anew.
 	Former bool `json:"former,omitempty"`
+	// goesOn means that the table has a position of the log that followed a former one.
+	goesOn bool
 }
 
-// Unknown reports whether fresh reads are unknown as long as the gap is there. They are not if a table that has positions
-// of a former log lacks the end of it: the tables that are made of a topic need not be equally far when it is deleted.
-func (g Gap) Unknown() bool { return !g.Former || g.From == 0 }
+// Unknown reports whether fresh reads are unknown as long as the gap is there. They are not if a table that goes on with
+// the new log lacks the end of a former one: the tables that are made of a topic need not be equally far when it is
+// deleted. A table that has nothing of the new log, or of the former one, may have been restored or emptied.
+func (g Gap) Unknown() bool { return !g.Former || g.From == 0 || !g.goesOn }
 
 // Known returns an error if what the tables say is unknown because of gaps.
 func Known(gaps []Gap) error {
@@ -94,9 +97,9 @@ func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Pro
 
 func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int64) []Gap {
 	var all []Gap
-	add := func(of partitionOf, to int64, former bool) {
+	add := func(of partitionOf, to int64, former, goesOn bool) {
 		if from := at[of]; of.table != "" && from < to {
-			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to, former})
+			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to, former, goesOn})
 		}
 	}
 	current := map[schemas.Role]map[schemas.Topic]uint32{}
@@ -104,7 +107,7 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 		current[role] = map[schemas.Topic]uint32{}
 		for _, p := range committed[role] {
 			current[role][p.Topic] = p.Incarnation
-			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false)
+			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false, true)
 		}
 	}
 	// Of a log that is no more nothing is committed. The furthest of the tables that are made of it says how far it was.
@@ -116,7 +119,8 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 	for of, next := range former {
 		for role, tables := range Positions() {
 			if now, known := current[role][of.topic]; known && now != of.incarnation {
-				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next, true)
+				_, goesOn := at[partitionOf{tables[of.topic], of.topic, now, of.partition}]
+				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next, true, goesOn)
 			}
 		}
 	}
@@ -280,7 +284,7 @@ func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(
 		m.known[place{p.Topic, p.Partition}] = now
 		switch {
 		case at < p.From:
-			missing = append(missing, Gap{table, p.Topic, p.Incarnation, p.Partition, at, p.From, false})
+			missing = append(missing, Gap{Table: table, Topic: p.Topic, Incarnation: p.Incarnation, Partition: p.Partition, From: at, To: p.From})
 		case p.Next > at:
 			rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 		}

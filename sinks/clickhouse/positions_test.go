@@ -440,20 +440,25 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 }
 
 // The tables that are made of a topic need not be equally far when it is deleted. Once it is made anew the end that one
-// of them lacks is reported, and fresh reads answer; of a table without a position of the former log they are unknown.
+// of them lacks is reported, and fresh reads answer; of a table without a position of the former log they are unknown. They are unknown, too, of a table that has
+// no position of the new log either: it may have been restored.
 func TestFreshOfATopicMadeAnew(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		logs, state int64 // positions of the former log
 		from        int64 // of the gap
 		unknown     bool
+		begins      bool // nothing was committed of the new log
 	}{
-		"equally far":                  {40, 40, 0, false},
-		"the state is further":         {30, 40, 30, false},
-		"the log is further":           {40, 30, 30, false},
-		"the state has nothing of it":  {40, 0, 0, true},
-		"the log has nothing of it":    {0, 40, 0, true},
-		"neither has anything of that": {0, 0, 0, false},
+		"equally far":                            {40, 40, 0, false, false},
+		"the state is further":                   {30, 40, 30, false, false},
+		"the log is further":                     {40, 30, 30, false, false},
+		"the state has nothing of it":            {40, 0, 0, true, false},
+		"the log has nothing of it":              {0, 40, 0, true, false},
+		"neither has anything of that":           {0, 0, 0, false, false},
+		"equally far, at the beginning":          {40, 40, 0, false, true},
+		"the state is further, at the beginning": {30, 40, 30, true, true},
+		"the log is further, at the beginning":   {40, 30, 30, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -467,9 +472,13 @@ func TestFreshOfATopicMadeAnew(t *testing.T) {
 				clickhouse.NewState(db).Mark(t.Context(), former(tt.state))); err != nil {
 				t.Fatal(err)
 			}
-			newProcess(t, db, 7, 0).mark(4)
+			var next int64
+			if !tt.begins {
+				next = 4
+				newProcess(t, db, 7, 0).mark(next)
+			}
 			found := make(chan []clickhouse.Gap, 10)
-			r := readerOf(t, db, progressMark(committed(7, 4)), clickhouse.ReaderConfig{
+			r := readerOf(t, db, progressMark(committed(7, next)), clickhouse.ReaderConfig{
 				Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- gaps }})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(all[0].(*pb.Change))})
 			if tt.unknown && retry.ClassOf(err) != retry.ClassUnavailable {

@@ -18,12 +18,21 @@ func (g Gap) args() []any {
 
 // Held returns of how many of the offsets of a gap there are rows, whatever the position says: in the log or, if the sink
 // could not store the record, among the dead letters. Those do not say of which log of the topic's name the record was.
+// Of topic dead, letters that are no commands have their only rows there.
 func (db *DB) Held(ctx context.Context, g Gap) (int64, error) {
 	args := append(g.args(), string(schemas.RoleSink), string(g.Topic), g.Partition, g.From, g.To)
+	others := ""
+	if g.Topic == schemas.Dead {
+		others = " UNION ALL SELECT off FROM {db}.dead_letters WHERE " + inGap + " AND " + noCommand
+		args = append(args, g.args()...)
+	}
 	return db.count(ctx, "count the rows of "+g.Table, "SELECT uniqExact(off) AS n FROM (SELECT off FROM {db}."+g.Table+" WHERE position = 0 AND "+inGap+
 		" UNION ALL SELECT toUInt64(origin_off) AS off FROM {db}.dead_letters WHERE role = ? AND origin_topic = ? AND origin_part = ?"+
-		" AND origin_off >= ? AND origin_off < ?)", args...)
+		" AND origin_off >= ? AND origin_off < ?"+others+")", args...)
 }
+
+// noCommand is the condition of dead letters for which ofCommand is false: a command that can be read has an account.
+const noCommand = "NOT (account != '' AND (origin_topic = 'deletions' OR startsWith(origin_topic, 'duplication.') AND origin_topic != 'duplication.results'))"
 
 // StateOf makes the rows of the state that records in the offsets of a gap make, out of the rows that the log has of
 // them. Doing it twice changes nothing.

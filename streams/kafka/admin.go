@@ -19,7 +19,8 @@ type Admin struct {
 	cl  *kgo.Client
 	adm *kadm.Client
 
-	pace pace
+	pace      pace
+	undecided undecided
 }
 
 // NewAdmin returns an Admin. Nothing reaches the network before its methods are
@@ -42,38 +43,39 @@ func (a *Admin) Close() { a.cl.Close() }
 // offsets is topic, partition, offset.
 type offsets map[string]map[int32]int64
 
-// bounds returns where the partitions of topics start and end. A topic that is not
-// there has none.
+// bounds returns where the partitions of topics start and end: at the last stable offset, behind which no reader is
+// handed a record while a transaction is open. A topic that is not there has none.
 func bounds(ctx context.Context, adm *kadm.Client, topics ...string) (starts, ends offsets, err error) {
-	list := func(f func(context.Context, ...string) (kadm.ListedOffsets, error)) (offsets, error) {
-		listed, err := f(ctx, topics...)
-		if err != nil {
-			return nil, err
-		}
-		out := offsets{}
-		for topic, ps := range listed {
-			for id, l := range ps {
-				if errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
-					continue
-				}
-				if l.Err != nil {
-					return nil, fmt.Errorf("%s: %w", partition{topic, id}, l.Err)
-				}
-				if out[topic] == nil {
-					out[topic] = map[int32]int64{}
-				}
-				out[topic][id] = l.Offset
-			}
-		}
-		return out, nil
-	}
-	if starts, err = list(adm.ListStartOffsets); err != nil {
+	if starts, err = listed(adm.ListStartOffsets(ctx, topics...)); err != nil {
 		return nil, nil, fmt.Errorf("list start offsets: %w", err)
 	}
-	if ends, err = list(adm.ListEndOffsets); err != nil {
+	if ends, err = listed(adm.ListCommittedOffsets(ctx, topics...)); err != nil {
 		return nil, nil, fmt.Errorf("list end offsets: %w", err)
 	}
 	return starts, ends, nil
+}
+
+// listed returns the offsets of an answer, or its first error. Topics that are not there are left out.
+func listed(answer kadm.ListedOffsets, err error) (offsets, error) {
+	if err != nil {
+		return nil, err
+	}
+	out := offsets{}
+	for topic, ps := range answer {
+		for id, l := range ps {
+			if errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
+				continue
+			}
+			if l.Err != nil {
+				return nil, fmt.Errorf("%s: %w", partition{topic, id}, l.Err)
+			}
+			if out[topic] == nil {
+				out[topic] = map[int32]int64{}
+			}
+			out[topic][id] = l.Offset
+		}
+	}
+	return out, nil
 }
 
 // committed returns what a role's groups have committed of topics. A group that is not
@@ -141,7 +143,7 @@ func (a *Admin) catalogue(role schemas.Role) (entries []schemas.Entry) {
 }
 
 // EndOffsets returns, for each partition of topic, the offset that its next record will
-// have.
+// have; while a transaction is open, the offset at which it begins.
 func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]int64, error) {
 	_, ends, err := bounds(ctx, a.adm, a.cfg.topic(topic))
 	if err != nil {

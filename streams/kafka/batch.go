@@ -50,6 +50,9 @@ type BatchConfig struct {
 	Memory int64
 	// Drain is how long a Store may go on when its partition moves or Run ends [10 s].
 	Drain time.Duration
+	// Removed returns what is to be put on record of records from one offset up to another that were removed before the
+	// group had read them. It is published before their incident, and more than once only with the same range. May be nil.
+	Removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
 // A BatchGroup feeds a BatchSink. Kafka is its only buffer. Errors that may pass are
@@ -127,6 +130,7 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
+	g.router.removed = bc.Removed
 	g.reader = newReader(g.router, g.commits)
 	g.metrics.look(g.oldest)
 	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),

@@ -151,17 +151,15 @@ func (r *router) examine(ctx context.Context, cl *kgo.Client, out *outOfRange) (
 	if err != nil {
 		return nil, errors.Join(out, fmt.Errorf("look why: %w", err))
 	}
-	var (
-		errs []error
-		open []*pb.Incident
-	)
+	var errs []error
+	var open []standing
 	for _, s := range all {
 		switch s.breach() {
 		case truncated:
 			cut = append(cut, s)
 			continue
 		case removed:
-			open = append(open, s.incident(r.role, s.error(r.cfg.Brokers).Error()))
+			open = append(open, s)
 		}
 		errs = append(errs, s.error(r.cfg.Brokers))
 	}
@@ -243,9 +241,10 @@ func (r *router) same(ctx context.Context, adm *kadm.Client, commits kadm.Offset
 	return same
 }
 
-// open publishes incidents, but for those that are on record: a process that is started again and
-// again tells once. If it cannot be seen what is on record, they are told once more.
-func (r *router) open(ctx context.Context, incidents []*pb.Incident) error {
+// open publishes incidents of removed records, but for those that are on record: a process that is started again and
+// again tells once. If it cannot be seen what is on record, they are told once more. What else is to be on record of the
+// records comes first: an incident says that it is.
+func (r *router) open(ctx context.Context, of []standing) error {
 	known := map[string]bool{}
 	if err := r.opened(ctx, known); err != nil {
 		r.log.Warn("incidents may be told twice", "err", err)
@@ -259,19 +258,35 @@ func (r *router) open(ctx context.Context, incidents []*pb.Incident) error {
 		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
-	var recs []*kgo.Record
-	for _, i := range incidents {
+	var lost, incidents []schemas.Message
+	for _, s := range of {
+		i := s.incident(r.role, s.error(r.cfg.Brokers).Error())
 		if known[i.GetId()] {
 			continue
 		}
-		rec, err := r.record(schemas.Message{Topic: schemas.Incidents, Body: i}, time.Now())
-		if err != nil {
+		incidents = append(incidents, schemas.Message{Topic: schemas.Incidents, Body: i})
+		if r.removed != nil {
+			more, err := r.removed(ctx, r.cfg.bare(s.at.topic), s.at.id, s.start-s.gone(), s.start)
+			if err != nil {
+				return err
+			}
+			lost = append(lost, more...)
+		}
+	}
+	for _, msgs := range [][]schemas.Message{lost, incidents} {
+		var recs []*kgo.Record
+		for _, m := range msgs {
+			rec, err := r.record(m, time.Now())
+			if err != nil {
+				return err
+			}
+			recs = append(recs, rec)
+		}
+		if _, err := publish(ctx, cl, recs); err != nil {
 			return err
 		}
-		recs = append(recs, rec)
 	}
-	_, err = publish(ctx, cl, recs)
-	return err
+	return nil
 }
 
 // opened adds to known the ids of all incidents of removed records. It takes a third of belowLimit at most.

@@ -94,7 +94,7 @@ func (m *Metrics) SetLags(lags []Lag) {
 
 type descriptions struct {
 	records, bytes, busy, parked, held, stuck, partitions, task, message, success *prometheus.Desc
-	lagRecords, lagDue, lagBytes, lagSeconds                                      *prometheus.Desc
+	lagRecords, lagDue, lagUndecided, lagBytes, lagSeconds                        *prometheus.Desc
 }
 
 func describe() descriptions {
@@ -102,20 +102,21 @@ func describe() descriptions {
 		return prometheus.NewDesc("millrace_kafka_"+name, help, append([]string{"role", "class"}, labels...), nil)
 	}
 	return descriptions{
-		records:    desc("in_flight_messages", "Messages read and not settled."),
-		bytes:      desc("in_flight_bytes", "Bytes of messages read and not settled."),
-		busy:       desc("working_tasks", "Calls of the handler that are under way."),
-		parked:     desc("parked_tasks", "Calls of the handler that wait for what they must read, without a worker."),
-		held:       desc("paused_messages", "Messages in flight that a pause keeps from being handled."),
-		stuck:      desc("stuck_tasks", "Tasks that ignore that they were cancelled."),
-		partitions: desc("assigned_partitions", "Partitions that this process owns."),
-		task:       desc("oldest_task_seconds", "How long the oldest task has been at work; 0 without one."),
-		message:    desc("oldest_message_seconds", "Age of the oldest message in flight; 0 without one."),
-		success:    desc("last_success_timestamp_seconds", "When a message was last done; absent before the first."),
-		lagRecords: desc("lag_records", "Records that the role's group has not handled; of delay lanes, those that are due.", "topic"),
-		lagDue:     desc("lag_due_records", "The same, without what is paused.", "topic"),
-		lagBytes:   desc("lag_bytes", "Bytes of the records of lag_records; absent where they cannot be known.", "topic"),
-		lagSeconds: desc("lag_seconds", "Until lag_records are handled, at the rate of late; absent while nothing moves.", "topic"),
+		records:      desc("in_flight_messages", "Messages read and not settled."),
+		bytes:        desc("in_flight_bytes", "Bytes of messages read and not settled."),
+		busy:         desc("working_tasks", "Calls of the handler that are under way."),
+		parked:       desc("parked_tasks", "Calls of the handler that wait for what they must read, without a worker."),
+		held:         desc("paused_messages", "Messages in flight that a pause keeps from being handled."),
+		stuck:        desc("stuck_tasks", "Tasks that ignore that they were cancelled."),
+		partitions:   desc("assigned_partitions", "Partitions that this process owns."),
+		task:         desc("oldest_task_seconds", "How long the oldest task has been at work; 0 without one."),
+		message:      desc("oldest_message_seconds", "Age of the oldest message in flight; 0 without one."),
+		success:      desc("last_success_timestamp_seconds", "When a message was last done; absent before the first."),
+		lagRecords:   desc("lag_records", "Records that the role's group has not handled; of delay lanes, those that are due.", "topic"),
+		lagDue:       desc("lag_due_records", "The same, without what is paused.", "topic"),
+		lagUndecided: desc("lag_undecided_records", "Records behind the beginning of a transaction that is open, which no reader is handed.", "topic"),
+		lagBytes:     desc("lag_bytes", "Bytes of the records of lag_records; absent where they cannot be known.", "topic"),
+		lagSeconds:   desc("lag_seconds", "Until lag_records are handled, at the rate of late; absent while nothing moves.", "topic"),
 	}
 }
 
@@ -123,7 +124,7 @@ func describe() descriptions {
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	d := m.descs
 	for _, one := range []*prometheus.Desc{d.records, d.bytes, d.busy, d.parked, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
-		d.lagRecords, d.lagDue, d.lagBytes, d.lagSeconds} {
+		d.lagRecords, d.lagDue, d.lagUndecided, d.lagBytes, d.lagSeconds} {
 		ch <- one
 	}
 }
@@ -174,6 +175,7 @@ func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
 		}
 		gauge(m.descs.lagRecords, float64(l.Records))
 		gauge(m.descs.lagDue, float64(l.Due()))
+		gauge(m.descs.lagUndecided, float64(l.Undecided))
 		if l.Bytes != nil {
 			gauge(m.descs.lagBytes, float64(*l.Bytes))
 		}

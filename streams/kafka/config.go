@@ -199,7 +199,9 @@ func (c Config) logger() *slog.Logger {
 	return c.Log
 }
 
-// options returns those of every client. name says whose client it is.
+// options returns those of every client. name says whose client it is. Every client reads what is committed: what a
+// transaction that was aborted holds never happened. It is handed the markers by which transactions end, so that what it
+// has read reaches the end of a partition.
 func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
@@ -212,6 +214,8 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 		kgo.SeedBrokers(c.Brokers...),
 		kgo.ClientID(id + "/" + name),
 		kgo.DisableClientMetrics(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.KeepControlRecords(),
 		kgo.WithLogger(clientLog{c.logger().With("client", name)}),
 	}
 	if c.Dialer != nil {

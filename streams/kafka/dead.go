@@ -14,7 +14,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
 // A DeadState says what was decided about a dead letter.
@@ -77,10 +76,6 @@ type DeadLetter struct {
 func (l *DeadLetter) Decode() (schemas.Body, error) {
 	return schemas.Decode(l.Topic, l.Headers, l.Value)
 }
-
-// target is how admin actions name a letter: a letter in a topic that was deleted and made
-// again is not taken for its namesake, about which something was decided.
-func target(id string, inc uint32) string { return fmt.Sprintf("%s@%08x", id, inc) }
 
 func deadID(partition int32, offset int64) string {
 	return strconv.Itoa(int(partition)) + "-" + strconv.FormatInt(offset, 10)
@@ -155,7 +150,7 @@ func NewDeadLetters(cfg Config) (*DeadLetters, error) {
 func (d *DeadLetters) Close() { d.cl.Close() }
 
 // Each calls f for the letters that q chooses, those of a partition in their order. Those
-// that come while it runs are left out. It returns an error, and calls f for none, if q names
+// that come while it runs are left out. It holds no letter when f has returned. It returns an error, and calls f for none, if q names
 // an id that no letter has.
 func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter) error) error {
 	name := d.cfg.topic(schemas.Dead)
@@ -169,19 +164,17 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 			return err
 		}
 	}
-	acts, err := d.decisions(ctx)
+	acts, err := d.decisions(ctx, wanted)
 	if err != nil {
 		return err
 	}
-	return scan(ctx, d.cfg, name, parts, func(rec *kgo.Record, inc uint32) error {
+	return d.scan(ctx, name, parts, func(rec *kgo.Record, inc uint32) error {
 		id := deadID(rec.Partition, rec.Offset)
 		if wanted != nil && !wanted[id] {
 			return nil
 		}
 		l := d.letter(rec, inc)
-		if at, ok := acts[target(l.ID, inc)]; ok {
-			l.State, l.Decided, l.By, l.Reason, l.decisions = at.state, at.time, at.who, at.reason, at.times
-		}
+		acts.tell(l)
 		if !q.matches(l) {
 			return nil
 		}
@@ -209,7 +202,7 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 	}
 	missing := maps.Clone(wanted)
 	name := d.cfg.topic(schemas.Dead)
-	if err := scan(ctx, d.cfg, name, narrow, func(rec *kgo.Record, _ uint32) error {
+	if err := d.scan(ctx, name, narrow, func(rec *kgo.Record, _ uint32) error {
 		delete(missing, deadID(rec.Partition, rec.Offset))
 		return nil
 	}); err != nil {
@@ -230,44 +223,4 @@ func (d *DeadLetters) letter(rec *kgo.Record, inc uint32) *DeadLetter {
 		Attempts: t.attempts, Waits: t.waits, History: t.history, Topic: t.topic, Partition: t.partition, Offset: t.offset,
 		Key: rec.Key, Value: rec.Value, Headers: headersOf(rec), rec: rec, inc: inc,
 	}
-}
-
-// A decision is what the admin topic says of one letter.
-type decision struct {
-	state       DeadState
-	time        time.Time
-	who, reason string
-	times       int
-}
-
-// decisions reads topic admin, and returns the newest decision by target.
-func (d *DeadLetters) decisions(ctx context.Context) (map[string]decision, error) {
-	name := d.cfg.topic(schemas.Admin)
-	parts, err := spans(ctx, d.adm, name)
-	if err != nil {
-		return nil, fmt.Errorf("look for decisions about dead letters: %w", err)
-	}
-	all, seen := map[string]decision{}, map[string]bool{}
-	err = scan(ctx, d.cfg, name, parts, func(rec *kgo.Record, _ uint32) error {
-		body, err := schemas.Decode(schemas.Admin, headersOf(rec), rec.Value)
-		if err != nil {
-			d.router.log.Warn("an admin action cannot be read", "partition", rec.Partition, "offset", rec.Offset, "err", err)
-			return nil
-		}
-		a := body.(*pb.AdminAction)
-		state, ok := map[string]DeadState{actionRedrive: DeadRedriven, actionDiscard: DeadDiscarded}[a.GetAction()]
-		if !ok || seen[a.GetId()] {
-			return nil
-		}
-		seen[a.GetId()] = true
-		old, at := all[a.GetTarget()], a.GetTime().AsTime()
-		n := decision{state, at, a.GetWho(), a.GetReason(), old.times + 1}
-		if old.times > 0 && old.time.After(at) {
-			n = old
-			n.times++
-		}
-		all[a.GetTarget()] = n
-		return nil
-	})
-	return all, err
 }

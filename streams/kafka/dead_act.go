@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Letters that are decided about together, bounded in number and in bytes of their values.
+// Letters that are decided about together, bounded in number and in the memory that they take.
 const (
 	deadBatch      = 500
 	deadBatchBytes = 8 << 20
@@ -141,7 +141,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 		}
 		if rec != nil {
 			open.recs = append(open.recs, rec)
-			open.bytes += len(rec.Value)
+			open.bytes += int(weigh(rec))
 		}
 		open.actions = append(open.actions, schemas.Message{Topic: schemas.Admin, Body: action})
 		if len(open.actions) >= most || open.bytes >= deadBatchBytes {

@@ -240,12 +240,15 @@ func (d *Delayer) movable(now time.Time) *outgoing {
 			if d.ready(rec).After(now) {
 				break
 			}
+			moved[at]++
+			if rec.Attrs.IsControl() { // it stays in the lane
+				continue
+			}
 			to := d.next(rec.Record, now)
 			if d.ahead(rec) {
 				to = anew(rec.Record)
 			}
 			out = append(out, to)
-			moved[at]++
 		}
 	}
 	return newOutgoing(out, moved)

@@ -31,6 +31,9 @@ type Lag struct {
 	// Seconds is how long Records take at the rate at which the group moved between the last two
 	// looks. Nil: there was but one, or it did not move.
 	Seconds *float64
+	// Undecided is how many offsets follow the beginning of a transaction that is open. No reader is handed them before
+	// it ends, and Records leaves them out.
+	Undecided int64
 	// Paused says that the role is paused as a whole.
 	Paused bool
 }
@@ -68,6 +71,10 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	}
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
+	written, err := listed(a.adm.ListEndOffsets(ctx, topics...)) // before the ends: what is written meanwhile is not undecided
+	if err != nil {
+		return nil, explain(fmt.Errorf("list end offsets: %w", err))
+	}
 	starts, ends, err := bounds(ctx, a.adm, topics...)
 	if err != nil {
 		return nil, explain(err)
@@ -78,9 +85,11 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	}
 	weigh := a.scales(ctx, starts, ends)
 	now := time.Now()
+	open := a.undecided.note(a.cfg.logger(), ends, written, now)
 	for i := range lags {
 		l := &lags[i]
 		name := a.cfg.topic(l.Topic)
+		l.Undecided = open[name]
 		at := positions(starts[name], ends[name], done[l.Role][name])
 		l.Partitions = map[int32]int64{}
 		for id, end := range due[name] {
@@ -125,7 +134,7 @@ func (a *Admin) ripe(ctx context.Context, ends offsets) error {
 			if l.Err != nil {
 				return fmt.Errorf("list offsets by time: %s: %w", partition{name, id}, l.Err)
 			}
-			ripe[id] = l.Offset
+			ripe[id] = min(l.Offset, ends[name][id])
 		}
 		ends[name] = ripe
 	}

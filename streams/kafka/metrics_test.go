@@ -183,13 +183,15 @@ func TestMetricsLags(t *testing.T) {
 		bytes, seconds := int64(70), 3.5
 		m.SetLags([]Lag{
 			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7, Bytes: &bytes, Seconds: &seconds},
-			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Paused: true},
+			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Undecided: 2, Paused: true},
 		})
 		time.Sleep(lagFresh)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{
 			"lag_records{class=low,role=copier,topic=duplication.low}": 7, "lag_due_records{class=low,role=copier,topic=duplication.low}": 7,
-			"lag_bytes{class=low,role=copier,topic=duplication.low}": 70, "lag_seconds{class=low,role=copier,topic=duplication.low}": 3.5,
+			"lag_undecided_records{class=low,role=copier,topic=duplication.low}": 0,
+			"lag_bytes{class=low,role=copier,topic=duplication.low}":             70, "lag_seconds{class=low,role=copier,topic=duplication.low}": 3.5,
 			"lag_records{class=high,role=sink,topic=changes}": 9, "lag_due_records{class=high,role=sink,topic=changes}": 0,
+			"lag_undecided_records{class=high,role=sink,topic=changes}": 2,
 		})
 		time.Sleep(time.Nanosecond)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{})

@@ -49,7 +49,7 @@ func firstFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 	if err != nil || got == nil {
 		return from, err
 	}
-	o := kgo.ProcessFetchPartitionOpts{Offset: from, Topic: topic.Topic, Partition: id, KeepControlRecords: true}
+	o := kgo.ProcessFetchPartitionOpts{Offset: from, Topic: topic.Topic, Partition: id, IsolationLevel: kgo.ReadCommitted(), KeepControlRecords: true}
 	fp, next := kgo.ProcessFetchPartition(o, got, kgo.DefaultDecompressor(), nil)
 	switch {
 	case fp.Err != nil:
@@ -60,6 +60,9 @@ func firstFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 	return max(next, from), nil
 }
 
+// readCommitted is the isolation level with which brokers give out nothing that a transaction holds which is open.
+const readCommitted = 1
+
 // fetchFrom returns what the leader of a partition has from an offset on; nil: nothing.
 func fetchFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (*kmsg.FetchResponseTopicPartition, error) {
 	part, ok := topic.Partitions[id]
@@ -67,7 +70,7 @@ func fetchFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 		return nil, kerr.UnknownTopicOrPartition
 	}
 	req := kmsg.NewPtrFetchRequest()
-	req.ReplicaID, req.MaxBytes, req.SessionEpoch = -1, 1<<20, -1
+	req.ReplicaID, req.MaxBytes, req.SessionEpoch, req.IsolationLevel = -1, 1<<20, -1, readCommitted
 	rt := kmsg.NewFetchRequestTopic()
 	rt.Topic, rt.TopicID = topic.Topic, topic.ID
 	rp := kmsg.NewFetchRequestTopicPartition()
@@ -99,7 +102,11 @@ func afterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64)
 		return 0, err
 	}
 	if got != nil {
-		if next, ok := nextBatch(got.RecordBatches, offset, got.HighWatermark); ok {
+		end := got.HighWatermark
+		if got.LastStableOffset >= 0 { // the batches end there
+			end = min(end, got.LastStableOffset)
+		}
+		if next, ok := nextBatch(got.RecordBatches, offset, end); ok {
 			return next, nil
 		}
 	}

@@ -40,6 +40,8 @@ type router struct {
 	lanes    []Lane // shortest first
 	attempts int
 	log      *slog.Logger
+	// removed is BatchConfig.Removed.
+	removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
 func newRouter(cfg Config, role schemas.Role, attempts int) *router {
@@ -148,8 +150,11 @@ func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic,
 	return nil
 }
 
-// gone says that a record only says that its key is gone, which concerns no handler.
+// gone reports whether a record concerns no handler: it is the marker of a transaction, or only says that its key is gone.
 func (r *router) gone(rec *kgo.Record) bool {
+	if rec.Attrs.IsControl() {
+		return true
+	}
 	if rec.Value != nil {
 		return false
 	}

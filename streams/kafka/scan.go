@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ const (
 	scanStall = 2 * time.Second
 	// scanPatience is how many such looks in a row may fail.
 	scanPatience = 15
+	// scanFetch is what a fetch of one broker asks for, compressed: the client's default.
+	scanFetch = 50 << 20
 )
 
 // A span is the offsets of a partition from one up to another, which is not in it.
@@ -43,6 +46,7 @@ func spans(ctx context.Context, adm *kadm.Client, topic string) (map[int32]span,
 type scanner struct {
 	cfg   Config
 	topic string
+	fetch int32          // bytes of one fetch at most, compressed; 0: scanFetch, and 1 MiB of a partition
 	left  map[int32]span // not yet read
 	// passed is called for a batch that cannot be read, up to where the next one begins, and the batch is passed over.
 	// Without it such a batch ends the scan.
@@ -80,7 +84,7 @@ func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) e
 	opts, err := s.cfg.options("scan",
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: from}),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // what was removed meanwhile is not there to be read
-		kgo.FetchMaxPartitionBytes(1<<20))
+		kgo.FetchMaxPartitionBytes(cmp.Or(s.fetch, 1<<20)), kgo.FetchMaxBytes(cmp.Or(s.fetch, scanFetch)))
 	if err != nil {
 		return err
 	}
@@ -159,7 +163,7 @@ func (s *scanner) take(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint3
 		if !ok {
 			return nil
 		}
-		if rec.Offset < p.to {
+		if rec.Offset < p.to && !rec.Attrs.IsControl() {
 			if err := f(rec, inc); err != nil {
 				return err
 			}

@@ -236,6 +236,9 @@ func (t *Table) take(fetches kgo.Fetches) error {
 }
 
 func (t *Table) record(rec *kgo.Record, inc uint32) error {
+	if rec.Attrs.IsControl() {
+		return nil
+	}
 	l := letter{rec: rec, incarnation: inc}
 	d := &schemas.Delivery{
 		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,

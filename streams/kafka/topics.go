@@ -48,6 +48,7 @@ const (
 	maxBytes       = "max.message.bytes"
 	timestampType  = "message.timestamp.type"
 	minInSync      = "min.insync.replicas"
+	compactionLag  = "min.compaction.lag.ms"
 )
 
 // logAppendTime is the value of timestampType with which brokers date records.
@@ -55,8 +56,8 @@ const logAppendTime = "LogAppendTime"
 
 // EnsureTopics makes every topic of the catalogue that is missing, and checks those
 // that are there. Its error names everything in which they contradict the catalogue.
-// Of what exists it changes one setting, if there is no error: LogAppendTime, which
-// topics of earlier versions lack.
+// Of what exists it changes two settings, if there is no error: LogAppendTime and the
+// compaction lag, which topics of earlier versions lack. A longer lag stays.
 func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 	if o.Partitions <= 0 {
 		o.Partitions = defaultPartitions
@@ -253,6 +254,9 @@ func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsReq
 	if entry.LogAppendTime {
 		set(timestampType, logAppendTime)
 	}
+	if lag := entry.CompactionLag(); lag > 0 {
+		set(compactionLag, millis(lag))
+	}
 	if e.o.MinInSync > 0 {
 		set(minInSync, strconv.Itoa(e.o.MinInSync))
 	}
@@ -279,6 +283,7 @@ func (e *ensurer) check(ctx context.Context) error {
 	var (
 		errs    []error
 		undated []string
+		early   = map[time.Duration][]string{} // topics that are compacted before this lag
 	)
 	for _, entry := range e.entries {
 		name := e.cfg.topic(entry.Topic)
@@ -295,6 +300,12 @@ func (e *ensurer) check(ctx context.Context) error {
 		}
 		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
 			undated = append(undated, name)
+		}
+		if lag := entry.CompactionLag(); lag > 0 {
+			v, _ := setting(c, compactionLag)
+			if ms, err := strconv.ParseInt(v, 10, 64); err != nil || ms < lag.Milliseconds() {
+				early[lag] = append(early[lag], name)
+			}
 		}
 	}
 	for _, topics := range coPartitioned {
@@ -317,28 +328,38 @@ func (e *ensurer) check(ctx context.Context) error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	return e.date(ctx, undated)
+	// From now on the brokers date records, in place of their writers.
+	errs = append(errs, e.alter(ctx, timestampType, logAppendTime, undated))
+	for lag, names := range early {
+		errs = append(errs, e.alter(ctx, compactionLag, millis(lag), names))
+	}
+	return errors.Join(errs...)
 }
 
-// date has the brokers date the records of topics from now on, in place of their writers.
-func (e *ensurer) date(ctx context.Context, names []string) error {
+// alter gives a setting of topics another value.
+func (e *ensurer) alter(ctx context.Context, key, value string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	value := logAppendTime
-	changes := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: timestampType, Value: &value}}
+	changes := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}
 	responses, err := e.adm.AlterTopicConfigs(ctx, changes, names...)
 	if err != nil {
-		return fmt.Errorf("set %s of %v to %s: %w", timestampType, names, value, err)
+		return fmt.Errorf("set %s of %v to %s: %w", key, names, value, err)
 	}
 	var errs []error
 	for _, r := range responses {
-		if r.Err != nil {
-			errs = append(errs, fmt.Errorf("%s: set %s to %s: %w", r.Name, timestampType, value, r.Err))
+		if err := r.Err; err != nil {
+			if r.ErrMessage != "" {
+				err = fmt.Errorf("%w: %s", err, r.ErrMessage)
+			}
+			errs = append(errs, fmt.Errorf("%s: set %s to %s: %w", r.Name, key, value, err))
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// millis is a time as the brokers' settings have it.
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // faults lists in what a topic contradicts its entry.
 func (e *ensurer) faults(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (faults []string) {

@@ -226,6 +226,56 @@ func TestEnsureTopicsHasBrokersDateRecords(t *testing.T) {
 	})
 }
 
+// Of the compacted topics, the one that a group reads is not compacted for 14 days: made so, and set so where a topic of an
+// earlier version lacks it. A longer time stays; an alteration that fails, or was made and is reported as failed, is an error
+// that names it, and the next start finds it made or makes it.
+func TestEnsureTopicsKeepsCompactionFromUnreadRecords(t *testing.T) {
+	t.Parallel()
+	const lag = "min.compaction.lag.ms"
+	for name, tt := range map[string]struct {
+		was  string // "": there is no topic
+		want string
+	}{
+		"made":              {"", "1209600000"},
+		"without a setting": {"0", "1209600000"},
+		"shorter":           {"86400000", "1209600000"},
+		"longer":            {"1209600001", "1209600001"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Bare: true})
+				if tt.was != "" {
+					settings := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000", lag: tt.was}
+					if tt.was == "0" {
+						delete(settings, lag)
+					}
+					b.MakeTopic(schemas.Incidents, 4, settings)
+				}
+				ensure := func() error { return kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2}) }
+				if tt.was != "" && tt.was != tt.want {
+					for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+						b.FailAlter(schemas.Incidents, f)
+						if err := ensure(); err == nil || !strings.Contains(err.Error(), "millrace.incidents: set "+lag+" to "+tt.want+": ") {
+							t.Errorf("fault %d: %v", f, err)
+						}
+					}
+				}
+				if err := ensure(); err != nil {
+					t.Fatal(err)
+				}
+				if got := b.Setting(schemas.Incidents, lag); got != tt.want {
+					t.Errorf("incidents has %s %q, want %q", lag, got, tt.want)
+				}
+				for _, topic := range []schemas.Topic{schemas.Controls, schemas.Checkpoints, schemas.Policies} {
+					if got := b.Setting(topic, lag); got != "" {
+						t.Errorf("%s has %s %q", topic, lag, got)
+					}
+				}
+			})
+		})
+	}
+}
+
 // Partitions are added topic by topic. Meanwhile only the role that needs equally many of all of its topics refuses to
 // start, and so does a command that runs none.
 func TestUnequalPartitions(t *testing.T) {

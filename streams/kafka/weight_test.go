@@ -51,7 +51,8 @@ func (*scales) Table(schemas.Topic) string                     { return "t" }
 func (*scales) Mark(context.Context, []schemas.Progress) error { return nil }
 func (*scales) Forget(schemas.Topic, int32)                    {}
 
-// What a sink holds of dead letters is within its memory, although all of them is in their headers.
+// What a sink holds of dead letters is within its memory, although all of them is in their headers, and although it polls
+// for many records at a time of a topic whose records are small.
 func TestHeadersAreWeighed(t *testing.T) {
 	n := need.Amount(10_000, 100_000, 100_000)
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true, Loopback: true})
@@ -71,15 +72,17 @@ func TestHeadersAreWeighed(t *testing.T) {
 		}
 	}
 	b.Write(recs...)
+	const small = 20_000
+	b.Send(numbered(small, small)...)
 	runtime.GC()
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
-	s := &scales{want: int64(n), done: make(chan struct{})}
-	background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Dead}}, s))
+	s := &scales{want: int64(n + small), done: make(chan struct{})}
+	background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Dead, schemas.Changes}}, s))
 	select {
 	case <-s.done:
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("%d of %d are stored", s.rows.Load(), n)
+		t.Fatalf("%d of %d are stored", s.rows.Load(), n+small)
 	}
 	t.Logf("%d dead letters: %d MiB at the sink at most, a heap of %d MiB more than before", n, s.most.Load()>>20, (s.heap.Load()-int64(before.HeapAlloc))>>20)
 	if most := kafka.BatchMemory * 5 / 4; s.most.Load() > int64(most) {

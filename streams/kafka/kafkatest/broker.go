@@ -206,13 +206,13 @@ func (b *Broker) Writer() (write func(...Record), stop func()) {
 	}, cl.Close
 }
 
-// Read returns all records of a topic, partition by partition.
+// Read returns all records of a topic that readers are handed, partition by partition.
 func (b *Broker) Read(topic schemas.Topic) []Record {
 	b.t.Helper()
 	name := b.name(topic)
-	cl := b.client(kgo.ConsumeTopics(name))
+	cl := b.client(kgo.ConsumeTopics(name), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
 	defer cl.Close()
-	ends, err := kadm.NewClient(cl).ListEndOffsets(b.t.Context(), name)
+	ends, err := kadm.NewClient(cl).ListCommittedOffsets(b.t.Context(), name)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -233,7 +233,9 @@ func (b *Broker) Read(topic schemas.Topic) []Record {
 			b.t.Fatal(err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			parts[r.Partition] = append(parts[r.Partition], record(topic, r))
+			if !r.Attrs.IsControl() {
+				parts[r.Partition] = append(parts[r.Partition], record(topic, r))
+			}
 			if end, _ := ends.Lookup(name, r.Partition); r.Offset == end.Offset-1 {
 				left--
 			}

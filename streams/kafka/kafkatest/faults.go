@@ -199,6 +199,19 @@ func (b *Broker) MakeTopic(topic schemas.Topic, partitions int32, settings map[s
 	}
 }
 
+// Setting returns a setting of a topic, "" if it has none of its own.
+func (b *Broker) Setting(topic schemas.Topic, key string) string {
+	b.t.Helper()
+	info := b.cluster.TopicInfo(b.cfg.Prefix + string(topic))
+	if info == nil {
+		b.t.Fatalf("topic %s is not there", topic)
+	}
+	if v := info.Configs[key]; v != nil {
+		return *v
+	}
+	return ""
+}
+
 // Trim removes the records of a partition below offset.
 func (b *Broker) Trim(topic schemas.Topic, partition int32, offset int64) {
 	b.t.Helper()
@@ -211,19 +224,32 @@ func (b *Broker) Trim(topic schemas.Topic, partition int32, offset int64) {
 // them stands a record that no reader is handed.
 func (b *Broker) Transact(commit bool, recs ...Record) {
 	b.t.Helper()
-	cl := b.client(kgo.TransactionalID("test"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	defer cl.Close()
+	b.Begin("test", recs...)(commit)
+}
+
+// Begin writes records of one topic in a transaction of a producer. end commits it or gives it up; it stays open for 15
+// minutes at most.
+func (b *Broker) Begin(producer string, recs ...Record) (end func(commit bool)) {
+	b.t.Helper()
+	cl := b.client(kgo.TransactionalID(producer), kgo.TransactionTimeout(15*time.Minute), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err := cl.BeginTransaction(); err != nil {
 		b.t.Fatal(err)
 	}
 	for _, r := range recs {
 		rec := &kgo.Record{Topic: b.cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition}
+		for _, h := range r.Headers {
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+		}
 		if err := cl.ProduceSync(b.t.Context(), rec).FirstErr(); err != nil {
 			b.t.Fatal(err)
 		}
 	}
-	if err := cl.EndTransaction(b.t.Context(), kgo.TransactionEndTry(commit)); err != nil {
-		b.t.Fatal(err)
+	return func(commit bool) {
+		b.t.Helper()
+		defer cl.Close()
+		if err := cl.EndTransaction(b.t.Context(), kgo.TransactionEndTry(commit)); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 }
 

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// manyLetters returns n dead letters, each with an error of its own and a stack of 8 KiB.
+func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
+	t.Helper()
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true, Loopback: true})
+	began, stack := time.Now().Add(-time.Hour), strings.Repeat("goroutine 1 [running]: ", 8<<10/23)
+	header := func(key, value string) schemas.Header { return schemas.Header{Key: key, Value: []byte(value)} }
+	var recs []kafkatest.Record
+	for i := range n {
+		recs = append(recs, kafkatest.Record{
+			Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("v"), Headers: []schemas.Header{
+				header(schemas.TrailTopic, "changes"), header(schemas.TrailRole, "planner"), header(schemas.TrailClass, "permanent"),
+				header(schemas.TrailPartition, "0"), header(schemas.TrailOffset, fmt.Sprint(i)),
+				header(schemas.TrailError, fmt.Sprintf("item %d is refused\n%s", i, stack)),
+			}},
+			Partition: int32(i % 2), Timestamp: began.Add(time.Duration(i) * time.Millisecond),
+		})
+		if len(recs) == 1000 || i == n-1 {
+			b.Write(recs...)
+			recs = nil
+		}
+	}
+	d, err := kafka.NewDeadLetters(b.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+// A gauge is a writer that looks at the heap now and then.
+type gauge struct {
+	io.Writer
+	writes       int
+	before, most int64
+}
+
+func (g *gauge) heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func (g *gauge) Write(p []byte) (int, error) {
+	if g.writes++; g.writes%5_000 == 1 {
+		g.most = max(g.most, g.heap()-g.before)
+	}
+	return g.Writer.Write(p)
+}
+
+// Lists of very many letters are printed piece by piece, and are whole; causes beyond a number are counted together.
+func TestManyDeadLetters(t *testing.T) {
+	n := need.Amount(12_000, 100_000, 300_000)
+	d := manyLetters(t, n)
+	const bound = 80 << 20 // with the errors of sortedLetters, and what was read ahead
+	for form, check := range map[string]func(t *testing.T, out io.Reader){
+		formTable: func(t *testing.T, out io.Reader) {
+			lines := bufio.NewScanner(out)
+			for range n + 1 { // a line of titles
+				if !lines.Scan() {
+					t.Fatalf("the list ends early: %v", lines.Err())
+				}
+			}
+			if lines.Scan() {
+				t.Errorf("one line more: %s", lines.Text())
+			}
+		},
+		formJSON: func(t *testing.T, out io.Reader) {
+			d := json.NewDecoder(out)
+			if _, err := d.Token(); err != nil {
+				t.Fatal(err)
+			}
+			ids, last := map[string]bool{}, time.Time{}
+			for d.More() {
+				var row letterRow
+				if err := d.Decode(&row); err != nil {
+					t.Fatal(err)
+				}
+				if len(ids)%sortedLetters > 0 && row.Time.Before(last) {
+					t.Errorf("letter %s of %v is listed behind one of %v", row.ID, row.Time, last)
+				}
+				ids[row.ID], last = true, row.Time
+			}
+			if _, err := d.Token(); err != nil || len(ids) != n {
+				t.Errorf("%d letters are listed, %v, want %d", len(ids), err, n)
+			}
+		},
+	} {
+		t.Run(form, func(t *testing.T) {
+			out, err := os.Create(filepath.Join(t.TempDir(), "list"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer out.Close()
+			g := &gauge{Writer: out}
+			g.before = g.heap()
+			if err := listLetters(t.Context(), g, d, kafka.DeadQuery{}, &output{form: form}); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d letters: %d MiB at most", n, g.most>>20)
+			if g.most > bound {
+				t.Errorf("a list of %d letters took %d MiB, want at most %d", n, g.most>>20, bound>>20)
+			}
+			if _, err := out.Seek(0, io.SeekStart); err != nil {
+				t.Fatal(err)
+			}
+			check(t, out)
+		})
+	}
+	t.Run("causes", func(t *testing.T) {
+		before := (&gauge{}).heap()
+		causes, err := causesOf(t.Context(), d, kafka.DeadQuery{})
+		took := (&gauge{}).heap() - before
+		open := 0
+		for _, c := range causes {
+			open += c.Open
+		}
+		last := slices.IndexFunc(causes, func(c *causeRow) bool { return c.Error == otherErrors })
+		if err != nil || len(causes) != mostCauses+1 || open != n || last != 0 || causes[0].Open != n-mostCauses {
+			t.Errorf("%d causes of %d letters, %v, want %d of %d: the others are at %d", len(causes), open, err, mostCauses+1, n, last)
+		}
+		if took > 16<<20 {
+			t.Errorf("%d causes take %d MiB", len(causes), took>>20)
+		}
+	})
+}
+
+// A list that is printed piece by piece is what it would be if it were printed at once.
+func TestListOfPieces(t *testing.T) {
+	rows := []deadCause{{Role: "a<b", Error: "one"}, {Role: "b"}, {Role: "c", Error: "\"three\""}}
+	cells := table[deadCause]{"ROLE\tERROR", func(c deadCause) []string { return []string{string(c.Role), c.Error} }}
+	for n := range len(rows) + 1 {
+		for form, want := range map[string]func(w io.Writer) error{
+			formJSON: func(w io.Writer) error { return writeJSON(w, append([]deadCause{}, rows[:n]...)) },
+			formNDJSON: func(w io.Writer) error {
+				for _, r := range rows[:n] {
+					if err := json.NewEncoder(w).Encode(r); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		} {
+			var got, whole bytes.Buffer
+			l := list[deadCause]{w: &got, form: form, table: cells}
+			for i := range n {
+				if err := l.print(rows[i : i+1]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := l.end(); err != nil {
+				t.Fatal(err)
+			}
+			if err := want(&whole); err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != whole.String() {
+				t.Errorf("%d rows as %s: %q, want %q", n, form, got.String(), whole.String())
+			}
+		}
+	}
+}

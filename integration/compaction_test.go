@@ -1,0 +1,64 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// While brokers compact as eagerly as they can, the topic incidents keeps every record, which the sink may have yet to
+// read; a topic that only tables read is compacted. Brokers refuse a limit of compaction that is below the lag, and the
+// refusal names the topic and the setting.
+func TestIncidentsAreNotCompactedUnread(t *testing.T) {
+	need.Full(t)
+	c := harness.Kafka(t, harness.Options{Brokers: 1, Properties: map[string]string{
+		"log.cleaner.backoff.ms": "200", "log.cleaner.min.cleanable.ratio": "0", "log.roll.ms": "300",
+	}})
+	cfg := c.Config("compaction.")
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+		t.Fatal(err)
+	}
+	const n = 6
+	for i := range n {
+		now := timestamppb.New(time.Now().Add(-time.Hour))
+		c.Write(t, cfg,
+			harness.Encode(t, schemas.Message{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1",
+				Space: "s", Item: "i", Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: int32(i + 1)}}),
+			harness.Encode(t, schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{Id: schemas.ID(fmt.Sprint(i)), Sweep: "s", Time: now}}))
+		harness.Eventually(t, time.Minute, "roll a segment", func(ctx context.Context) error { // each write rolls what is older than log.roll.ms
+			if time.Since(now.AsTime()) < time.Hour+400*time.Millisecond {
+				return fmt.Errorf("record %d is young", i)
+			}
+			return nil
+		})
+	}
+	harness.Eventually(t, time.Minute, "compact the checkpoints", func(context.Context) error {
+		if left := len(c.Read(t, cfg, schemas.Checkpoints)); left > 2 { // the newest, and that of the segment that is written
+			return fmt.Errorf("%d records are left", left)
+		}
+		return nil
+	})
+	if got := len(c.Read(t, cfg, schemas.Incidents)); got != n {
+		t.Errorf("%d records are left of %d incidents that no one has read", got, n)
+	}
+
+	other := c.Config("limited.")
+	c.NewTopic(t, other, schemas.Incidents, 4)
+	for key, value := range map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000", "max.compaction.lag.ms": "3600000"} {
+		c.Set(t, other.Prefix+string(schemas.Incidents), key, value)
+	}
+	err := kafka.EnsureTopics(t.Context(), other, kafka.TopicOptions{Partitions: 1, Replication: 1})
+	if err == nil || !strings.Contains(err.Error(), other.Prefix+"incidents: set min.compaction.lag.ms to 1209600000: ") {
+		t.Errorf("with a limit of an hour: %v", err)
+	}
+}

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+// What a producer of others writes in transactions is handled if they are committed and only then, by each reader of
+// changes. Partitions that end with a marker are no lag, and tables are read to their ends. A transaction that stays open
+// holds up what is behind it in its own partition, is no lag, and is reported.
+func TestTransactions(t *testing.T) {
+	need.Full(t)
+	c := harness.Kafka(t, harness.Options{Brokers: 1})
+	cfg := c.Config("transactions.")
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 1}); err != nil {
+		t.Fatal(err)
+	}
+	write := func(partition int32, items ...string) (recs []harness.Record) {
+		for i, item := range items {
+			r := harness.Encode(t, change(item, i))
+			r.Partition = partition
+			recs = append(recs, r)
+		}
+		return recs
+	}
+	in := map[string]*inbox{}
+	var table *kafka.Table
+	for name, open := range changesReaders() {
+		in[name] = &inbox{}
+		part, err := open(cfg, in[name])
+		running(t, part, err)
+		if of, is := part.(*kafka.Table); is {
+			table = of
+		}
+	}
+	await := func(items ...string) {
+		t.Helper()
+		for _, of := range in {
+			of.await(t, items...)
+		}
+	}
+	a, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	atTheEnd := func(undecided int64) {
+		t.Helper()
+		if err := table.CatchUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, role := range []schemas.Role{schemas.RolePlanner, schemas.RoleSink} {
+			harness.Eventually(t, time.Minute, "commit all that is decided", func(ctx context.Context) error {
+				lags, err := a.Lags(ctx, role)
+				if err != nil {
+					return err
+				}
+				for _, l := range lags {
+					if l.Topic == schemas.Changes && (l.Records != 0 || l.Undecided != undecided) {
+						return fmt.Errorf("%s is %v behind, and %d are undecided, want %d", role, l.Partitions, l.Undecided, undecided)
+					}
+				}
+				return nil
+			})
+		}
+	}
+	c.Begin(t, cfg, "one", write(0, "a", "b")...)(true)
+	c.Begin(t, cfg, "two", write(0, "c")...)(false)
+	c.Begin(t, cfg, "one", write(1, "d")...)(false)
+	await("a", "b")
+	atTheEnd(0)
+
+	end := c.Begin(t, cfg, "two", write(0, "e", "f")...)
+	c.Write(t, cfg, append(write(0, "g"), write(2, "h")...)...)
+	await("a", "b", "h")
+	atTheEnd(3)
+	end(true)
+	await("a", "b", "e", "f", "g", "h")
+	atTheEnd(0)
+	if dead := c.Read(t, cfg, schemas.Dead); len(dead) > 0 {
+		t.Errorf("%d dead letters", len(dead))
+	}
+
+	again := &inbox{} // of a reader that was not there before
+	part, err := kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { again.add(d); return nil })
+	running(t, part, err)
+	if err := part.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again.await(t, "a", "b", "e", "f", "g", "h")
+}

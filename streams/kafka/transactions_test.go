@@ -1,0 +1,325 @@
+package kafka_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// encoded are messages as records of one partition.
+func encoded(t *testing.T, partition int32, msgs ...schemas.Message) (recs []kafkatest.Record) {
+	t.Helper()
+	for _, m := range msgs {
+		r, err := schemas.Encode(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recs = append(recs, kafkatest.Record{Record: r, Partition: partition})
+	}
+	return recs
+}
+
+// changesOf are changes of items, as records of one partition.
+func changesOf(t *testing.T, partition int32, items ...string) []kafkatest.Record {
+	t.Helper()
+	var msgs []schemas.Message
+	for _, item := range items {
+		msgs = append(msgs, change(item))
+	}
+	return encoded(t, partition, msgs...)
+}
+
+// What a transaction holds is handled when it is committed, and never when it is aborted. Its marker, although it is the
+// last record of a partition, is no lag, and no table waits for it. Handled again, from the start, it is the same.
+func TestTransactions(t *testing.T) {
+	t.Parallel()
+	for name, reader := range readers() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
+				b.Write(changesOf(t, 0, "a")...)
+				b.Transact(true, changesOf(t, 0, "b", "c")...)
+				b.Write(changesOf(t, 1, "d")...)
+				b.Transact(false, changesOf(t, 1, "e", "f")...)
+				b.Transact(false, changesOf(t, 2, "g")...)
+				b.Transact(false, changesOf(t, 3, "h")...)
+				b.Transact(true, changesOf(t, 3, "i")...)
+				b.Write(changesOf(t, 3, "j")...)
+				var h handled
+				for _, from := range []string{"the start", "the start again"} {
+					part, err := reader(b.Config(), &h)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := run(t, 30*time.Second, part); err != nil {
+						t.Fatal(err)
+					}
+					if got, want := h.take(), []string{"a", "b", "c", "d", "i", "j"}; !slices.Equal(got, want) {
+						t.Errorf("from %s: handled %v, want %v", from, got, want)
+					}
+					if name == "Table" {
+						continue
+					}
+					role := schemas.RolePlanner
+					if name == "BatchGroup" {
+						role = schemas.RoleSink
+					}
+					lags, err := newAdmin(t, b).Lags(t.Context(), role)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, l := range lags {
+						if l.Records != 0 {
+							t.Errorf("%s is %d records behind in %s: %v", l.Role, l.Records, l.Topic, l.Partitions)
+						}
+					}
+					b.Usurp(role, schemas.Changes, map[int32]int64{0: 0, 1: 0, 2: 0, 3: 0})
+				}
+				if n := len(b.Read(schemas.Dead)); n > 0 {
+					t.Errorf("%d dead letters", n)
+				}
+			})
+		})
+	}
+}
+
+// A transaction that stays open keeps its partition from being read behind its beginning, and nothing else: other
+// partitions and topics are handled, no one waits for what is not decided, and the brokers' end is reported. When it
+// ends, what it holds is handled, or not.
+func TestOpenTransaction(t *testing.T) {
+	t.Parallel()
+	for name, commits := range map[string]bool{"committed": true, "aborted": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
+				a := newAdmin(t, b)
+				var h handled
+				pool, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h.handle)
+				if err != nil {
+					t.Fatal(err)
+				}
+				background(t, pool)
+				b.Write(changesOf(t, 0, "a")...)
+				end := b.Begin("foreign", changesOf(t, 0, "b", "c")...)
+				b.Write(changesOf(t, 0, "behind")...)
+				b.Write(changesOf(t, 1, "d")...)
+				check := func(when string, undecided int64, want ...string) {
+					t.Helper()
+					time.Sleep(20 * time.Second)
+					if got := h.take(); !slices.Equal(got, want) {
+						t.Errorf("%s: handled %v, want %v", when, got, want)
+					}
+					lags, err := a.Lags(t.Context(), schemas.RolePlanner)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Undecided != undecided {
+						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(), l.Undecided, l.Topic, undecided)
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					defer cancel()
+					if err := committed(ctx, a, schemas.Changes, schemas.RolePlanner); err != nil {
+						t.Errorf("%s: %v", when, err)
+					}
+				}
+				check("while it is open", 3, "a", "d")
+				table, err := kafka.NewTable(b.Config(), schemas.Changes, func([]byte, *schemas.Delivery) error { return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				background(t, table)
+				select {
+				case <-table.Ready():
+				case <-time.After(20 * time.Second):
+					t.Error("a table waits for a transaction that is open")
+				}
+				e, err := a.Extent(t.Context(), schemas.Changes)
+				if err != nil || !maps.Equal(e.Ends, map[int32]int64{0: 1, 1: 1}) {
+					t.Errorf("the topic holds %v, %v", e, err)
+				}
+				end(commits)
+				if commits {
+					check("when it is committed", 0, "b", "behind", "c")
+				} else {
+					check("when it is aborted", 0, "behind")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				if err := table.CatchUp(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// Tables and readers of whole topics come to the end of a topic that ends with transactions, at once.
+func TestEndsOfTransactions(t *testing.T) {
+	t.Parallel()
+	for name, commits := range map[string]bool{"committed": true, "aborted": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				b.Transact(commits, encoded(t, 0, checkpoint("a", "1"))...)
+				b.Transact(commits, changesOf(t, 0, "a", "b")...)
+				want, items := map[string]string{}, []string(nil)
+				if commits {
+					want["a/"], items = "1", []string{"a", "b"}
+				}
+				var got cursors
+				tb := newTable(t, b, got.apply)
+				background(t, tb)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				if err := tb.CatchUp(ctx); err != nil {
+					t.Error(err)
+				}
+				got.check(t, want)
+				if n := tb.Malformed(); n > 0 {
+					t.Errorf("%d records are malformed", n)
+				}
+				a := newAdmin(t, b)
+				e, err := a.Extent(t.Context(), schemas.Changes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var read handled
+				ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				err = a.Read(ctx, schemas.Changes, e, func(d *schemas.Delivery, unreadable error) error {
+					if unreadable == nil {
+						read.add(d)
+					}
+					return unreadable
+				})
+				if got := read.take(); err != nil || !slices.Equal(got, items) {
+					t.Errorf("read %v, %v, want %v", got, err, items)
+				}
+			})
+		})
+	}
+}
+
+// The delayer moves what was committed when its time has come, and never what was aborted; the markers stay where they
+// are, and hold up nothing.
+func TestDelayerAndTransactions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quick(), Partitions: 1})
+		lane := func(item string) kafkatest.Record {
+			r := encoded(t, 0, command(change(item).Body.(*pb.Change)))[0]
+			r.Topic = schemas.Delay("30s")
+			r.Headers = append(r.Headers, mark(schemas.TrailTopic, string(schemas.DuplicationHigh)), mark(schemas.TrailRole, string(schemas.RoleCopier)))
+			return r
+		}
+		b.Transact(true, lane("a"))
+		b.Transact(false, lane("b"))
+		b.Write(lane("c"))
+		b.Transact(false, lane("d"))
+		if err := run(t, time.Minute, delayer(t, b)); err != nil {
+			t.Fatal(err)
+		}
+		got := itemsOf(t, b, schemas.DuplicationHigh, schemas.Again(schemas.RoleCopier))
+		if want := []string{"a", "c"}; !slices.Equal(got, want) {
+			t.Errorf("%v came back, want %v", got, want)
+		}
+		if got, want := b.Committed(schemas.RoleDelayer, schemas.Delay("30s")), map[int32]int64{0: 7}; !reflect.DeepEqual(got, want) {
+			t.Errorf("committed %v, want %v", got, want)
+		}
+		if n := len(b.Read(schemas.Dead)); n > 0 {
+			t.Errorf("%d dead letters", n)
+		}
+	})
+}
+
+// A sink that fails, or has stored a batch and reports a failure, stores the same again: only what was committed, with
+// the position behind the markers.
+func TestBatchesOfTransactions(t *testing.T) {
+	t.Parallel()
+	for name, lands := range map[string]bool{"failed": false, "done but reported as failed": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				b.Write(changesOf(t, 0, "a")...)
+				b.Transact(false, changesOf(t, 0, "b")...)
+				b.Transact(true, changesOf(t, 0, "c")...)
+				var (
+					h     handled
+					calls int
+				)
+				store := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
+					if calls++; calls > 1 {
+						return h.Store(ctx, batch)
+					}
+					if lands {
+						_ = h.Store(ctx, batch)
+					}
+					return errors.New("away")
+				}}
+				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, store)); err != nil {
+					t.Fatal(err)
+				}
+				want := []string{"a", "c"}
+				if lands {
+					want = []string{"a", "a", "c", "c"}
+				}
+				if got := h.take(); !slices.Equal(got, want) {
+					t.Errorf("stored %v, want %v", got, want)
+				}
+				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 5 {
+					t.Errorf("committed %d, want 5", got)
+				}
+			})
+		})
+	}
+}
+
+// A transaction that is open for five minutes is logged, once, with where it begins; one that ends in time is not, and
+// neither is one that follows it.
+func TestOpenTransactionIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		var log bytes.Buffer
+		cfg := b.Config()
+		cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+		a := lagAdmin(t, cfg)
+		look := func(after time.Duration, want int) {
+			t.Helper()
+			time.Sleep(after)
+			if _, err := a.Lags(t.Context(), schemas.RolePlanner); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(log.String(), "a transaction stays open"); n != want {
+				t.Errorf("logged %d times, want %d:\n%s", n, want, log.String())
+			}
+		}
+		end := b.Begin("quick", changesOf(t, 0, "a")...)
+		look(0, 0)
+		look(4*time.Minute, 0)
+		end(true)
+		end = b.Begin("slow", changesOf(t, 0, "b")...)
+		look(2*time.Minute, 0)
+		look(4*time.Minute, 0)
+		look(2*time.Minute, 1)
+		look(2*time.Minute, 1)
+		end(false)
+		look(time.Minute, 1)
+		if want := "topic=millrace.changes partition=0 offset=2 undecided=1"; !strings.Contains(log.String(), want) {
+			t.Errorf("logged %s, want %s", log.String(), want)
+		}
+	})
+}
