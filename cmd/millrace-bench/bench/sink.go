@@ -234,7 +234,19 @@ func (r *runner) full(ctx context.Context) (*store, *clickhouse.DB, error) {
 			return nil, nil, err
 		}
 	}
-	return s, db, nil
+	return s, db, merged(ctx, b)
+}
+
+// merged returns when no part has been merged for a second: merges of what was filled in take the processors.
+func merged(ctx context.Context, b *clickhousebench.Bench) error {
+	last := time.Now()
+	return lookUntil(ctx, func() (bool, error) {
+		n, err := b.Number(ctx, "SELECT toFloat64(count()) FROM system.merges WHERE database = '{db}'")
+		if n > 0 {
+			last = time.Now()
+		}
+		return time.Since(last) >= time.Second, err
+	})
 }
 
 // intoFull compares tables that have very many rows with empty ones.
