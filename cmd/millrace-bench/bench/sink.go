@@ -429,7 +429,7 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 	reader := clickhouse.NewReader(db, atEnd{}, clickhouse.ReaderConfig{})
 	rng := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same in each run
 	err = while(ctx, reader, func(ctx context.Context) error {
-		for range r.amounts.rounds {
+		for range 3 * r.amounts.rounds { // the first ones read from the disk
 			chosen := choose(rng)
 			var copies []schemas.Copy
 			for i := range freshCopies {
