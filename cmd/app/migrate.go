@@ -125,8 +125,8 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 // refused marks what a person must mend before trying again.
 func refused(err error) error {
 	for _, kind := range []error{
-		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster, clickhouse.ErrAltered, clickhouse.ErrAccess,
-		clickhouse.ErrOlder, kafka.ErrLogin,
+		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster, clickhouse.ErrReplicas, clickhouse.ErrAltered,
+		clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLogin,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", ErrPrecondition, err)

@@ -17,12 +17,14 @@ import (
 type shape struct {
 	Shards   uint64 `ch:"shards"`
 	Replicas uint64 `ch:"replicas"` // of the shard that has most
+	Fewest   uint64 `ch:"fewest"`   // of the shard that has fewest
 }
 
 // clusterShape asks for the layout of the cluster. One that the server does not know is an error.
 func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 	rows, err := queryOn[shape](ctx, db.conn, "read the layout of the cluster",
-		"SELECT uniqExact(shard_num) AS shards, toUInt64(max(replica_num)) AS replicas FROM system.clusters WHERE cluster = ?", db.cfg.Cluster)
+		"SELECT count() AS shards, toUInt64(max(n)) AS replicas, toUInt64(min(n)) AS fewest"+
+			" FROM (SELECT count() AS n FROM system.clusters WHERE cluster = ? GROUP BY shard_num)", db.cfg.Cluster)
 	if err != nil {
 		return shape{}, err
 	}
@@ -146,7 +148,20 @@ func (db *DB) quorum(ctx context.Context) (string, error) {
 		return db.cfg.InsertQuorum, nil
 	}
 	now, err := db.knownShape(ctx)
+	if err == nil {
+		err = db.even(now)
+	}
 	return strconv.FormatUint(now.Replicas, 10), err
+}
+
+// even returns an error if the quorum is all and not the same number of replicas in each shard: an insert says one number
+// for all of them.
+func (db *DB) even(now shape) error {
+	if db.cfg.InsertQuorum != "all" || now.Fewest == now.Replicas {
+		return nil
+	}
+	return fmt.Errorf("%w: a shard of the cluster %s has %d and another one %d, and with clickhouse.insert_quorum all each insert asks "+
+		"for one number: give all shards as many, or set it to auto or to a number", ErrReplicas, db.cfg.Cluster, now.Fewest, now.Replicas)
 }
 
 // quorate returns the offset of a partition below which the rows that a table has are on as many replicas as they must be:

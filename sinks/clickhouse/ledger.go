@@ -139,6 +139,9 @@ func (db *DB) agree(ctx context.Context, all []migration, l ledger) error {
 	}
 	if want != "" {
 		now, err := db.clusterShape(ctx)
+		if err == nil {
+			err = db.even(now)
+		}
 		if err != nil {
 			return err
 		}

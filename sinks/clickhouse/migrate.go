@@ -23,6 +23,8 @@ var (
 	ErrForm = errors.New("the tables have another form")
 	// ErrCluster means that the server knows no cluster of the configured name.
 	ErrCluster = errors.New("no such cluster")
+	// ErrReplicas means that an insert cannot ask for all replicas, because shards differ in their number.
+	ErrReplicas = errors.New("the shards have different numbers of replicas")
 	// ErrAltered means that a table is not what the migrations have made it.
 	ErrAltered = errors.New("altered by hand")
 	// ErrOlder means that the server is older than the oldest release that is tested.

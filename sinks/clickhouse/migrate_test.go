@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -133,6 +134,37 @@ func TestOtherForm(t *testing.T) {
 	}
 	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) || !strings.Contains(err.Error(), "cluster main") {
 		t.Errorf("Check of one server where there is a cluster = %v", err)
+	}
+}
+
+// Shards with different numbers of replicas are refused by name if each insert is to be on all of them: the largest
+// number could not be reached in the smaller shard, and a smaller one is not all.
+func TestShardsOfDifferentNumbersOfReplicas(t *testing.T) {
+	t.Parallel()
+	const replica = "<replica><host>127.0.0.1</host><port>1</port></replica>"
+	s := clickhousetest.Start(t, embedded.Config{Settings: "<remote_servers><even><shard>" + replica + "</shard><shard>" + replica +
+		"</shard></even><uneven><shard>" + replica + replica + "</shard><shard>" + replica + "</shard></uneven></remote_servers>"})
+	for name, test := range map[string]struct {
+		cluster, quorum string
+		of              string
+		want            error
+	}{
+		"all, as many":         {"even", "", "1", nil},
+		"all, fewer in one":    {"uneven", "", "", clickhouse.ErrReplicas},
+		"all, said so":         {"uneven", "all", "", clickhouse.ErrReplicas},
+		"auto, fewer in one":   {"uneven", "auto", "auto", nil},
+		"1, fewer in one":      {"uneven", "1", "1", nil},
+		"all, no such cluster": {"none", "", "", clickhouse.ErrCluster},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := open(t, clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: test.cluster, InsertQuorum: test.quorum})
+			if _, err := db.Plan(t.Context(), false); !errors.Is(err, test.want) {
+				t.Errorf("Plan = %v, want %v", err, test.want)
+			}
+			if n, err := db.Quorum(t.Context()); n != test.of && err == nil || !errors.Is(err, test.want) {
+				t.Errorf("an insert asks for %s, %v, want %s, %v", n, err, test.of, test.want)
+			}
+		})
 	}
 }
 

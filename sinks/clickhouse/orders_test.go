@@ -107,6 +107,16 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []arrival) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	of := copies[0]
+	page, err := db.Manifest(t.Context(),
+		clickhouse.ManifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, Limit: len(all) + 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[schemas.Copy]*pb.CopyRecord{} // by the view copy_merged
+	for _, k := range page {
+		listed[k.Copy] = k.Record
+	}
 	var want clickhouse.FixityStatus
 	wrong := 0
 	for i, a := range all {
@@ -118,6 +128,9 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []arrival) {
 			}
 		}
 		if m.GetManifest().GetState() == pb.RecordState_RECORD_STATE_LIVE {
+			if !proto.Equal(listed[a.copy], m) {
+				t.Errorf("%v is listed with %v, want %v", a.copy, listed[a.copy], m)
+			}
 			want.Live++
 			want.Bytes += m.GetManifest().GetSize()
 			if m.GetLastPass() != nil {
@@ -133,6 +146,9 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []arrival) {
 		t.Fatalf("FixityStatus = %v, %v", status, err)
 	}
 	got := clickhouse.FixityStatus{Live: status[0].Live, Bytes: status[0].Bytes, Verified: status[0].Verified}
+	if len(page) != int(want.Live) {
+		t.Errorf("%d copies are listed, want %d", len(page), want.Live)
+	}
 	if got != want {
 		t.Errorf("counted are %+v, want %+v", got, want)
 	}

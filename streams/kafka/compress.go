@@ -14,6 +14,9 @@ type compressor struct{ writers sync.Pool }
 
 var _ kgo.Compressor = (*compressor)(nil)
 
+// Compressor returns one, for batches as the producers of this package write them.
+func Compressor() kgo.Compressor { return newCompressor() }
+
 func newCompressor() *compressor {
 	return &compressor{sync.Pool{New: func() any { return lz4.NewWriter(nil) }}}
 }

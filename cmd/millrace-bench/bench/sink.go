@@ -410,14 +410,17 @@ const freshCopies = 1000
 
 // fresh reads as the copier and the checker do; which copies, is chosen anew for each round.
 func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) (item, store int)) (m measurement, err error) {
-	_, db, err := r.full(ctx)
+	s, db, err := r.full(ctx)
 	if err != nil {
+		return m, err
+	}
+	if err := merged(ctx, s); err != nil {
 		return m, err
 	}
 	reader := clickhouse.NewReader(db, atEnd{}, clickhouse.ReaderConfig{})
 	rng := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same in each run
 	err = while(ctx, reader, func(ctx context.Context) error {
-		for range r.amounts.rounds {
+		for range 3 * r.amounts.rounds { // the first ones read from the disk
 			chosen := choose(rng)
 			var copies []schemas.Copy
 			for i := range freshCopies {
@@ -440,6 +443,23 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 		return nil
 	})
 	return m, err
+}
+
+// merged returns when no part has been merged for a second: merges of what was stored before take the processors.
+func merged(ctx context.Context, s *store) (err error) {
+	b, err := clickhousebench.Open(s.engine.Addr(), "millrace")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	last := time.Now()
+	return lookUntil(ctx, func() (bool, error) {
+		n, err := b.Number(ctx, "SELECT toFloat64(count()) FROM system.merges WHERE database = '{db}'")
+		if n > 0 {
+			last = time.Now()
+		}
+		return time.Since(last) >= time.Second, err
+	})
 }
 
 // atEnd is a watermark that everything has reached.

@@ -23,6 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
 )
 
 const (
@@ -107,7 +108,7 @@ func (b *Broker) Fill(ctx context.Context, prefix string, n int, record func(i i
 	cl, err := kgo.NewClient(
 		kgo.SeedBrokers(b.addr), kgo.DisableClientMetrics(),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
-		kgo.ProducerBatchCompression(kgo.Lz4Compression()),
+		kgo.WithCompressor(kafka.Compressor()),
 		kgo.ProducerLinger(fillLinger),
 		kgo.MaxBufferedRecords(fillBuffer),
 	)
