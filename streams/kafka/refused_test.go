@@ -29,9 +29,6 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 		out  schemas.Topic
 		make func(kafka.Config) (runner, error)
 	}{
-		"Group": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runner, error) {
-			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
-		}},
 		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runner, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
 		}},
@@ -118,8 +115,8 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 		out  schemas.Topic
 		make func(kafka.Config, *handled) (runner, error)
 	}{
-		"Group": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runner, error) {
-			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: changes},
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runner, error) {
+			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					h.add(d)
 					return plan(ctx, d)
@@ -187,7 +184,7 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 								}
 							}
 						}
-						if got := len(h.take()); tt.role == schemas.RolePlanner && got != n*(1+kills) {
+						if got := len(h.take()); tt.role == schemas.RolePlanner && got < n || got > n*(1+kills) {
 							t.Errorf("%d calls of the handler", got)
 						}
 					})
