@@ -220,6 +220,36 @@ func TestBesideComesAfterOutputs(t *testing.T) {
 	})
 }
 
+// Tasks take turns with Beside: it is called between them, and none is at work until it returns.
+func TestBesideIsCalledBetweenTasks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		const n = 400
+		b.Send(numbered(n, 40)...)
+		var busy, handled, besides atomic.Int32
+		background(t, pool(t, b, kafka.PoolConfig{Workers: 4, Every: time.Second, Beside: func(context.Context, func(string) bool) error {
+			besides.Add(1)
+			before := handled.Load()
+			time.Sleep(500 * time.Millisecond)
+			if busy.Load() > 0 || handled.Load() != before {
+				t.Errorf("%d at work, and %d handled meanwhile", busy.Load(), handled.Load()-before)
+			}
+			return nil
+		}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			busy.Add(1)
+			defer busy.Add(-1)
+			time.Sleep(300 * time.Millisecond)
+			handled.Add(1)
+			return plan(ctx, d)
+		}))
+		time.Sleep(2 * time.Minute)
+		if handled.Load() != n || besides.Load() < 60 {
+			t.Errorf("%d handled and %d calls, want %d and one in two seconds at least", handled.Load(), besides.Load(), n)
+		}
+	})
+}
+
 // What is published about one key is published in the order in which it was decided, whichever topics it comes from.
 func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
@@ -305,7 +335,13 @@ func TestPrepare(t *testing.T) {
 				b.Send(change("a"), change("b"))
 				calls, handled := 0, atomic.Int32{} // of two partitions
 				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
-					Retry: retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second},
+					Retry: retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, Every: time.Second,
+					Beside: func(context.Context, func(string) bool) error {
+						if calls != tt.fails+1 {
+							t.Errorf("Beside is called after %d calls of Prepare, of which %d fail", calls, tt.fails)
+						}
+						return nil
+					},
 					Prepare: func(context.Context) error {
 						if calls++; calls <= tt.fails {
 							return tt.err

@@ -200,7 +200,7 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 		put(t, b, 0, "a", "b", "c")
-		put(t, b, 1, "d", "e", "f")
+		put(t, b, 1, "d", "d", "e", "f") // one output waits for the other
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
@@ -208,13 +208,34 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		mend()
 		time.Sleep(5 * time.Minute)
-		if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {
+		if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "d", "e", "f"}) {
 			t.Errorf("outputs %v", got)
 		}
-		if got := b.Committed(schemas.RolePlanner, schemas.Changes); sum(got) != 6 {
+		if got := b.Committed(schemas.RolePlanner, schemas.Changes); sum(got) != 7 {
 			t.Errorf("committed %v", got)
 		}
 	})
+}
+
+// A member whose successor calls Prepare lets partitions go when none of its outputs can be published any more: what its
+// client still has of a Drain that is over is waited for. This runs in real time, as TestRebalance does.
+func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
+	need.Full(t)
+	t.Parallel()
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true})
+	put(t, b, 0, "a", "b", "c")
+	put(t, b, 1, "d", "e", "f")
+	mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
+	cfg := kafka.PoolConfig{Drain: time.Second, Prepare: func(context.Context) error { return nil }}
+	background(t, pool(t, b, cfg, plan))
+	<-time.After(3 * time.Second)
+	background(t, pool(t, b, cfg, plan))
+	<-time.After(12 * time.Second) // Drain and the grace are over
+	mend()
+	await(t, "all is committed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == 6 })
+	if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {
+		t.Errorf("outputs %v", got)
+	}
 }
 
 // The outputs of one key keep their order while the brokers refuse them and after.
