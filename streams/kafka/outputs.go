@@ -8,6 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // sendAgain is the wait before records are sent again that were given up after runtimeLimit, or at once.
@@ -69,7 +71,7 @@ func (s *outputs) send(sh *share, rec *kgo.Record, settled func(error)) {
 func (s *outputs) produce(of lineOf, l *line, sent []*output) {
 	for _, o := range sent {
 		if o.share.dead() {
-			s.answered(of, l, o, o.rec, errRevoked)
+			s.answered(of, l, o, o.rec, retry.Permanent(errRevoked))
 			continue
 		}
 		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.answered(of, l, o, rec, err) })
@@ -80,7 +82,7 @@ func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err e
 	if err != nil {
 		err = publishError(rec, err)
 	}
-	if passes(err) && s.ctx.Err() == nil && !o.share.dead() {
+	if passes(err) && s.ctx.Err() == nil {
 		o.err = err
 		o.refusal.note(s.router, o.share.in.meter, err)
 	} else {

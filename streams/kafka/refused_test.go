@@ -200,10 +200,12 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 		put(t, b, 0, "a", "b", "c")
-		put(t, b, 1, "d", "d", "e", "f") // one output waits for the other
+		put(t, b, 1, "d", "e", "f")
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
+		put(t, b, 1, "d") // its output waits for the first one
+		time.Sleep(time.Second)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
 		mend()
