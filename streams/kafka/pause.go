@@ -20,8 +20,8 @@ type tap struct {
 	closed   bool
 }
 
-// turn closes or opens the tap, and says whether it is closed.
-func (t *tap) turn(cl *kgo.Client) (closed bool) {
+// turn closes or opens the tap.
+func (t *tap) turn(cl *kgo.Client) {
 	paused := t.controls.Role(t.role)
 	switch {
 	case paused && !t.closed:
@@ -30,7 +30,6 @@ func (t *tap) turn(cl *kgo.Client) (closed bool) {
 		cl.ResumeFetchTopics(t.topics...)
 	}
 	t.closed = paused
-	return paused
 }
 
 // poll is PollRecords, but through a closed tap it ends when the role goes on.
