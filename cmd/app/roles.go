@@ -29,8 +29,9 @@ func Roles() []schemas.Role {
 
 // Tries in place, before a message goes to the delay lanes.
 var (
-	ofDecisions = retry.Policy{Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 3 * time.Second, Elapsed: 8 * time.Second}
-	ofWork      = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 15 * time.Second, Elapsed: time.Minute}
+	inDecision = retry.Policy{
+		Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 3 * time.Second, Elapsed: 8 * time.Second}
+	inWork = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 15 * time.Second, Elapsed: time.Minute}
 )
 
 // role is the switch from a role's name to its parts.
@@ -101,7 +102,7 @@ func (a *App) planner() ([]part, error) {
 func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 	pc.Workers, pc.Reserved, pc.Large, pc.HighWeight = r.Workers, r.Reserved, r.Large, a.cfg.Roles.HighWeight
 	pc.Window, pc.Bytes = r.Window, int64(r.Bytes)
-	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, a.cfg.Roles.Stall, ofWork, a.cfg.Roles.Attempts
+	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, a.cfg.Roles.Stall, inWork, a.cfg.Roles.Attempts
 	pc.Slots, pc.Admit = a.slots, a.stores.Admit
 	return pc
 }
@@ -109,7 +110,7 @@ func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 // decisions fills in what the pools of roles share that decide, and touch no store.
 func (a *App) decisions(pc kafka.PoolConfig) kafka.PoolConfig {
 	pc.Describe, pc.Window, pc.Bytes = kafka.About, 1024, 16<<20
-	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, 10*time.Second, ofDecisions, a.cfg.Roles.Attempts
+	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, 10*time.Second, inDecision, a.cfg.Roles.Attempts
 	return pc
 }
 
