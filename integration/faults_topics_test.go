@@ -66,14 +66,11 @@ func (in *inbox) await(t *testing.T, items ...string) {
 func changesReaders() map[string]func(kafka.Config, *inbox) (runner, error) {
 	changes := []schemas.Topic{schemas.Changes}
 	return map[string]func(kafka.Config, *inbox) (runner, error){
-		"Group": func(cfg kafka.Config, in *inbox) (runner, error) {
-			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: changes}, in.handle)
-		},
 		"BatchGroup": func(cfg kafka.Config, in *inbox) (runner, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, in)
 		},
 		"Pool": func(cfg kafka.Config, in *inbox) (runner, error) {
-			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSweeper, Topics: changes}, in.handle)
+			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, in.handle)
 		},
 		"Table": func(cfg kafka.Config, in *inbox) (runner, error) {
 			return kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { in.add(d); return nil })
@@ -158,7 +155,7 @@ func TestRottenBatch(t *testing.T) {
 	}
 	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1, false)
 	var in inbox
-	g, err := changesReaders()["Group"](cfg, &in)
+	g, err := changesReaders()["Pool"](cfg, &in)
 	stop := running(t, g, err)
 	in.await(t, "a")
 	var said string
@@ -176,7 +173,7 @@ func TestRottenBatch(t *testing.T) {
 		t.Error(err)
 	}
 	c.Commit(t, cfg.Prefix+string(schemas.RolePlanner), cfg.Prefix+string(schemas.Changes), 0, 2)
-	g, err = changesReaders()["Group"](cfg, &in)
+	g, err = changesReaders()["Pool"](cfg, &in)
 	running(t, g, err)
 	in.await(t, "a", "c")
 }
@@ -195,7 +192,7 @@ func TestRottenHead(t *testing.T) {
 	}
 	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1, true)
 	var in inbox
-	g, err := changesReaders()["Group"](cfg, &in)
+	g, err := changesReaders()["Pool"](cfg, &in)
 	running(t, g, err)
 	in.await(t, "a")
 	harness.Eventually(t, time.Minute, "stop the partition", func(context.Context) error {
@@ -221,7 +218,7 @@ func TestGroupThatLostItsOffsets(t *testing.T) {
 	defer adm.Close()
 	publish(t, cfg, change("a", 0), change("b", 0))
 	var in, late inbox
-	g, err := changesReaders()["Group"](cfg, &in)
+	g, err := changesReaders()["Pool"](cfg, &in)
 	stop := running(t, g, err)
 	in.await(t, "a", "b")
 	wait(t, time.Second) // it commits
@@ -234,7 +231,7 @@ func TestGroupThatLostItsOffsets(t *testing.T) {
 	}
 	publish(t, cfg, append(kept, change("c", 0))...)
 	c.DeleteGroup(t, cfg, schemas.RolePlanner)
-	g, err = changesReaders()["Group"](cfg, &late)
+	g, err = changesReaders()["Pool"](cfg, &late)
 	running(t, g, err)
 	late.await(t, "c")
 }

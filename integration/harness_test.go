@@ -122,7 +122,7 @@ func TestOldestKafka(t *testing.T) {
 	})
 }
 
-// chain is what the parts are for, in one line: a producer, the planner's Group, the
+// chain is what the parts are for, in one line: a producer, the planner's Pool, the
 // copier's Pool of which some tasks wait and some are refused, the lanes, a sink, a table.
 func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	cfg.Lanes = soon()
@@ -133,7 +133,7 @@ func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 		}
 	}
 	const n, items = 300, 20
-	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
 	running(t, g, err)
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, copying)
 	running(t, p, err)

@@ -71,7 +71,7 @@ type App struct {
 	outboxes   []*emit.File       // of the stores that emit
 	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
 	folder     *policyFolder
-	restate    time.Duration // between looks for incidents that were overwritten; 0: that of the group
+	restate    time.Duration // between looks for incidents that were overwritten; 0: that of the Pool
 }
 
 // Open makes the parts that cfg asks for. Nothing runs before Run.

@@ -23,7 +23,7 @@ func TestKeeper(t *testing.T) {
 					b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.DuplicationHigh, Key: []byte("k"), Value: []byte("malformed")}})
 				}
 				send()
-				g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
 					func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
 				if err != nil {
 					t.Fatal(err)

@@ -195,7 +195,7 @@ func TestObserved(t *testing.T) {
 	}
 	t.Cleanup(admin.Close)
 	hang := make(chan struct{})
-	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if d.Body.(*pb.Change).GetItem() == "hangs" {
 				<-hang
@@ -248,7 +248,7 @@ func TestObserved(t *testing.T) {
 	b.Send(item("a"), item("b"))
 	await("/metrics", 200, `millrace_kafka_messages_total{class="high",outcome="done",role="planner"} 2`,
 		`millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 0`,
-		`millrace_kafka_client_connects_total{client="planner",`, `millrace_kafka_client_connects_total{client="admin",`)
+		`millrace_kafka_client_connects_total{client="planner.high",`, `millrace_kafka_client_connects_total{client="admin",`)
 	b.Send(item("hangs"))
 	await("/livez", 503, "role planner: 1 messages are due, and nothing was done for ")
 	await("/metrics", 200, `millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 1`, `millrace_kafka_working_tasks{class="high",role="planner"} 1`)

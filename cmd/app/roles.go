@@ -29,8 +29,9 @@ func Roles() []schemas.Role {
 
 // Tries in place, before a message goes to the delay lanes.
 var (
-	inGroup = retry.Policy{Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 3 * time.Second, Elapsed: 8 * time.Second}
-	inPool  = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 15 * time.Second, Elapsed: time.Minute}
+	inDecision = retry.Policy{
+		Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 3 * time.Second, Elapsed: 8 * time.Second}
+	inWork = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 15 * time.Second, Elapsed: time.Minute}
 )
 
 // role is the switch from a role's name to its parts.
@@ -81,8 +82,8 @@ func (a *App) planner() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RolePlanner,
-		Topics: []schemas.Topic{schemas.Changes}, Retry: inGroup, MaxAttempts: a.cfg.Roles.Attempts}, p.Handle)
+	pool, err := kafka.NewPool(a.kafka, a.decisions(kafka.PoolConfig{Role: schemas.RolePlanner,
+		Topics: []schemas.Topic{schemas.Changes}}), p.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func (a *App) planner() ([]part, error) {
 		case <-ctx.Done():
 			return nil
 		case <-a.folder.published: // what is planned without a policy is not planned again with one
-			return g.Run(ctx)
+			return pool.Run(ctx)
 		}
 	}
 	return []part{served("planner", run, a.policies)}, nil
@@ -101,8 +102,15 @@ func (a *App) planner() ([]part, error) {
 func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 	pc.Workers, pc.Reserved, pc.Large, pc.HighWeight = r.Workers, r.Reserved, r.Large, a.cfg.Roles.HighWeight
 	pc.Window, pc.Bytes = r.Window, int64(r.Bytes)
-	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, a.cfg.Roles.Stall, inPool, a.cfg.Roles.Attempts
+	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, a.cfg.Roles.Stall, inWork, a.cfg.Roles.Attempts
 	pc.Slots, pc.Admit = a.slots, a.stores.Admit
+	return pc
+}
+
+// decisions fills in what the pools of roles share that decide, and touch no store.
+func (a *App) decisions(pc kafka.PoolConfig) kafka.PoolConfig {
+	pc.Describe, pc.Window, pc.Bytes = kafka.About, 1024, 16<<20
+	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, 10*time.Second, inDecision, a.cfg.Roles.Attempts
 	return pc
 }
 
@@ -194,15 +202,14 @@ func (a *App) steward() ([]part, error) {
 		return nil, err
 	}
 	a.onIncident = append(a.onIncident, s.Apply)
-	g, err := kafka.NewGroup(a.kafka, kafka.GroupConfig{Role: schemas.RoleSteward,
+	pool, err := kafka.NewPool(a.kafka, a.decisions(kafka.PoolConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward has all of a copy, and knows what the one before it has decided.
-		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.restating(s), Every: a.restate,
-		Retry: inGroup, MaxAttempts: a.cfg.Roles.Attempts}, s.Handle)
+		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.restating(s), Every: a.restate}), s.Handle)
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("steward", g.Run, a.policies)}, nil
+	return []part{served("steward", pool.Run, a.policies)}, nil
 }
 
 // sink feeds the logs and, in a group of their own, the state tables.

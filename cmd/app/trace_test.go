@@ -99,7 +99,7 @@ func TestTracing(t *testing.T) {
 			cfg.Tracer = tr.tracer()
 			ctx, cancel := context.WithCancel(t.Context())
 			n := 0
-			g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 					if n++; n == 2 {
 						cancel()

@@ -48,7 +48,7 @@ func TestTrimmer(t *testing.T) {
 		for range 2 {
 			b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: []byte("k"), Value: []byte("malformed")}})
 		}
-		g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{topic}},
+		g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{topic}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
 		if err != nil {
 			t.Fatal(err)

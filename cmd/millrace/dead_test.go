@@ -81,7 +81,7 @@ func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	topic := msgs[0].Topic
-	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: role, Topics: []schemas.Topic{topic}},
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: role, Topics: []schemas.Topic{topic}},
 		func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if c, ok := d.Body.(*pb.Change); ok && c.GetItem() == "item-0" {
 				return nil, retry.Permanent(errors.New("unknown store \"9\"\x1b[31m\nand more"))

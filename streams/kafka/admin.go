@@ -184,12 +184,9 @@ func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Rol
 // behind returns how many offsets lie between done, or starts where there is none, and ends.
 func behind(starts, ends, done offsets) (n int64) {
 	for topic, ps := range ends {
+		at := positions(starts[topic], ps, done[topic])
 		for id, end := range ps {
-			at, ok := done[topic][id]
-			if !ok || at < starts[topic][id] {
-				at = starts[topic][id]
-			}
-			n += max(end-at, 0)
+			n += max(end-at[id], 0)
 		}
 	}
 	return n

@@ -2,64 +2,135 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/retry"
 )
 
-// own notes which partitions are assigned, or no longer are.
-func (g *Group) own(assigned bool, parts map[string][]int32) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for topic, ids := range parts {
-		for _, id := range ids {
-			if assigned {
-				g.owned[partition{topic, id}] = true
-			} else {
-				delete(g.owned, partition{topic, id})
+const (
+	poolBeside  = 10 * time.Second
+	besideLimit = 5 * time.Second      // of the wait for tasks at work to end, and of Beside: no partition moves meanwhile
+	besideLook  = 5 * time.Millisecond // between two looks whether they have
+)
+
+// beside calls Prepare after each assignment, and Beside every so often, until ctx is done.
+func (p *Pool) beside(ctx context.Context) error {
+	var due <-chan time.Time
+	if p.cfg.Beside != nil {
+		t := time.NewTicker(p.cfg.Every)
+		defer t.Stop()
+		due = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.fresh:
+			if err := p.prepare(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("prepare for the partitions that were assigned: %w", err)
+			}
+		case <-due:
+			if err := p.besides(ctx); err != nil && ctx.Err() == nil {
+				p.router.log.Warn("will be done again beside the messages", "wait", p.cfg.Every, "err", err)
 			}
 		}
 	}
 }
 
-// owns reports whether any partition is assigned.
-func (g *Group) owns() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.owned) > 0
+// prepare calls Prepare until it succeeds. Then tasks are begun, unless partitions were assigned meanwhile.
+func (p *Pool) prepare(ctx context.Context) error {
+	p.sched.mu.Lock()
+	n := p.sched.fresh
+	p.sched.mu.Unlock()
+	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
+	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
+		p.router.log.Warn("prepare again for the partitions that were assigned", "attempt", attempt, "wait", wait, "err", err)
+	})
+	if err == nil {
+		p.sched.bar(func() { p.sched.fresh -= n })
+	}
+	return err
 }
 
-// besides calls Beside if it is time. A poll is held, so no partition moves meanwhile.
-func (g *Group) besides(ctx context.Context, cl *kgo.Client) {
-	if g.cfg.Beside == nil || time.Since(g.beside) < g.cfg.Every || !g.owns() {
+// assigned has no task begun before Prepare is called.
+func (p *Pool) assigned() {
+	if p.cfg.Prepare == nil {
 		return
 	}
-	g.beside = time.Now()
-	bctx, cancel := context.WithTimeoutCause(ctx, groupHold/2, errHeld)
-	defer cancel()
-	err := g.callBeside(bctx, cl)
-	if err != nil && ctx.Err() == nil {
-		g.router.log.Warn("will be done again beside the messages", "wait", g.cfg.Every, "err", err)
+	p.sched.bar(func() { p.sched.fresh++ })
+	select {
+	case p.fresh <- struct{}{}:
+	default:
 	}
 }
 
-func (g *Group) callBeside(ctx context.Context, cl *kgo.Client) error {
-	if ok, err := g.prepare(ctx); !ok {
-		return err
+// besides calls Beside, if the role is not paused and the tasks at work, with their outputs, come to an end soon.
+func (p *Pool) besides(ctx context.Context) error {
+	in := p.intakes[0]
+	if p.kafka.Controls.Role(p.cfg.Role) || !in.still.TryLock() {
+		return nil
 	}
-	name := g.router.cfg.topic(g.cfg.Topics[0])
-	_, ends, err := bounds(ctx, kadm.NewClient(cl), name)
+	defer in.still.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, besideLimit)
+	defer cancel()
+	if len(in.owned(nil)) == 0 || !p.sched.prepared() {
+		return nil
+	}
+	p.sched.bar(func() { p.sched.aside = true })
+	defer p.sched.bar(func() { p.sched.aside = false })
+	for !p.sched.resting() || !p.out.empty() {
+		if retry.Sleep(ctx, besideLook) != nil {
+			return errors.New("tasks are at work")
+		}
+	}
+	name := p.router.cfg.topic(p.cfg.Topics[0])
+	_, ends, err := bounds(ctx, kadm.NewClient(in.cl), name)
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
 	n := len(ends[name])
 	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(name) // as producers do
-	return g.cfg.Beside(ctx, func(key string) bool {
+	return p.cfg.Beside(ctx, func(key string) bool {
 		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return g.owned[partition{name, int32(id)}]
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return in.shares[partition{name, int32(id)}] != nil
 	})
+}
+
+// bar changes why no task is begun.
+func (s *scheduler) bar(change func()) {
+	s.mu.Lock()
+	defer s.unlock()
+	change()
+	for i := range s.work {
+		s.work[i].Broadcast()
+	}
+}
+
+// barred reports whether no task is begun, of any class.
+func (s *scheduler) barred() bool { return s.halted || s.aside || s.fresh > 0 }
+
+// prepared reports whether Prepare was called since partitions were assigned.
+func (s *scheduler) prepared() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fresh == 0
+}
+
+// resting reports whether no task is at work.
+func (s *scheduler) resting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.classes {
+		if s.classes[i].atWork > 0 {
+			return false
+		}
+	}
+	return true
 }

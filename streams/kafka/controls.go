@@ -316,34 +316,19 @@ func (c *Controls) wait(role schemas.Role, stop <-chan struct{}) bool {
 	return true
 }
 
-// pausedFor says whether role is paused for a message: for its account, or for a store that
-// handling it would touch.
-func (c *Controls) pausedFor(role schemas.Role, b schemas.Body) bool {
-	if !c.active() {
-		return false
-	}
-	account, stores := about(b)
-	for _, s := range stores {
-		if c.Paused(role, account, s) {
-			return true
-		}
-	}
-	return false
-}
-
-// about returns whose message b is, and which stores it is about; an empty one is none.
-func about(b schemas.Body) (account string, stores [2]string) {
+// About says whose message b is, and which stores it is about: the Describe of a PoolConfig whose tasks are alike.
+func About(b schemas.Body) (w Work) {
 	if m, ok := b.(interface{ GetAccount() string }); ok {
-		account = m.GetAccount()
+		w.Account = m.GetAccount()
 	}
 	if m, ok := b.(interface{ GetStore() string }); ok {
-		stores[0] = m.GetStore()
+		w.Stores[0] = m.GetStore()
 	}
 	if m, ok := b.(interface{ GetDestinationStore() string }); ok {
-		stores[0] = m.GetDestinationStore()
+		w.Stores[0] = m.GetDestinationStore()
 	}
 	if m, ok := b.(interface{ GetSourceStore() string }); ok {
-		stores[1] = m.GetSourceStore()
+		w.Stores[1] = m.GetSourceStore()
 	}
-	return account, stores
+	return w
 }

@@ -11,8 +11,7 @@
 //
 // # Order
 //
-// A Group handles each partition in order. A Pool handles each key in order, and
-// different keys side by side. A BatchGroup stores each partition in order. A message
+// A Pool handles each key in order, and different keys side by side. A BatchGroup stores each partition in order. A message
 // that went through the delay lanes comes back later than those that followed it.
 //
 // # Errors

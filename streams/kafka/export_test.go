@@ -14,12 +14,6 @@ var (
 	ErrDeadClosed   = errDeadClosed
 )
 
-// SetPoll sets how many records one poll returns at most.
-func (g *Group) SetPoll(n int) *Group {
-	g.maxPoll = n
-	return g
-}
-
 // SetDeadline sets how long a task may be at work, beside a second for each slow bytes of it. Zero is the default.
 func (p *Pool) SetDeadline(d time.Duration, slow int64) *Pool {
 	p.longest, p.slowest = cmp.Or(d, p.longest), cmp.Or(slow, p.slowest)

@@ -25,14 +25,6 @@ func TestForgottenMember(t *testing.T) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
 				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
 		}},
-		"Group": {schemas.RolePlanner, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
-			g, err := kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
-				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
-			if err != nil {
-				return nil, err
-			}
-			return g.SetPoll(20), nil
-		}},
 		"BatchGroup": {schemas.RoleSink, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
 			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxRows: 20},
 				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {

@@ -27,6 +27,7 @@ type intake struct {
 	weight *scale // of what is in flight, but for the backlog topic
 	meter  *roleMetrics
 
+	still   sync.Mutex // held while partitions move, and while Beside is called
 	commits *commits
 	reader  *reader
 	asks    chan chan error // of those who wait for a commit
@@ -302,6 +303,9 @@ func (in *intake) record(ctx context.Context, must bool) error {
 // assigned makes partitions ours. No poll is held while it runs, as for its siblings.
 func (in *intake) assigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer in.meter.rebalanced(moveAssigned, parts, time.Now())
+	in.still.Lock()
+	defer in.still.Unlock()
+	in.p.assigned()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	each(parts, func(at partition) { in.shares[at] = newShare(in, at, in.p.cfg.Window) })
@@ -341,11 +345,16 @@ func (in *intake) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFet
 // revoked lets tasks at work end within Drain, cancels the rest, and commits.
 func (in *intake) revoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer in.meter.rebalanced(moveRevoked, parts, time.Now())
+	in.still.Lock()
+	defer in.still.Unlock()
 	shares := in.owned(parts)
 	if len(shares) == 0 {
 		return
 	}
 	in.p.drain(shares, in.p.cfg.Drain)
+	if in.p.cfg.Prepare != nil { // the next owner reads what was published: nothing is to come later
+		awaitIdle(shares, runtimeLimit)
+	}
 	_ = in.commit(in.p.ctx) // has said what is wrong; what is not committed is done again
 	in.drop(shares)
 }
@@ -353,6 +362,8 @@ func (in *intake) revoked(_ context.Context, _ *kgo.Client, parts map[string][]i
 // lost cancels tasks at work and commits nothing.
 func (in *intake) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer in.meter.rebalanced(moveLost, parts, time.Now())
+	in.still.Lock()
+	defer in.still.Unlock()
 	shares := in.owned(parts)
 	in.mu.Lock()
 	for _, sh := range shares {

@@ -167,11 +167,11 @@ func forget(t *testing.T, b *kafkatest.Broker) {
 	}
 }
 
-// once runs a Group over changes for a minute, and returns what it handled.
+// once runs a Pool over changes for a minute, and returns what it handled.
 func once(t *testing.T, cfg kafka.Config) string {
 	t.Helper()
 	var h handled
-	part, err := readers()["Group"](cfg, &h)
+	part, err := readers()["Pool"](cfg, &h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestCheckpointsThatMayNotBeRead(t *testing.T) {
 				forget(t, b)
 				fault(b)
 				var h handled
-				part, err := readers()["Group"](b.Config(), &h)
+				part, err := readers()["Pool"](b.Config(), &h)
 				if err != nil {
 					t.Fatal(err)
 				}

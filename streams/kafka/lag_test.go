@@ -81,7 +81,7 @@ func TestLags(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(time.Second)
 				return plan(ctx, d)
@@ -89,7 +89,7 @@ func TestLags(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() { done <- g.SetPoll(1).Run(ctx) }()
+		go func() { done <- g.Run(ctx) }()
 		time.Sleep(5500 * time.Millisecond) // time to join
 		first, err := a.Lags(t.Context(), schemas.RolePlanner)
 		if err != nil {
@@ -235,7 +235,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 		t.Errorf("got %q, want no bytes: nobody knows them", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,9 +118,6 @@ func TestStopsThoughBrokersAreSilent(t *testing.T) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
 				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}}, noTask)
 		},
-		"Group": func(cfg kafka.Config) (runner, error) {
-			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, noTask)
-		},
 		"BatchGroup": func(cfg kafka.Config) (runner, error) { return pausable()["BatchGroup"].make(cfg, new(ledger)) },
 		"Delayer":    func(cfg kafka.Config) (runner, error) { return kafka.NewDelayer(cfg) },
 	} {

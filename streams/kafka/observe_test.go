@@ -45,7 +45,7 @@ func outcomes(t *testing.T, reg *prometheus.Registry, role schemas.Role) map[str
 	return out
 }
 
-func TestGroupIsMeasured(t *testing.T) {
+func TestPoolOutcomesAreMeasured(t *testing.T) {
 	t.Parallel()
 	errNet := errors.New("connection reset")
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestGroupIsMeasured(t *testing.T) {
 		}
 		sent := time.Now()
 		calls := map[string]int{}
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxAttempts: 2,
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxAttempts: 2,
 			Retry: retry.Policy{Attempts: 2, Wait: time.Millisecond}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			item := d.Body.(*pb.Change).GetItem()
 			calls[item]++
@@ -120,13 +120,13 @@ func TestGroupIsMeasured(t *testing.T) {
 
 // What is dropped with its partition is in flight no longer, what fails is counted, and a fence
 // counts as a loss.
-func TestGroupThatFailsIsMeasured(t *testing.T) {
+func TestPoolThatFailsIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		cfg, reg := measured(b)
 		b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, 1)
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,17 +144,18 @@ func TestGroupThatFailsIsMeasured(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", name, got[name], want)
 			}
 		}
-		group := func() *kafka.Group {
-			g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		group := func() *kafka.Pool {
+			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return g
 		}
-		b.FailCommit(schemas.RolePlanner, kafkatest.Refused, 1)
+		mend := b.FailCommit(schemas.RolePlanner, kafkatest.Refused, -1)
 		if err := run(t, time.Minute, group()); err == nil {
 			t.Fatal("a refused commit ended nothing")
 		}
+		mend()
 		background(t, group())
 		time.Sleep(10 * time.Second)
 		b.Fence(schemas.RolePlanner)
@@ -162,7 +163,7 @@ func TestGroupThatFailsIsMeasured(t *testing.T) {
 		got = counted(t, reg, "role=planner")
 		for name, want := range map[string]float64{
 			"rebalances_total{class=high,kind=lost,role=planner}": 1, "assigned_partitions{class=high,role=planner}": 4,
-			"messages_total{class=high,outcome=done,role=planner}": 2, "commits_total{class=high,result=failed,role=planner}": 1,
+			"messages_total{class=high,outcome=done,role=planner}": 2, "commits_total{class=high,result=failed,role=planner}": 3,
 		} {
 			if got[name] != want {
 				t.Errorf("%s: got %v, want %v", name, got[name], want)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // sendAgain is the wait before records are sent again that were given up after runtimeLimit, or at once.
@@ -38,7 +40,7 @@ type line struct {
 // An output is one record.
 type output struct {
 	rec     *kgo.Record
-	metrics *roleMetrics
+	share   *share // of its task
 	refusal refusal
 	err     error // why it is to be sent again
 	settled func(error)
@@ -48,9 +50,10 @@ func newOutputs(ctx context.Context, r *router, cl *kgo.Client) *outputs {
 	return &outputs{router: r, cl: cl, ctx: ctx, lines: map[lineOf]*line{}, purged: map[string]time.Time{}}
 }
 
-// send sends rec until it is acknowledged, and calls settled then, or with an error that does not pass.
-func (s *outputs) send(m *roleMetrics, rec *kgo.Record, settled func(error)) {
-	o, of := &output{rec: rec, metrics: m, settled: settled}, lineOf{rec.Topic, string(rec.Key)}
+// send sends rec until it is acknowledged, and calls settled then, or with an error that does not pass. Nor is it sent
+// again once the partition of its task has moved: it would come behind what the new owner publishes.
+func (s *outputs) send(sh *share, rec *kgo.Record, settled func(error)) {
+	o, of := &output{rec: rec, share: sh, settled: settled}, lineOf{rec.Topic, string(rec.Key)}
 	s.mu.Lock()
 	l := s.lines[of]
 	if l != nil {
@@ -67,6 +70,10 @@ func (s *outputs) send(m *roleMetrics, rec *kgo.Record, settled func(error)) {
 // produce sends what a line has sent. Nothing is added to that before the last answer.
 func (s *outputs) produce(of lineOf, l *line, sent []*output) {
 	for _, o := range sent {
+		if o.share.dead() {
+			s.answered(of, l, o, o.rec, retry.Permanent(errRevoked))
+			continue
+		}
 		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.answered(of, l, o, rec, err) })
 	}
 }
@@ -77,10 +84,10 @@ func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err e
 	}
 	if passes(err) && s.ctx.Err() == nil {
 		o.err = err
-		o.refusal.note(s.router, o.metrics, err)
+		o.refusal.note(s.router, o.share.in.meter, err)
 	} else {
 		o.err = nil
-		o.refusal.end(o.metrics)
+		o.refusal.end(o.share.in.meter)
 		o.settled(err)
 	}
 	s.mu.Lock()
@@ -125,4 +132,11 @@ func (s *outputs) purge(topic string) {
 		s.purged[topic] = now
 		s.cl.PurgeTopicsFromProducing(topic)
 	}
+}
+
+// empty reports whether all that was sent is settled.
+func (s *outputs) empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.lines) == 0
 }

@@ -155,7 +155,7 @@ func TestBatchThatIsTooLongToRead(t *testing.T) {
 		cfg := b.Config()
 		cfg.Unreadables = kafka.NewUnreadables()
 		var h handled
-		part, err := readers()["Group"](cfg, &h)
+		part, err := readers()["Pool"](cfg, &h)
 		if err != nil {
 			t.Fatal(err)
 		}

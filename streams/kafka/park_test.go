@@ -412,16 +412,6 @@ func TestParkOutsideAPool(t *testing.T) {
 	if err := kafka.Park(t.Context(), func(context.Context) error { return errOwn }); !errors.Is(err, errOwn) {
 		t.Errorf("got %v", err)
 	}
-	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{})
-		b.Send(change("a"))
-		if err := run(t, 20*time.Second, planner(t, b, parks(time.Second, plan))); err != nil {
-			t.Fatal(err)
-		}
-		if got := len(b.Read(schemas.DuplicationHigh)); got != 1 {
-			t.Errorf("%d outputs of a Group, want 1", got)
-		}
-	})
 }
 
 // A message that kills its process after it was parked is a dead letter after the third death, and nothing else is.

@@ -84,9 +84,9 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-func planner(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Group {
+func planner(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+	g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
 	if err != nil {
 		t.Fatal(err)
 	}

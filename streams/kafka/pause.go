@@ -9,7 +9,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/retry"
 )
 
 // A tap is what a client polls through: closed while its role is paused. The member keeps its
@@ -21,8 +20,8 @@ type tap struct {
 	closed   bool
 }
 
-// turn closes or opens the tap, and says whether it is closed.
-func (t *tap) turn(cl *kgo.Client) (closed bool) {
+// turn closes or opens the tap.
+func (t *tap) turn(cl *kgo.Client) {
 	paused := t.controls.Role(t.role)
 	switch {
 	case paused && !t.closed:
@@ -31,7 +30,6 @@ func (t *tap) turn(cl *kgo.Client) (closed bool) {
 		cl.ResumeFetchTopics(t.topics...)
 	}
 	t.closed = paused
-	return paused
 }
 
 // poll is PollRecords, but through a closed tap it ends when the role goes on.
@@ -51,24 +49,8 @@ func (t *tap) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 	return cl.PollRecords(ctx, n)
 }
 
-var (
-	// errRolePaused: the message stays where it is.
-	errRolePaused = errors.New("the role is paused")
-	// errPartPaused: the message makes room for those of others.
-	errPartPaused = errors.New("paused: its account, or a store that it is about")
-)
-
-// paused says whether a handler may be called for b now. Its error is no transient one.
-func (r *router) paused(b schemas.Body) error {
-	c := r.cfg.Controls
-	if c.Role(r.role) {
-		return retry.Wait(errRolePaused, time.Time{})
-	}
-	if _, waits := schemas.Lookup(schemas.Again(r.role)); waits && c.pausedFor(r.role, b) {
-		return retry.Wait(errPartPaused, time.Time{})
-	}
-	return nil
-}
+// errPartPaused: the message makes room for those of others.
+var errPartPaused = errors.New("paused: its account, or a store that it is about")
 
 // aside returns the record by which l waits in a lane until what it is about may go on: as
 // long as for a store that is away. It spends no attempt, and is no failure.

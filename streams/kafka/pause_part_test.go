@@ -14,21 +14,23 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// Partitions hold many accounts: messages of a paused part make room for the others in the lanes,
-// spend nothing, and come back when the pause is over.
-func TestPausePartOfGroup(t *testing.T) {
+// Partitions hold many accounts: messages of a paused part are held or, if they keep others from being read, make room in
+// the lanes. They spend nothing, and are handled when the pause is over.
+func TestPausePart(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		entry *pb.Control
 		lasts time.Duration // the pause
-		after string        // when the message is handled: 30 s, 2 m, and then 5 m each time after it came
+		room  int64         // bytes that may be held
+		after string        // when the message is handled: through the lanes 30 s, 2 m, and then 5 m each time after it came
 	}{
-		"its account":                  {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, "13m0s"},
-		"its store":                    {&pb.Control{Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, "3m0s"},
-		"its role for its account":     {&pb.Control{Role: "planner", Account: "acme", Paused: true}, 2 * time.Minute, "3m0s"},
-		"its role for its store":       {&pb.Control{Role: "planner", Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, "3m0s"},
-		"another store":                {&pb.Control{Account: "acme", Store: "2", Paused: true}, 2 * time.Minute, "0s"},
-		"another role for its account": {&pb.Control{Role: "steward", Account: "acme", Paused: true}, 2 * time.Minute, "0s"},
+		"its account":                  {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 1, "13m0s"},
+		"its store":                    {&pb.Control{Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
+		"its role for its account":     {&pb.Control{Role: "planner", Account: "acme", Paused: true}, 2 * time.Minute, 1, "3m0s"},
+		"its role for its store":       {&pb.Control{Role: "planner", Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
+		"its account, with room":       {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 0, "11m0s"},
+		"another store":                {&pb.Control{Account: "acme", Store: "2", Paused: true}, 2 * time.Minute, 1, "0s"},
+		"another role for its account": {&pb.Control{Role: "steward", Account: "acme", Paused: true}, 2 * time.Minute, 1, "0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -38,7 +40,8 @@ func TestPausePartOfGroup(t *testing.T) {
 				b.Send(change("a"), other)
 				cfg, c := paused(t, b, tt.entry)
 				start, got := time.Now(), map[string]string{}
-				g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+					Describe: kafka.About, Bytes: tt.room},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						history := slices.ContainsFunc(d.Headers, func(h schemas.Header) bool { return h.Key == schemas.TrailHistory })
 						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt, d.Waits, history, time.Since(start).Round(time.Minute))
@@ -76,7 +79,7 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
 		cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, plan)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +111,8 @@ func TestPauseAsideFails(t *testing.T) {
 				b.Send(change("a"))
 				b.FailProduce(schemas.Delay("30s"), tt.fault, 1)
 				cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
-				g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+					Describe: kafka.About, Bytes: 1}, plan)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -32,8 +32,8 @@ func pausable() map[string]struct {
 		make  func(c kafka.Config, l *ledger) (runner, error)
 	}
 	return map[string]part{
-		"Group": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *ledger) (runner, error) {
-			return kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		"Pool": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *ledger) (runner, error) {
+			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					l.note(d)
 					return plan(ctx, d)
@@ -114,22 +114,22 @@ func TestPause(t *testing.T) {
 				t.Errorf("%s: %d committed, want %d", name, got, n)
 			}
 		}
-		start("Group")
+		start("Pool")
 		send(b, keys)
 		time.Sleep(5 * time.Second)
-		check("Group", keys)
+		check("Pool", keys)
 
 		b.Send(control(&pb.Control{Paused: true}))
 		time.Sleep(900 * time.Millisecond)
 		send(b, keys)
 		start("BatchGroup")
 		time.Sleep(20 * time.Minute)
-		check("Group", keys)
+		check("Pool", keys)
 		check("BatchGroup", 0)
 
 		b.Send(control(&pb.Control{}))
 		time.Sleep(900 * time.Millisecond)
-		check("Group", 2*keys)
+		check("Pool", 2*keys)
 		check("BatchGroup", 2*keys)
 		for _, l := range ledgers {
 			l.check(t, keys, 2)
@@ -168,9 +168,9 @@ func TestPauseUntil(t *testing.T) {
 	}
 }
 
-// A Group that is paused between two messages begins no other. What it has done is committed, what
+// A Pool that is paused between two messages begins no other. What it has done is committed, what
 // it has read is not lost when it is stopped, and its successor does the rest.
-func TestPauseGroupAndStop(t *testing.T) {
+func TestPauseAndStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -190,8 +190,8 @@ func TestPauseGroupAndStop(t *testing.T) {
 			}
 			return plan(ctx, d)
 		}
-		group := func() *kafka.Group {
-			g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+		group := func() *kafka.Pool {
+			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1}, h)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +232,7 @@ func TestPauseCommits(t *testing.T) {
 					time.Sleep(5 * time.Second)
 					mend := b.FailCommit(part.role, f, -1)
 					send(b, 10)
-					time.Sleep(2 * time.Second)
+					time.Sleep(5 * time.Second)
 					apply(t, c, &pb.Control{Paused: true})
 					time.Sleep(time.Second)
 					mend()
@@ -256,7 +256,7 @@ func TestPauseBetweenTries(t *testing.T) {
 		b.Send(change("a"))
 		cfg, c := paused(t, b)
 		calls := 0
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				if calls++; calls == 1 {
 					apply(t, c, &pb.Control{Role: "planner", Paused: true, Until: ends(2 * time.Hour)})

@@ -67,6 +67,14 @@ type PoolConfig struct {
 	// CoPartitioned has one member own the same partitions of all topics, which must
 	// have equally many, and be of one class.
 	CoPartitioned bool
+	// Prepare, if set, is called after each assignment, before a task of any partition is begun: what the
+	// members that had them before have published is on its topics by then. With an error it is called again.
+	Prepare func(context.Context) error
+	// Beside, if set, is called every so often while the role is not paused, and not while a task is at work: what
+	// it publishes comes after all outputs so far. owns reports whether this member owns the partition of Topics that
+	// a key has; that stays so until Beside returns. Prepare has been called before. An error is logged.
+	Beside func(ctx context.Context, owns func(key string) bool) error
+	Every  time.Duration // for Beside [10 s]
 }
 
 func (pc *PoolConfig) defaults() {
@@ -95,6 +103,7 @@ func (pc *PoolConfig) defaults() {
 	}
 	long(&pc.Drain, time.Minute)
 	long(&pc.Stall, 10*time.Minute)
+	long(&pc.Every, poolBeside)
 }
 
 const (
@@ -124,6 +133,7 @@ type Pool struct {
 	seed    maphash.Seed
 	longest time.Duration // a task may be at work, beside a second for each slowest bytes of it
 	slowest int64
+	fresh   chan struct{} // partitions were assigned, and Prepare is to be called
 
 	out     *outputs
 	ctx     context.Context         // outlives Run's: of commits, and of tasks
@@ -143,7 +153,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	}
 	p := &Pool{
 		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
-		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), longest: taskDeadline, slowest: slowBytes,
+		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), longest: taskDeadline, slowest: slowBytes, fresh: make(chan struct{}, 1),
 	}
 	p.sched = newScheduler(pc.Slots, p.forget)
 	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved
@@ -202,6 +212,11 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 	loops.Go(func() { p.watch(run) })
 	loops.Go(func() { p.obey(run) })
+	loops.Go(func() {
+		if err := p.beside(run); err != nil {
+			fail(err)
+		}
+	})
 	for _, in := range p.intakes {
 		loops.Go(func() { in.tick(run) })
 		if in.backlog != "" {
@@ -369,7 +384,9 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	settled := func(err error) {
 		if err != nil {
 			failed.Add(1)
-			p.fail(err)
+			if !t.share.dead() {
+				p.fail(err)
+			}
 		}
 		if left.Add(-1) > 0 {
 			return
@@ -383,7 +400,7 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 		}
 	}
 	for _, rec := range recs {
-		p.out.send(p.meter(t), rec, settled)
+		p.out.send(t.share, rec, settled)
 	}
 }
 

@@ -179,7 +179,7 @@ func TestPoolCommitFails(t *testing.T) {
 }
 
 // Errors: five calls in place are one delivery; what they do not cure, what is
-// permanent, and what cannot be read, go where the Group's go.
+// permanent, and what cannot be read, become dead letters or wait.
 func TestPoolErrors(t *testing.T) {
 	t.Parallel()
 	errNet := errors.New("connection reset")

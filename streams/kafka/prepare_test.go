@@ -36,15 +36,15 @@ func about(item string) []schemas.Message {
 	}
 }
 
-// stewards is the configuration of a group over the topics that concern copies.
-func stewards() kafka.GroupConfig {
-	return kafka.GroupConfig{Role: schemas.RoleSteward, CoPartitioned: true,
+// stewards is the configuration of a Pool over the topics that concern copies.
+func stewards() kafka.PoolConfig {
+	return kafka.PoolConfig{Role: schemas.RoleSteward, CoPartitioned: true,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin}}
 }
 
 // Each of several members has all that concerns a copy, no matter who gave it. This runs in real time, as
 // TestRebalance does.
-func TestCoPartitionedGroup(t *testing.T) {
+func TestCoPartitioned(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 5, RealTime: true})
 	var mu sync.Mutex
@@ -54,7 +54,7 @@ func TestCoPartitionedGroup(t *testing.T) {
 		cfg := b.Config()
 		cfg.Metrics = kafka.NewMetrics(prometheus.NewRegistry())
 		metrics = append(metrics, cfg.Metrics)
-		g, err := kafka.NewGroup(cfg, stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g, err := kafka.NewPool(cfg, stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			item := d.Body.(interface{ GetItem() string }).GetItem()
@@ -140,7 +140,7 @@ func TestBeside(t *testing.T) {
 			}
 			return errors.New("is logged")
 		}
-		g, err := kafka.NewGroup(b.Config(), gc, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g, err := kafka.NewPool(b.Config(), gc, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			busy.Store(true)
 			defer busy.Store(false)
 			mu.Lock()
@@ -186,6 +186,72 @@ func TestBeside(t *testing.T) {
 	}
 }
 
+// While outputs are refused Beside is not called, and messages are handled all the same. When it is called, all outputs
+// of what was handled before are published.
+func TestBesideComesAfterOutputs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(change("a"))
+		var handled, besides atomic.Int32
+		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
+		p := pool(t, b, kafka.PoolConfig{Every: 20 * time.Second, Beside: func(context.Context, func(string) bool) error {
+			besides.Add(1)
+			if n := len(b.Read(schemas.DuplicationHigh)); n != int(handled.Load()) {
+				t.Errorf("%d outputs of %d messages", n, handled.Load())
+			}
+			return nil
+		}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			handled.Add(1)
+			return plan(ctx, d)
+		})
+		background(t, p)
+		time.Sleep(time.Minute)
+		b.Send(change("b"))
+		time.Sleep(10 * time.Second)
+		if n, calls := handled.Load(), besides.Load(); n != 2 || calls != 0 {
+			t.Errorf("%d handled and %d calls while outputs are refused, want 2 and none", n, calls)
+		}
+		mend()
+		time.Sleep(3 * time.Minute)
+		if besides.Load() == 0 {
+			t.Error("not called after the brokers took the outputs")
+		}
+	})
+}
+
+// Tasks take turns with Beside: it is called between them, and none is at work until it returns.
+func TestBesideIsCalledBetweenTasks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		const n = 400
+		b.Send(numbered(n, 40)...)
+		var busy, handled, during atomic.Int32
+		background(t, pool(t, b, kafka.PoolConfig{Workers: 4, Every: time.Second, Beside: func(context.Context, func(string) bool) error {
+			before := handled.Load()
+			if before > 0 && before < n {
+				during.Add(1)
+			}
+			time.Sleep(500 * time.Millisecond)
+			if busy.Load() > 0 || handled.Load() != before {
+				t.Errorf("%d at work, and %d handled meanwhile", busy.Load(), handled.Load()-before)
+			}
+			return nil
+		}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			busy.Add(1)
+			defer busy.Add(-1)
+			time.Sleep(300 * time.Millisecond)
+			handled.Add(1)
+			return plan(ctx, d)
+		}))
+		time.Sleep(2 * time.Minute)
+		if handled.Load() != n || during.Load() < 10 {
+			t.Errorf("%d handled and %d calls meanwhile, want %d and ten at least", handled.Load(), during.Load(), n)
+		}
+	})
+}
+
 // What is published about one key is published in the order in which it was decided, whichever topics it comes from.
 func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
@@ -195,7 +261,7 @@ func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
 			b.Send(about("a")...)
 		}
 		var decided atomic.Int32
-		g, err := kafka.NewGroup(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g, err := kafka.NewPool(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			n := decided.Add(1)
 			if d.Topic == schemas.Admin {
 				time.Sleep(10 * time.Millisecond) // those of other topics overtake it, if they can
@@ -230,7 +296,7 @@ func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
 		began := time.Now()
 		b.Send(about("a")[1:]...)
 		after := map[schemas.Topic]time.Duration{}
-		g, err := kafka.NewGroup(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g, err := kafka.NewPool(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if d.Topic == schemas.FixityResults {
 				time.Sleep(6 * time.Second) // longer than new ones are begun in one turn
 				return nil, nil
@@ -253,7 +319,7 @@ func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
 }
 
 // Prepare has succeeded before anything is handled, however often it fails; an error for good ends Run.
-func TestGroupPrepares(t *testing.T) {
+func TestPrepare(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	for name, tt := range map[string]struct {
@@ -270,7 +336,14 @@ func TestGroupPrepares(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				b.Send(change("a"), change("b"))
 				calls, handled := 0, atomic.Int32{} // of two partitions
-				g, err := kafka.NewGroup(b.Config(), kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+					Retry: retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, Every: time.Second,
+					Beside: func(context.Context, func(string) bool) error {
+						if calls != tt.fails+1 {
+							t.Errorf("Beside is called after %d calls of Prepare, of which %d fail", calls, tt.fails)
+						}
+						return nil
+					},
 					Prepare: func(context.Context) error {
 						if calls++; calls <= tt.fails {
 							return tt.err
@@ -325,7 +398,7 @@ func TestTableIsCaughtUpAfterARebalance(t *testing.T) {
 		}
 		gc := stewards()
 		gc.Prepare = tb.CatchUp
-		g, err := kafka.NewGroup(cfg, gc, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g, err := kafka.NewPool(cfg, gc, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			item := d.Body.(interface{ GetItem() string }).GetItem()

@@ -50,13 +50,6 @@ func (l *ledger) check(t *testing.T, keys, each int) {
 func TestRebalance(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
-		"Group": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
-			g, err := kafka.NewGroup(c, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
-			if err != nil {
-				return nil, err
-			}
-			return g.SetPoll(20), nil
-		},
 		"Pool": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: 64, Workers: 8}, h)
 		},

@@ -29,9 +29,6 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 		out  schemas.Topic
 		make func(kafka.Config) (runner, error)
 	}{
-		"Group": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runner, error) {
-			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
-		}},
 		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runner, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
 		}},
@@ -118,8 +115,8 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 		out  schemas.Topic
 		make func(kafka.Config, *handled) (runner, error)
 	}{
-		"Group": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runner, error) {
-			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: changes},
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runner, error) {
+			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					h.add(d)
 					return plan(ctx, d)
@@ -187,7 +184,7 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 								}
 							}
 						}
-						if got := len(h.take()); tt.role == schemas.RolePlanner && got != n*(1+kills) {
+						if got := len(h.take()); tt.role == schemas.RolePlanner && got < n || got > n*(1+kills) {
 							t.Errorf("%d calls of the handler", got)
 						}
 					})
@@ -207,17 +204,40 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
+		put(t, b, 1, "d") // its output waits for the first one
+		time.Sleep(time.Second)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
 		mend()
 		time.Sleep(5 * time.Minute)
-		if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {
+		if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "d", "e", "f"}) {
 			t.Errorf("outputs %v", got)
 		}
-		if got := b.Committed(schemas.RolePlanner, schemas.Changes); sum(got) != 6 {
+		if got := b.Committed(schemas.RolePlanner, schemas.Changes); sum(got) != 7 {
 			t.Errorf("committed %v", got)
 		}
 	})
+}
+
+// A member whose successor calls Prepare lets partitions go when none of its outputs can be published any more: what its
+// client still has of a Drain that is over is waited for. This runs in real time, as TestRebalance does.
+func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
+	need.Full(t)
+	t.Parallel()
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true})
+	put(t, b, 0, "a", "b", "c")
+	put(t, b, 1, "d", "e", "f")
+	mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
+	cfg := kafka.PoolConfig{Drain: time.Second, Prepare: func(context.Context) error { return nil }}
+	background(t, pool(t, b, cfg, plan))
+	<-time.After(3 * time.Second)
+	background(t, pool(t, b, cfg, plan))
+	<-time.After(12 * time.Second) // Drain and the grace are over
+	mend()
+	await(t, "all is committed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == 6 })
+	if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {
+		t.Errorf("outputs %v", got)
+	}
 }
 
 // The outputs of one key keep their order while the brokers refuse them and after.

@@ -59,9 +59,6 @@ func (h *handled) take() []string {
 func readers() map[string]func(kafka.Config, *handled) (runner, error) {
 	changes := []schemas.Topic{schemas.Changes}
 	return map[string]func(kafka.Config, *handled) (runner, error){
-		"Group": func(cfg kafka.Config, h *handled) (runner, error) {
-			return kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: changes}, h.handle)
-		},
 		"BatchGroup": func(cfg kafka.Config, h *handled) (runner, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, h)
 		},
@@ -128,7 +125,7 @@ func TestTopicMadeAgainThatMayNotBeDescribed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		var h handled
-		part, err := readers()["Group"](b.Config(), &h)
+		part, err := readers()["Pool"](b.Config(), &h)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,6 +56,8 @@ type scheduler struct {
 	free    *queue
 	ready   int // heads in flows that are not paused; an estimate of what may be given out
 	halted  bool
+	aside   bool // Beside is about to be called, or is
+	fresh   int  // assignments since Prepare was called
 	pausing bool // anything is paused
 	closed  bool
 	pending []*flow // to be announced when mu is free
@@ -338,7 +340,7 @@ func (s *scheduler) choose(kind int) *class {
 // While too many are parked none is begun.
 func (s *scheduler) side(of int) *class {
 	begins, resumes := &s.classes[of], &s.classes[resumed+of]
-	begin := begins.turns.len() > 0 && !s.halted && !s.crowded(of) && begins.next() != nil
+	begin := begins.turns.len() > 0 && !s.barred() && !s.crowded(of) && begins.next() != nil
 	resume := resumes.turns.len() > 0 && resumes.next() != nil
 	lead := 1
 	if resumes.waiting > s.workersOf(of) {

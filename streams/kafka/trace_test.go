@@ -66,9 +66,9 @@ func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 	return plan(ctx, d)
 }
 
-func tracedGroup(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Group {
+func tracedPool(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestTraceIsPassedOn(t *testing.T) {
 				for _, item := range []string{"good", "bad", "later"} {
 					b.Write(traced(t, item, tt.parent, tt.state))
 				}
-				if err := run(t, time.Minute, tracedGroup(t, b.Config(), fails)); err != nil {
+				if err := run(t, time.Minute, tracedPool(t, b.Config(), fails)); err != nil {
 					t.Fatal(err)
 				}
 				for _, topic := range []schemas.Topic{schemas.DuplicationHigh, schemas.Dead, schemas.Delay("30s")} {
@@ -108,7 +108,7 @@ func TestTraceIsPassedOn(t *testing.T) {
 	}
 }
 
-func TestTraceOfGroup(t *testing.T) {
+func TestTraceOfPoolThatRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -120,7 +120,7 @@ func TestTraceOfGroup(t *testing.T) {
 		}
 		b.Write(traced(t, "fresh", "", ""))
 		seen := map[string]string{}
-		err := run(t, time.Minute, tracedGroup(t, cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		err := run(t, time.Minute, tracedPool(t, cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
 			return fails(ctx, d)
 		}))
@@ -195,7 +195,7 @@ func TestTraceThatIsNotSampled(t *testing.T) {
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
 		b.Write(traced(t, "good", unsampled, ""))
-		if err := run(t, time.Minute, tracedGroup(t, cfg, plan)); err != nil {
+		if err := run(t, time.Minute, tracedPool(t, cfg, plan)); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(mem.GetSpans()); n != 0 {

@@ -267,12 +267,12 @@ func TestTrimWhileReading(t *testing.T) {
 		}
 		defer p.Close()
 		var seen atomic.Int64
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen.Add(1); return nil, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g.SetPoll(3))
+		background(t, g)
 		tr := trimmer(t, cfg, 0)
 		n := need.Amount(60, 200, 200)
 		for i := range n {

@@ -224,7 +224,7 @@ func (p *Pool) call(w *worker, it item, careful, far bool) bool {
 		if cause != nil && retry.ClassOf(err) == retry.Transient {
 			t.err = fmt.Errorf("%w: %w", cause, err) // tried again later, and not at once
 		} else if wait, ok := p.again(t); ok {
-			p.meter(t).handled(fateRetried, 1, -1)
+			p.meter(t).handled(fateRetried, 1, time.Since(called))
 			p.sched.postpone(it.q, wait)
 			return false
 		}

@@ -95,7 +95,7 @@ func TestKill(t *testing.T) {
 		p.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		n := 0
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSweeper, Topics: []schemas.Topic{schemas.Jobs}},
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSweeper, Topics: []schemas.Topic{schemas.Jobs}},
 			func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -180,7 +180,7 @@ func TestTrimAndRestart(t *testing.T) {
 		p.Close()
 		var handled atomic.Int64
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		g, err := kafka.NewGroup(cfg, kafka.GroupConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Jobs}},
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Jobs}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { handled.Add(1); return nil, nil })
 		if err != nil {
 			t.Fatal(err)

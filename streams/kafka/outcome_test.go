@@ -12,11 +12,12 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
 
-func TestGroup(t *testing.T) {
+func TestPoolOutcomes(t *testing.T) {
 	t.Parallel()
 	errNet := errors.New("connection reset")
 	good := kafkatest.Record{Partition: -1}
@@ -105,7 +106,7 @@ func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 
 // A message that no call cures takes the lanes, one longer than the other, comes back
 // to its role alone as what it was, and is a dead letter after the fifth delivery.
-func TestGroupLanes(t *testing.T) {
+func TestPoolLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
@@ -158,7 +159,7 @@ func TestGroupLanes(t *testing.T) {
 
 // Unavailable spends no attempt and waits five minutes at most; wait comes back when
 // it is due, and is counted apart.
-func TestGroupClasses(t *testing.T) {
+func TestPoolClasses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		err   func(start time.Time) error
@@ -198,18 +199,17 @@ func TestGroupClasses(t *testing.T) {
 }
 
 // What cannot be published is not committed, and is delivered again.
-func TestGroupPublishesBeforeItCommits(t *testing.T) {
+func TestPoolRefusedPublishIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, -1)
-		commits := b.CountCommits(schemas.RolePlanner)
 		if err := run(t, time.Minute, planner(t, b, plan)); err == nil {
 			t.Error("Run returned no error")
 		}
-		if n := commits(); n != 0 {
-			t.Errorf("%d commits after a failed publish", n)
+		if n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); n != 0 {
+			t.Errorf("committed %d after a failed publish", n)
 		}
 		mend()
 		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
@@ -222,7 +222,7 @@ func TestGroupPublishesBeforeItCommits(t *testing.T) {
 }
 
 // A publish that happened but was reported lost leaves one output.
-func TestGroupPublishReportedLost(t *testing.T) {
+func TestPoolPublishReportedLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
@@ -240,7 +240,7 @@ func TestGroupPublishReportedLost(t *testing.T) {
 // A commit that fails is made again, without another message to prompt it; one that
 // is refused ends Run, and the message is delivered again: the crash between publish
 // and commit.
-func TestGroupCommitFails(t *testing.T) {
+func TestPoolCommitFailsAndIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		fault kafkatest.Fault
@@ -250,18 +250,19 @@ func TestGroupCommitFails(t *testing.T) {
 	}{
 		"not done":      {kafkatest.NotDone, 30, false, []string{"a"}},
 		"done but lost": {kafkatest.DoneButLost, 30, false, []string{"a"}},
-		"refused":       {kafkatest.Refused, 1, true, []string{"a", "a"}},
+		"refused":       {kafkatest.Refused, -1, true, []string{"a", "a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				b.Send(change("a"))
-				b.FailCommit(schemas.RolePlanner, tt.fault, tt.times)
+				mend := b.FailCommit(schemas.RolePlanner, tt.fault, tt.times)
 				err := run(t, 5*time.Minute, planner(t, b, plan))
 				if (err != nil) != tt.stops {
 					t.Fatalf("Run = %v", err)
 				}
 				if tt.stops {
+					mend()
 					if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
 						t.Fatal(err)
 					}
@@ -277,8 +278,8 @@ func TestGroupCommitFails(t *testing.T) {
 	}
 }
 
-// A Group that is stopped while its handler waits commits nothing.
-func TestGroupStops(t *testing.T) {
+// A Pool that is stopped while its handler waits commits nothing.
+func TestPoolStopsWhileAHandlerWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
@@ -290,8 +291,8 @@ func TestGroupStops(t *testing.T) {
 		if err := run(t, 5*time.Second, g); err != nil {
 			t.Fatal(err)
 		}
-		if got := b.Committed(schemas.RolePlanner, schemas.Changes); len(got) != 0 {
-			t.Errorf("committed %v", got)
+		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
+			t.Errorf("committed %d", got)
 		}
 		if got := len(b.Read(schemas.Delay("30s"))); got != 0 {
 			t.Errorf("%d records in the lane", got)
@@ -299,16 +300,15 @@ func TestGroupStops(t *testing.T) {
 	})
 }
 
-// Slow messages do not hold a poll: those that are begun late keep their time, and a
-// handler that would not end goes to a lane.
-func TestGroupHold(t *testing.T) {
+// Slow messages keep their time, and one whose handler would not end goes to a lane.
+func TestPoolSlowAndHung(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		for i := range 10 {
 			b.Send(change(fmt.Sprint(i)))
 		}
-		g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g := pool(t, b, kafka.PoolConfig{Stall: 10 * time.Second}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			wait := 2 * time.Second
 			if d.Body.(*pb.Change).GetItem() == "4" {
 				wait = time.Hour
