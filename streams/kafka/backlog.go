@@ -65,12 +65,16 @@ func (d *diversion) take(w Work) (slot int, ok bool) {
 	return r.slot, d.flying.Load() < maxMoving
 }
 
-// add has a flow moved, and reports whether it was not before. It gets the slot that the fewest others have.
-func (d *diversion) add(f Work) (fresh bool) {
+// slotOf returns the slot of a flow: if it is not moved yet, the one that the fewest others have.
+func (d *diversion) slotOf(f Work) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.flows[f] != nil {
-		return false
+	return d.slot(f)
+}
+
+func (d *diversion) slot(f Work) int {
+	if r := d.flows[f]; r != nil {
+		return r.slot
 	}
 	var used [slots]int
 	for _, r := range d.flows {
@@ -82,17 +86,19 @@ func (d *diversion) add(f Work) (fresh bool) {
 			slot = at
 		}
 	}
-	d.flows[f] = &route{slot: slot}
-	d.any.Store(true)
-	return true
+	return slot
 }
 
-// forget has no flow moved.
-func (d *diversion) forget() {
+// add has a flow moved, and reports whether it was not before.
+func (d *diversion) add(f Work) (fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	clear(d.flows)
-	d.any.Store(false)
+	if d.flows[f] != nil {
+		return false
+	}
+	d.flows[f] = &route{slot: d.slot(f)}
+	d.any.Store(true)
+	return true
 }
 
 // expire forgets the flows of which few messages arrive.
@@ -250,23 +256,16 @@ func (in *intake) moveAside(shares map[*share]bool, flows map[Work]bool) {
 	backlog := func(head, t *task) bool {
 		return shares[t.share] && flows[t.flow.work] && !head.begun() && named[t.share][t.rec.Offset] == 0
 	}
-	landed, tried := in.diverted.landed.Load(), false
-	in.moveThose(func(head, t *task) bool {
-		if tried || t != head || !backlog(head, t) {
-			return false
-		}
-		tried = true
-		return true
-	})
-	if tried && !in.lands(landed) {
-		in.diverted.forget()
+	var first *task
+	landed := in.diverted.landed.Load()
+	in.p.sched.purge(func(head, t *task) bool { return first == nil && t == head && backlog(head, t) }, func(t *task) { first = t })
+	if first == nil {
 		return
 	}
-	in.moveThose(backlog)
-}
-
-// moveThose moves the tasks for which backlog is true.
-func (in *intake) moveThose(backlog func(head, t *task) bool) {
+	in.move(first, in.diverted.slotOf(first.flow.work))
+	if !in.lands(landed) {
+		return
+	}
 	in.moving.Lock() // those of one key keep their order: what is read meanwhile comes after
 	defer in.moving.Unlock()
 	var tasks []*task
@@ -336,14 +335,14 @@ func (in *intake) move(t *task, slot int) {
 		rec.Partition = bySlot(slot)
 	}
 	in.diverted.flying.Add(1)
-	in.p.out.send(in.meter, rec, func(err error) {
+	in.p.out.send(t.share, rec, func(err error) {
 		in.diverted.flying.Add(-1)
 		switch {
 		case err == nil:
 			in.diverted.landed.Add(1)
 			in.meter.handled(t.fate, 1, -1)
 			in.p.finish(t)
-		case in.p.out.ctx.Err() != nil:
+		case t.share.dead() || in.p.out.ctx.Err() != nil:
 			in.p.abandon(t)
 		default:
 			if !in.diverted.off.Swap(true) {

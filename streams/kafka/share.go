@@ -126,9 +126,12 @@ const maxLate = 1024
 // mayBeLate returns how many records of s may be late.
 func (s *share) mayBeLate() int { return min(maxLate, s.window()/2) }
 
-// pass makes room in the window if half of it is done, behind records that take long.
+// pass makes room in the window if half of it is done, behind records that take long, or if it is full and no more than a
+// quarter is not done.
 func (s *share) pass() {
-	if s.tracker.done() < s.window()/2 || s.tracker.open > s.mayBeLate() {
+	done := s.tracker.done()
+	most := s.paused && s.tracker.inFlight()-done <= s.window()/4
+	if s.tracker.open > s.mayBeLate() || done < s.window()/2 && !most || s.tracker.inFlight() == 0 {
 		return
 	}
 	s.settle()
