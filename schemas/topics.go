@@ -219,12 +219,7 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink))),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
-	for _, role := range []Role{RoleCopier, RoleChecker, RoleDeleter} {
-		entries = append(entries, raw(Backlog(role, High), Trim, roles(role), roles(role)))
-		if role != RoleDeleter {
-			entries = append(entries, of(Low, raw(Backlog(role, Low), Trim, roles(role), roles(role))))
-		}
-	}
+	entries = append(entries, backlogs()...)
 	for _, role := range waitingRoles {
 		again := raw(Again(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))
 		if role != RoleCopier && role != RoleChecker {
@@ -237,6 +232,19 @@ func Catalogue(lanes ...string) []Entry {
 	}
 	for _, lane := range lanes {
 		entries = append(entries, dated(raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))))
+	}
+	return entries
+}
+
+func backlogs() (entries []Entry) {
+	for _, role := range []Role{RoleCopier, RoleChecker, RoleDeleter} {
+		only := []Role{role}
+		entries = append(entries, raw(Backlog(role, High), Trim, only, only))
+		if role != RoleDeleter {
+			low := raw(Backlog(role, Low), Trim, only, only)
+			low.Class = Low
+			entries = append(entries, low)
+		}
 	}
 	return entries
 }

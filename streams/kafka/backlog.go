@@ -5,7 +5,6 @@ import (
 	"container/heap"
 	"context"
 	"hash/fnv"
-	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // A backlog is more messages of one account, or for one store, than a window holds, whose tasks take long. If it stayed in
@@ -205,14 +206,14 @@ func (in *intake) divert(ctx context.Context) {
 		n := in.diverted.landed.Load()
 		waits := in.diverted.flying.Load() > 0 && n == landed // the brokers take nothing
 		if landed = n; !waits && !in.diverted.off.Load() {
-			in.makeWay(!heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
+			in.makeWay(ctx, !heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
 		}
 	}
 }
 
 // makeWay moves what keeps partitions from being read: what fills their windows or, if the intake is too heavy to read on,
 // what weighs most of all.
-func (in *intake) makeWay(heavy bool) {
+func (in *intake) makeWay(ctx context.Context, heavy bool) {
 	stuck := map[*share]bool{}
 	for _, sh := range in.owned(nil) {
 		if !sh.backlog && !sh.stopping.Load() && (heavy || sh.stuck(stuckAfter)) {
@@ -242,13 +243,13 @@ func (in *intake) makeWay(heavy bool) {
 		}
 	}
 	if len(flows) > 0 {
-		in.moveAside(stuck, flows)
+		in.moveAside(ctx, stuck, flows)
 	}
 }
 
 // moveAside moves the tasks of shares and flows that were not begun, and has those moved that will be read. First it moves
 // one: if the brokers do not take that, the others stay where they are.
-func (in *intake) moveAside(shares map[*share]bool, flows map[Work]bool) {
+func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows map[Work]bool) {
 	named := map[*share]map[int64]int{} // what was at work in deaths stays where that is known
 	for sh := range shares {
 		named[sh] = sh.suspects()
@@ -263,7 +264,7 @@ func (in *intake) moveAside(shares map[*share]bool, flows map[Work]bool) {
 		return
 	}
 	in.move(first, in.diverted.slotOf(first.flow.work))
-	if !in.lands(landed) {
+	if !in.lands(ctx, landed) {
 		return
 	}
 	in.moving.Lock() // those of one key keep their order: what is read meanwhile comes after
@@ -285,12 +286,14 @@ func (in *intake) moveAside(shares map[*share]bool, flows map[Work]bool) {
 }
 
 // lands waits until more than n messages are moved and acknowledged, for a second at most.
-func (in *intake) lands(n int64) bool {
+func (in *intake) lands(ctx context.Context, n int64) bool {
 	for range 100 {
 		if in.diverted.landed.Load() > n {
 			return true
 		}
-		time.Sleep(stuckAfter / 100)
+		if retry.Sleep(ctx, stuckAfter/100) != nil {
+			return false
+		}
 	}
 	return false
 }
@@ -416,7 +419,7 @@ func partOf(slot int, key []byte, partitions int) int {
 func hash(words ...string) uint32 {
 	h := fnv.New32a()
 	for _, w := range words {
-		io.WriteString(h, w) // never fails
+		h.Write([]byte(w)) // never fails
 		h.Write([]byte{0})
 	}
 	return h.Sum32()

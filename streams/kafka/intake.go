@@ -147,7 +147,7 @@ func (in *intake) admit(fetches kgo.Fetches) (tasks []*task, fresh bool, err err
 				}
 				fresh = sh.open() || fresh
 				for i, rec := range fp.Records {
-					if done != nil && done[i] {
+					if done[i] {
 						continue
 					}
 					t := &slab[len(tasks)]

@@ -73,7 +73,7 @@ func (s *share) stop() {
 	}
 }
 
-// admit takes note of delivered records, and returns the first one's slot, and which of them were done before; nil: none.
+// admit takes note of delivered records, and returns the first one's slot, and which of them were done before.
 // Once three quarters of the window are in flight the partition is paused: the last quarter is room for one more poll.
 func (s *share) admit(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
 	s.mu.Lock()
@@ -83,6 +83,7 @@ func (s *share) admit(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
 		s.known.Store(max(s.known.Load(), s.first)) // as is committed before the first task is begun
 	}
 	s.quiet = false
+	done = make([]bool, len(recs))
 	for i, rec := range recs {
 		slot, ok := s.tracker.add(rec.Offset, rec.LeaderEpoch)
 		if !ok {
@@ -92,9 +93,6 @@ func (s *share) admit(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
 			first = slot
 		}
 		if s.past.ahead.done(rec.Offset, rec.LeaderEpoch) {
-			if done == nil {
-				done = make([]bool, len(recs))
-			}
 			done[i] = true
 			s.tracker.finish(slot)
 		}
