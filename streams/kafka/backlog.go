@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
+	"errors"
 	"hash/fnv"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/streams/retry"
@@ -25,7 +27,6 @@ const (
 	divertFor   = 10 * time.Second // and more, while so many messages of a flow arrive, these are moved too:
 	fewArrive   = 64               // this part of a window
 	lightest    = 256              // an account with less than this part of a window is not moved
-	maxMoving   = 8192             // messages that are moved at a time
 	backlogPart = 2                // of Bytes: what the messages of a backlog topic may weigh
 	slots       = 3                // parts of the partitions of a backlog topic, one for each flow
 )
@@ -35,7 +36,8 @@ type diversion struct {
 	any    atomic.Bool  // there are some
 	flying atomic.Int64 // messages that are moved, and not acknowledged
 	landed atomic.Int64 // those that were
-	off    atomic.Bool  // the brokers refuse for good what is moved
+	waits  atomic.Bool  // the brokers have taken none of them for a second
+	off    atomic.Bool  // they do not allow it
 
 	mu    sync.Mutex // guards the rest
 	flows map[Work]*route
@@ -45,7 +47,8 @@ type diversion struct {
 // A route is where the messages of a flow are moved.
 type route struct {
 	slot    int
-	arrived int // messages since it was looked
+	open    bool // also what arrives is moved
+	arrived int  // messages since it was looked
 }
 
 // flowName is w without what differs between messages of one flow.
@@ -54,26 +57,22 @@ func flowName(w Work) Work {
 	return w
 }
 
-// take returns where the message of w is to be moved, if its flow is and no more than maxMoving are on their way.
+// take returns where the message of w is to be moved, if its flow is.
 func (d *diversion) take(w Work) (slot int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.flows[flowName(w)]
-	if r == nil {
+	if r == nil || !r.open {
 		return 0, false
 	}
 	r.arrived++
-	return r.slot, d.flying.Load() < maxMoving
+	return r.slot, !d.waits.Load()
 }
 
-// slotOf returns the slot of a flow: if it is not moved yet, the one that the fewest others have.
+// slotOf returns the slot of a flow: if it has none yet, the one that the fewest others have.
 func (d *diversion) slotOf(f Work) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.slot(f)
-}
-
-func (d *diversion) slot(f Work) int {
 	if r := d.flows[f]; r != nil {
 		return r.slot
 	}
@@ -87,19 +86,19 @@ func (d *diversion) slot(f Work) int {
 			slot = at
 		}
 	}
+	d.flows[f] = &route{slot: slot}
 	return slot
 }
 
-// add has a flow moved, and reports whether it was not before.
-func (d *diversion) add(f Work) (fresh bool) {
+// open has what arrives of a flow moved, and reports whether it was not before.
+func (d *diversion) open(f Work) (fresh bool) {
+	d.slotOf(f)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.flows[f] != nil {
-		return false
-	}
-	d.flows[f] = &route{slot: d.slot(f)}
+	fresh = !d.flows[f].open
+	d.flows[f].open = true
 	d.any.Store(true)
-	return true
+	return fresh
 }
 
 // expire forgets the flows of which few messages arrive.
@@ -186,8 +185,8 @@ func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
 func (in *intake) divert(ctx context.Context) {
 	t := time.NewTicker(stuckAfter / 4)
 	defer t.Stop()
-	var heavy time.Time // since when the records in flight weigh as much as they may; zero: they do not
-	var landed int64
+	var heavy time.Time                   // since when the records in flight weigh as much as they may; zero: they do not
+	landed, since := int64(0), time.Now() // what was last taken, and when
 	for {
 		select {
 		case <-ctx.Done():
@@ -203,9 +202,12 @@ func (in *intake) divert(ctx context.Context) {
 		case heavy.IsZero():
 			heavy = now
 		}
-		n := in.diverted.landed.Load()
-		waits := in.diverted.flying.Load() > 0 && n == landed // the brokers take nothing
-		if landed = n; !waits && !in.diverted.off.Load() {
+		if n := in.diverted.landed.Load(); n > landed || in.diverted.flying.Load() == 0 {
+			landed, since = n, now
+		}
+		waits := now.Sub(since) >= stuckAfter
+		in.diverted.waits.Store(waits)
+		if !waits && !in.diverted.off.Load() {
 			in.makeWay(ctx, !heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
 		}
 	}
@@ -248,53 +250,96 @@ func (in *intake) makeWay(ctx context.Context, heavy bool) {
 }
 
 // moveAside moves the tasks of shares and flows that were not begun, and has those moved that will be read. First it moves
-// one: if the brokers do not take that, the others stay where they are.
+// one: if the brokers do not take that, the others stay where they are. Nor do more follow than can be late before these are
+// taken, since a partition is read on past those.
 func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows map[Work]bool) {
 	named := map[*share]map[int64]int{} // what was at work in deaths stays where that is known
 	for sh := range shares {
 		named[sh] = sh.suspects()
 	}
 	backlog := func(head, t *task) bool {
-		return shares[t.share] && flows[t.flow.work] && !head.begun() && named[t.share][t.rec.Offset] == 0
+		return shares[t.share] && flows[t.flow.work] && !head.begun() && !t.stays && named[t.share][t.rec.Offset] == 0
 	}
+	if !in.tryOne(ctx, backlog) {
+		return
+	}
+	for {
+		landed := in.diverted.landed.Load()
+		moved, more := in.movePart(backlog, flows)
+		if !more || moved == 0 || !in.lands(ctx, landed+moved) {
+			return
+		}
+	}
+}
+
+// tryOne moves one of the tasks for which backlog is true, and reports whether the brokers have taken it.
+func (in *intake) tryOne(ctx context.Context, backlog func(head, t *task) bool) bool {
 	var first *task
 	landed := in.diverted.landed.Load()
 	in.p.sched.purge(func(head, t *task) bool { return first == nil && t == head && backlog(head, t) }, func(t *task) { first = t })
 	if first == nil {
-		return
+		return false
 	}
 	in.move(first, in.diverted.slotOf(first.flow.work))
-	if !in.lands(ctx, landed) {
-		return
-	}
-	in.moving.Lock() // those of one key keep their order: what is read meanwhile comes after
-	defer in.moving.Unlock()
-	var tasks []*task
-	in.p.sched.purge(backlog, func(t *task) { tasks = append(tasks, t) })
-	slices.SortFunc(tasks, func(a, b *task) int { return cmp.Compare(a.seq, b.seq) })
-	for i, t := range tasks {
-		if f := t.flow.work; in.diverted.add(f) {
-			in.p.router.log.Info("move a backlog out of the way", "account", f.Account, "stores", f.Stores, "to", in.backlog)
-		}
-		slot, ok := in.diverted.take(t.flow.work)
-		if !ok {
-			in.giveBack(tasks[i:]...)
-			return
-		}
-		in.move(t, slot)
-	}
+	return in.lands(ctx, landed+1)
 }
 
-// lands waits until more than n messages are moved and acknowledged, for a second at most.
+// movePart moves the first of the tasks for which backlog is true. If there are no more, what arrives of flows is moved from
+// then on.
+func (in *intake) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
+	in.moving <- struct{}{} // those of one key keep their order: what is read meanwhile comes after
+	defer func() { <-in.moving }()
+	var tasks, rest []*task
+	in.p.sched.purge(backlog, func(t *task) { tasks = append(tasks, t) })
+	slices.SortFunc(tasks, func(a, b *task) int { return cmp.Compare(a.seq, b.seq) })
+	full := map[*share]bool{}
+	for _, t := range tasks {
+		if full[t.share] = full[t.share] || t.share.movesMuch(); full[t.share] {
+			rest = append(rest, t)
+			continue
+		}
+		in.move(t, in.diverted.slotOf(t.flow.work))
+		moved++
+	}
+	if len(rest) > 0 {
+		in.giveBack(rest...)
+		return moved, true
+	}
+	for f := range flows {
+		if in.diverted.open(f) {
+			in.p.router.log.Info("move a backlog out of the way", "account", f.Account, "stores", f.Stores, "to", in.backlog)
+		}
+	}
+	return moved, false
+}
+
+// movesMuch reports whether so many messages of s are moved that no others should be, before these are acknowledged.
+func (s *share) movesMuch() bool { return s.moving.Load() >= int64(s.mayBeLate()/2) }
+
+// lands waits until n messages are moved and acknowledged, for a second at most.
 func (in *intake) lands(ctx context.Context, n int64) bool {
 	for range 100 {
-		if in.diverted.landed.Load() > n {
+		if in.diverted.landed.Load() >= n {
 			return true
 		}
 		if retry.Sleep(ctx, stuckAfter/100) != nil {
 			return false
 		}
 	}
+	return false
+}
+
+// roomFor waits until one more message of s may be moved, for a second at most.
+func (in *intake) roomFor(s *share) bool {
+	for range 200 {
+		if !s.movesMuch() {
+			return true
+		}
+		if retry.Sleep(in.p.out.ctx, stuckAfter/200) != nil {
+			return false
+		}
+	}
+	in.diverted.waits.Store(true)
 	return false
 }
 
@@ -314,8 +359,8 @@ func (in *intake) without(tasks []*task, keys []uint64, work []Work) ([]*task, [
 	}
 	n := 0
 	for i, t := range tasks {
-		if !t.share.backlog {
-			if slot, ok := in.diverted.take(work[i]); ok {
+		if !t.share.backlog && !t.stays {
+			if slot, ok := in.diverted.take(work[i]); ok && in.roomFor(t.share) {
 				in.move(t, slot)
 				continue
 			}
@@ -338,8 +383,10 @@ func (in *intake) move(t *task, slot int) {
 		rec.Partition = bySlot(slot)
 	}
 	in.diverted.flying.Add(1)
+	t.share.moving.Add(1)
 	in.p.out.send(t.share, rec, func(err error) {
 		in.diverted.flying.Add(-1)
+		t.share.moving.Add(-1)
 		switch {
 		case err == nil:
 			in.diverted.landed.Add(1)
@@ -348,9 +395,10 @@ func (in *intake) move(t *task, slot int) {
 		case t.share.dead() || in.p.out.ctx.Err() != nil:
 			in.p.abandon(t)
 		default:
-			if !in.diverted.off.Swap(true) {
+			if errors.Is(err, kerr.TopicAuthorizationFailed) && !in.diverted.off.Swap(true) {
 				in.p.router.log.Error("backlogs stay in front of the messages of others: they cannot be moved", "to", in.backlog, "err", err)
 			}
+			t.stays = true
 			t.share.leave()
 			go in.giveBack(t) // not in the way of the client
 		}

@@ -147,7 +147,14 @@ func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Mess
 	return nil, nil
 }
 
-// missing names the messages that were not handled, and those that were more than most times.
+// handled returns how many messages were.
+func (l *tally) handled() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.times)
+}
+
+// wrong names the messages that were not handled, and those that were more than most times.
 func (l *tally) wrong(msgs []schemas.Message, most int) (wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -363,6 +370,66 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 				}
 				if wrong := l.wrong(msgs, 1); len(wrong) > 1 { // the one that was tried
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
+				}
+			})
+		})
+	}
+}
+
+// If the brokers take no more of what is moved after a while, the other messages are handled where they are.
+func TestPoolBacklogIsRefusedLater(t *testing.T) {
+	t.Parallel()
+	for _, partitions := range []int32{1, 12} {
+		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: partitions})
+				b.Send(copies("giant", "1", 0, 40_000)...)
+				l := newTally(time.Second)
+				background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 1024}, l.handle))
+				time.Sleep(10 * time.Second)
+				b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
+				b.Send(copies("giant", "1", 40_000, 10_000)...)
+				before := l.handled()
+				time.Sleep(5 * time.Minute)
+				if got := l.handled() - before; got < 16*250 {
+					t.Errorf("%d messages are handled in five minutes, want nearly 16 a second", got)
+				}
+			})
+		})
+	}
+}
+
+// Slow messages fill more than a quarter of a window and no more than half of it: others are read all the same.
+func TestPoolBacklogOfHalfAWindow(t *testing.T) {
+	t.Parallel()
+	for _, quick := range []int{3000, 4090, 4200, 5000} {
+		t.Run(fmt.Sprint(quick, " in front"), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				b.Send(copies("quick", "1", 0, quick)...)
+				b.Send(copies("giant", "1", 0, 20_000)...)
+				l := newTally(0)
+				l.takes = func(c *pb.DuplicationCommand) time.Duration {
+					if c.GetAccount() == "giant" {
+						return 9 * time.Minute
+					}
+					return time.Millisecond
+				}
+				limit := func(account, _ string) kafka.Limit {
+					if account == "giant" {
+						return kafka.Limit{Tasks: 4}
+					}
+					return kafka.Limit{}
+				}
+				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit)}, l.handle))
+				time.Sleep(time.Minute)
+				small := copies("small", "1", 0, 1)
+				b.Send(small...)
+				time.Sleep(fairly)
+				if wrong := l.wrong(small, 1); len(wrong) > 0 {
+					t.Error(wrong)
 				}
 			})
 		})

@@ -23,6 +23,7 @@ type task struct {
 	decoded  bool
 	working  bool // a worker has it
 	slots    bool // it holds those of its flow
+	stays    bool // it cannot be moved to a backlog topic
 }
 
 func (t *task) bytes() int64 { return weigh(t.rec) }

@@ -223,8 +223,8 @@ func (s *scheduler) purge(gone func(head, t *task) bool, out func(*task)) {
 // An amount is how many tasks there are, and the bytes of their records.
 type amount struct{ tasks, bytes int64 }
 
-// waiting counts the tasks of shares that were not begun, by share and flow. What is paused, or not known to be of an
-// account, is left out.
+// waiting counts the tasks of shares that were not begun, by share and flow. What is paused, is not known to be of an
+// account, or stands behind one that was begun, is left out.
 func (s *scheduler) waiting(shares map[*share]bool) map[*share]map[Work]amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,8 +233,11 @@ func (s *scheduler) waiting(shares map[*share]bool) map[*share]map[Work]amount {
 		return by
 	}
 	for _, q := range s.keys {
+		if q.head.begun() {
+			continue
+		}
 		for t := q.head; t != nil; t = t.next {
-			if !shares[t.share] || t.begun() || t.flow.paused || t.flow.work.Account == "" {
+			if !shares[t.share] || t.stays || t.flow.paused || t.flow.work.Account == "" {
 				continue
 			}
 			if by[t.share] == nil {

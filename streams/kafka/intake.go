@@ -36,8 +36,8 @@ type intake struct {
 
 	backlog  string // topic; empty: none
 	diverted diversion
-	moving   sync.Mutex   // held while tasks are given to the scheduler, or taken from it
-	behind   atomic.Int64 // bytes in flight of the backlog topic
+	moving   chan struct{} // holds one while tasks are given to the scheduler, or taken from it
+	behind   atomic.Int64  // bytes in flight of the backlog topic
 
 	turning sync.Mutex // guards tap and full
 	tap     bool       // closed: the role is paused
@@ -55,7 +55,7 @@ func newIntake(p *Pool, m member) (*intake, error) {
 	in := &intake{
 		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), asks: make(chan chan error, maxAsks),
-		soon:   make(chan struct{}, 1),
+		soon: make(chan struct{}, 1), moving: make(chan struct{}, 1),
 		shares: map[partition]*share{}, left: map[partition]string{}, diverted: diversion{flows: map[Work]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
@@ -116,8 +116,8 @@ func (in *intake) dispatch(fetches kgo.Fetches) error {
 	if fresh {
 		in.announceOpen()
 	}
-	in.moving.Lock()
-	defer in.moving.Unlock()
+	in.moving <- struct{}{}
+	defer func() { <-in.moving }()
 	in.p.enqueue(in, tasks)
 	return nil
 }

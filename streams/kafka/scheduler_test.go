@@ -517,8 +517,12 @@ func TestDiversion(t *testing.T) {
 	d := diversion{flows: map[Work]*route{}}
 	giant, other := Work{Account: "giant", Stores: [2]string{"1"}}, Work{Account: "giant", Stores: [2]string{"2"}}
 	d.expire(now, 10)
-	if !d.add(giant) || d.add(giant) {
-		t.Error("a flow is not new when it is moved first, or is new later")
+	slot := d.slotOf(giant)
+	if _, ok := d.take(giant); ok {
+		t.Error("what arrives of a flow is moved before what came first")
+	}
+	if !d.open(giant) || d.open(giant) || d.slotOf(giant) != slot {
+		t.Error("a flow is not new when it is moved first, is new later, or has another slot")
 	}
 	if _, ok := d.take(other); ok {
 		t.Error("a flow of another store is moved")
@@ -532,18 +536,17 @@ func TestDiversion(t *testing.T) {
 	}
 	arrive(10)
 	d.expire(now.Add(divertFor), 10)
-	d.flying.Store(maxMoving)
+	d.waits.Store(true)
 	if _, ok := d.take(giant); ok {
-		t.Error("more are moved than may be at a time")
+		t.Error("more is moved while the brokers take nothing")
 	}
-	d.flying.Store(0)
-	arrive(8)
+	d.waits.Store(false)
+	arrive(8) // and the one above
 	d.expire(now.Add(2*divertFor-time.Second), 10)
 	arrive(0)
 	used := map[int]bool{d.flows[giant].slot: true}
 	for _, account := range []string{"a", "b"} {
-		d.add(Work{Account: account})
-		used[d.flows[Work{Account: account}].slot] = true
+		used[d.slotOf(Work{Account: account})] = true
 	}
 	if len(used) != slots {
 		t.Errorf("three flows have %d slots", len(used))

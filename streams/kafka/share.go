@@ -14,7 +14,8 @@ import (
 type share struct {
 	partition
 	in      *intake
-	backlog bool // it is of the backlog topic
+	backlog bool         // it is of the backlog topic
+	moving  atomic.Int64 // messages that are moved, and not acknowledged
 
 	stopping atomic.Bool  // no task is begun any more
 	over     atomic.Bool  // those that were begun are to end
@@ -193,11 +194,11 @@ func (s *share) full() bool {
 	return s.paused
 }
 
-// stuck reports whether the partition has not been fetched for d, and more than half of the window is in flight yet.
+// stuck reports whether the partition has not been fetched for d, and is not about to be.
 func (s *share) stuck(d time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.paused && time.Since(s.since) >= d && s.tracker.inFlight() > s.window()/2
+	return s.paused && time.Since(s.since) >= d && s.tracker.inFlight() > s.window()/4
 }
 
 // open says that tasks are about to be begun, and whether that is not on record yet.
