@@ -205,7 +205,8 @@ func (a *App) steward() ([]part, error) {
 	pool, err := kafka.NewPool(a.kafka, a.decisions(kafka.PoolConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward has all of a copy, and knows what the one before it has decided.
-		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.restating(s), Every: a.restate}), s.Handle)
+		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.restating(s), Every: a.restate,
+		Needed: func() bool { return len(s.Overwritten()) > 0 }}), s.Handle)
 	if err != nil {
 		return nil, err
 	}

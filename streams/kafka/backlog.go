@@ -235,7 +235,7 @@ func (in *intake) makeWay(ctx context.Context, heavy bool) {
 		if heavy {
 			continue
 		}
-		for _, f := range heaviest(of, int64(sh.mayBeLate()/2), max(2, int64(in.p.window/lightest))) {
+		for _, f := range heaviest(of, int64(min(maxLate, sh.window()/2)/2), max(2, int64(in.p.window/lightest))) {
 			flows[f] = true
 		}
 	}
@@ -314,7 +314,7 @@ func (in *intake) movePart(backlog func(head, t *task) bool, flows map[Work]bool
 }
 
 // movesMuch reports whether so many messages of s are moved that no others should be, before these are acknowledged.
-func (s *share) movesMuch() bool { return s.moving.Load() >= int64(s.mayBeLate()/2) }
+func (s *share) movesMuch() bool { return s.moving.Load() >= int64(s.window()/4) }
 
 // lands waits until n messages are moved and acknowledged, for a second at most.
 func (in *intake) lands(ctx context.Context, n int64) bool {

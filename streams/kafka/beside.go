@@ -72,7 +72,7 @@ func (p *Pool) assigned() {
 // besides calls Beside, if the role is not paused and the tasks at work, with their outputs, come to an end soon.
 func (p *Pool) besides(ctx context.Context) error {
 	in := p.intakes[0]
-	if p.kafka.Controls.Role(p.cfg.Role) || !in.still.TryLock() {
+	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.still.TryLock() {
 		return nil
 	}
 	defer in.still.Unlock()
@@ -81,17 +81,17 @@ func (p *Pool) besides(ctx context.Context) error {
 	if len(in.owned(nil)) == 0 || !p.sched.prepared() {
 		return nil
 	}
+	name := p.router.cfg.topic(p.cfg.Topics[0])
+	_, ends, err := bounds(ctx, kadm.NewClient(in.cl), name)
+	if err != nil {
+		return fmt.Errorf("read the partitions of %s: %w", name, err)
+	}
 	p.sched.bar(func() { p.sched.aside = true })
 	defer p.sched.bar(func() { p.sched.aside = false })
 	for !p.sched.resting() || !p.out.empty() {
 		if retry.Sleep(ctx, besideLook) != nil {
 			return errors.New("tasks are at work")
 		}
-	}
-	name := p.router.cfg.topic(p.cfg.Topics[0])
-	_, ends, err := bounds(ctx, kadm.NewClient(in.cl), name)
-	if err != nil {
-		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
 	n := len(ends[name])
 	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(name) // as producers do

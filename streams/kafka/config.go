@@ -301,6 +301,8 @@ type member struct {
 	topics []string
 	// together has one member own the same partitions of all topics.
 	together bool
+	// settles: it lets go of partitions only when its outputs are published.
+	settles bool
 }
 
 // consume returns the options of m.
@@ -313,13 +315,17 @@ func (c Config) consume(m member) []kgo.Opt {
 	if slices.Contains(m.topics, c.topic(schemas.Dead)) {
 		most = deadBytes
 	}
+	timeout := c.rebalanceTimeout()
+	if m.settles {
+		timeout += runtimeLimit
+	}
 	opts := []kgo.Opt{
 		kgo.ConsumerGroup(c.group(m.role, m.class)),
 		kgo.HeartbeatInterval(heartbeat),
 		kgo.ConsumeTopics(m.topics...),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(), // we only ever commit what we still own
-		kgo.RebalanceTimeout(c.rebalanceTimeout()),
+		kgo.RebalanceTimeout(timeout),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // records that are gone are never skipped in silence
 		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others

@@ -74,6 +74,8 @@ type PoolConfig struct {
 	// it publishes comes after all outputs so far. owns reports whether this member owns the partition of Topics that
 	// a key has; that stays so until Beside returns. Prepare has been called before. An error is logged.
 	Beside func(ctx context.Context, owns func(key string) bool) error
+	// Needed, if set, reports whether Beside has anything to do: only then are tasks kept from being begun for it.
+	Needed func() bool
 	Every  time.Duration // for Beside [10 s]
 }
 
@@ -158,7 +160,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	p.sched = newScheduler(pc.Slots, p.forget)
 	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved
 	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
-		m := member{role: pc.Role, class: class, together: pc.CoPartitioned}
+		m := member{role: pc.Role, class: class, together: pc.CoPartitioned, settles: pc.Prepare != nil}
 		for _, name := range topics {
 			if e, _ := schemas.Lookup(cfg.bare(name)); classOf(e, pc.Role) == class {
 				m.topics = append(m.topics, name)

@@ -119,18 +119,15 @@ func (s *share) settle() {
 	}
 }
 
-// maxLate bounds the records of a partition that are late.
+// maxLate is how many records that are late a commit has room to name, at least. There may be more, up to half of a window.
 const maxLate = 1024
-
-// mayBeLate returns how many records of s may be late.
-func (s *share) mayBeLate() int { return min(maxLate, s.window()/2) }
 
 // pass makes room in the window if half of it is done, behind records that take long, or if it is full and no more than a
 // quarter is not done.
 func (s *share) pass() {
 	done := s.tracker.done()
 	most := s.paused && s.tracker.inFlight()-done <= s.window()/4
-	if s.tracker.open > s.mayBeLate() || done < s.window()/2 && !most || s.tracker.inFlight() == 0 {
+	if s.tracker.open > s.window()/2 || done < s.window()/2 && !most || s.tracker.inFlight() == 0 {
 		return
 	}
 	s.settle()
