@@ -214,7 +214,7 @@ func (db *DB) Leave(ctx context.Context, statement string) error {
 
 // KnowReplicas has the DB take a shard for one of n replicas, as it learned some time ago.
 func (db *DB) KnowReplicas(n uint64, ago time.Duration) {
-	db.shape.Store(&shapeAt{shape{Shards: 1, Replicas: n}, time.Now().Add(-ago)})
+	db.shape.Store(&shapeAt{shape{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
 }
 
 // Quorum is how many replicas must have a row.
