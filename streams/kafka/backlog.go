@@ -247,6 +247,9 @@ func (in *intake) makeWay(ctx context.Context, heavy bool) {
 	if len(flows) > 0 {
 		in.moveAside(ctx, stuck, flows)
 	}
+	for sh := range stuck {
+		sh.goOn()
+	}
 }
 
 // moveAside moves the tasks of shares and flows that were not begun, and has those moved that will be read. First it moves

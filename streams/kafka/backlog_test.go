@@ -72,8 +72,8 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Prompt: true})
-				for n := need.Amount(20_000, 100_000, 1_000_000); n > 0; n -= 10_000 {
-					b.Send(copies("giant", "1", n, 10_000)...)
+				for n := need.Amount(8_000, 100_000, 1_000_000); n > 0; n -= 4_000 {
+					b.Send(copies("giant", "1", n, 4_000)...)
 				}
 				b.Send(tt.first...)
 				handled := make(chan time.Time, 1)
@@ -83,7 +83,7 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 					}
 					return kafka.Limit{}
 				}
-				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes},
+				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes, Window: need.Amount(2048, 0, 0)},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if c := d.Body.(*pb.DuplicationCommand); c.GetAccount() == "small" || c.GetDestinationStore() == "2" {
 							handled <- time.Now()
@@ -384,12 +384,12 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: partitions})
-				b.Send(copies("giant", "1", 0, 40_000)...)
+				b.Send(copies("giant", "1", 0, 6_000)...)
 				l := newTally(time.Second)
-				background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 1024}, l.handle))
+				background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256}, l.handle))
 				time.Sleep(10 * time.Second)
 				b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
-				b.Send(copies("giant", "1", 40_000, 10_000)...)
+				b.Send(copies("giant", "1", 6_000, 6_000)...)
 				before := l.handled()
 				time.Sleep(5 * time.Minute)
 				if got := l.handled() - before; got < 16*250 {
@@ -403,13 +403,13 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 // Slow messages fill more than a quarter of a window and no more than half of it: others are read all the same.
 func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 	t.Parallel()
-	for _, quick := range []int{3000, 4090, 4200, 5000} {
+	for _, quick := range []int{375, 511, 525, 625} {
 		t.Run(fmt.Sprint(quick, " in front"), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
 				b.Send(copies("quick", "1", 0, quick)...)
-				b.Send(copies("giant", "1", 0, 20_000)...)
+				b.Send(copies("giant", "1", 0, 2500)...)
 				l := newTally(0)
 				l.takes = func(c *pb.DuplicationCommand) time.Duration {
 					if c.GetAccount() == "giant" {
@@ -423,7 +423,7 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 					}
 					return kafka.Limit{}
 				}
-				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit)}, l.handle))
+				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Window: 1024}, l.handle))
 				time.Sleep(time.Minute)
 				small := copies("small", "1", 0, 1)
 				b.Send(small...)
@@ -442,14 +442,14 @@ func TestPoolBacklogOfManyStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
 		var giant []schemas.Message
-		for i := range 10_000 {
+		for i := range 4000 {
 			giant = append(giant, copies("giant", fmt.Sprint(i%100), i, 1)...)
 		}
 		b.Send(giant...)
 		small := copies("small", "1", 0, 1)
 		b.Send(small...)
 		l := newTally(time.Second)
-		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 1024}, l.handle))
+		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 512}, l.handle))
 		time.Sleep(fairly)
 		if wrong := l.wrong(small, 1); len(wrong) > 0 {
 			t.Error(wrong)
@@ -462,15 +462,15 @@ func TestPoolBacklogThatIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
-		giant, medium := copies("giant", "1", 0, 20_000), copies("medium", "1", 0, 3000)
+		giant, medium := copies("giant", "1", 0, 5000), copies("medium", "1", 0, 750)
 		var both []schemas.Message
 		for i := range medium {
 			both = append(both, giant[i], medium[i])
 		}
 		b.Send(append(both, giant[len(medium):]...)...)
 		l := newTally(time.Second)
-		background(t, copier(t, b.Config(), kafka.PoolConfig{}, l.handle))
-		time.Sleep(2*3000*time.Second/16 + time.Minute) // its own are done
+		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 2048}, l.handle))
+		time.Sleep(2*750*time.Second/16 + 30*time.Second) // its own are done
 		one := copies("medium", "1", 99_999, 1)
 		b.Send(one...)
 		time.Sleep(fairly)

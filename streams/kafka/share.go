@@ -104,7 +104,7 @@ func (s *share) admit(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
 		from = readTrail(recs[0].Headers).timestamp
 	}
 	s.polls.push(polled{s.tracker.next, from})
-	s.pass()
+	s.pass(false)
 	if !s.paused && s.tracker.inFlight() >= s.window()/4*3 {
 		s.paused, s.since = true, time.Now()
 		s.in.cl.PauseFetchPartitions(s.one()) // with mu held: a resume must not get in front
@@ -123,10 +123,10 @@ func (s *share) settle() {
 const maxLate = 1024
 
 // pass makes room in the window if half of it is done, behind records that take long, or if it is full and no more than a
-// quarter is not done.
-func (s *share) pass() {
+// quarter is not done, or than half of it if it has been stuck.
+func (s *share) pass(stuck bool) {
 	done := s.tracker.done()
-	most := s.paused && s.tracker.inFlight()-done <= s.window()/4
+	most := s.paused && (stuck || s.tracker.inFlight()-done <= s.window()/4)
 	if s.tracker.open > s.window()/2 || done < s.window()/2 && !most || s.tracker.inFlight() == 0 {
 		return
 	}
@@ -158,11 +158,16 @@ func (s *share) finish(slot uint64) {
 	defer s.mu.Unlock()
 	s.tracker.finish(slot)
 	if s.paused {
-		s.pass()
+		s.pass(false)
 	}
 	if s.tracker.at.Offset-s.known.Load() >= int64(s.window()/2) {
 		s.in.hurry()
 	}
+	s.resume()
+}
+
+// resume has the partition fetched again when there is room.
+func (s *share) resume() {
 	room := s.window() / 4
 	if s.in.diverted.any.Load() { // the rest of a poll is likely to be moved
 		room = s.window() / 2
@@ -171,6 +176,14 @@ func (s *share) finish(slot uint64) {
 		s.paused = false
 		s.in.cl.ResumeFetchPartitions(s.one())
 	}
+}
+
+// goOn has a partition that was stuck fetched again if no more than half of the window is not done.
+func (s *share) goOn() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pass(true)
+	s.resume()
 }
 
 // kill makes all that is still in flight count for nothing.

@@ -68,7 +68,7 @@ func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 
 func tracedPool(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1}, h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 			b.Write(traced(t, item, remote, vendor))
 		}
 		b.Write(traced(t, "fresh", "", ""))
-		seen := map[string]string{}
+		seen := map[string]string{} // one worker: the messages are handled in order
 		err := run(t, time.Minute, tracedPool(t, cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
 			return fails(ctx, d)
