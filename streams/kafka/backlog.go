@@ -253,8 +253,8 @@ func (in *intake) makeWay(ctx context.Context, heavy bool) {
 }
 
 // moveAside moves the tasks of shares and flows that were not begun, and has those moved that will be read. First it moves
-// one: if the brokers do not take that, the others stay where they are. Nor do more follow than can be late before these are
-// taken, since a partition is read on past those.
+// one: if the brokers do not take that, the others stay where they are. Then it moves them in parts, each when the one before
+// was taken.
 func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows map[Work]bool) {
 	named := map[*share]map[int64]int{} // what was at work in deaths stays where that is known
 	for sh := range shares {
@@ -321,28 +321,28 @@ func (s *share) movesMuch() bool { return s.moving.Load() >= int64(s.window()/4)
 
 // lands waits until n messages are moved and acknowledged, for a second at most.
 func (in *intake) lands(ctx context.Context, n int64) bool {
-	for range 100 {
-		if in.diverted.landed.Load() >= n {
-			return true
-		}
-		if retry.Sleep(ctx, stuckAfter/100) != nil {
-			return false
-		}
-	}
-	return false
+	return soon(ctx, func() bool { return in.diverted.landed.Load() >= n })
 }
 
 // roomFor waits until one more message of s may be moved, for a second at most.
 func (in *intake) roomFor(s *share) bool {
+	ok := soon(in.p.out.ctx, func() bool { return !s.movesMuch() })
+	if !ok {
+		in.diverted.waits.Store(true)
+	}
+	return ok
+}
+
+// soon waits until is returns true, for a second at most, and reports whether it has.
+func soon(ctx context.Context, is func() bool) bool {
 	for range 200 {
-		if !s.movesMuch() {
+		if is() {
 			return true
 		}
-		if retry.Sleep(in.p.out.ctx, stuckAfter/200) != nil {
+		if retry.Sleep(ctx, stuckAfter/200) != nil {
 			return false
 		}
 	}
-	in.diverted.waits.Store(true)
 	return false
 }
 

@@ -117,21 +117,36 @@ type tally struct {
 	times map[string]int    // by id
 	last  map[string]string // version, by key
 	bad   []string
-	small int // messages of account small
-	takes func(*pb.DuplicationCommand) time.Duration
+	small int                                        // messages of account small
+	slow  string                                     // account whose messages take nine minutes
+	takes func(*pb.DuplicationCommand) time.Duration // those of others
 }
 
 func newTally(takes time.Duration) *tally {
 	return &tally{times: map[string]int{}, last: map[string]string{}, takes: func(*pb.DuplicationCommand) time.Duration { return takes }}
 }
 
+// fourOf lets four tasks of an account be at work at a time.
+func fourOf(account string) *kafka.Slots {
+	return kafka.NewSlots(func(of, _ string) kafka.Limit {
+		if of == account {
+			return kafka.Limit{Tasks: 4}
+		}
+		return kafka.Limit{}
+	})
+}
+
 // handle handles a message.
 func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c := d.Body.(*pb.DuplicationCommand)
+	takes := l.takes(c)
+	if c.GetAccount() == l.slow {
+		takes = 9 * time.Minute
+	}
 	select {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
-	case <-time.After(l.takes(c)):
+	case <-time.After(takes):
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,13 +301,8 @@ func TestPoolPassesALongTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
-		l := newTally(0)
-		l.takes = func(c *pb.DuplicationCommand) time.Duration {
-			if c.GetAccount() == "slow" {
-				return 9 * time.Minute
-			}
-			return time.Millisecond
-		}
+		l := newTally(time.Millisecond)
+		l.slow = "slow"
 		run := func(d time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
@@ -410,20 +420,9 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
 				b.Send(copies("quick", "1", 0, quick)...)
 				b.Send(copies("giant", "1", 0, 2500)...)
-				l := newTally(0)
-				l.takes = func(c *pb.DuplicationCommand) time.Duration {
-					if c.GetAccount() == "giant" {
-						return 9 * time.Minute
-					}
-					return time.Millisecond
-				}
-				limit := func(account, _ string) kafka.Limit {
-					if account == "giant" {
-						return kafka.Limit{Tasks: 4}
-					}
-					return kafka.Limit{}
-				}
-				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Window: 1024}, l.handle))
+				l := newTally(time.Millisecond)
+				l.slow = "giant"
+				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: fourOf("giant"), Window: 1024}, l.handle))
 				time.Sleep(time.Minute)
 				small := copies("small", "1", 0, 1)
 				b.Send(small...)
@@ -491,22 +490,11 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 			msgs = append(append(msgs, m), quick[10*i:10*i+10]...)
 		}
 		b.Send(msgs...)
-		l := newTally(0)
-		l.takes = func(c *pb.DuplicationCommand) time.Duration {
-			if c.GetAccount() == "slow" {
-				return 9 * time.Minute
-			}
-			return time.Millisecond
-		}
-		limit := func(account, _ string) kafka.Limit {
-			if account == "slow" {
-				return kafka.Limit{Tasks: 4}
-			}
-			return kafka.Limit{}
-		}
+		l := newTally(time.Millisecond)
+		l.slow = "slow"
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Drain: time.Second}, l.handle)
+			p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourOf("slow"), Drain: time.Second}, l.handle)
 			if err := p.Run(ctx); err != nil {
 				t.Error(err)
 			}
@@ -564,25 +552,7 @@ func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool
 			}
 			return nil, nil
 		})
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	go func() {
-		select {
-		case <-proc.dead:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	err := p.Run(ctx)
-	select {
-	case <-proc.dead:
-		return true
-	default:
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return false
+	return killedIn(t, proc, p)
 }
 
 // A backlog that is moved goes to other members and back, while tasks are at work and stay so for seconds: nothing is lost,

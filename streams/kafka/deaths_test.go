@@ -131,6 +131,12 @@ func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration
 	if err != nil {
 		t.Fatal(err)
 	}
+	return killedIn(t, proc, p)
+}
+
+// killedIn runs p, whose process is proc, until that is killed or for some minutes, and reports whether it was.
+func killedIn(t *testing.T, proc *process, p *kafka.Pool) bool {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	go func() {
@@ -140,7 +146,7 @@ func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration
 		case <-ctx.Done():
 		}
 	}()
-	err = p.Run(ctx)
+	err := p.Run(ctx)
 	select {
 	case <-proc.dead:
 		return true

@@ -82,7 +82,7 @@ func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 
 // flowOf returns the flow of work of a class, or of resumed plus a class. w's key and bytes do not count.
 func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
-	w.Key, w.Bytes = "", 0
+	w = flowName(w)
 	if f := s.last[side]; f != nil && f.work == w {
 		return f
 	}
