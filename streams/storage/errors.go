@@ -29,6 +29,27 @@ var (
 	ErrWrongMarker = errors.New("store's marker is of another store")
 )
 
+// NotApplied marks the error of a mutation that has changed nothing in the store: it was refused before its first step that
+// others can see, or the store proves that it refused it as a whole. Any other error of a mutation leaves open whether it
+// was applied, whatever it wraps. A driver marks what it returns; NotApplied(nil) is nil.
+func NotApplied(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &notApplied{err}
+}
+
+// IsNotApplied reports whether err is marked by NotApplied.
+func IsNotApplied(err error) bool {
+	var mark *notApplied
+	return errors.As(err, &mark)
+}
+
+type notApplied struct{ err error }
+
+func (e *notApplied) Error() string { return e.err.Error() }
+func (e *notApplied) Unwrap() error { return e.err }
+
 // An AbsentError is the ErrNotFound or ErrNoSpace of a Stat.
 type AbsentError struct {
 	// At is when the store gave the answer, by its own clock: a write that follows is not dated before it.

@@ -91,6 +91,9 @@ type Object struct {
 	// have it, or cannot say that it is about these bytes.
 	Original   Original
 	Properties Properties
+	// PropertiesUnknown: the store cannot tell the item's properties, since they were lost, are damaged or were never
+	// kept. Properties is then empty, which does not mean that the item has none.
+	PropertiesUnknown bool
 	// Seen is when Stat found it so, by the store's clock; zero: that is the machine's, or it was not Stat.
 	Seen time.Time
 }
