@@ -243,7 +243,7 @@ func TestS3Decorators(t *testing.T) {
 				}
 			}
 			return storage.ReadOnly(s)
-		}, storagetest.WithRefused(r.mayRefuse), storagetest.Only("Refuses", "BadNames", "OpenRange"))
+		}, storagetest.WithRefused(r.mayRefuse), storagetest.Only("Refuses", "BadNames"))
 	})
 }
 

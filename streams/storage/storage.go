@@ -171,7 +171,6 @@ type Capabilities struct {
 	// same bytes again: then the Object that it returns has another version and time, and
 	// the digests that the store has left.
 	SetProperties     bool
-	Ranges            bool // what comes before a range is not read, where the Store is a Ranger
 	ReadOnly          bool
 	FoldsPropertyCase bool  // property names have no case
 	MaxItemBytes      int64 // 0: no bound; more is refused with ErrTooLarge

@@ -106,7 +106,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{
 		Kind: "mem", TimeResolution: w.Times,
 		ConditionalPut: !w.Conditions, ConditionalDelete: !w.Conditions, UniqueVersions: !w.Versions, KeepsReplaced: true,
-		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, Ranges: true, MaxPropertyBytes: w.MaxPropertyBytes,
+		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, MaxPropertyBytes: w.MaxPropertyBytes,
 	}
 }
 

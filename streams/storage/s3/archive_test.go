@@ -37,9 +37,6 @@ func TestArchived(t *testing.T) {
 			}
 			for what, do := range map[string]func() error{
 				"open": func() error { return drain(s.Open(t.Context(), "s", "item", "")) },
-				"range": func() error {
-					return drain(s.OpenRange(t.Context(), storage.Ref{Space: "s", Item: "item"}, storage.Range{Offset: 1, Length: 1}))
-				},
 				"keep": func() error { return put(t.Context(), s, "item", 20, storage.PutOptions{KeepReplaced: true}) },
 			} {
 				err := do()

@@ -57,7 +57,7 @@ func judge(about subject, status int, code string) verdict {
 	case http.StatusPreconditionFailed:
 		return verdict{is: storage.ErrChanged}
 	case http.StatusRequestedRangeNotSatisfiable:
-		return verdict{is: storage.ErrRange}
+		return verdict{is: errRange}
 	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return never(storage.ErrUnsupported)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -111,7 +111,7 @@ func byCode(about subject, code string) (v verdict, known bool) {
 	case "BucketNotEmpty":
 		return verdict{is: storage.ErrNotEmpty}, true
 	case "InvalidRange":
-		return verdict{is: storage.ErrRange}, true
+		return verdict{is: errRange}, true
 	case "InvalidObjectState":
 		return verdict{is: errArchived}, true
 	case "InvalidArgument":
@@ -264,6 +264,9 @@ func unanswered(what string, err error) error {
 
 // errArgument says that something about a request is no value of its kind: a version's id, where one is asked for.
 var errArgument = errors.New("it takes an argument for none")
+
+// errRange is the error of a range that begins at the end of an object or past it.
+var errRange = errors.New("range begins past the end of the object")
 
 // isAbsent says that a request found nothing where it looked.
 func isAbsent(err error) bool {

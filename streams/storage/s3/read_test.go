@@ -217,7 +217,7 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if err != nil || o.Size != size || o.Digests[digest.CRC64NVME] == "" {
 		t.Fatalf("put %d bytes, %v: %v", o.Size, o.Digests, err)
 	}
-	body, _, err := s.OpenRange(t.Context(), storage.Ref{Space: "s", Item: "item", Version: o.Version}, storage.Range{Offset: maxSingle - 5, Length: -1})
+	body, _, err := s.piece(t.Context(), spot{testBucket, "s/item"}, o.Version, cut{at: maxSingle - 5, left: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
