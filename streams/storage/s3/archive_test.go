@@ -51,9 +51,6 @@ func TestArchived(t *testing.T) {
 					t.Errorf("%s is due %v", what, due)
 				}
 			}
-			if _, err := s.SetProperties(t.Context(), "s", "item", storage.Properties{MediaType: "a/b"}, storage.Condition{}); !errors.Is(err, storage.ErrUnsupported) {
-				t.Errorf("set properties: %v", err)
-			}
 			if !restore {
 				if len(asked) != 0 {
 					t.Errorf("asked %q", asked)

@@ -1,7 +1,6 @@
 package s3
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -21,8 +20,7 @@ import (
 )
 
 func (s *Store) putOptions(with heading) minio.PutObjectOptions {
-	o := with.others
-	o.UserMetadata, o.ContentType, o.StorageClass = map[string]string{}, with.contentType, cmp.Or(s.cfg.StorageClass, o.StorageClass)
+	o := minio.PutObjectOptions{UserMetadata: map[string]string{}, ContentType: with.contentType, StorageClass: s.cfg.StorageClass}
 	maps.Copy(o.UserMetadata, with.meta)
 	switch s.cfg.Encryption {
 	case "AES256":

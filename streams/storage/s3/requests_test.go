@@ -42,10 +42,6 @@ var operations = map[string]func(ctx context.Context, s *Store) error{
 	"Put, of unknown size": func(ctx context.Context, s *Store) error {
 		return put(ctx, s, "new", testPart+1, storage.PutOptions{Size: storage.UnknownSize})
 	},
-	"SetProperties": func(ctx context.Context, s *Store) error {
-		_, err := s.SetProperties(ctx, "s", "a", storage.Properties{User: map[string]string{"k": "v"}}, storage.Condition{})
-		return err
-	},
 	"Delete": func(ctx context.Context, s *Store) error {
 		_, err := s.Delete(ctx, "s", "a", storage.DeleteOptions{})
 		return err
