@@ -119,40 +119,44 @@ func digestOf(item string) string {
 
 // Delete implements storage.Store.
 func (s *Store) Delete(ctx context.Context, space, item string, d storage.DeleteOptions) (storage.Deleted, error) {
-	if s.cfg.ReadOnly {
-		return storage.Deleted{}, retry.Permanent(storage.ErrReadOnly)
-	}
-	bucket, key, err := s.place(space, item)
+	o, at, err := s.beforeDelete(ctx, space, item, d)
 	if err != nil {
-		return storage.Deleted{}, err
-	}
-	o, err := s.Stat(ctx, space, item)
-	if err != nil {
-		return storage.Deleted{}, err
-	}
-	what := "delete " + named(space, item)
-	if err := d.Check(o, true); err != nil {
-		return storage.Deleted{}, fmt.Errorf("%s: %w", what, err)
-	}
-	if d.Keep {
-		if err := s.keep(ctx, space, item, o); err != nil {
-			return storage.Deleted{}, err
-		}
+		return storage.Deleted{}, storage.NotApplied(err)
 	}
 	var when []string
 	if s.facts.Load().DeleteMatch { // what was seen is what goes, condition or not
 		when = []string{"If-Match", `"` + o.ETag + `"`}
 	}
 	ctx, answer := noted(ctx, when...)
-	err = s.translate(ctx, anItem, what, s.core.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{}))
-	if err != nil {
-		return storage.Deleted{}, err
+	err = s.core.RemoveObject(ctx, at.bucket, at.key, minio.RemoveObjectOptions{})
+	if err = s.translate(ctx, anItem, "delete "+named(space, item), err); err != nil {
+		return storage.Deleted{}, applies(err)
 	}
-	at := answer.answered()
-	if at.IsZero() {
-		at = s.cfg.now()
+	gone := answer.answered()
+	if gone.IsZero() {
+		gone = s.cfg.now()
 	}
-	return storage.Deleted{Object: o, Time: at.UTC().Truncate(time.Second)}, nil
+	return storage.Deleted{Object: o, Time: gone.UTC().Truncate(time.Second)}, nil
+}
+
+// beforeDelete looks at what is to be deleted, and keeps it if that is asked for.
+func (s *Store) beforeDelete(ctx context.Context, space, item string, d storage.DeleteOptions) (o storage.Object, at spot, err error) {
+	if s.cfg.ReadOnly {
+		return o, at, retry.Permanent(storage.ErrReadOnly)
+	}
+	if at.bucket, at.key, err = s.place(space, item); err != nil {
+		return o, at, err
+	}
+	if o, err = s.Stat(ctx, space, item); err != nil {
+		return o, at, err
+	}
+	if err := d.Check(o, true); err != nil {
+		return o, at, fmt.Errorf("delete %s: %w", named(space, item), err)
+	}
+	if d.Keep {
+		err = s.keep(ctx, space, item, o)
+	}
+	return o, at, err
 }
 
 // A place is where an object lies, for a copy by the service.

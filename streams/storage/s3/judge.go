@@ -225,6 +225,20 @@ type refused struct {
 
 func (r *refused) Unwrap() error { return r.error }
 
+// isRefused says that the service itself has refused a request, and has not carried it out.
+func isRefused(err error) bool {
+	var r *refused
+	return errors.As(err, &r) && r.status >= 400 && r.status < 500 && r.status != http.StatusRequestTimeout
+}
+
+// applies marks the error of the request that would have applied a mutation, if that was refused.
+func applies(err error) error {
+	if isRefused(err) {
+		return storage.NotApplied(err)
+	}
+	return err
+}
+
 // unclear says that an error does not tell whether what was asked for has been done, nor anything else.
 func unclear(err error) bool {
 	var r *refused
