@@ -121,7 +121,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	w := !s.cfg.ReadOnly
 	return storage.Capabilities{
 		Kind: "file", TimeResolution: time.Nanosecond, ConditionalPut: w, ConditionalDelete: w, UniqueVersions: true,
-		KeepsReplaced: w, Digests: slices.Clone(s.cfg.digests), SetProperties: w, Ranges: true, ReadOnly: !w,
+		KeepsReplaced: w, Digests: slices.Clone(s.cfg.digests), SetProperties: w, ReadOnly: !w,
 	}
 }
 

@@ -125,8 +125,11 @@ func (s *Store) fits(p storage.Properties) error {
 	return nil
 }
 
-// SetProperties implements storage.Store. Neither version nor time changes unless the store is weak.
+// SetProperties implements storage.Store. Neither version nor time changes.
 func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+	if s.cfg.Weak.Properties {
+		return storage.Object{}, storage.NotApplied(retry.Permanent(fmt.Errorf("set properties of item %q: %w", id, storage.ErrUnsupported)))
+	}
 	if err := s.fits(p); err != nil {
 		return storage.Object{}, err
 	}
@@ -141,9 +144,6 @@ func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.P
 	}
 	it := *old
 	it.object.Properties = properties(p)
-	if s.cfg.Weak.Properties {
-		it.object.Modified, it.object.Version = s.tick(sp, id), s.version(it.bytes)
-	}
 	sp.items[id] = &it
 	return clone(it.object), nil
 }

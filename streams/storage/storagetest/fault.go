@@ -30,7 +30,7 @@ type Fault struct {
 	// Done has the call carried out before its failure is reported; otherwise it is
 	// not carried out at all.
 	Done bool
-	// Mid has a stream fail after After bytes (Open, OpenRange: what is read; Put: what is put) or
+	// Mid has a stream fail after After bytes (Open: what is read; Put: what is put) or
 	// after After entries (List, Spaces), instead of the call.
 	Mid   bool
 	After int
@@ -43,7 +43,7 @@ type Fault struct {
 	Lie bool
 	// Cut ends a stream or listing after After bytes or entries as if that were all.
 	Cut bool
-	// Flip changes one bit of the byte after After (Open, OpenRange, Put).
+	// Flip changes one bit of the byte after After (Open, Put).
 	Flip bool
 	// Repeat tells the entry after After twice, Omit leaves it out (List).
 	Repeat, Omit bool
