@@ -49,6 +49,12 @@ func row(state pb.RecordState, version, md5 string, h int) *pb.Record {
 	return r
 }
 
+// unsized is a row that does not say how large the content is.
+func unsized(r *pb.Record) *pb.Record {
+	r.Size, r.SizeUnknown = 0, true
+	return r
+}
+
 // sight returns one where the change of hour 2 made version v1 of bytes a at the source,
 // and the destination is absent, as f alters it.
 func sight(f func(*Sight)) Sight {
@@ -139,6 +145,11 @@ func TestDecideCarries(t *testing.T) {
 			Decision{Row: "C9", action: actReadRecords}},
 		"C9: a needed row cannot be read": {func(s *Sight) { s.Source = there("v2", b, 3); s.fresh = unanswered },
 			Decision{Row: "C9", action: actFail}},
+		"C9: a change of unknown size is not known to be about an empty content": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "", "", 2)
+			s.Command.Digests = digest.Set{digest.SHA1: "00ff"} // which cannot be compared
+			s.Command.Size, s.Command.SizeUnknown, s.Source.Object.Size = 0, true, 0
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C10: by glob": {func(s *Sight) { s.Rules.Exclude = []string{"*.jpg"} }, Decision{Row: "C10", Result: "excluded"}},
 		"C10: by size": {func(s *Sight) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 }, Decision{Row: "C10", Result: "excluded"}},
 		"C1: the source has no digest": {func(s *Sight) { s.Source = there("v1", "", 2); s.copied("d1", a) },
@@ -244,6 +255,25 @@ func TestDecideCarries(t *testing.T) {
 			s.copied("d2", b)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 		}, Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true}},
+		"C4d: there, and of another time than recorded, with an unknown size": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), unsized(row(live, "", "", 4)))
+		}, Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true}},
+		"C2: the destination's row, of the same time, has no size to differ in": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), unsized(row(live, "", "", 3)))
+		}, Decision{Row: "C2", Result: "in-sync", Announce: true}},
+		"C4w: the source's row, of the same time, has no size to be the same by": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.Source.Object.Size = 0
+			s.records(unsized(row(live, "", "", 2)), row(none, "", "", 0))
+		}, waitForSource()},
+		"C9: a row of unknown size that a sweep carries is no answer": {func(s *Sight) {
+			s.bySweep(unsized(row(live, "", "", 2)), row(none, "", "", 0))
+			s.Source.Object.Size = 0
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C2: in sync, and on record": {func(s *Sight) {
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))

@@ -117,7 +117,7 @@ func (w *work) alone(ctx context.Context, next *pb.DuplicationCommand) bool {
 		return !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace)
 	}
 	at := Side{Presence: Present, Object: o}
-	return w.sight().told().speaksOf(at) && !Sight{Command: next}.told().speaksOf(at)
+	return w.sight().told().about(at) != digest.Disagree && !Sight{Command: next}.told().speaksOf(at)
 }
 
 // work is one execution of one command.

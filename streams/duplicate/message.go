@@ -137,7 +137,7 @@ func (sc *Scene) Gone(s Sight, d Decision) *pb.Change {
 		at = came
 	}
 	change := record.Delete(sc.Copy, storage.Deleted{
-		Object: storage.Object{Version: row.GetVersion(), ETag: row.GetEtag(), Size: row.GetSize(), Digests: row.GetDigests()},
+		Object: storage.Object{Version: row.GetVersion(), ETag: row.GetEtag(), Size: schemas.SizeOf(row), Digests: row.GetDigests()},
 		Time:   at,
 	})
 	change.Provenance = row.GetProvenance()
@@ -158,7 +158,7 @@ func known(c *pb.Change) *pb.CopyRecord {
 	r := func() *pb.Record {
 		return &pb.Record{
 			State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(),
-			Size: c.GetSize(), Version: c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(),
+			Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(), Version: c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(),
 			SourceTime: c.GetSourceTime(), SourceVersion: c.GetSourceVersion(),
 			MediaType: c.GetMediaType(), Properties: c.GetProperties(), Origin: c.GetOrigin(),
 		}

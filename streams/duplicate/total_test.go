@@ -57,13 +57,15 @@ func everySight(yield func(Sight) bool) {
 	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2), row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
 	guess, adopted := row(tomb, "v1", a, 4), row(live, "v1", b, 2)
 	guess.Origin, adopted.Origin = pb.Origin_ORIGIN_SWEEP, pb.Origin_ORIGIN_FIXITY
-	sourceRows = append(sourceRows, guess, adopted)
+	sourceRows = append(sourceRows, guess, adopted, unsized(row(live, "", "", 2)))
 	made := row(live, "d1", a, 3)
 	made.SourceTime = stamp(2)
-	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5)}
+	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5),
+		unsized(row(live, "", "", 3))}
 	tells := []func(*Sight){
 		func(s *Sight) {},
 		func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
+		func(s *Sight) { s.tell(pb.Op_OP_ADD, "", "", 2); s.Command.Size, s.Command.SizeUnknown = 0, true },
 		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4) },
 		func(s *Sight) {
 			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
