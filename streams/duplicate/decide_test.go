@@ -55,6 +55,15 @@ func unsized(r *pb.Record) *pb.Record {
 	return r
 }
 
+// typed is a row with properties.
+func typed(r *pb.Record) *pb.Record {
+	r.MediaType, r.Properties = "image/jpeg", map[string]string{"By": "me"}
+	return r
+}
+
+// lose has the store unable to tell the properties.
+func (s *Side) lose() { s.Object.Properties, s.Object.PropertiesUnknown = storage.Properties{}, true }
+
 // sight returns one where the change of hour 2 made version v1 of bytes a at the source,
 // and the destination is absent, as f alters it.
 func sight(f func(*Sight)) Sight {
@@ -333,6 +342,81 @@ func TestDecideCarries(t *testing.T) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties = image, folded
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C2u: the source has lost its properties": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.Object.Properties = image
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
+		"C2u: the destination has lost its properties": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = image
+			s.Destination.lose()
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckDestination: true}},
+		"C2u: also where the source has others now": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = folded
+			s.Destination.lose()
+			s.records(row(live, "v1", a, 2), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckDestination: true}},
+		"C2u: both have lost them": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.lose()
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, CheckDestination: true}},
+		"C2u: the source has lost its properties, and the Change of the copy was never sent": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.Object.Properties = image
+			s.records(typed(row(live, "v1", a, 2)), row(none, "", "", 0))
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, Announce: true}},
+		"C2: neither store can tell properties, and none are on record": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.lose()
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C2: what the source cannot tell, and is on no record, is not carried": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.Object.Properties = image
+			s.records(row(live, "v1", a, 2), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C3: what the destination cannot tell, and is on no record, is none": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = image
+			s.Destination.lose()
+			s.records(typed(row(live, "v1", a, 2)), row(live, "d1", a, 3))
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C9: to know whether properties are lost takes the record": {func(s *Sight) { s.copied("d1", a); s.Destination.lose() },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C9: a row that a sweep carries says nothing of properties": {func(s *Sight) {
+			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.copied("d1", a)
+			s.Source.lose()
+		}, Decision{Row: "C9", action: actReadRecords}},
+		"C9: whether properties are lost is not known": {func(s *Sight) { s.copied("d1", a); s.Source.lose(); s.fresh = unanswered },
+			Decision{Row: "C9", action: actFail}},
+		"C9: to copy what has lost its properties takes the record": {func(s *Sight) { s.Source.lose() },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C5: the source has lost its properties": {func(s *Sight) {
+			s.Source.lose()
+			s.records(typed(row(live, "v1", a, 2)), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a), CheckSource: true}},
+		"C5: the source cannot tell properties, and none are on record": {func(s *Sight) {
+			s.Source.lose()
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C4: over a destination that has lost its properties": {func(s *Sight) { s.copied("d1", b); s.Destination.lose() },
+			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
 		"C4: copied over": {func(s *Sight) { s.copied("d1", b) },
 			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
 		"C4: a client's change says what the source is, whatever the destination is a copy of": {func(s *Sight) {

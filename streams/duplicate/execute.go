@@ -177,7 +177,7 @@ func (w *work) round(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, again(err)
 	}
-	if w.wrote() && (d.Row == "C2" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
+	if w.wrote() && (d.Row == "C2" || d.Row == "C2u" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
 		if d.AnnounceSource {
 			w.announceSource(s.Source)
 		}

@@ -60,9 +60,13 @@ func (w *work) stamp(c *pb.Change, o pb.Origin) *pb.Change {
 	return record.Seal(c)
 }
 
-// content is the Change of the destination's copy, o, which is a copy of from.
-func (w *work) content(o storage.Object, from storage.Original) *pb.Change {
-	o.Original = from
+// content is the Change of the destination's copy, o. A copy that has no properties, of a source whose properties are not
+// known, is not said to have none.
+func (w *work) content(s Sight, o storage.Object) *pb.Change {
+	o.Original = w.of(s)
+	if _, unknown := s.Source.properties(); unknown && isEmpty(o.Properties) {
+		o.PropertiesUnknown = true
+	}
 	return w.stamp(record.Content(w.Copy, o), w.origin())
 }
 
@@ -83,7 +87,7 @@ func (w *work) of(s Sight) storage.Original {
 // present is the Change of the destination's object, o, which was found there. Without a source, and with nothing that
 // says that it is a copy, it is put on record as found.
 func (w *work) present(s Sight, o storage.Object) *pb.Change {
-	c := w.content(o, w.of(s))
+	c := w.content(s, o)
 	if s.Source.Presence != Present && c.GetSourceTime() == nil && c.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION {
 		c.Origin = pb.Origin_ORIGIN_SWEEP
 	}

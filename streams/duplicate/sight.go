@@ -215,6 +215,36 @@ func computable(v digest.Set) digest.Set {
 	return c
 }
 
+// recorded returns the properties that are on record of a live copy.
+func recorded(r *pb.Record) storage.Properties {
+	if !isLive(r) {
+		return storage.Properties{}
+	}
+	return storage.Properties{MediaType: r.GetMediaType(), User: r.GetProperties()}
+}
+
+// lost reports whether properties of the side are on record that its store cannot tell; false, and not ok, if the record
+// would have to be read first. Records that a command carries have no properties.
+func (s Side) lost() (lost, ok bool) {
+	if !s.Object.PropertiesUnknown {
+		return false, true
+	}
+	r := s.Record.GetManifest()
+	return !isEmpty(recorded(r)), r.GetState() != pb.RecordState_RECORD_STATE_UNSPECIFIED
+}
+
+func isEmpty(p storage.Properties) bool { return p.MediaType == "" && len(p.User) == 0 }
+
+// properties returns those that a copy of the side is given: its own or, if its store cannot tell them,
+// those on record. If there are none, unknown says so.
+func (s Side) properties() (p storage.Properties, unknown bool) {
+	if !s.Object.PropertiesUnknown {
+		return s.Object.Properties, false
+	}
+	lost, _ := s.lost()
+	return recorded(s.Record.GetManifest()), !lost
+}
+
 // sameProperties compares what users said about both sides.
 func (s Sight) sameProperties() bool {
 	a, b := s.Source.Object.Properties, s.Destination.Object.Properties

@@ -140,7 +140,7 @@ func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.P
 		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
 	}
 	it := *old
-	it.object.Properties = properties(p)
+	it.object.Properties, it.object.PropertiesUnknown = properties(p), false
 	if s.cfg.Weak.Properties {
 		it.object.Modified, it.object.Version = s.tick(sp, id), s.version(it.bytes)
 	}
