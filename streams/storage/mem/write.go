@@ -143,7 +143,7 @@ func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.P
 		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
 	}
 	it := *old
-	it.object.Properties = properties(p)
+	it.object.Properties, it.object.PropertiesUnknown = properties(p), false
 	sp.items[id] = &it
 	return clone(it.object), nil
 }
