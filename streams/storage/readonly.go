@@ -78,4 +78,6 @@ func (r readOnly) OpenRange(ctx context.Context, ref Ref, rg Range) (io.ReadClos
 
 func (r readOnly) Locate(ctx context.Context, ref Ref) (Place, error) { return Locate(ctx, r.s, ref) }
 
-func refuse(verb, name string) error { return fmt.Errorf("%s %q: %w", verb, name, ErrReadOnly) }
+func refuse(verb, name string) error {
+	return NotApplied(fmt.Errorf("%s %q: %w", verb, name, ErrReadOnly))
+}

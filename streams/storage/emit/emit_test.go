@@ -172,6 +172,15 @@ func TestContract(t *testing.T) {
 	}))
 }
 
+// A decorated store passes on what errors of mutations prove.
+func TestMarks(t *testing.T) {
+	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
+		w := newWorld(t)
+		must(t, w.mem.DeleteSpace(t.Context(), sp))
+		return w.s, w.faulty
+	})
+}
+
 // Every method of storage.Store emits a Change or is listed as one that does not.
 func TestEveryMethod(t *testing.T) {
 	ctx := t.Context()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +35,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 			var err error
 			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
 				if m.came == nil { // the bytes were never judged to be good
-					err = &proven{err}
+					err = storage.NotApplied(err)
 				}
 				return nil, err
 			}
@@ -116,16 +115,16 @@ func by(draft, c *pb.Change) *pb.Change {
 // onItem calls f with a mutation that is known, and with what is there.
 func (s *Store) onItem(ctx context.Context, space, item string, c storage.Condition, f func(m *mutation, before *pb.Change) error) error {
 	if err := errors.Join(storage.CheckSpace(space), storage.CheckItem(item)); err != nil {
-		return retry.Permanent(err)
+		return storage.NotApplied(retry.Permanent(err))
 	}
 	m, err := s.begin(ctx, s.key(space, item))
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	before, err := s.before(ctx, space, item, c)
 	if err != nil {
 		s.end(m)
-		return err
+		return storage.NotApplied(err)
 	}
 	return f(m, before)
 }
@@ -168,17 +167,17 @@ func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 
 func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) error {
 	if err := storage.CheckSpace(space.Name); err != nil {
-		return retry.Permanent(err)
+		return storage.NotApplied(retry.Permanent(err))
 	}
 	m, err := s.begin(ctx, s.key(space.Name, ""))
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	was, err := s.inner.StatSpace(ctx, space.Name)
 	absent := errors.Is(err, storage.ErrNoSpace)
 	if err != nil && (!absent || op == pb.Op_OP_SET_SPACE_PROPERTIES) {
 		s.end(m)
-		return err
+		return storage.NotApplied(err)
 	}
 	if op == pb.Op_OP_SET_SPACE_PROPERTIES && maps.Equal(was.Properties, space.Properties) && !maps.Equal(was.ACL, space.ACL) {
 		op = pb.Op_OP_SET_ACL
@@ -220,28 +219,6 @@ func (s *Store) undated(c *pb.Change) *pb.Change {
 	return c
 }
 
-// proven marks an error with which a call proves that it did nothing.
-type proven struct{ error }
-
-func (e *proven) Unwrap() error { return e.error }
-
-// didNothing reports whether a store's error proves that nothing was done.
-func didNothing(err error) bool {
-	var proof *proven
-	return errors.As(err, &proof) || slices.ContainsFunc([]error{
-		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged,
-		storage.ErrDigest, storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported,
-	}, func(known error) bool { return errors.Is(err, known) })
-}
-
-func unwrapped(err error) error {
-	var proof *proven
-	if errors.As(err, &proof) {
-		return proof.error
-	}
-	return err
-}
-
 // lookTime bounds how long a failed call is looked into, and an outcome is noted, when
 // the caller has gone.
 const lookTime = 10 * time.Second
@@ -250,11 +227,11 @@ const lookTime = 10 * time.Second
 func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() (*pb.Change, error)) error {
 	if err := s.fits(in.Draft); err != nil {
 		s.end(m)
-		return fmt.Errorf("refuse a change that cannot be told: %w", err)
+		return storage.NotApplied(fmt.Errorf("refuse a change that cannot be told: %w", err))
 	}
 	if err := s.intend(ctx, m, in); err != nil {
 		s.end(m)
-		return fmt.Errorf("note the intent: %w", err)
+		return storage.NotApplied(fmt.Errorf("note the intent: %w", err))
 	}
 	change, err := call()
 	// From here on what was done must be noted, also when the caller has gone.
@@ -263,12 +240,12 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 	switch {
 	case err == nil:
 		return s.done(ctx, late, m, record.Seal(change))
-	case didNothing(err):
+	case storage.IsNotApplied(err): // anything else in its chain may have been found after a step that others see
 		if _, noted := s.cfg.Outbox.Outcome(m.ticket, nil); noted != nil {
 			s.unnoted(m.ticket)
 		}
 		s.end(m)
-		return unwrapped(err)
+		return err
 	}
 	// Whatever comes of it: the store said that it failed.
 	s.orphan(m)
@@ -277,7 +254,7 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 		lerr = s.tell(late, m)
 	}
 	if lerr != nil {
-		err = fmt.Errorf("%w; and look what was done: %w", err, lerr)
+		err = fmt.Errorf("%w; and look what was done: %v", err, lerr) //nolint:errorlint // its marks and class are not of this call
 	}
 	return err
 }
