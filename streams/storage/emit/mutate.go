@@ -121,9 +121,9 @@ func (s *Store) onItem(ctx context.Context, space, item string, c storage.Condit
 	if err != nil {
 		return storage.NotApplied(err)
 	}
+	defer s.leaveOff(m)
 	before, err := s.before(ctx, space, item, c)
 	if err != nil {
-		s.end(m)
 		return storage.NotApplied(err)
 	}
 	return f(m, before)
@@ -173,10 +173,10 @@ func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call
 	if err != nil {
 		return storage.NotApplied(err)
 	}
+	defer s.leaveOff(m)
 	was, err := s.inner.StatSpace(ctx, space.Name)
 	absent := errors.Is(err, storage.ErrNoSpace)
 	if err != nil && (!absent || op == pb.Op_OP_SET_SPACE_PROPERTIES) {
-		s.end(m)
 		return storage.NotApplied(err)
 	}
 	if op == pb.Op_OP_SET_SPACE_PROPERTIES && maps.Equal(was.Properties, space.Properties) && !maps.Equal(was.ACL, space.ACL) {
@@ -226,11 +226,9 @@ const lookTime = 10 * time.Second
 // mutate makes one mutation and tells of it: size, intent, call, outcome, publish, done.
 func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() (*pb.Change, error)) error {
 	if err := s.fits(in.Draft); err != nil {
-		s.end(m)
 		return storage.NotApplied(fmt.Errorf("refuse a change that cannot be told: %w", err))
 	}
 	if err := s.intend(ctx, m, in); err != nil {
-		s.end(m)
 		return storage.NotApplied(fmt.Errorf("note the intent: %w", err))
 	}
 	change, err := call()
@@ -267,9 +265,12 @@ func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
 	ticket, err := s.cfg.Outbox.Intend(ctx, in)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	m.ticket, m.began = ticket, in.Began
 	s.arrange(m.lane) // what was ready may have to wait for it now
-	return err
+	return nil
 }
 
 // done notes the Change of a mutation that was made, and tells of it. Late outlives ctx.

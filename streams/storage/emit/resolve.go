@@ -70,12 +70,13 @@ func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
 	m := l.orphans[0]
 	crowded := m.crowded
 	s.mu.Unlock()
-	err := s.resolve(ctx, m, crowded)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l.resolving = false
-	s.arrange(l)
-	if err != nil {
+	defer func() { // also if the store panics
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l.resolving = false
+		s.arrange(l)
+	}()
+	if err := s.resolve(ctx, m, crowded); err != nil {
 		return fmt.Errorf("find out what came of an earlier mutation: %w", err)
 	}
 	return nil
