@@ -146,7 +146,7 @@ func TestContract(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := &topic{}
-		s, err := New(m, Config{Account: "acme", Store: "1"}, out)
+		s, err := New(m, Config{Account: "acme", Store: "1", Unmarked: true}, out)
 		if err != nil {
 			t.Fatal(err)
 		}

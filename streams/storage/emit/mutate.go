@@ -77,6 +77,9 @@ func stored(draft *pb.Change, o storage.Object) *pb.Change {
 func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
 	var obj storage.Object
 	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		if err := s.certain(ctx, before); err != nil {
+			return err
+		}
 		in := Intent{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
 		in.Draft.MediaType, in.Draft.Properties = p.MediaType, maps.Clone(p.User)
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
@@ -94,6 +97,9 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	var d storage.Deleted
 	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		if err := s.certain(ctx, before); err != nil {
+			return err
+		}
 		in := Intent{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
@@ -113,10 +119,16 @@ func by(draft, c *pb.Change) *pb.Change {
 }
 
 // onItem calls f with a mutation that is known, and with what is there.
-func (s *Store) onItem(ctx context.Context, space, item string, c storage.Condition, f func(m *mutation, before *pb.Change) error) error {
+func (s *Store) onItem(
+	ctx context.Context, space, item string, c storage.Condition, f func(m *mutation, before *pb.Change) error,
+) (err error) {
 	if err := errors.Join(storage.CheckSpace(space), storage.CheckItem(item)); err != nil {
 		return storage.NotApplied(retry.Permanent(err))
 	}
+	if err := s.known(ctx, time.Time{}); err != nil {
+		return storage.NotApplied(err)
+	}
+	defer func() { err = s.believed(ctx, err) }()
 	m, err := s.begin(ctx, s.key(space, item))
 	if err != nil {
 		return storage.NotApplied(err)
@@ -165,10 +177,14 @@ func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 	return s.onSpace(ctx, pb.Op_OP_DELETE_SPACE, storage.Space{Name: space}, func() error { return s.inner.DeleteSpace(ctx, space) })
 }
 
-func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) error {
+func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) (err error) {
 	if err := storage.CheckSpace(space.Name); err != nil {
 		return storage.NotApplied(retry.Permanent(err))
 	}
+	if err := s.known(ctx, time.Time{}); err != nil {
+		return storage.NotApplied(err)
+	}
+	defer func() { err = s.believed(ctx, err) }()
 	m, err := s.begin(ctx, s.key(space.Name, ""))
 	if err != nil {
 		return storage.NotApplied(err)
@@ -176,6 +192,10 @@ func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call
 	defer s.leaveOff(m)
 	was, err := s.inner.StatSpace(ctx, space.Name)
 	absent := errors.Is(err, storage.ErrNoSpace)
+	if absent && op != pb.Op_OP_SET_SPACE_PROPERTIES {
+		err = s.known(ctx, time.Now())
+		absent = err == nil
+	}
 	if err != nil && (!absent || op == pb.Op_OP_SET_SPACE_PROPERTIES) {
 		return storage.NotApplied(err)
 	}

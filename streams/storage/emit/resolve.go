@@ -139,7 +139,7 @@ func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, err err
 			return spaceChange(d, o), nil
 		}
 		if errors.Is(err, storage.ErrNoSpace) {
-			err = s.inner.Marker(ctx)
+			err = s.known(ctx, time.Now())
 		}
 		if err != nil {
 			return nil, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
@@ -151,7 +151,7 @@ func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, err err
 		return record.Content(schemas.CopyOf(d), o), nil
 	}
 	if errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) {
-		err = s.inner.Marker(ctx)
+		err = s.known(ctx, time.Now())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at item %q: %w", d.GetItem(), err)
