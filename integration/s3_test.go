@@ -144,7 +144,7 @@ func (r *realS3) options() []storagetest.Option {
 		bucket := regexp.MustCompile(`^[a-z0-9][a-z0-9-]*[a-z0-9]$`)
 		opts = append(opts, storagetest.WithRefusedSpaces(func(name string) bool { return len(name) > 40 || !bucket.MatchString("x"+name) }))
 	}
-	var except []string
+	except := []string{"NotApplied"}
 	if r.versions { // the bucket keeps what is replaced, and whatever else
 		except = append(except, "Keep", "PutSource")
 	}
@@ -210,7 +210,7 @@ func TestS3Decorators(t *testing.T) {
 	}
 	for name, around := range map[string]func(t *testing.T, s storage.Store) storage.Store{
 		"emit": func(t *testing.T, s storage.Store) storage.Store {
-			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1"}, &shelf{})
+			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true}, &shelf{})
 			if err != nil {
 				t.Fatal(err)
 			}

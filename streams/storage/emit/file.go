@@ -41,6 +41,9 @@ type File struct {
 
 	reports sync.Mutex // held while a report is written
 
+	syncing sync.Mutex // held during an fsync, and while lost is read; mu is never waited for meanwhile
+	lost    error      // of the first fsync that failed
+
 	mu    sync.Mutex // guards what follows
 	owner string
 	// observe is told how long each fsync took.

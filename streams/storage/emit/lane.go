@@ -219,6 +219,21 @@ func (s *Store) end(m *mutation) {
 	s.arrange(m.lane)
 }
 
+// leaveOff ends what the call of a mutation has left, as one does that is refused, or panics. If there is an intent, the
+// mutation may have been made, and is looked into.
+func (s *Store) leaveOff(m *mutation) {
+	s.mu.Lock()
+	live, intended := slices.Contains(m.lane.live, m), m.ticket != 0
+	s.mu.Unlock()
+	switch {
+	case !live: // it has an end
+	case intended:
+		s.orphan(m)
+	default:
+		s.end(m)
+	}
+}
+
 // leave takes a mutation out of those whose callers wait; s.mu is held.
 func (s *Store) leave(m *mutation) {
 	m.lane.live = slices.DeleteFunc(m.lane.live, func(x *mutation) bool { return x == m })

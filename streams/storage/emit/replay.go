@@ -33,8 +33,11 @@ func (f *File) replay() error {
 	slices.Sort(numbers)
 	r := replayer{f}
 	for i, n := range numbers {
-		if i > 0 && n != numbers[i-1]+1 && !f.cfg.Salvage {
-			return fmt.Errorf("segments after %s are missing: %w", segmentName(numbers[i-1]), ErrOutboxDamaged)
+		if i > 0 && n != numbers[i-1]+1 {
+			if !f.cfg.Salvage {
+				return fmt.Errorf("segments after %s are missing: %w", segmentName(numbers[i-1]), ErrOutboxDamaged)
+			}
+			f.segments[i-1].damaged = true // all up to the gap is moved behind it
 		}
 		seg := &segment{number: n}
 		if seg.file, err = f.disk.open(segmentName(n), false); err == nil {
@@ -63,6 +66,9 @@ func (f *File) replay() error {
 			return err
 		}
 	}
+	if err := f.disk.sync(); err != nil { // of names too
+		return err
+	}
 	f.synced = f.start + f.end
 	return f.salvage()
 }
@@ -84,6 +90,7 @@ func (r *replayer) segment(seg *segment, last bool) error {
 	if err != nil && (!f.cfg.Salvage || errors.Is(err, ErrOutboxFormat)) {
 		return err
 	}
+	seg.damaged = seg.damaged || err != nil
 	f.last = max(f.last, ticket)
 	s, err := readSegment(b, last, func(n note, at int64, size int32) error { return r.note(n, place{seg, at, size}) })
 	if err != nil {
@@ -104,7 +111,12 @@ func (r *replayer) segment(seg *segment, last bool) error {
 		}
 		seg.size = s.end
 	}
-	return file.Sync() // a process that died may have left it unsynced
+	// A process that died may have left it unsynced, and one whose fsync failed may have left pages that count as written
+	// and are not: they are written once more.
+	if err := writeAt(file, b[:s.end], 0); err != nil {
+		return err
+	}
+	return file.Sync()
 }
 
 // note takes in one note.

@@ -14,15 +14,24 @@ import (
 
 // publish tells of the next Change of a lane, whose busy it has set. An error that is not
 // permanent leaves it where it is.
-func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) error {
-	err := s.send(ctx, e, c)
+func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) (err error) {
+	err = errPanic // unless send returns
+	defer func() { s.published(ctx, l, e, err) }()
+	err = s.send(ctx, e, c)
+	return err
+}
+
+var errPanic = errors.New("publish panicked")
+
+// published notes how the publish of a Change ended.
+func (s *Store) published(ctx context.Context, l *lane, e *entry, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.busy = false
 	defer s.arrange(l)
 	if err != nil && !retry.IsPermanent(err) {
 		s.failed(ctx, l, err)
-		return err
+		return
 	}
 	s.told, l.fails = s.told+1, 0
 	if s.away {
@@ -33,7 +42,6 @@ func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) er
 		close(e.done)
 	}
 	l.remove(e)
-	return err
 }
 
 // send publishes c and has the outbox forget it, or puts it aside.

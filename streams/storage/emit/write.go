@@ -53,29 +53,53 @@ func (f *File) syncTo(ctx context.Context, target int64) error {
 func (f *File) lead() {
 	round, file, goal := make(chan struct{}), f.current().file, f.start+f.end
 	f.round = round
+	f.syncing.Lock() // before f.mu is released: a segment is closed after a sync only
 	f.mu.Unlock()
 	began := time.Now()
-	err := file.Sync()
+	err := f.fsync(file.Sync)
 	took := time.Since(began)
+	f.syncing.Unlock()
 	f.mu.Lock()
-	f.noteSync(goal, took, err)
+	_ = f.noteSync(goal, took, err) // it is in f.err
 	f.round = nil
 	close(round)
 }
 
-// noteSync notes how an fsync went; f.mu is held. After one that failed nobody knows what is on
-// disk, and another that succeeds would not say so either: nothing is noted any more.
-func (f *File) noteSync(goal int64, took time.Duration, err error) {
+// fsync calls sync, unless an earlier one failed; f.syncing is held. The kernel reports an error of writing once for each
+// open file, and counts the pages as written: after an fsync that failed, the next one of any caller may succeed without
+// them. So there is one at a time, and all that follow return the first error.
+func (f *File) fsync(sync func() error) error {
+	if f.lost == nil {
+		f.lost = sync()
+	}
+	return f.lost
+}
+
+// sync is fsync while f.mu is held, also meanwhile.
+func (f *File) sync(sync func() error) error {
+	f.syncing.Lock()
+	err := f.fsync(sync)
+	f.syncing.Unlock()
+	return f.failed(err)
+}
+
+// failed notes how an fsync went, and returns why nothing is noted any more; f.mu is held.
+func (f *File) failed(err error) error {
+	if err != nil && f.err == nil {
+		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
+	}
+	return f.err
+}
+
+// noteSync notes how an fsync of all up to a position went; f.mu is held.
+func (f *File) noteSync(goal int64, took time.Duration, err error) error {
 	if f.observer != nil {
 		f.observer(took)
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		f.synced = max(f.synced, goal)
-	case f.synced >= goal: // another was faster, and may have closed the file since
-	case f.err == nil:
-		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
 	}
+	return f.failed(err)
 }
 
 var errClosed = errors.New("outbox is closed")
@@ -127,13 +151,13 @@ func (f *File) create(number uint64) error {
 	}
 	err = writeAt(file, header(number, f.last), 0)
 	if err == nil {
-		err = file.Sync()
+		err = f.sync(file.Sync)
 	}
 	if err == nil {
 		err = f.disk.rename(newName, segmentName(number))
 	}
 	if err == nil {
-		err = f.disk.sync()
+		err = f.sync(f.disk.sync)
 	}
 	if err != nil {
 		return errors.Join(err, file.Close())
@@ -161,9 +185,8 @@ func (f *File) syncNow() error {
 		return f.err
 	}
 	began := time.Now()
-	err := f.current().file.Sync()
-	f.noteSync(f.start+f.end, time.Since(began), err)
-	return f.err
+	err := f.sync(f.current().file.Sync)
+	return f.noteSync(f.start+f.end, time.Since(began), err)
 }
 
 // tidy removes what no longer counts, from the oldest segment on: a later one says what of it is
@@ -206,7 +229,7 @@ func (f *File) discard(s *segment) error {
 	if err != nil && !isAbsent(err) {
 		return err
 	}
-	if err := f.disk.sync(); err != nil {
+	if err := f.sync(f.disk.sync); err != nil {
 		return err
 	}
 	return s.file.Close()
