@@ -24,6 +24,8 @@ type session struct {
 	users   int  // calls under way; guarded by Store.mu
 	retired bool // closed when users is 0; guarded by Store.mu
 
+	admitted atomic.Bool // the marker was read and is right, and prepare has returned
+
 	mu    sync.Mutex // guards prepare
 	ready atomic.Bool
 	// What follows is set once, before ready.
