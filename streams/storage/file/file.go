@@ -53,6 +53,8 @@ type Config struct {
 	digests []string
 	// now is the clock that files are dated by; nil: the machine's.
 	now func() time.Time
+	// step is called between the effects of a mutation; its error is that of the next one. nil: nothing is called.
+	step func(done string) error
 	// Skipped, where it is set, is told by listings of what is in the tree and is no
 	// item or space: its path below Root, which may be any bytes, and why. It may be
 	// called by many at once.
@@ -177,6 +179,14 @@ func (s *Store) passed(t time.Time) {
 	s.clock.Lock()
 	defer s.clock.Unlock()
 	s.last = max(s.last, t.UnixNano())
+}
+
+// did is called after each effect of a mutation.
+func (s *Store) did(effect string) error {
+	if s.cfg.step == nil {
+		return nil
+	}
+	return s.cfg.step(effect)
 }
 
 func (s *Store) skipped(path, reason string) {
