@@ -204,6 +204,9 @@ func (w *write) first() (string, error) {
 		return "", err
 	}
 	defer unix.Close(dir)
+	if err := checkNames(dir, path.Dir(w.p.path)); err != nil {
+		return "", err
+	}
 	if err := w.moveSidecar(); err != nil {
 		return "", err
 	}
@@ -252,6 +255,9 @@ func (w *write) over(at string) (err error) {
 		}
 	}
 	err = w.sess.within(at, func(dir int, name string) error {
+		if err := checkNames(dir, path.Dir(at)); err != nil {
+			return err
+		}
 		return named("rename", at, w.move(dir, name, 0))
 	})
 	if err != nil && !w.shown {

@@ -112,11 +112,14 @@ func Open(cfg Config) (*Store, error) {
 	if s.sess, err = openSession(dir); err != nil {
 		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, err)
 	}
-	if !cfg.ReadOnly && s.sess.hasOwnDir() {
-		// What takes no writes now, a full disk, a read-only one or one without a marker, can be read.
-		if err := s.admit(s.sess); err != nil && retry.ClassOf(err) != retry.ClassUnavailable {
-			return nil, errors.Join(err, s.Close())
-		}
+	if s.sess.foldsOwnDir() {
+		err = retry.Unavailable(fmt.Errorf("%w: the file system takes upper and lower case for the same", errFolds))
+	} else if !cfg.ReadOnly && s.sess.hasOwnDir() {
+		err = s.admit(s.sess)
+	}
+	// What takes no writes now, a full disk, a read-only one or one without a marker, can be read.
+	if err != nil && (retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, errFolds)) {
+		return nil, errors.Join(fmt.Errorf("open file store %q in %s: %w", cfg.ID, dir, err), s.Close())
 	}
 	return s, nil
 }

@@ -250,10 +250,13 @@ func loop(t *testing.T, kind string, mkfs ...string) (dir string) {
 			need.Missing(t, need.Kernel("a file system made by "+strings.Join(mkfs, " ")), fmt.Sprintf("%v: %s", err, out))
 		}
 	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil { //nolint:noctx // the test's has ended
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	t.Cleanup(func() { unmount(t, dir) })
 	return dir
+}
+
+func unmount(t *testing.T, dir string) {
+	t.Helper()
+	if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil { //nolint:noctx // the test's may have ended
+		t.Errorf("%v: %s", err, out)
+	}
 }

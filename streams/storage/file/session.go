@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -205,6 +206,9 @@ func (s *session) renew() (err error) {
 	}
 	if err := unix.Flock(t.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return named("lock", t.path, err)
+	}
+	if err := probeNames(t.fd); err != nil {
+		return retry.Unavailable(err)
 	}
 	if err := errors.Join(s.removeDead(t.path), s.makeSlots()); err != nil {
 		return err
