@@ -28,7 +28,7 @@ func TestJudge(t *testing.T) {
 	}
 	oneAt, anew, other := at(item("1", md5a, ""), 5), at(item("1", md5a, ""), 6), at(item("1", md5a, "b"), 5)
 	named := record.Content(schemas.Copy{Item: "i"}, storage.Object{Item: "i", Version: "1", Size: -1, PropertiesUnknown: true}) // in a condition
-	lost := func(c *pb.Change) *pb.Change {                                                   // its properties cannot be told
+	lost := func(c *pb.Change) *pb.Change {                                                                                      // its properties cannot be told
 		c = c.CloneVT()
 		c.MediaType, c.Properties, c.PropertiesUnknown = "", nil, true
 		return c
