@@ -154,10 +154,10 @@ func inspectionText(in emit.Inspection) string {
 
 // between says which notes damage has taken.
 func between(d emit.Damage) string {
-	switch {
-	case d.Before == 0:
+	if d.Before == 0 {
 		return fmt.Sprintf(", of notes after ticket %d", d.After)
-	case d.Before == d.After+1:
+	}
+	if d.Before == d.After+1 {
 		return fmt.Sprintf(", between tickets %d and %d: no intent and no outcome", d.After, d.Before)
 	}
 	return fmt.Sprintf(", of notes between tickets %d and %d", d.After, d.Before)

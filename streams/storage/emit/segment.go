@@ -133,6 +133,10 @@ func parseNote(b []byte) (n note, size int, ok bool) {
 		return note{}, 0, false
 	}
 	size = int(binary.LittleEndian.Uint32(b))
+	// The cheap checks first: garbage is looked through byte by byte.
+	if k := kind(b[8]); k == 0 || k >= kinds || b[10]|b[11] != 0 {
+		return note{}, 0, false
+	}
 	if size < noteBytes || size > maxNote || size > len(b) ||
 		crc32.Checksum(b[8:size], checksum) != binary.LittleEndian.Uint32(b[4:]) {
 		return note{}, 0, false
@@ -141,7 +145,7 @@ func parseNote(b []byte) (n note, size int, ok bool) {
 		kind: kind(b[8]), flags: b[9], ticket: Ticket(binary.LittleEndian.Uint64(b[12:])),
 		number: binary.LittleEndian.Uint64(b[20:]), synced: int64(binary.LittleEndian.Uint64(b[28:])), body: b[noteBytes:size],
 	}
-	return n, size, n.kind > 0 && n.kind < kinds
+	return n, size, true
 }
 
 // A reader of a segment is called with its notes in their order, and with the bytes between them that were on disk and are
