@@ -38,7 +38,6 @@ type looking struct {
 
 var (
 	_ storage.Store   = (*mount)(nil)
-	_ storage.Ranger  = (*mount)(nil)
 	_ storage.Locator = (*mount)(nil)
 )
 
@@ -216,15 +215,6 @@ func (m *mount) Open(ctx context.Context, space, item, version string) (io.ReadC
 		return nil, storage.Object{}, err
 	}
 	return d.Open(ctx, space, item, version)
-}
-
-// OpenRange implements storage.Ranger.
-func (m *mount) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
-	d, err := m.found(ctx)
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	return storage.OpenRange(ctx, d, ref, r)
 }
 
 // Locate implements storage.Locator.

@@ -161,7 +161,7 @@ func reports(m *pb.Record, o storage.Object) bool {
 	case m.GetVersion() != "":
 		return m.GetVersion() == o.Version
 	}
-	return m.GetSize() == o.Size && m.GetTime().AsTime().Equal(record.Time(o.Modified).AsTime())
+	return schemas.SizeOf(m) == o.Size && m.GetTime().AsTime().Equal(record.Time(o.Modified).AsTime())
 }
 
 // String is the piece in a word, or its digests as algorithm:hex, sorted.

@@ -30,6 +30,16 @@ type write struct {
 	side    *temp   // the sidecar; nil when it has to be written anew
 	was     *aspect // what side says of the file that is replaced
 	sideDir string
+	shown   bool // others may see the file in its place
+}
+
+// move has the file take its place.
+func (w *write) move(dir int, name string, flags uint) error {
+	err := w.t.move(dir, name, flags)
+	if w.shown = !storage.IsNotApplied(err); err == nil {
+		err = w.s.did("moved")
+	}
+	return err
 }
 
 func (w *write) discard() {
@@ -65,7 +75,7 @@ func (w *write) prepare() error {
 // flush has the bytes on disk. A large file does not stay in the page cache: whoever reads
 // it next, to see that it is intact, sees what the disk has.
 func (t *temp) flush() error {
-	if err := fsync(t.fd, t.s.tmp+"/"+t.name); err != nil {
+	if err := fsync(t.fd, t.path()); err != nil {
 		return err
 	}
 	if t.size >= large {
@@ -115,7 +125,7 @@ func (w *write) commit(ctx context.Context) (err error) {
 		if err == nil {
 			return w.settle(ctx, at)
 		}
-		if !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
+		if errors.Is(err, errRemoved) || !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
 			return err
 		}
 		// A directory is missing, or the place was taken by what takes no lock.
@@ -151,23 +161,29 @@ func (w *write) try(ctx context.Context) (string, error) {
 	return at, w.over(at)
 }
 
-// refresh has the sidecar tell of the file that is in the place now, and the new file
-// later than that, in the milliseconds of changes: of two writers at the same time the
-// one that was last is the one that counts.
+// refresh has the sidecar tell of the file that is in the place now, and dates the new
+// file later than that and than the newest delete, in the milliseconds of changes: of
+// two writers at the same time the one that was last is the one that counts.
 func (w *write) refresh(ctx context.Context, old *unix.Stat_t, present bool) (err error) {
 	var was *aspect
+	var modified time.Time
 	if present {
 		if was, err = w.aspectOf(old); err != nil {
 			return err
 		}
+		modified = time.Unix(0, old.Mtim.Nano())
 	}
-	stale := present && milli(&w.st) <= milli(old)
+	newest, err := w.s.newest(w.sess, w.p, modified)
+	if err != nil {
+		return err
+	}
+	stale := milli(&w.st) <= newest.UnixMilli()
 	if stale {
-		at, err := w.s.after(ctx, time.Unix(0, old.Mtim.Nano()))
+		at, err := w.s.after(ctx, newest)
 		if err != nil {
 			return err
 		}
-		if w.st, err = w.t.dateLater(at, old); err != nil {
+		if w.st, err = w.t.dateLater(at, newest); err != nil {
 			return err
 		}
 	}
@@ -188,14 +204,17 @@ func (w *write) first() (string, error) {
 		return "", err
 	}
 	defer unix.Close(dir)
+	if err := checkNames(dir, path.Dir(w.p.path)); err != nil {
+		return "", err
+	}
 	if err := w.moveSidecar(); err != nil {
 		return "", err
 	}
-	err = w.t.move(dir, path.Base(w.p.path), unix.RENAME_NOREPLACE)
-	if err == nil {
-		return w.p.path, nil
+	err = w.move(dir, path.Base(w.p.path), unix.RENAME_NOREPLACE)
+	if err == nil || w.shown {
+		return w.p.path, err
 	}
-	if err == unix.EEXIST {
+	if errors.Is(err, unix.EEXIST) {
 		st, serr := w.sess.stat(w.p.path)
 		switch {
 		case serr == nil && isDir(&st):
@@ -205,6 +224,9 @@ func (w *write) first() (string, error) {
 		case serr == nil && !isRegular(&st):
 			err = retry.Permanent(fmt.Errorf("what is neither file nor directory is there: %w", storage.ErrName))
 		}
+	}
+	if w.shown {
+		return "", err
 	}
 	return "", errors.Join(named("rename", w.p.path, err), w.sess.removeSidecar(w.p))
 }
@@ -217,7 +239,7 @@ func (w *write) firstBeside() error {
 		}
 	}
 	return w.sess.within(w.p.beside, func(dir int, name string) error {
-		return w.t.move(dir, name, unix.RENAME_NOREPLACE)
+		return w.move(dir, name, unix.RENAME_NOREPLACE)
 	})
 }
 
@@ -233,12 +255,15 @@ func (w *write) over(at string) (err error) {
 		}
 	}
 	err = w.sess.within(at, func(dir int, name string) error {
-		return named("rename", at, w.t.move(dir, name, 0))
+		if err := checkNames(dir, path.Dir(at)); err != nil {
+			return err
+		}
+		return named("rename", at, w.move(dir, name, 0))
 	})
-	if err != nil {
+	if err != nil && !w.shown {
 		return errors.Join(err, undo())
 	}
-	return nil
+	return err
 }
 
 // moveSidecar has the sidecar take its place, before the file does. It tells of the old
@@ -267,14 +292,14 @@ func (w *write) settle(ctx context.Context, at string) error {
 
 // date sets the file's modification time.
 func (t *temp) date(at time.Time) (unix.Stat_t, error) {
-	name := t.s.tmp + "/" + t.name
+	name := t.path()
 	var st unix.Stat_t
 	ts, err := unix.TimeToTimespec(at)
 	if err != nil {
 		return st, named("date", name, err)
 	}
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}
-	if err := unix.UtimesNanoAt(t.s.tmpFD, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(t.in.fd, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return st, named("date", name, err)
 	}
 	err = unix.Fstat(t.fd, &st)
@@ -282,15 +307,15 @@ func (t *temp) date(at time.Time) (unix.Stat_t, error) {
 }
 
 // dateLater dates the file at a time, or after it where a file system with coarse times
-// would not tell it from old's millisecond, and has that on disk.
-func (t *temp) dateLater(at time.Time, old *unix.Stat_t) (st unix.Stat_t, err error) {
+// would not tell it from another's millisecond, and has that on disk.
+func (t *temp) dateLater(at, than time.Time) (st unix.Stat_t, err error) {
 	for _, step := range []time.Duration{0, time.Millisecond, time.Second, 2 * time.Second} {
 		st, err = t.date(at.Add(step))
 		if err != nil {
 			return st, err
 		}
-		if milli(&st) > milli(old) {
-			return st, fsync(t.fd, t.s.tmp+"/"+t.name)
+		if milli(&st) > than.UnixMilli() {
+			return st, fsync(t.fd, t.path())
 		}
 	}
 	return st, fmt.Errorf("date %s at %v: the file system keeps no such time", t.name, at)

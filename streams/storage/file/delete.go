@@ -18,7 +18,7 @@ import (
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	p, err := newPlace(space, item)
 	if err != nil {
-		return storage.Deleted{}, err
+		return storage.Deleted{}, storage.NotApplied(err)
 	}
 	sess, err := s.enterWrite()
 	if err != nil {
@@ -37,7 +37,13 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 }
 
 // remove takes the item's file away and returns where it was.
-func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.DeleteOptions) (string, storage.Deleted, error) {
+func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.DeleteOptions) (at string, d storage.Deleted, err error) {
+	begun := false
+	defer func() {
+		if !begun {
+			err = storage.NotApplied(err)
+		}
+	}()
 	unlock, err := s.lock(ctx, sess, p.space, p.item)
 	if err != nil {
 		return "", storage.Deleted{}, err
@@ -55,10 +61,18 @@ func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.De
 		return "", storage.Deleted{}, err
 	}
 	a, _ := sc.of(st.Mtim.Nano())
-	d := storage.Deleted{Object: object(p.item, &st, a)}
-	if d.Time, err = s.after(ctx, d.Object.Modified); err != nil {
+	d.Object = object(p.item, &st, a)
+	newest, err := s.newest(sess, p, d.Object.Modified)
+	if err != nil {
 		return "", storage.Deleted{}, err
 	}
+	if d.Time, err = s.after(ctx, newest); err != nil {
+		return "", storage.Deleted{}, err
+	}
+	if err := sess.setDeleted(p, d.Time); err != nil {
+		return "", storage.Deleted{}, err
+	}
+	begun = true
 	if o.Keep {
 		a.Modified, a.Size = st.Mtim.Nano(), st.Size
 		err = s.keepMove(sess, p, at, a)
@@ -67,10 +81,40 @@ func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.De
 			return named("remove", at, unix.Unlinkat(dir, name, 0))
 		})
 	}
+	if err == nil {
+		err = s.did("removed")
+	}
 	if err != nil {
 		return "", storage.Deleted{}, err
 	}
 	return at, d, sess.removeSidecar(p)
+}
+
+// maxAhead is how far ahead of the clock a time may be for what comes next to be dated after it. Changes that are dated
+// further ahead are refused.
+const maxAhead = 5 * time.Minute
+
+// newest returns the later of a file's time and that of the newest delete in its item's slot: what comes next is
+// dated after both. One that is too far ahead of the clock is refused, since all that comes next would be too.
+// The caller has locked the item.
+func (s *Store) newest(sess *session, p place, modified time.Time) (time.Time, error) {
+	deleted, err := sess.deleted(p)
+	if err != nil {
+		return time.Time{}, err
+	}
+	now := s.cfg.now()
+	switch {
+	case modified.Sub(now) > maxAhead:
+		return time.Time{}, retry.Permanent(fmt.Errorf(
+			"the item's file is dated %v, ahead of the clock, which says %v: set the file's time, or the clock, right", modified.UTC(), now.UTC()))
+	case deleted.Sub(now) > maxAhead:
+		return time.Time{}, retry.Permanent(fmt.Errorf(
+			"a delete is on record for %v, ahead of the clock, which says %v: set the clock right; if the clock was wrong then, "+
+				"remove %s while no process uses the store", deleted.UTC(), now.UTC(), lockFile))
+	case deleted.After(modified):
+		return deleted, nil
+	}
+	return modified, nil
 }
 
 // after returns the time of what comes after modified: now, but later than that in
@@ -119,7 +163,7 @@ type keptDoc struct {
 // keepDir makes a directory for what is kept, with its document, on disk.
 func (s *Store) keepDir(sess *session, p place, a aspect, why string) (string, error) {
 	now := s.now()
-	dir := keptDir + "/" + now.Format(keptDay) + "/" + now.Format(keptTime) + "-" + path.Base(sess.tmp)[:8]
+	dir := keptDir + "/" + now.Format(keptDay) + "/" + now.Format(keptTime) + "-" + path.Base(sess.tmp.Load().path)[:8]
 	b, err := json.MarshalIndent(keptDoc{p.space, p.item, why, a}, "", "  ")
 	if err != nil {
 		return "", err
@@ -178,7 +222,15 @@ func (s *session) pair(at, dir string, f func(from int, name string, to int) err
 }
 
 // SetProperties implements storage.Store. Neither file nor version changes.
-func (s *Store) SetProperties(ctx context.Context, space, item string, props storage.Properties, c storage.Condition) (storage.Object, error) {
+func (s *Store) SetProperties(
+	ctx context.Context, space, item string, props storage.Properties, c storage.Condition,
+) (_ storage.Object, err error) {
+	begun := false
+	defer func() {
+		if !begun {
+			err = storage.NotApplied(err)
+		}
+	}()
 	p, err := newPlace(space, item)
 	if err != nil {
 		return storage.Object{}, err
@@ -209,6 +261,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, props sto
 	}
 	was, _ := sc.of(st.Mtim.Nano())
 	now := newAspect(&st, was.Digests, props, was.Original)
+	begun = true
 	if err := sess.setSidecar(p, sidecar{Item: item, Now: now}); err != nil {
 		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, refine(err))
 	}

@@ -107,7 +107,7 @@ func TestRootVanishesWhileListing(t *testing.T) {
 // What a dead process left in our directory goes; what a living one has there stays.
 func TestLeftovers(t *testing.T) {
 	s := store(t, Config{})
-	live := s.sess.tmp
+	live := s.sess.tmp.Load().path
 	tmp, err := s.sess.temp()
 	must(t, err)
 	defer tmp.discard()
@@ -207,7 +207,7 @@ func TestDoesNotFit(t *testing.T) {
 	if got, err := read(t, s, "d/old", ""); got != "old" || err != nil {
 		t.Errorf("got %q, %v, want the old bytes", got, err)
 	}
-	if left, _ := os.ReadDir(filepath.Join(s.cfg.Root, s.sess.tmp)); len(left) != 0 {
+	if left, _ := os.ReadDir(filepath.Join(s.cfg.Root, s.sess.tmp.Load().path)); len(left) != 0 {
 		t.Errorf("temporary files are left: %v", left)
 	}
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
+// open opens a store in a root that need not have a marker.
 func open(t testing.TB, cfg Config) *Store {
 	t.Helper()
+	cfg.Unmarked = true
 	if cfg.ID == "" {
 		cfg.ID = "1"
 	}

@@ -235,3 +235,28 @@ func TestUnmounted(t *testing.T) {
 		t.Errorf("Stat on another disk: got %v, want ErrNoMarker", err)
 	}
 }
+
+// loop makes a file system in a file and mounts it, which only root may do.
+func loop(t *testing.T, kind string, mkfs ...string) (dir string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		need.Missing(t, need.Kernel("loop devices"), "not run as root")
+	}
+	at := t.TempDir()
+	image, dir := filepath.Join(at, "image"), filepath.Join(at, "mnt")
+	must(t, os.Mkdir(dir, 0o777), os.WriteFile(image, nil, 0o600), os.Truncate(image, 64<<20))
+	for _, args := range [][]string{append(mkfs, image), {"mount", "-t", kind, "-o", "loop", image, dir}} {
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			need.Missing(t, need.Kernel("a file system made by "+strings.Join(mkfs, " ")), fmt.Sprintf("%v: %s", err, out))
+		}
+	}
+	t.Cleanup(func() { unmount(t, dir) })
+	return dir
+}
+
+func unmount(t *testing.T, dir string) {
+	t.Helper()
+	if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil { //nolint:noctx // the test's may have ended
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -24,6 +24,10 @@ func (s *Store) Marker(ctx context.Context) error {
 		return err
 	}
 	defer s.leave(sess)
+	return s.marker(sess)
+}
+
+func (s *Store) marker(sess *session) error {
 	b, err := sess.read(markerFile)
 	if isAbsent(err) {
 		return fmt.Errorf("store %q in %s: %w", s.cfg.ID, s.cfg.Root, storage.ErrNoMarker)
@@ -43,7 +47,7 @@ func (s *Store) Marker(ctx context.Context) error {
 
 // WriteMarker implements storage.Store.
 func (s *Store) WriteMarker(ctx context.Context) error {
-	sess, err := s.enterWrite()
+	sess, err := s.enterFor((*session).prepare)
 	if err != nil {
 		return err
 	}
@@ -53,7 +57,7 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	switch err := s.Marker(ctx); {
+	switch err := s.marker(sess); {
 	case err == nil:
 		return nil
 	case errors.Is(err, storage.ErrWrongMarker):

@@ -12,25 +12,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-var _ storage.Ranger = (*Store)(nil)
-
 // Open implements storage.Store. A file that is replaced or deleted later is read to
 // its end; one that is changed in place ends in ErrChanged. A large file that was not in the page
 // cache before is not in it afterwards.
 func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
 	r, o, err := s.open(ctx, storage.Ref{Space: space, Item: item, Version: version})
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	return r, o, nil
-}
-
-// OpenRange implements storage.Ranger.
-func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, rg storage.Range) (io.ReadCloser, storage.Object, error) {
-	r, o, err := s.open(ctx, ref)
-	if err == nil {
-		err = r.limit(rg, o.Size)
-	}
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
@@ -119,17 +105,14 @@ type reader struct {
 	f         *os.File
 	version   string
 	versionOf func(*unix.Stat_t) string
-	left      int64 // of a range; negative: to the end of the file
 
-	drop    bool // what was read from the page cache
-	ranged  bool
-	base    int64 // where the reading began
+	drop    bool  // what was read from the page cache
 	off     int64 // what is read next
 	dropped int64 // up to here
 }
 
 func newReader(f *os.File, o storage.Object, versionOf func(*unix.Stat_t) string) *reader {
-	r := &reader{f: f, version: o.Version, versionOf: versionOf, left: -1}
+	r := &reader{f: f, version: o.Version, versionOf: versionOf}
 	if o.Size >= large {
 		fd := int(f.Fd())
 		_ = unix.Fadvise(fd, 0, 0, unix.FADV_SEQUENTIAL) // advice only
@@ -146,49 +129,18 @@ func cached(fd int) bool {
 	return err == nil && st.Cache > 0
 }
 
-// limit has the reader read a range only.
-func (r *reader) limit(rg storage.Range, size int64) error {
-	err := rg.Check(size)
-	if err == nil {
-		_, err = r.f.Seek(rg.Offset, io.SeekStart)
-	}
-	if err != nil {
-		return errors.Join(err, r.Close())
-	}
-	r.left, r.base, r.off, r.dropped, r.ranged = rg.Len(size), rg.Offset, rg.Offset, rg.Offset, true
-	return nil
-}
-
 func (r *reader) Read(p []byte) (int, error) {
-	if r.left == 0 {
-		return 0, r.end()
-	}
-	if r.left > 0 {
-		p = p[:min(int64(len(p)), r.left)]
-	}
 	n, err := r.f.Read(p)
 	r.off += int64(n)
-	if r.left > 0 {
-		r.left -= int64(n)
-	}
 	if r.drop && r.off-r.dropped >= behind {
 		r.forget()
 	}
 	if err == io.EOF {
-		return n, r.end()
+		if err := r.same(); err != nil {
+			return n, err
+		}
 	}
 	return n, err
-}
-
-// end is the end of what is read: io.EOF, where the file is still what it was and all of it came.
-func (r *reader) end() error {
-	if err := r.same(); err != nil {
-		return err
-	}
-	if r.left > 0 {
-		return io.ErrUnexpectedEOF
-	}
-	return io.EOF
 }
 
 // same returns an error that wraps ErrChanged where the file is not what it was.
@@ -209,11 +161,8 @@ func (r *reader) forget() {
 }
 
 func (r *reader) Close() error {
-	if r.drop && r.off > r.base { // with what was read ahead, and pages that lie on a border
-		if r.dropped = r.base; !r.ranged {
-			r.off = r.dropped // to the end
-		}
-		r.forget()
+	if r.drop && r.off > 0 { // all of it, with what was read ahead, and pages that lie on a border
+		_ = unix.Fadvise(int(r.f.Fd()), 0, 0, unix.FADV_DONTNEED) // advice only
 	}
 	return r.f.Close()
 }

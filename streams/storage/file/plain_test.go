@@ -91,7 +91,7 @@ func TestPlainContract(t *testing.T) {
 				}
 			}
 			return open(t, Config{Root: s.cfg.Root, ReadOnly: true})
-		}, storagetest.Only("Refuses", "Spaces", "BadNames", "OpenRange"))
+		}, storagetest.Only("Refuses", "Spaces", "BadNames"))
 	})
 }
 

@@ -165,7 +165,7 @@ func (s *session) moveTo(t *temp, path string) error {
 func (s *session) placeSidecar(p place, t *temp) (err error) {
 	_, path := sidecarPath(p)
 	for range maxTries {
-		if err = s.moveTo(t, path); !isAbsent(err) {
+		if err = s.moveTo(t, path); !isAbsent(err) || errors.Is(err, errRemoved) {
 			return err
 		}
 		if err := s.makeShards(p.space); err != nil {

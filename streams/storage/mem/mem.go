@@ -37,7 +37,7 @@ type Config struct {
 type Weak struct {
 	Versions         bool          // a version is a function of the bytes, as an ETag is
 	Times            time.Duration // resolution of times; 0: milliseconds
-	Properties       bool          // SetProperties makes a new version
+	Properties       bool          // SetProperties returns ErrUnsupported
 	Conditions       bool          // conditions are looked at before a write, not in its moment
 	MaxPropertyBytes int           // 0: no bound
 }
@@ -106,7 +106,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{
 		Kind: "mem", TimeResolution: w.Times,
 		ConditionalPut: !w.Conditions, ConditionalDelete: !w.Conditions, UniqueVersions: !w.Versions, KeepsReplaced: true,
-		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, Ranges: true, MaxPropertyBytes: w.MaxPropertyBytes,
+		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, MaxPropertyBytes: w.MaxPropertyBytes,
 	}
 }
 

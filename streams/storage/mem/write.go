@@ -129,11 +129,14 @@ func (s *Store) fits(p storage.Properties) error {
 	return nil
 }
 
-// SetProperties implements storage.Store. Neither version nor time changes unless the store is weak.
+// SetProperties implements storage.Store. Neither version nor time changes.
 func (s *Store) SetProperties(
 	ctx context.Context, space, id string, p storage.Properties, c storage.Condition,
 ) (_ storage.Object, err error) {
 	defer refused(&err)
+	if s.cfg.Weak.Properties {
+		return storage.Object{}, retry.Permanent(fmt.Errorf("set properties of item %q: %w", id, storage.ErrUnsupported))
+	}
 	if err := s.fits(p); err != nil {
 		return storage.Object{}, err
 	}
@@ -147,10 +150,7 @@ func (s *Store) SetProperties(
 		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
 	}
 	it := *old
-	it.object.Properties = properties(p)
-	if s.cfg.Weak.Properties {
-		it.object.Modified, it.object.Version = s.tick(sp, id), s.version(it.bytes)
-	}
+	it.object.Properties, it.object.PropertiesUnknown = properties(p), false
 	sp.items[id] = &it
 	return clone(it.object), nil
 }

@@ -200,7 +200,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{
 		Kind: "s3", TimeResolution: time.Second,
 		ConditionalPut: f.IfNoneMatch && f.IfMatch && f.Atomic, ConditionalDelete: f.DeleteMatch && f.DeletesOnce, UniqueVersions: f.Versions,
-		KeepsReplaced: true, Digests: slices.Clone(s.cfg.digests), Ranges: true, ReadOnly: s.cfg.ReadOnly,
+		KeepsReplaced: true, Digests: slices.Clone(s.cfg.digests), ReadOnly: s.cfg.ReadOnly,
 		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata, SourceFrom: sourceFrom,
 	}
 }

@@ -32,7 +32,7 @@ type Fault struct {
 	Done bool
 	// Panic has the call panic with Err instead of returning it.
 	Panic bool
-	// Mid has a stream fail after After bytes (Open, OpenRange: what is read; Put: what is put) or
+	// Mid has a stream fail after After bytes (Open: what is read; Put: what is put) or
 	// after After entries (List, Spaces), instead of the call.
 	Mid   bool
 	After int
@@ -45,7 +45,7 @@ type Fault struct {
 	Lie bool
 	// Cut ends a stream or listing after After bytes or entries as if that were all.
 	Cut bool
-	// Flip changes one bit of the byte after After (Open, OpenRange, Put).
+	// Flip changes one bit of the byte after After (Open, Put).
 	Flip bool
 	// Repeat tells the entry after After twice, Omit leaves it out (List).
 	Repeat, Omit bool

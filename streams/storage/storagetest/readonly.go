@@ -30,7 +30,6 @@ func RunReadOnly(t *testing.T, fill func(t *testing.T, spaces map[string]map[str
 		"BadNames":   y.badNames,
 		"ListModel":  y.listModel,
 		"Absent":     y.absent,
-		"OpenRange":  y.openRange,
 	} {
 		if (len(x.only) == 0 || slices.Contains(x.only, name)) && !slices.Contains(x.except, name) {
 			t.Run(name, f)
@@ -180,17 +179,4 @@ func (y *readOnlySuite) absent(t *testing.T) {
 	}
 	_, _, err = read(t, s, "a/b", "no such version")
 	wantErr(t, "Open of another version", err, storage.ErrChanged)
-}
-
-func (y *readOnlySuite) openRange(t *testing.T) {
-	s := y.items(t, "a")
-	o := has(t, s, "a", content("a"))
-	got, _, err := readRange(t, s, storage.Ref{Space: space, Item: "a", Version: o.Version}, storage.Range{Offset: 3, Length: 4})
-	if got != content("a")[3:7] || err != nil {
-		t.Errorf("got %q, %v", got, err)
-	}
-	_, _, err = readRange(t, s, storage.Ref{Space: space, Item: "a", Version: "no such version"}, storage.Range{Length: 1})
-	wantErr(t, "OpenRange of another version", err, storage.ErrChanged)
-	_, _, err = readRange(t, s, storage.Ref{Space: space, Item: "a"}, storage.Range{Offset: o.Size})
-	wantErr(t, "OpenRange at the end", err, storage.ErrRange)
 }

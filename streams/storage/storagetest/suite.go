@@ -101,7 +101,6 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"AbsentAt":        x.absentAt,
 		"OpenPinned":      x.openPinned,
 		"OpenWhileChange": x.openWhileChange,
-		"OpenRange":       x.openRange,
 		"PutTooLarge":     x.putTooLarge,
 		"NotApplied":      x.notApplied,
 		"PutSource":       x.putSource,
