@@ -144,7 +144,7 @@ func (r *realS3) options() []storagetest.Option {
 		bucket := regexp.MustCompile(`^[a-z0-9][a-z0-9-]*[a-z0-9]$`)
 		opts = append(opts, storagetest.WithRefusedSpaces(func(name string) bool { return len(name) > 40 || !bucket.MatchString("x"+name) }))
 	}
-	except := []string{"NotApplied"}
+	var except []string
 	if r.versions { // the bucket keeps what is replaced, and whatever else
 		except = append(except, "Keep", "PutSource")
 	}

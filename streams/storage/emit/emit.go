@@ -104,6 +104,7 @@ type Store struct {
 	unfinished []Ticket         // told, but the outbox could not note it
 	told       uint64           // how often something was acknowledged
 	away       bool             // nothing was since something failed, or took too long
+	failures   int              // of publishing, since something was acknowledged
 	resumed    time.Time        // when lanes that failed were last tried at once
 	flying     int              // publishes of the dispatcher that are under way
 	probeAt    time.Time        // when the next may begin while away

@@ -162,7 +162,7 @@ func (s *Store) ring() {
 // earlier ones: what is there now is the only evidence of them.
 func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 	for {
-		s.finish()
+		_ = s.finish() // it is tried again
 		s.mu.Lock()
 		l := s.enter(key)
 		e := l.unnoted()

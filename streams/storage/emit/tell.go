@@ -91,16 +91,21 @@ func (s *Store) failed(ctx context.Context, l *lane, err error) {
 	}
 	l.fails++
 	l.retryAt = time.Now().Add(s.backoff(l.fails))
-	if !s.away {
-		s.away = true
-		s.log.Warn("changes are not acknowledged; they wait", "err", err)
+	s.away = true
+	s.failures++
+	if worthLogging(s.failures) {
+		s.log.Warn("changes are not acknowledged; they wait", "key", l.key, "failures", s.failures, "err", err)
 	}
 	s.count.failed()
 }
 
+// worthLogging reports whether something that is tried for as long as it fails is logged at its nth failure: at the first,
+// and each time that it has failed twice as often.
+func worthLogging(n int) bool { return n&(n-1) == 0 }
+
 // resume has lanes that failed tried again at once, now that others work; s.mu is held.
 func (s *Store) resume() {
-	s.away = false
+	s.away, s.failures = false, 0
 	now := time.Now()
 	if now.Sub(s.resumed) < longestRetry/6 { // some work, and some do not
 		return
@@ -178,8 +183,9 @@ func (s *Store) tellSoon(ctx context.Context, m *mutation) (told bool, err error
 	case <-ctx.Done():
 	case <-patience.C:
 		s.mu.Lock()
-		if held := !m.lane.busy && m.lane.next() == nil; !held && s.told == before {
+		if held := !m.lane.busy && m.lane.next() == nil; !held && s.told == before && !s.away {
 			s.away = true // and not only this one waits for others of its item
+			s.log.Warn("changes are not acknowledged in time; they wait", "key", m.lane.key, "waited", s.cfg.Wait)
 		}
 		s.mu.Unlock()
 	}
@@ -214,7 +220,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		}
 		failed = append(failed, s.drain(ctx, l))
 	}
-	s.finish()
+	_ = s.finish() // if the process ends now they are told again, which is telling them once
 	return errors.Join(failed...)
 }
 
@@ -245,17 +251,24 @@ func (s *Store) unnoted(t Ticket) {
 	s.unfinished = append(s.unfinished, t)
 }
 
-// finish has the outbox note what it could not note when it was told.
-func (s *Store) finish() {
+// finish has the outbox note what it could not note when it was told, and returns why it still cannot.
+func (s *Store) finish() (failed error) {
 	s.mu.Lock()
 	tickets := s.unfinished
 	s.unfinished = nil
 	s.mu.Unlock()
 	if len(tickets) == 0 {
-		return
+		return nil
 	}
-	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool { return s.cfg.Outbox.Done(t) == nil })
+	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool {
+		err := s.cfg.Outbox.Done(t)
+		if err != nil {
+			failed = err
+		}
+		return err == nil
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unfinished = append(tickets, s.unfinished...)
+	return failed
 }

@@ -222,7 +222,7 @@ func (f *File) discard(s *segment) error {
 	name := segmentName(s.number)
 	var err error
 	if s.damaged {
-		err = f.disk.rename(name, name+".damaged")
+		err = f.disk.rename(name, name+damagedSuffix)
 	} else {
 		err = f.disk.remove(name)
 	}
@@ -241,23 +241,35 @@ func (f *File) move(s *segment) error {
 	if _, err := s.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	_, err := readSegment(b, false, func(n note, at int64, size int32) error {
-		h := f.index[n.ticket]
-		if h == nil || h.main.seg != s || h.main.at != at {
-			return nil
-		}
-		content := h.content
-		if err := f.again(&h.main, h, b[at:at+int64(size)], n); err != nil || content.seg == nil {
-			return err
-		}
-		c, err := f.read(content) // it goes with its intent, and after it
-		if err != nil {
-			return err
-		}
-		return f.again(&h.content, h, append(make([]byte, noteBytes), c.body...), c)
-	})
+	_, err := readSegment(b, false, mover{f, s, b})
 	return err
 }
+
+// A mover writes the notes of a segment that count again.
+type mover struct {
+	f     *File
+	from  *segment
+	bytes []byte
+}
+
+func (m mover) note(n note, at int64, size int32) error {
+	h := m.f.index[n.ticket]
+	if h == nil || h.main.seg != m.from || h.main.at != at {
+		return nil
+	}
+	content := h.content
+	if err := m.f.again(&h.main, h, m.bytes[at:at+int64(size)], n); err != nil || content.seg == nil {
+		return err
+	}
+	c, err := m.f.read(content) // it goes with its intent, and after it
+	if err != nil {
+		return err
+	}
+	return m.f.again(&h.content, h, append(make([]byte, noteBytes), c.body...), c)
+}
+
+// lost skips what cannot be read: it does not count.
+func (mover) lost(int64, int64) error { return nil }
 
 // again writes a note once more, and counts it there.
 func (f *File) again(at *place, h *held, b []byte, n note) error {
