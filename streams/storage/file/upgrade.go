@@ -25,10 +25,10 @@ type UpgradeOptions struct {
 
 // Upgraded counts the sidecars that an Upgrade has looked at.
 type Upgraded struct {
-	Moved  int64 // to the attribute of the item's file
-	Kept   int64 // the attribute has no room, or may not be written: the sidecar stays
-	Absent int64 // the item has no file now: the sidecar stays, for the file may come back
-	Spoilt int64 // the sidecar says nothing and stays; the properties of its item are unknown
+	Moved  int64 `json:"moved"`  // to the attribute of the item's file
+	Kept   int64 `json:"kept"`   // the attribute has no room, or may not be written: the sidecar stays
+	Absent int64 `json:"absent"` // the item has no file now: the sidecar stays, for the file may come back
+	Spoilt int64 `json:"spoilt"` // the sidecar says nothing and stays; the properties of its item are unknown
 }
 
 // upgradeAtOnce is how many items are upgraded at a time: most of the time is waiting for the disk.
