@@ -268,6 +268,8 @@ func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows m
 	backlog := func(head, t *task) bool {
 		return shares[t.share] && flows[t.flow.work] && !head.begun() && !t.stays && named[t.share][t.rec.Offset] == 0
 	}
+	in.moving <- struct{}{} // what is read meanwhile comes after
+	defer func() { <-in.moving }()
 	if !in.tryOne(ctx, backlog) {
 		return
 	}
@@ -284,7 +286,6 @@ func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows m
 func (in *intake) tryOne(ctx context.Context, backlog func(head, t *task) bool) bool {
 	var first *task
 	var tasks []*task
-	in.moving <- struct{}{}
 	in.p.sched.purge(func(head, t *task) bool {
 		if first == nil && backlog(head, head) && !in.movesMuch(head.share) {
 			first = head
@@ -296,15 +297,12 @@ func (in *intake) tryOne(ctx context.Context, backlog func(head, t *task) bool) 
 	for _, t := range tasks {
 		in.move(t, in.diverted.slotOf(t.flow.work))
 	}
-	<-in.moving
 	return len(tasks) > 0 && in.lands(ctx, landed+int64(len(tasks)))
 }
 
 // movePart moves the first of the tasks for which backlog is true. If there are no more, what arrives of flows is moved from
 // then on.
 func (in *intake) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
-	in.moving <- struct{}{} // what is read meanwhile comes after
-	defer func() { <-in.moving }()
 	var tasks, rest []*task
 	keys := map[*task]*task{} // the head of the key of each
 	in.p.sched.purge(func(head, t *task) bool {

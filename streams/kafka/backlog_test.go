@@ -190,7 +190,7 @@ func rewrites(account string, i, n int) []schemas.Message {
 // again.
 func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	t.Parallel()
-	const backlog, few = 600, 40
+	const backlog, few = 600, 20 // so few of a window wait that they are not moved
 	type world struct {
 		b          *kafkatest.Broker
 		start      func() (stop, kill func())
@@ -272,7 +272,9 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 				if wrong := l.wrong(msgs, tt.times); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 				}
-				if len(l.bad) > 0 && tt.times == 1 && !strings.HasPrefix(name, "cannot") { // there the first waits, and no other
+				// If nothing can be moved the first of a key waits, and no other; if commits fail little is read, and what comes
+				// after ten seconds is not moved any more.
+				if len(l.bad) > 0 && tt.times == 1 && !strings.HasPrefix(name, "cannot") && !strings.HasPrefix(name, "commits") {
 					t.Errorf("%d out of order: %q", len(l.bad), l.bad[:min(10, len(l.bad))])
 				}
 				if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(msgs)) {

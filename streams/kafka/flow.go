@@ -22,14 +22,15 @@ type task struct {
 	tries    int    // calls in this delivery so far
 	decoded  bool
 	working  bool // a worker has it
+	waits    bool // it is postponed
 	slots    bool // it holds those of its flow
 	stays    bool // it cannot be moved to a backlog topic
 }
 
 func (t *task) bytes() int64 { return weigh(t.rec) }
 
-// begun reports whether t is at work, or was.
-func (t *task) begun() bool { return t.working || t.tries > 0 }
+// begun reports whether t is at work, or was, or is postponed.
+func (t *task) begun() bool { return t.working || t.waits || t.tries > 0 }
 
 // A queue holds the tasks of one key, in order. Its head is in its flow, or at work, or
 // parked, or postponed; never two of these.
