@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,9 +23,6 @@ const (
 	otherServer = "minio" // the other real S3 server, as make servers calls it
 	fewWorkers  = 8
 )
-
-// manyWorkers are more than the parts that a store has in memory, and as many as a copier may be given.
-func manyWorkers() []int { return []int{16, 32, 48} }
 
 // copyFigures are those of items that are copied in parts.
 func (r *runner) copyFigures() []figure {
@@ -219,7 +217,7 @@ func (r *runner) peerFiles(ctx context.Context, program, dir string, n int) (u c
 	return u, nil
 }
 
-// workers holds the slowest of many numbers of workers against few of them.
+// workers holds the slowest of three numbers of workers, which are more than the parts that a store has in memory, against few.
 func (r *runner) workers(sizes []int64) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		s, err := r.serveSizes(ctx, realServer, sizes)
@@ -233,22 +231,18 @@ func (r *runner) workers(sizes []int64) func(context.Context) (measurement, erro
 		rate := func(workers int) (float64, error) {
 			return synced(mib(sizes), func() (cost, error) { return r.side(ctx, s, "copy", fmt.Sprint("workers", workers), workers) })
 		}
-		for range min(2, r.amounts.rounds) {
-			few, err := rate(fewWorkers)
-			if err != nil {
-				return m, err
-			}
-			m.peers = append(m.peers, few)
-			var many []float64
-			for _, workers := range manyWorkers() {
+		rates := map[int][]float64{}
+		for range r.amounts.long() {
+			for _, workers := range []int{fewWorkers, 16, 32, 48} {
 				one, err := rate(workers)
 				if err != nil {
 					return m, err
 				}
-				many = append(many, one)
+				rates[workers] = append(rates[workers], one)
 			}
-			m.ours = append(m.ours, slices.Min(many))
 		}
+		m.peers = rates[fewWorkers]
+		m.ours = slices.MinFunc([][]float64{rates[16], rates[32], rates[48]}, func(a, b []float64) int { return cmp.Compare(median(a), median(b)) })
 		return m, nil
 	}
 }
