@@ -210,7 +210,7 @@ func TestS3Decorators(t *testing.T) {
 	}
 	for name, around := range map[string]func(t *testing.T, s storage.Store) storage.Store{
 		"emit": func(t *testing.T, s storage.Store) storage.Store {
-			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1"}, &shelf{})
+			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true}, &shelf{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -164,7 +164,7 @@ func (m *mount) StatSpace(ctx context.Context, space string) (storage.Space, err
 func (m *mount) CreateSpace(ctx context.Context, space storage.Space) error {
 	d, err := m.found(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return d.CreateSpace(ctx, space)
 }
@@ -173,7 +173,7 @@ func (m *mount) CreateSpace(ctx context.Context, space storage.Space) error {
 func (m *mount) SetSpace(ctx context.Context, space storage.Space) error {
 	d, err := m.found(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return d.SetSpace(ctx, space)
 }
@@ -182,7 +182,7 @@ func (m *mount) SetSpace(ctx context.Context, space storage.Space) error {
 func (m *mount) DeleteSpace(ctx context.Context, space string) error {
 	d, err := m.found(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return d.DeleteSpace(ctx, space)
 }
@@ -230,7 +230,7 @@ func (m *mount) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 func (m *mount) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	d, err := m.found(ctx)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.NotApplied(err)
 	}
 	return d.Put(ctx, space, item, r, o)
 }
@@ -239,7 +239,7 @@ func (m *mount) Put(ctx context.Context, space, item string, r io.Reader, o stor
 func (m *mount) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
 	d, err := m.found(ctx)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.NotApplied(err)
 	}
 	return d.SetProperties(ctx, space, item, p, c)
 }
@@ -248,7 +248,7 @@ func (m *mount) SetProperties(ctx context.Context, space, item string, p storage
 func (m *mount) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	d, err := m.found(ctx)
 	if err != nil {
-		return storage.Deleted{}, err
+		return storage.Deleted{}, storage.NotApplied(err)
 	}
 	return d.Delete(ctx, space, item, o)
 }

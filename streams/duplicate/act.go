@@ -16,9 +16,10 @@ import (
 
 // copy streams the source's bytes to the destination: C4, C4d, C4n, C5, C0, and C3 at stores that set no properties.
 func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err error) {
+	properties, _ := s.Source.properties()
 	o := storage.PutOptions{
 		Condition:    storage.Condition{Absent: s.Destination.Presence == Absent, Version: s.Destination.Object.Version},
-		Properties:   s.Source.Object.Properties,
+		Properties:   properties,
 		Digests:      d.Known.Union(computable(s.Source.digests())),
 		Compute:      []string{digest.MD5, digest.SHA256},
 		Size:         s.Source.Object.Size,
@@ -130,7 +131,7 @@ func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	if d.Reference {
 		w.announceSource(Side{Object: s.Source.Object, Read: put.Digests})
 	}
-	change := w.content(put, w.of(s))
+	change := w.content(s, put)
 	if s.Destination.Presence == Present {
 		change.Op = pb.Op_OP_UPDATE
 	}
@@ -169,7 +170,7 @@ func (w *work) setProperties(ctx context.Context, s Sight, d Decision) (done boo
 	// The content's Change has the id that it had, unless the store made a version of
 	// it: then, or where it was never sent, it is needed.
 	o.Digests = s.Destination.digests()
-	change := w.content(o, w.of(s))
+	change := w.content(s, o)
 	w.emit(schemas.Changes, change)
 	w.emit(schemas.Changes, w.propertiesSet(o))
 	w.written, w.from, w.record, w.fromRecord = o, s.Source.Object, known(change), s.Source.Record

@@ -13,9 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 
@@ -148,10 +146,11 @@ func (r *runner) hugeFiles(ctx context.Context) (m measurement, err error) {
 	}
 	sizes := slices.Repeat([]int64{r.amounts.huge}, r.amounts.huges)
 	return m, inTemp(func(dir string) error {
-		source, err := makeFiles(ctx, dir, fromStore)
+		source, err := fileStore(ctx, dir, fromStore)
 		if err != nil {
 			return err
 		}
+		defer source.Close()
 		if err := fill(ctx, source, sizes); err != nil {
 			return err
 		}
@@ -174,23 +173,10 @@ func (r *runner) hugeFiles(ctx context.Context) (m measurement, err error) {
 	})
 }
 
-// makeFiles makes a store of files with the space, in a folder of its name.
-func makeFiles(ctx context.Context, dir, id string) (*file.Store, error) {
-	root := filepath.Join(dir, id)
-	if err := os.Mkdir(root, 0o700); err != nil {
-		return nil, err
-	}
-	store, err := file.Open(file.Config{ID: schemas.Key(us, id), Root: root})
-	if err != nil {
-		return nil, err
-	}
-	return store, errors.Join(store.WriteMarker(ctx), store.CreateSpace(ctx, storage.Space{Name: space}))
-}
-
 const copied = "copied" // the store that our side writes, and the folder of the peer's
 
 func (r *runner) copyFiles(ctx context.Context, dir string) (u cost, err error) {
-	store, err := makeFiles(ctx, dir, copied)
+	store, err := fileStore(ctx, dir, copied)
 	if err != nil {
 		return u, err
 	}

@@ -128,10 +128,11 @@ func (r *runner) localItems(n int, size int64, workers int, amount float64) func
 			m.absent = "make peers, or apt-get install " + hashdeep
 		}
 		return m, inTemp(func(dir string) error {
-			store, err := makeFiles(ctx, dir, fromStore)
+			store, err := fileStore(ctx, dir, fromStore)
 			if err != nil {
 				return err
 			}
+			defer store.Close()
 			if err := fill(ctx, store, slices.Repeat([]int64{size}, n)); err != nil {
 				return err
 			}

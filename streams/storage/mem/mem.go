@@ -156,7 +156,8 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 }
 
 // CreateSpace implements storage.Store.
-func (s *Store) CreateSpace(ctx context.Context, about storage.Space) error {
+func (s *Store) CreateSpace(ctx context.Context, about storage.Space) (err error) {
+	defer refused(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch _, err := s.space(about.Name); {
@@ -170,7 +171,8 @@ func (s *Store) CreateSpace(ctx context.Context, about storage.Space) error {
 }
 
 // SetSpace implements storage.Store.
-func (s *Store) SetSpace(ctx context.Context, about storage.Space) error {
+func (s *Store) SetSpace(ctx context.Context, about storage.Space) (err error) {
+	defer refused(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, err := s.space(about.Name)
@@ -182,7 +184,8 @@ func (s *Store) SetSpace(ctx context.Context, about storage.Space) error {
 }
 
 // DeleteSpace implements storage.Store.
-func (s *Store) DeleteSpace(ctx context.Context, name string) error {
+func (s *Store) DeleteSpace(ctx context.Context, name string) (err error) {
+	defer refused(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, err := s.space(name)

@@ -104,6 +104,14 @@ func TestDamage(t *testing.T) {
 	if o, _ := s.Stat(ctx, "s", "a"); !o.Modified.Equal(was.Modified.Add(time.Hour)) {
 		t.Errorf("after Date: got %v", o.Modified)
 	}
+	s.Strip("s", "a")
+	if o, _ := s.Stat(ctx, "s", "a"); !o.PropertiesUnknown || len(o.Digests) != 0 || !o.Modified.Equal(was.Modified.Add(time.Hour)) || o.Size != 3 {
+		t.Errorf("after Strip: got %+v, want unknown properties, and no digests", o)
+	}
+	set := storage.Properties{MediaType: "text/plain"}
+	if o, err := s.SetProperties(ctx, "s", "a", set, storage.Condition{}); err != nil || o.PropertiesUnknown || o.Properties.MediaType != "text/plain" {
+		t.Errorf("after SetProperties: got %+v, %v", o, err)
+	}
 	s.Lose("s", "a")
 	if _, err := s.Stat(ctx, "s", "a"); !errors.Is(err, storage.ErrNotFound) || s.Lose("s", "a") {
 		t.Errorf("after Lose: got %v, want ErrNotFound", err)

@@ -30,6 +30,8 @@ type Fault struct {
 	// Done has the call carried out before its failure is reported; otherwise it is
 	// not carried out at all.
 	Done bool
+	// Panic has the call panic with Err instead of returning it.
+	Panic bool
 	// Mid has a stream fail after After bytes (Open: what is read; Put: what is put) or
 	// after After entries (List, Spaces), instead of the call.
 	Mid   bool
@@ -70,10 +72,18 @@ func Snapshot(ctx context.Context, s storage.Store, space string) ([]storage.Obj
 
 // leave returns what a call returns that was carried out with err.
 func (x Fault) leave(err error) error {
-	if x.Err != nil && x.Done {
-		return x.Err
+	if x.Err == nil || !x.Done {
+		return err
 	}
-	return err
+	return x.fail()
+}
+
+// fail returns the fault's error, or panics with it.
+func (x Fault) fail() error {
+	if x.Panic {
+		panic(x.Err)
+	}
+	return x.Err
 }
 
 func faulted[T any](x Fault, v T, err error) (T, error) {

@@ -118,7 +118,7 @@ func (f *Faulty) enter(ctx context.Context, method, space, item string) (Fault, 
 		}
 	}
 	if x.Err != nil && !x.Done && !x.Mid {
-		return x, x.Err
+		return x, x.fail()
 	}
 	return x, nil
 }

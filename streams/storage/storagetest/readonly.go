@@ -23,14 +23,15 @@ func RunReadOnly(t *testing.T, fill func(t *testing.T, spaces map[string]map[str
 	}
 	y := &readOnlySuite{x, fill}
 	for name, f := range map[string]func(*testing.T){
-		"Refuses":   y.refuses,
-		"Spaces":    y.spaces,
-		"OddIDs":    y.oddIDs,
-		"BadNames":  y.badNames,
-		"ListModel": y.listModel,
-		"Absent":    y.absent,
+		"Refuses":    y.refuses,
+		"NotApplied": y.notApplied,
+		"Spaces":     y.spaces,
+		"OddIDs":     y.oddIDs,
+		"BadNames":   y.badNames,
+		"ListModel":  y.listModel,
+		"Absent":     y.absent,
 	} {
-		if len(x.only) == 0 || slices.Contains(x.only, name) {
+		if (len(x.only) == 0 || slices.Contains(x.only, name)) && !slices.Contains(x.except, name) {
 			t.Run(name, f)
 		}
 	}
@@ -77,6 +78,13 @@ func (y *readOnlySuite) refuses(t *testing.T) {
 	lacks(t, s, "new")
 	if err := s.Marker(ctx); err != nil {
 		t.Errorf("Marker: %v", err)
+	}
+}
+
+// notApplied calls each mutation: it is refused, and marked by storage.NotApplied.
+func (y *readOnlySuite) notApplied(t *testing.T) {
+	for method, call := range mutations(t.Context(), y.items(t, "a")) {
+		wantMark(t, method, call())
 	}
 }
 

@@ -102,6 +102,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"OpenPinned":      x.openPinned,
 		"OpenWhileChange": x.openWhileChange,
 		"PutTooLarge":     x.putTooLarge,
+		"NotApplied":      x.notApplied,
 		"PutSource":       x.putSource,
 		"Properties":      x.properties,
 		"PropertyValues":  x.propertyValues,
@@ -122,8 +123,9 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 
 // Names that every kind of store can give, a bucket's too.
 const (
-	space   = "space-one"
-	noSpace = "no-such-space"
+	space      = "space-one"
+	emptySpace = "space-empty"
+	noSpace    = "no-such-space"
 )
 
 // mayRefuse reports whether an id may be refused beside those that are there.
