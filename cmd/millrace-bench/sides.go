@@ -90,7 +90,7 @@ func newStorageSide() *cobra.Command {
 		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
 	c.Flags().StringVar(&side.Do, "do", "", "hash, copy or list")
 	c.Flags().StringVar(&side.Endpoint, "endpoint", "", "`URL` of an S3 server")
-	c.Flags().StringVar(&side.Root, "root", "", "`FOLDER` of a store of files, instead of an S3 server")
+	c.Flags().StringVar(&side.Root, "root", "", "`FOLDER` with one for each store of files, instead of an S3 server")
 	c.Flags().StringVar(&side.Source, "source", "",
 		"`ID` of the store that is read; with an S3 server the prefix of its buckets too")
 	c.Flags().StringVar(&side.Target, "target", "", "`ID` of the store that is written")

@@ -109,6 +109,9 @@ type amounts struct {
 	real     int // the same over a real server, which takes long to write them
 	larges   int // large ones, and the bytes of each
 	large    int64
+	huges    int // items in many parts that are copied, and the bytes of each
+	huge     int64
+	mixed    int           // items of one to eight times a 128th of that
 	emitted  int           // mutations through an outbox
 	listed   int           // keys
 	local    int           // small files that are read
@@ -125,7 +128,7 @@ func full() amounts {
 		rounds: 5, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
 		flood: 1_000_000, probes: 10_000, urgent: 2_000, standing: 30_000,
 		stored: 500_000, steady: 1_000, filled: 10_000_000,
-		objects: 20_000, real: 3_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
+		objects: 20_000, real: 3_000, larges: 64, large: largeBytes, huges: 4, huge: 1 << 30, mixed: 48, emitted: 100_000, listed: 1_000_000,
 		local: 10_000, written: 5_000, deleted: 10_000, imported: 12_000, changed: 3_000, window: time.Minute, called: 500 * time.Millisecond,
 	}
 }
@@ -137,7 +140,7 @@ func quick() amounts {
 	return amounts{
 		rounds: 1, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
 		flood: 20_000, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
-		objects: 100, real: 50, larges: 2, large: 17 << 20, emitted: 1_000, listed: 3_500,
+		objects: 100, real: 50, larges: 2, large: 17 << 20, huges: 1, huge: 33 << 20, mixed: 9, emitted: 1_000, listed: 3_500,
 		local: 100, written: 100, deleted: 50, imported: 50, changed: 50, window: 3 * time.Second, called: time.Millisecond,
 	}
 }

@@ -3,13 +3,16 @@ package bench
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,7 +57,7 @@ func (r *runner) storageFigures() []figure {
 	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.real))
 	larges := max(1, a.larges/4) // of files, so that the page cache holds them
 	const hashing, copying = "rclone hashsum md5 --download", "rclone copy"
-	return []figure{
+	figures := []figure{
 		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.compareRate(inMemory, "hash")},
 		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3), r.compareRate(inMemory, "copy")},
 		{"s3 in memory: the same, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(inMemory)},
@@ -78,6 +81,7 @@ func (r *runner) storageFigures() []figure {
 		{fmt.Sprintf("s3 in memory: most memory of a process that lists %s keys", count(a.listed)), "MiB", "", target{op: "<=", bound: 64}, r.listMemory},
 		{"s3 in memory: listing, through the driver", "keys/s", "", target{}, r.listRate},
 	}
+	return append(figures, r.copyFigures()...)
 }
 
 // A cost is what a side took, its start and end included.
@@ -173,7 +177,7 @@ func (r *runner) lookedAt(where place) func(context.Context) (measurement, error
 		s.look = true
 		defer func() { s.look = false }()
 		for i := range r.amounts.long() {
-			u, err := r.peerSide(ctx, peer, s, "copy", fmt.Sprint("look", i))
+			u, err := r.peerSide(ctx, peer, s, "copy", fmt.Sprint("look", i), sideWork)
 			if err != nil {
 				return m, err
 			}
@@ -201,7 +205,7 @@ func (r *runner) compare(ctx context.Context, where place, do string) (d compari
 		d.absent = "make peers"
 	}
 	for i := range r.amounts.long() {
-		u, err := r.side(ctx, s, do, fmt.Sprint("ours", i))
+		u, err := r.side(ctx, s, do, fmt.Sprint("ours", i), sideWork)
 		if err != nil {
 			return d, err
 		}
@@ -209,7 +213,7 @@ func (r *runner) compare(ctx context.Context, where place, do string) (d compari
 		if peer == "" {
 			continue
 		}
-		if u, err = r.peerSide(ctx, peer, s, do, fmt.Sprint("peer", i)); err != nil {
+		if u, err = r.peerSide(ctx, peer, s, do, fmt.Sprint("peer", i), sideWork); err != nil {
 			return d, err
 		}
 		d.peers = append(d.peers, u)
@@ -280,23 +284,15 @@ func (s *server) make(ctx context.Context, prefix string) (storage.Store, error)
 	return store, nil
 }
 
-func (r *runner) serveReal(ctx context.Context) (_ *server, err error) {
-	dir, err := os.MkdirTemp("", "millrace-bench-")
+func (r *runner) serveReal(ctx context.Context) (*server, error) {
+	s, err := r.startReal(ctx, realServer)
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the S3 server: %w", err)
+		return nil, err
 	}
-	p, err := s3proc.Start(ctx, s3proc.Config{Program: filepath.Join(r.cfg.Peers, realServer), Dir: dir, Args: []string{"--keep-alive"}})
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	s := &server{
-		url: p.URL, access: p.Access, secret: p.Secret, items: r.amounts.real,
-		drop:  func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
-		close: func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
-	}
+	s.items = r.amounts.real
 	store, err := s.make(ctx, fromStore)
 	if err == nil {
-		err = fill(ctx, store, r.amounts.real, itemBytes)
+		err = fill(ctx, store, slices.Repeat([]int64{itemBytes}, r.amounts.real))
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())
@@ -304,16 +300,36 @@ func (r *runner) serveReal(ctx context.Context) (_ *server, err error) {
 	return s, nil
 }
 
-// fill puts n items whose bytes differ.
-func fill(ctx context.Context, store storage.Store, n int, size int64) error {
+// startReal starts a real server that holds nothing. Its drop is of servers that keep a bucket as a folder.
+func (r *runner) startReal(ctx context.Context, program string) (*server, error) {
+	dir, err := os.MkdirTemp("", "millrace-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for the S3 server: %w", err)
+	}
+	cfg := s3proc.Config{Program: filepath.Join(r.cfg.Peers, program), Dir: dir}
+	if program == realServer {
+		cfg.Args = []string{"--keep-alive"}
+	}
+	p, err := s3proc.Start(ctx, cfg)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &server{
+		url: p.URL, access: p.Access, secret: p.Secret,
+		drop:  func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
+		close: func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
+	}, nil
+}
+
+// fill puts items of these sizes, whose bytes differ, and are the same each time.
+func fill(ctx context.Context, store storage.Store, sizes []int64) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(2 * runtime.NumCPU())
-	rng := rand.NewChaCha8([32]byte{7}) // the same each time
-	for i := range n {
-		b := make([]byte, size)
-		_, _ = rng.Read(b) // it never fails
+	for i, size := range sizes {
 		group.Go(func() error {
-			_, err := store.Put(ctx, space, s3bench.Key(i), bytes.NewReader(b), storage.PutOptions{Size: size})
+			var seed [32]byte
+			binary.LittleEndian.PutUint64(seed[:], uint64(i)) //nolint:gosec // an index
+			_, err := store.Put(ctx, space, s3bench.Key(i), io.LimitReader(rand.NewChaCha8(seed), size), storage.PutOptions{Size: size})
 			return err
 		})
 	}
@@ -321,9 +337,9 @@ func fill(ctx context.Context, store storage.Store, n int, size int64) error {
 }
 
 // side runs our side, in the end of a copy to a store of that name, which is not kept.
-func (r *runner) side(ctx context.Context, s *server, do, to string) (u cost, err error) {
+func (r *runner) side(ctx context.Context, s *server, do, to string, workers int) (u cost, err error) {
 	args := []string{"storageside", "--endpoint", s.url, "--do", do, "--source", fromStore, "--space", space,
-		"--workers", fmt.Sprint(sideWork)}
+		"--workers", fmt.Sprint(workers)}
 	if do == "copy" {
 		if _, err := s.make(ctx, to); err != nil {
 			return u, err

@@ -18,8 +18,8 @@ import (
 )
 
 // fileStore makes a store of files that has the space.
-func fileStore(ctx context.Context, dir string) (*file.Store, error) {
-	store, err := file.Open(file.Config{ID: schemas.Key(us, fromStore), Root: dir, Create: true})
+func fileStore(ctx context.Context, dir, id string) (*file.Store, error) {
+	store, err := file.Open(file.Config{ID: schemas.Key(us, id), Root: filepath.Join(dir, id), Create: true})
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (r *runner) filePuts(ctx context.Context) (m measurement, err error) {
 	n := r.amounts.written
 	for range r.amounts.rounds {
 		err := inTemp(func(dir string) error {
-			store, err := fileStore(ctx, filepath.Join(dir, "store"))
+			store, err := fileStore(ctx, dir, fromStore)
 			if err != nil {
 				return err
 			}
@@ -115,7 +115,7 @@ func plainPut(path string, content []byte) error {
 // turns.
 func (r *runner) fileStats(ctx context.Context) (m measurement, err error) {
 	err = inTemp(func(dir string) error {
-		store, err := fileStore(ctx, dir)
+		store, err := fileStore(ctx, dir, fromStore)
 		if err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func (r *runner) fileStats(ctx context.Context) (m measurement, err error) {
 		if err != nil {
 			return err
 		}
-		path := filepath.Join(dir, space, item)
+		path := filepath.Join(dir, fromStore, space, item)
 		for range 10 * r.amounts.rounds {
 			ours, err := perCall(r.amounts.called/10, func() error { _, err := store.Stat(ctx, space, item); return err })
 			if err != nil {

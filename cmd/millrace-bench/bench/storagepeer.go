@@ -8,22 +8,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
 // peerSide runs the peer's side: it has what was found to be its fastest settings for such work (docs/benchmarks.md).
-func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to string) (u cost, err error) {
+func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to string, transfers int) (u cost, err error) {
 	if do == "hash" {
-		return r.peerHash(ctx, program, s, "md5", sideWork)
+		return r.peerHash(ctx, program, s, "md5", transfers)
 	}
 	if _, err := s.make(ctx, to); err != nil {
 		return u, err
 	}
 	target := to + "-" + space
 	defer func() { err = errors.Join(err, s.drop(ctx, target)) }()
-	u, _, err = spend(ctx, s.remotes(), program, append(peerSettings(sideWork),
+	u, _, err = spend(ctx, s.remotes(), program, append(peerSettings(transfers),
 		"--no-traverse", "--ignore-times", "--use-server-modtime", "copy", "SOURCE:"+fromBucket, "TARGET:"+target)...)
 	if err != nil {
 		return u, err
@@ -127,12 +128,12 @@ func (r *runner) localItems(n int, size int64, workers int, amount float64) func
 			m.absent = "make peers, or apt-get install " + hashdeep
 		}
 		return m, inTemp(func(dir string) error {
-			store, err := fileStore(ctx, dir)
+			store, err := fileStore(ctx, dir, fromStore)
 			if err != nil {
 				return err
 			}
 			defer store.Close()
-			if err := fill(ctx, store, n, size); err != nil {
+			if err := fill(ctx, store, slices.Repeat([]int64{size}, n)); err != nil {
 				return err
 			}
 			for range r.amounts.long() {
@@ -145,7 +146,7 @@ func (r *runner) localItems(n int, size int64, workers int, amount float64) func
 				if m.absent != "" {
 					continue
 				}
-				u, out, err := spend(ctx, nil, peer, "-c", "md5,sha256", "-r", filepath.Join(dir, space))
+				u, out, err := spend(ctx, nil, peer, "-c", "md5,sha256", "-r", filepath.Join(dir, fromStore, space))
 				if err != nil {
 					return err
 				}

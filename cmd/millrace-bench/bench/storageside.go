@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/pprof"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 type StorageSide struct {
 	Do             string // hash, copy or list
 	Endpoint       string // of an S3 server, whose keys are in the environment
-	Root           string // of a store of files, instead of an S3 server
+	Root           string // a folder with one of its id for each store of files, instead of an S3 server
 	Source, Target string // ids of stores, which are prefixes of buckets; the target is that of copies
 	Space          string
 	Workers        int
@@ -107,7 +108,7 @@ func (s StorageSide) stores() (all []settings.Store) {
 		switch {
 		case id == "":
 		case s.Root != "":
-			all = append(all, settings.Store{ID: id, Driver: "file", Root: s.Root})
+			all = append(all, settings.Store{ID: id, Driver: "file", Root: filepath.Join(s.Root, id)})
 		default:
 			keys := settings.Credentials{
 				AccessKey: settings.EnvSecret(accessVariable), SecretKey: settings.EnvSecret(secretVariable),

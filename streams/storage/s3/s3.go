@@ -19,6 +19,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -128,6 +129,8 @@ type Store struct {
 	http   *http.Transport // nil: the caller's
 	room   *room           // of what is written
 	reads  *room           // of what is read ahead, by all readers
+	// private: nobody between this process and the service can change what is sent
+	private bool
 
 	facts atomic.Pointer[Facts]
 
@@ -173,6 +176,7 @@ func New(cfg Config) (*Store, error) {
 		putting: map[spot]int{}, below: map[spot]int{},
 		room: newRoom(cfg.PartBytes, 2*cfg.parallel), reads: newRoom(cfg.PartBytes, 2*cfg.parallel),
 	}
+	s.private = u.Scheme == "https" || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
 	if s.pool, err = digest.NewPool(cfg.digests...); err != nil {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ func (u *upload) put(ctx context.Context, n int, b []byte, sum string) (minio.Ob
 	o := minio.PutObjectPartOptions{CustomHeader: http.Header{}}
 	if u.facts.CRC64NVME {
 		o.CustomHeader.Set("X-Amz-Checksum-Crc64nvme", base64Of(sum))
-		o.DisableContentSha256 = u.s.core.EndpointURL().Scheme == "https"
+		o.DisableContentSha256 = u.s.private // else each chunk is hashed to be signed, here and by the service
 	} else {
 		o.Md5Base64 = base64Of(sum)
 	}

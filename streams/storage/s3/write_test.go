@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -342,6 +343,36 @@ func TestLookContradicted(t *testing.T) {
 					t.Errorf("%v is taken for a fact", err)
 				}
 			})
+		})
+	}
+}
+
+// Parts whose checksum the service verifies are signed with their bytes only if somebody could change these on their way.
+func TestPartsAreSigned(t *testing.T) {
+	for endpoint, want := range map[string]bool{
+		"https://s3.example.org": false, "http://127.0.0.1:9000": false, "http://[::1]:9000": false, "http://localhost:9000": false,
+		"http://s3.example.org": true, "http://10.0.0.1:9000": true,
+	} {
+		t.Run(endpoint, func(t *testing.T) {
+			sc := &script{}
+			s, _ := direct(t, s3test.Options{Before: sc.hook}, func(c *Config) { c.Endpoint, c.PartBytes = endpoint, testPart })
+			var parts, signed atomic.Int64
+			sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodPut && r.URL.Query().Has("partNumber") {
+					parts.Add(1)
+					if r.Header.Get("X-Amz-Content-Sha256") != "UNSIGNED-PAYLOAD" {
+						signed.Add(1)
+					}
+				}
+				return false
+			}
+			sc.on = true
+			if err := put(t.Context(), s, "item", testPart+10, storage.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if parts.Load() != 2 || (signed.Load() == 2) != want || (signed.Load() == 0) == want {
+				t.Errorf("%d of %d parts are signed, want all: %t", signed.Load(), parts.Load(), want)
+			}
 		})
 	}
 }
