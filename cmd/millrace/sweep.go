@@ -133,7 +133,7 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 
 // failed counts the copies that are not as they should be.
 func (r *sweepReport) failed() int64 {
-	return r.Verdicts["fail"] + r.Verdicts["missing"] + r.Verdicts["not_captured"]
+	return r.Verdicts["fail"] + r.Verdicts["missing"] + r.Verdicts["not_captured"] + r.Verdicts[metadataDamaged]
 }
 
 // wait waits until every check of the rounds is on record, and notes how they ended.
@@ -156,6 +156,9 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) er
 	})
 }
 
+// metadataDamaged counts, beside the verdicts, the copies whose properties are on record and cannot be told by their store.
+const metadataDamaged = "metadata-damaged"
+
 // verdictsOf counts the copies of rounds by how their checks ended.
 func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (map[string]int64, error) {
 	verdicts := map[string]int64{}
@@ -168,6 +171,9 @@ func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (ma
 			if v.Final {
 				verdicts[v.Verdict] += int64(v.Copies)
 			}
+		}
+		if results.MetadataDamaged > 0 {
+			verdicts[metadataDamaged] += results.MetadataDamaged
 		}
 	}
 	return verdicts, nil
