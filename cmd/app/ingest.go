@@ -91,8 +91,8 @@ func (a *App) serveIngest(ctx context.Context, m *ingest.Metrics) error {
 	if err != nil {
 		return err
 	}
-	h, err := ingest.New(ingest.Config{Tokens: tokens, MaxBody: int64(c.MaxBody), MaxEvents: c.MaxEvents, Concurrency: c.Concurrency},
-		a.producer, a.stores, m, a.log)
+	h, err := ingest.New(ingest.Config{Tokens: tokens, MaxBody: int64(c.MaxBody), MaxEvents: c.MaxEvents, Concurrency: c.Concurrency,
+		Memory: int64(c.Memory)}, a.producer, a.stores, m, a.log)
 	if err != nil {
 		return fmt.Errorf("%w: ingest.tokens: %w", ErrPrecondition, err)
 	}

@@ -340,6 +340,10 @@ type Ingest struct {
 	MaxEvents int `key:"max_events"`
 	// Requests at a time, in one process; more are told to come again.
 	Concurrency int `key:"concurrency"`
+	// What these requests may take of memory together, besides their bodies, in one process. Each counts with 16 times the size of its
+	// body and 4KiB for each event that it may hold; one that would need all of it and more is handled alone. A request that waits for
+	// it for 1s is told to come again.
+	Memory Size `key:"memory"`
 	// Topics to which object stores write what happened in them.
 	Notifications []Notification `key:"notifications"`
 }
@@ -472,7 +476,7 @@ func Default() Config {
 			Ingester: Role{Workers: 16, Window: 8192, Bytes: 64 << 20},
 			Attempts: 5, HighWeight: 8, Stall: 10 * time.Minute, Drain: time.Minute,
 		},
-		Ingest:   Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64},
+		Ingest:   Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64, Memory: 256 << 20},
 		Outbox:   Outbox{Limit: 1 << 30},
 		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, PartsPerSecond: 4, Memory: 20 << 20},
 		Trim:     Trim{Every: time.Hour, Keep: 14 * day},

@@ -24,6 +24,9 @@ func validateIngest(c *Config, fault report) {
 	if g.MaxBody < 1<<10 || g.MaxBody > 1<<30 {
 		fault("ingest.max_body", g.MaxBody, "want 1KiB to 1GiB")
 	}
+	if g.Memory < 16<<20 {
+		fault("ingest.memory", g.Memory, "want 16MiB or more")
+	}
 	between("ingest.max_events", g.MaxEvents, 100_000, fault)
 	between("ingest.concurrency", g.Concurrency, 10_000, fault)
 	seen := map[string]string{}

@@ -25,6 +25,7 @@ http: {listen: "127.0.0.1:80"}`: "ingest.listen = 127.0.0.1:80: is taken by http
 		`ingest: {tokens: [{name: x, account: acme, token: "env:T"}, {name: x, account: acme, token: "env:U"}]}`: "ingest.tokens[1].name = x: is taken by ingest.tokens[0].name",
 		`ingest: {max_body: 100B}`:                                         "ingest.max_body = 100B: want 1KiB to 1GiB",
 		`ingest: {max_events: 0}`:                                          "ingest.max_events = 0: want 1 to 100000",
+		`ingest: {memory: 1MiB}`:                                           "ingest.memory = 1MiB: want 16MiB or more",
 		`ingest: {concurrency: 0}`:                                         "ingest.concurrency = 0: want 1 to 10000",
 		`ingest: {notifications: [{account: acme}]}`:                       "ingest.notifications[0].topic: is missing",
 		`ingest: {notifications: [{topic: a/b}]}`:                          "ingest.notifications[0].topic = a/b: want 1 to 249 letters",

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// copy streams the source's bytes to the destination: C4, C4d, C4n, C5, and C0.
+// copy streams the source's bytes to the destination: C4, C4d, C4n, C5, C0, and C3 at stores that set no properties.
 func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err error) {
 	properties, _ := s.Source.properties()
 	o := storage.PutOptions{
@@ -23,7 +23,7 @@ func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err er
 		Digests:      d.Known.Union(computable(s.Source.digests())),
 		Compute:      []string{digest.MD5, digest.SHA256},
 		Size:         s.Source.Object.Size,
-		KeepReplaced: s.Destination.Presence == Present,
+		KeepReplaced: s.Destination.Presence == Present && d.Row != "C3", // whose bytes are the same
 		Original:     w.of(s),
 	}
 	if d.Twice && len(s.Source.Read) == 0 {
@@ -146,7 +146,7 @@ func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	w.finish(d, pb.Outcome_OUTCOME_DONE)
 }
 
-// setProperties acts on C3.
+// setProperties acts on C3. A store that sets no properties gets the same bytes again, with them.
 func (w *work) setProperties(ctx context.Context, s Sight, d Decision) (done bool, err error) {
 	deferred := func() (bool, error) {
 		if !w.wrote() { // else the copy itself is the result
@@ -156,7 +156,8 @@ func (w *work) setProperties(ctx context.Context, s Sight, d Decision) (done boo
 		return true, nil
 	}
 	if !w.Store.Capabilities().SetProperties {
-		return deferred()
+		d.Known = computable(s.Destination.digests())
+		return w.copy(ctx, s, d)
 	}
 	o, err := w.Store.SetProperties(ctx, w.Copy.Space, w.Copy.Item, s.Source.Object.Properties,
 		storage.Condition{Version: s.Destination.Object.Version})

@@ -1,8 +1,10 @@
 package ingest
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/internal/jsonpart"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -30,8 +33,12 @@ const (
 // eventType is the only type of CloudEvents that is taken.
 const eventType = "millrace.v1.Change"
 
-// maxSource bounds the source of an event that is passed on.
-const maxSource = 1024
+// Bounds of an event: the bytes of its source and of its id, and how many attributes it has.
+const (
+	maxSource     = 1024
+	maxGiven      = 1024
+	maxAttributes = 256
+)
 
 // An event is one event of a request.
 type event struct {
@@ -54,19 +61,11 @@ func (h *Handler) parse(r request) ([]event, *problem) {
 	case typeEvent:
 		return one(structured(0, r.body)), nil
 	case typeBatch:
-		var all []json.RawMessage
-		if err := json.Unmarshal(r.body, &all); err != nil {
-			return nil, refusal(http.StatusBadRequest, "form", "the body is no JSON array of events: %v", err)
-		}
-		return batch(all, h.cfg.MaxEvents, structured)
+		return h.batch(r, jsonpart.Elements, structured)
 	case typeEventProtobuf:
 		return one(structuredProtobuf(0, r.body)), nil
 	case typeBatchProtobuf:
-		all, err := splitProtobuf(r.body)
-		if err != nil {
-			return nil, refusal(http.StatusBadRequest, "form", "the body is no CloudEventBatch: %v", err)
-		}
-		return batch(all, h.cfg.MaxEvents, structuredProtobuf)
+		return h.batch(r, eachOfBatch, structuredProtobuf)
 	}
 	return nil, refusal(http.StatusUnsupportedMediaType, "content-type", "Content-Type is %.80q, want one of %s", text,
 		strings.Join([]string{typeEvent, typeBatch, typeJSON, typeProtobuf, typeEventProtobuf, typeBatchProtobuf}, ", "))
@@ -74,19 +73,28 @@ func (h *Handler) parse(r request) ([]event, *problem) {
 
 func one(e event) []event { return []event{e} }
 
-func batch[T ~[]byte](all []T, most int, read func(int, []byte) event) ([]event, *problem) {
-	if len(all) == 0 {
+// batch reads the events of a batch one by one, and no more than one over the limit.
+func (h *Handler) batch(r request, each func([]byte, func([]byte) error) error, read func(int, []byte) event) ([]event, *problem) {
+	var events []event
+	err := each(r.body, func(raw []byte) error {
+		if len(events) == h.cfg.MaxEvents {
+			return errTooMany
+		}
+		events = append(events, read(len(events), raw))
+		return nil
+	})
+	switch {
+	case errors.Is(err, errTooMany):
+		return nil, refusal(http.StatusRequestEntityTooLarge, "too-many", "the batch has more than %d events", h.cfg.MaxEvents)
+	case err != nil:
+		return nil, refusal(http.StatusBadRequest, "form", "the body is no batch of events: %v", err)
+	case len(events) == 0:
 		return nil, refusal(http.StatusBadRequest, "form", "the batch is empty")
-	}
-	if len(all) > most {
-		return nil, refusal(http.StatusRequestEntityTooLarge, "too-many", "the batch has %d events, at most %d", len(all), most)
-	}
-	events := make([]event, len(all))
-	for i, raw := range all {
-		events[i] = read(i, raw)
 	}
 	return events, nil
 }
+
+var errTooMany = errors.New("too many events")
 
 // binary reads a CloudEvent in binary mode or, without any ce- header, a bare Change.
 func binary(headers http.Header, body []byte, asJSON bool) event {
@@ -111,6 +119,10 @@ func binary(headers http.Header, body []byte, asJSON bool) event {
 // attributes checks those that every CloudEvent has.
 func (e *event) attributes(a map[string]string) {
 	e.id, e.source = a["id"], a["source"]
+	if n := len(e.id); n > maxGiven {
+		e.id = "" // or every fault of the event repeats it
+		e.fault("ce-id", "has %d bytes, at most %d", n, maxGiven)
+	}
 	for _, name := range []string{"id", "source"} {
 		if a[name] == "" {
 			e.fault("ce-"+name, "is missing")
@@ -153,23 +165,40 @@ func (e *event) data(b []byte, asJSON bool) {
 // structured reads a CloudEvent in JSON. Extensions are left out.
 func structured(index int, raw []byte) event {
 	e := event{index: index}
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
+	var (
+		a           = map[string]string{}
+		data        []byte
+		plain, many bool
+		members     int
+	)
+	err := jsonpart.Members(raw, func(name string, v []byte) error {
+		if members++; members > maxAttributes {
+			many = true
+			return errTooMany
+		}
+		switch name {
+		case "data":
+			data, plain = bytes.Clone(v), true
+		case "id", "source", "specversion", "type", "datacontenttype", "data_base64":
+			if delete(a, name); string(v) == "null" {
+				return nil
+			}
+			var s string
+			if err := json.Unmarshal(v, &s); err != nil {
+				e.fault("ce-"+name, "is no text")
+				s = string(v[:min(len(v), maxSource)]) // so that it is not missing too
+			}
+			a[name] = s
+		}
+		return nil
+	})
+	switch {
+	case many:
+		e.fault("", "has more than %d attributes", maxAttributes)
+		return e
+	case err != nil:
 		e.fault("", "is no JSON object")
 		return e
-	}
-	a := map[string]string{}
-	for _, name := range []string{"id", "source", "specversion", "type", "datacontenttype", "data_base64"} {
-		v, ok := fields[name]
-		if !ok || string(v) == "null" {
-			continue
-		}
-		var s string
-		if err := json.Unmarshal(v, &s); err != nil {
-			e.fault("ce-"+name, "is no text")
-			s = string(v) // so that it is not missing too
-		}
-		a[name] = s
 	}
 	e.attributes(a)
 	asJSON, err := isJSON(a["datacontenttype"], true)
@@ -177,12 +206,15 @@ func structured(index int, raw []byte) event {
 		e.fault("ce-datacontenttype", "%v", err)
 		return e
 	}
-	data, plain := fields["data"]
 	_, encoded := a["data_base64"]
 	switch {
 	case plain && encoded:
 		e.fault("data", "is there twice: as data and as data_base64")
 	case encoded:
+		if n := base64.StdEncoding.DecodedLen(len(a["data_base64"])); n > schemas.MaxBytes+2 { // without its padding
+			e.fault("data_base64", "has %d bytes, at most %d", n, schemas.MaxBytes)
+			return e
+		}
 		b, err := base64.StdEncoding.DecodeString(a["data_base64"])
 		if err != nil {
 			e.fault("data_base64", "%v", err)

@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -42,10 +44,15 @@ type Config struct {
 	// MaxBody bounds the bytes of a request's body [4 MiB], MaxEvents the events of a batch [1000].
 	MaxBody   int64
 	MaxEvents int
-	// Concurrency bounds the requests that are read and not answered [64]; others are told to come again.
+	// Concurrency bounds the requests that are read and not answered [64]; others are refused with 503.
 	Concurrency int
-	// readTimeout is how long a body may take to come [30 s], publishTimeout how long Kafka may take [10 s].
-	readTimeout, publishTimeout time.Duration
+	// Memory bounds the bytes that these requests take together from their bodies' being read until they are answered
+	// [256 MiB]. Each counts with what a body of its size takes at most, some 16 times the size, or with all of Memory
+	// if that is less. One that finds no room is refused with 503.
+	Memory int64
+	// readTimeout is how long a body may take to come [30 s], roomTimeout how long it may wait for memory [1 s],
+	// publishTimeout how long Kafka may take [10 s].
+	readTimeout, roomTimeout, publishTimeout time.Duration
 	// now is the clock; nil: the machine's.
 	now func() time.Time
 }
@@ -59,6 +66,7 @@ type Handler struct {
 	metrics *Metrics
 	log     *slog.Logger
 	slots   chan struct{}
+	room    *semaphore.Weighted // of cfg.Memory bytes
 }
 
 var _ http.Handler = (*Handler)(nil)
@@ -71,6 +79,8 @@ func New(cfg Config, out Publisher, stores Stores, metrics *Metrics, log *slog.L
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 4<<20)
 	cfg.MaxEvents = cmp.Or(cfg.MaxEvents, 1000)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 64)
+	cfg.Memory = cmp.Or(cfg.Memory, 256<<20)
+	cfg.roomTimeout = cmp.Or(cfg.roomTimeout, time.Second)
 	cfg.readTimeout = cmp.Or(cfg.readTimeout, 30*time.Second)
 	cfg.publishTimeout = cmp.Or(cfg.publishTimeout, 10*time.Second)
 	if cfg.now == nil {
@@ -81,7 +91,8 @@ func New(cfg Config, out Publisher, stores Stores, metrics *Metrics, log *slog.L
 		return nil, err
 	}
 	cfg.Tokens = nil // only their hashes are kept
-	return &Handler{cfg: cfg, tokens: tokens, out: out, stores: stores, metrics: metrics, log: log, slots: make(chan struct{}, cfg.Concurrency)}, nil
+	return &Handler{cfg: cfg, tokens: tokens, out: out, stores: stores, metrics: metrics, log: log,
+		slots: make(chan struct{}, cfg.Concurrency), room: semaphore.NewWeighted(cfg.Memory)}, nil
 }
 
 // The paths.
@@ -133,7 +144,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(reques
 	case h.slots <- struct{}{}:
 		defer func() { <-h.slots }()
 	default:
-		return nil, refusal(http.StatusServiceUnavailable, "busy", "%d requests are being handled, which is as many as may be", h.cfg.Concurrency).after(retryBusy)
+		return nil, refusal(http.StatusServiceUnavailable, "busy", "%d requests are being handled, which is the limit", h.cfg.Concurrency).after(retryBusy)
 	}
 	h.metrics.inFlight(1)
 	defer h.metrics.inFlight(-1)
@@ -141,7 +152,22 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(reques
 	if p != nil {
 		return nil, p
 	}
+	weight := h.weight(len(body))
+	ctx, cancel := context.WithTimeout(r.Context(), h.cfg.roomTimeout)
+	defer cancel()
+	if h.room.Acquire(ctx, weight) != nil {
+		return nil, refusal(http.StatusServiceUnavailable, "busy",
+			"the requests that are being handled take all of %d bytes of memory", h.cfg.Memory).after(retryBusy)
+	}
+	defer h.room.Release(weight)
 	return take(request{r, sender, body})
+}
+
+// weight is how many bytes a request with a body of n bytes takes at most. Most is taken by Changes with many short
+// properties, and by the faults of events that have nothing in them.
+func (h *Handler) weight(n int) int64 {
+	events := min(n/2, h.cfg.MaxEvents) // of two bytes at least
+	return min(16*int64(n)+4096*int64(events), h.cfg.Memory)
 }
 
 // read reads a body, which must come in time and be no larger than it may.
@@ -201,7 +227,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, body any, p *pr
 	code := http.StatusAccepted
 	w.Header().Set("Content-Type", "application/json")
 	if p != nil {
-		code, body = p.Status, p
+		code = p.Status
 		w.Header().Set("Content-Type", "application/problem+json")
 		if p.retry > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(p.retry))
@@ -211,7 +237,13 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, body any, p *pr
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	if err := json.NewEncoder(w).Encode(body); err != nil {
-		h.log.Debug("answer", "path", r.URL.Path, "err", err) // who asked has gone
+	var err error
+	if p != nil {
+		err = p.write(w)
+	} else {
+		err = json.NewEncoder(w).Encode(body)
+	}
+	if err != nil {
+		h.log.Debug("answer", "path", r.URL.Path, "err", err) // the client has gone
 	}
 }

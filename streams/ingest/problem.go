@@ -1,7 +1,10 @@
 package ingest
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 )
 
@@ -15,6 +18,34 @@ type problem struct {
 	Faults []Fault `json:"faults,omitempty"`
 
 	retry int // seconds; 0: sending it again does not help
+}
+
+// write writes the problem as JSON, its faults one by one: they can be many times as long as the body.
+func (p *problem) write(w io.Writer) error {
+	head := *p
+	head.Faults = nil
+	b, err := json.Marshal(head)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(w)
+	out.Write(b[:len(b)-1]) // without its brace; errors are kept until Flush
+	for i, f := range p.Faults {
+		if b, err = json.Marshal(f); err != nil {
+			return err
+		}
+		if i == 0 {
+			out.WriteString(`,"faults":[`)
+		} else {
+			out.WriteByte(',')
+		}
+		out.Write(b)
+	}
+	if len(p.Faults) > 0 {
+		out.WriteByte(']')
+	}
+	out.WriteString("}\n")
+	return out.Flush()
 }
 
 // A Fault is one thing that is wrong with one event.

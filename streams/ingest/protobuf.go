@@ -61,15 +61,14 @@ func each(b []byte, f func(n protowire.Number, v []byte) error) error {
 	return nil
 }
 
-// splitProtobuf returns the events of a CloudEventBatch.
-func splitProtobuf(b []byte) (events [][]byte, err error) {
-	err = each(b, func(n protowire.Number, v []byte) error {
-		if n == batchEvents {
-			events = append(events, v)
+// eachOfBatch calls f for the events of a CloudEventBatch.
+func eachOfBatch(b []byte, f func(event []byte) error) error {
+	return each(b, func(n protowire.Number, v []byte) error {
+		if n != batchEvents {
+			return nil
 		}
-		return nil
+		return f(v)
 	})
-	return events, err
 }
 
 // structuredProtobuf reads a CloudEvent in Protobuf. Extensions are left out.

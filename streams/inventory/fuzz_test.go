@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"iter"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -76,15 +78,17 @@ func FuzzOCFL(f *testing.F) {
 	inv, _ := ocflExample()
 	f.Add([]byte(inv), "v2")
 	f.Add([]byte(`{"digestAlgorithm": "md5", "head": "v1", "manifest": {}, "versions": {"v1": {}}}`), "")
+	path := filepath.Join(f.TempDir(), "inventory.json")
 	f.Fuzz(func(t *testing.T, data []byte, version string) {
-		at := Place{File: "x"}
-		o, err := parseOCFL(at, data)
-		if err != nil {
-			sane(t, broken(err), 1)
-			return
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
 		}
-		for _, opts := range []Options{{Version: version}, {ContentPaths: true}} {
-			sane(t, func(yield func(Entry, error) bool) { o.entries(at, opts, yield) }, len(data)+1)
+		for _, opts := range []Options{{Format: OCFL, Version: version}, {Format: OCFL, ContentPaths: true}} {
+			l, err := Open(path, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sane(t, l.Entries(), len(data)+1)
 		}
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/jsonpart"
 )
 
 // Bounds of a notification.
@@ -49,10 +51,8 @@ type parser struct{ hints []Hint }
 
 // An envelope has the fields of all forms.
 type envelope struct {
-	Records  []json.RawMessage `json:"Records"`
-	Messages []struct {
-		Body string `json:"Body"`
-	} `json:"Messages"`
+	Records    json.RawMessage `json:"Records"`
+	Messages   json.RawMessage `json:"Messages"`
 	EventName  string          `json:"EventName"`
 	Key        string          `json:"Key"`
 	Type       string          `json:"Type"`
@@ -72,26 +72,25 @@ func (p *parser) value(value []byte, depth int) error {
 		return malformed("it is empty")
 	}
 	if value[0] == '[' {
-		var records []json.RawMessage
-		if err := json.Unmarshal(value, &records); err != nil {
-			return malformed("%v", err)
-		}
-		return p.records(records, depth)
+		return p.records(value, depth)
 	}
 	var e envelope
 	if err := json.Unmarshal(value, &e); err != nil {
 		return malformed("%v", err)
 	}
 	switch {
-	case e.Records != nil:
+	case isSet(e.Records):
 		return p.records(e.Records, depth)
-	case e.Messages != nil:
-		for i, m := range e.Messages {
-			if err := p.value([]byte(m.Body), depth+1); err != nil {
-				return fmt.Errorf("message %d: %w", i, err)
+	case isSet(e.Messages):
+		return elements(e.Messages, "message", func(raw []byte) error {
+			var m struct {
+				Body string `json:"Body"`
 			}
-		}
-		return nil
+			if err := json.Unmarshal(raw, &m); err != nil {
+				return malformed("%v", err)
+			}
+			return p.value([]byte(m.Body), depth+1)
+		})
 	case e.Event == "s3:TestEvent":
 		return nil
 	case e.Type == "Notification" && e.Message != "":
@@ -115,30 +114,39 @@ type message struct {
 	} `json:"Sns"`
 }
 
-func (p *parser) records(records []json.RawMessage, depth int) error {
-	for i, raw := range records {
+// isSet says whether a field is there and not null.
+func isSet(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+
+// elements calls f with each element of an array.
+func elements(array []byte, kind string, f func([]byte) error) error {
+	n := 0
+	err := jsonpart.Elements(array, func(raw []byte) error {
+		if err := f(raw); err != nil {
+			return fmt.Errorf("%s %d: %w", kind, n, err)
+		}
+		n++
+		return nil
+	})
+	if err != nil && !errors.Is(err, errForm) {
+		return malformed("%v", err)
+	}
+	return err
+}
+
+func (p *parser) records(array []byte, depth int) error {
+	return elements(array, "record", func(raw []byte) error {
 		var m message
 		if err := json.Unmarshal(raw, &m); err != nil {
-			return malformed("record %d: %v", i, err)
+			return malformed("%v", err)
 		}
-		inner := ""
 		switch m.EventSource {
 		case "aws:sqs":
-			inner = m.Body
+			return p.value([]byte(m.Body), depth+1)
 		case "aws:sns":
-			inner = m.Sns.Message
+			return p.value([]byte(m.Sns.Message), depth+1)
 		}
-		var err error
-		if m.EventSource == "aws:sqs" || m.EventSource == "aws:sns" {
-			err = p.value([]byte(inner), depth+1)
-		} else {
-			err = p.record(raw)
-		}
-		if err != nil {
-			return fmt.Errorf("record %d: %w", i, err)
-		}
-	}
-	return nil
+		return p.record(raw)
+	})
 }
 
 // A rec is one record of the S3 form. What differs between vendors, and is not needed, is left out: sizes are text

@@ -45,7 +45,7 @@ func TestContract(t *testing.T) {
 		"a clock that stands still": {mem.Config{Now: still}, times},
 		"versions of bytes":         {mem.Config{Weak: mem.Weak{Versions: true}}, versions},
 		"whole seconds":             {mem.Config{Weak: mem.Weak{Times: time.Second}}, times},
-		"properties rewrite":        {mem.Config{Weak: mem.Weak{Properties: true}}, properties},
+		"no properties are set":     {mem.Config{Weak: mem.Weak{Properties: true}}, properties},
 		"properties are bounded":    {mem.Config{Weak: mem.Weak{MaxPropertyBytes: 2048}}, properties},
 		"conditions are looked at":  {mem.Config{Weak: mem.Weak{Conditions: true}}, []string{"PutCondition", "RacePut", "RaceReplace", "RaceDelete"}},
 		"as weak as an object store's": {mem.Config{

@@ -1,0 +1,38 @@
+// Package heaptest measures for tests how much memory a function needs.
+package heaptest
+
+import (
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+)
+
+// Peak returns how many bytes are alive on the heap at most while f runs, besides those that are alive before. It is exact
+// to some 20 %, since garbage is collected when there is a fifth of it. Nothing else may run in the process meanwhile.
+func Peak(f func()) int64 {
+	defer debug.SetGCPercent(debug.SetGCPercent(20))
+	runtime.GC()
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	read := func() int64 {
+		metrics.Read(sample)
+		return int64(sample[0].Value.Uint64())
+	}
+	before := read()
+	stop, most := make(chan struct{}), make(chan int64)
+	go func() {
+		top := int64(0)
+		for {
+			select {
+			case <-stop:
+				most <- max(top, read())
+				return
+			default:
+				top = max(top, read())
+				runtime.Gosched()
+			}
+		}
+	}()
+	f()
+	close(stop)
+	return <-most - before
+}

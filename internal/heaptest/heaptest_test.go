@@ -1,0 +1,30 @@
+package heaptest
+
+import (
+	"runtime"
+	"testing"
+)
+
+// What is alive at once counts, and garbage does not.
+func TestPeak(t *testing.T) {
+	const size = 8 << 20
+	got := Peak(func() {
+		for range 16 {
+			b := make([]byte, size)
+			runtime.KeepAlive(b)
+		}
+	})
+	if got < size || got > 4*size {
+		t.Errorf("got %d for one of %d after the other", got, size)
+	}
+	got = Peak(func() {
+		all := make([][]byte, 8)
+		for i := range all {
+			all[i] = make([]byte, size)
+		}
+		runtime.KeepAlive(all)
+	})
+	if got < 8*size || got > 10*size {
+		t.Errorf("got %d for eight of %d together", got, size)
+	}
+}

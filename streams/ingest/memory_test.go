@@ -1,0 +1,220 @@
+package ingest
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/millrace/millrace/internal/heaptest"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+const bodyLimit = 512 << 10 // an eighth of the default, so that it takes less time; memory is in proportion to it
+
+// fill repeats parts between two ends up to the limit of a body.
+func fill(begin, part, end string) []byte {
+	n := (bodyLimit - len(begin) - len(end)) / len(part)
+	return []byte(begin + strings.TrimSuffix(strings.Repeat(part, n), ",") + end)
+}
+
+// manyNames is a Change of n properties, whose names are the shortest. In Protobuf they have no values.
+func manyNames(t testing.TB, n int) (asProto, asText []byte) {
+	asProto = asProtobuf(t, change("a"))
+	c := change("a")
+	c.Properties = map[string]string{}
+	name := func(i int) string { return string([]byte{byte('0' + i>>12), byte('0' + i>>6&63), byte('0' + i&63)}) }
+	for i := range n {
+		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name(i))
+		asProto = protowire.AppendBytes(protowire.AppendTag(asProto, 15, protowire.BytesType), entry)
+		c.Properties[name(i)] = ""
+	}
+	return asProto, asJSON(t, c)
+}
+
+func protobufBatch(event []byte, n int) []byte {
+	one := protowire.AppendBytes(protowire.AppendTag(nil, batchEvents, protowire.BytesType), event)
+	return bytes.Repeat(one, n)
+}
+
+// hostile are bodies that take as much memory as their senders can make them take.
+func hostile(t testing.TB) map[string]struct {
+	path, kind string
+	body       []byte
+	status     int
+} {
+	record := `{"eventName":"ObjectCreated:Put","s3":{"bucket":{"name":"b"},"object":{"key":"k"}}},`
+	nested := string(fill(`{"Records":[`, record, `]}`)[:0]) + `{"Records":[` + strings.Repeat(record, 900) + strings.TrimSuffix(record, ",") + `]}`
+	for range 3 {
+		nested = `{"Type":"Notification","Message":` + fmt.Sprintf("%q", nested) + `}`
+	}
+	names, text := manyNames(t, 15_000)
+	var attributes strings.Builder
+	for i := 0; attributes.Len() < bodyLimit-40; i++ {
+		fmt.Fprintf(&attributes, `"%x":1,`, i)
+	}
+	longID := strings.Repeat("\x01", 900)
+	type request = struct {
+		path, kind string
+		body       []byte
+		status     int
+	}
+	return map[string]request{
+		"batch of numbers":            {pathChanges, typeBatch, fill("[", "1,", "]"), 413},
+		"batch of objects":            {pathChanges, typeBatch, fill("[", "{},", "]"), 413},
+		"batch of nested arrays":      {pathChanges, typeBatch, fill("", "[", ""), 400},
+		"batch without end":           {pathChanges, typeBatch, fill("[", `{"a":1},`, ""), 413},
+		"batch of strings":            {pathChanges, typeBatch, fill(`["`, "a", `"]`), 422},
+		"Protobuf batch of nothing":   {pathChanges, typeBatchProtobuf, bytes.Repeat([]byte{0x0a, 0}, bodyLimit/2), 413},
+		"Protobuf batch of numbers":   {pathChanges, typeBatchProtobuf, bytes.Repeat([]byte{0x10, 0}, bodyLimit/2), 400},
+		"event of many attributes":    {pathChanges, typeEvent, []byte("{" + attributes.String() + `"id":"z"}`), 422},
+		"event of one attribute":      {pathChanges, typeEvent, fill("{", `"id":"a",`, "}"), 422},
+		"event of a long id":          {pathChanges, typeEvent, fill(`{"id":"`, `\u0001`, `"}`), 422},
+		"event of long data":          {pathChanges, typeEvent, []byte(envelope("7", `"data":{"op":"`+strings.Repeat("a", bodyLimit-300)+`"}`)), 422},
+		"event of long base64":        {pathChanges, typeEvent, []byte(envelope("7", `"data_base64":"`+strings.Repeat("AAAA", bodyLimit/4-100)+`"`)), 422},
+		"Protobuf event of ids":       {pathChanges, typeEventProtobuf, fill("", "\x0a\x01a", ""), 422},
+		"Change of spaces":            {pathChanges, typeJSON, fill("{", " ", "}"), 422},
+		"faults of long ids":          {pathChanges, typeBatchProtobuf, protobufBatch(wire(longID, ceBinaryData, asProtobuf(t, &pb.Change{Size: -1}), ""), 500), 422},
+		"smallest faults":             {pathChanges, typeBatch, []byte("[" + strings.Repeat("{},", 999) + "{}]"), 422},
+		"properties, Protobuf":        {pathChanges, typeBatchProtobuf, protobufBatch(wire("7", ceBinaryData, names, ""), 4), 202},
+		"properties, JSON":            {pathChanges, typeBatch, []byte("[" + strings.Repeat(envelope("7", `"data":`+string(text))+",", 3) + "1]"), 422},
+		"properties, base64":          {pathChanges, typeEvent, []byte(envelope("7", `"datacontenttype":"application/protobuf","data_base64":"`+base64.StdEncoding.EncodeToString(names)+`"`)), 202},
+		"records of numbers":          {pathNotifications, typeJSON, fill(`{"Records":[`, "1,", "]}"), 400},
+		"records of others":           {pathNotifications, typeJSON, fill(`{"Records":[`, `{"eventName":"x"},`, "]}"), 400},
+		"records":                     {pathNotifications, typeJSON, fill(`{"Records":[`, record, "]}"), 400},
+		"records aside":               {pathNotifications, typeJSON, fill(`[`, `{"eventName":"ObjectTagging:Put"},`, "]"), 400},
+		"messages":                    {pathNotifications, typeJSON, fill(`{"Messages":[`, "{},", "]}"), 400},
+		"messages of test events":     {pathNotifications, typeJSON, fill(`{"Messages":[`, `{"Body":"{\"Event\":\"s3:TestEvent\"}"},`, "]}"), 202},
+		"records, and again":          {pathNotifications, typeJSON, fill(`{`, `"Records":[1,1,1,1,1],`, "}"), 400},
+		"nested arrays":               {pathNotifications, typeJSON, fill("", "[", ""), 400},
+		"notifications in each other": {pathNotifications, typeJSON, []byte(nested), 202},
+		"a long key":                  {pathNotifications, typeJSON, fill(`{"EventName":"s3:ObjectCreated:Put","Key":"b/`, "a", `"}`), 413},
+		"a long message":              {pathNotifications, typeJSON, fill(`{"Type":"Notification","Message":"`, `\\\"`, `"}`), 400},
+	}
+}
+
+// A request takes no more memory than it is counted with, whatever its body holds.
+func TestRequestMemory(t *testing.T) {
+	all := hostile(t)
+	defer runtime.KeepAlive(all) // or bodies that go would hide what comes
+	for name, tt := range all {
+		t.Run(name, func(t *testing.T) {
+			if len(tt.body) > bodyLimit {
+				t.Fatalf("the body has %d bytes", len(tt.body))
+			}
+			h := handler(t, &topic{}, nil)
+			r := httptest.NewRequest(http.MethodPost, tt.path, bytes.NewReader(tt.body))
+			r.Header.Set("Content-Type", tt.kind)
+			r.Header.Set("Authorization", "Bearer "+secret)
+			w := &discarding{header: http.Header{}}
+			got, most := heaptest.Peak(func() { h.ServeHTTP(w, r) }), h.weight(len(tt.body))
+			t.Logf("body of %d bytes: %d alive at most, %.1f times; answer %d of %d bytes", len(tt.body), got, float64(got)/float64(len(tt.body)), w.status, w.bytes)
+			if got > most {
+				t.Errorf("%d bytes are alive, at most %d", got, most)
+			}
+			if w.status != tt.status {
+				t.Errorf("got %d, want %d: %s", w.status, tt.status, w.begin)
+			}
+		})
+	}
+}
+
+// Requests together take no more memory than there is: one that finds none is refused and told when to come again.
+func TestMemoryOfAllRequests(t *testing.T) {
+	body := asJSON(t, change("a"))
+	weight := (&Handler{cfg: Config{MaxEvents: 1000, Memory: 1 << 30}}).weight(len(body))
+	for name, tt := range map[string]struct {
+		memory int64
+		wait   time.Duration
+		freed  bool // while the second waits
+		status int
+	}{
+		"enough for two":         {2 * weight, time.Millisecond, false, 202},
+		"enough for one":         {2*weight - 1, time.Millisecond, false, 503},
+		"too little for one":     {weight / 2, time.Millisecond, false, 503},
+		"for one, and then free": {weight, time.Minute, true, 202},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := &topic{wait: make(chan struct{})}
+			h := handler(t, out, func(c *Config) { c.Memory, c.roomTimeout = tt.memory, tt.wait })
+			first, second := make(chan int), make(chan *httptest.ResponseRecorder)
+			go func() { first <- post(h, pathChanges, typeJSON, secret, body).Code }()
+			for h.room.TryAcquire(tt.memory) { // until the first has its memory
+				h.room.Release(tt.memory)
+				runtime.Gosched()
+			}
+			go func() { second <- post(h, pathChanges, typeJSON, secret, body) }()
+			if tt.freed || tt.status == 202 {
+				for len(h.slots) < 2 {
+					runtime.Gosched()
+				}
+				close(out.wait)
+			}
+			w := <-second
+			if w.Code != tt.status || (w.Header().Get("Retry-After") == "1") != (tt.status == 503) {
+				t.Errorf("got %d %v %s, want %d", w.Code, w.Header(), w.Body, tt.status)
+			}
+			if tt.status == 503 {
+				close(out.wait)
+			}
+			if code := <-first; code != 202 {
+				t.Errorf("the first got %d", code)
+			}
+		})
+	}
+}
+
+// However a request ends, its memory is free again.
+func TestMemoryIsFreed(t *testing.T) {
+	body := asJSON(t, change("a"))
+	for name, tt := range map[string]struct {
+		body []byte
+		fail func(*topic)
+	}{
+		"acknowledged":             {body, func(*topic) {}},
+		"not acknowledged":         {body, func(p *topic) { p.fail = errors.New("no leader") }},
+		"written, and not known":   {body, func(p *topic) { p.fail, p.done = errors.New("no leader"), true }},
+		"refused":                  {[]byte("{}"), func(*topic) {}},
+		"not in time acknowledged": {body, func(p *topic) { p.wait = make(chan struct{}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := new(topic)
+			tt.fail(out)
+			h := handler(t, out, func(c *Config) { c.Memory, c.publishTimeout = 1000, time.Millisecond })
+			for range 3 {
+				post(h, pathChanges, typeJSON, secret, tt.body)
+			}
+			if !h.room.TryAcquire(1000) {
+				t.Error("memory is still taken")
+			}
+		})
+	}
+}
+
+// discarding is an answer that is counted and not kept.
+type discarding struct {
+	header http.Header
+	status int
+	bytes  int
+	begin  []byte
+}
+
+func (d *discarding) Header() http.Header { return d.header }
+
+func (d *discarding) WriteHeader(status int) { d.status = status }
+
+func (d *discarding) Write(b []byte) (int, error) {
+	if d.bytes < 300 {
+		d.begin = append(d.begin, b[:min(len(b), 300)]...)
+	}
+	d.bytes += len(b)
+	return len(b), nil
+}

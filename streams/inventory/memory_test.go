@@ -1,0 +1,100 @@
+package inventory
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/heaptest"
+)
+
+// bigOCFL writes an inventory of many files in many versions, and returns its size.
+func bigOCFL(t *testing.T, path string, paths, versions int) int64 {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := bufio.NewWriter(f)
+	fmt.Fprintf(w, `{"digestAlgorithm": "sha512", "head": "v%d", "versions": {`, versions)
+	for v := 1; v <= versions; v++ {
+		fmt.Fprintf(w, `"v%d": {"created": "2020-01-%02dT00:00:00Z", "state": {"": []`, v, v)
+		for i := range paths {
+			fmt.Fprintf(w, `, "%0128x": ["collection/part-%d/file-%08d.tif"]`, i, i/1000, i)
+		}
+		w.WriteString(map[bool]string{true: "}}},", false: "}},"}[v == versions])
+	}
+	w.WriteString(`"manifest": {"": []`)
+	for i := range paths {
+		fmt.Fprintf(w, `, "%0128x": ["v1/content/collection/part-%d/file-%08d.tif"]`, i, i/1000, i)
+	}
+	w.WriteString("}}")
+	err = w.Flush()
+	info, statErr := f.Stat()
+	if err := errors.Join(err, statErr, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// Of an OCFL inventory as much is held as one version needs, and of one that holds other things next to nothing.
+func TestOCFLMemory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inventory.json")
+	write := func(text string) func(*testing.T) int64 {
+		return func(t *testing.T) int64 {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return int64(len(text))
+		}
+	}
+	const mib = 1 << 20
+	const slack = 8 * mib // what comes while garbage is looked for
+	for name, tt := range map[string]struct {
+		write func(*testing.T) int64
+		rows  int
+		most  float64 // times its size
+	}{
+		"one version":        {func(t *testing.T) int64 { return bigOCFL(t, path, 10_000, 1) }, 10_000, 2},
+		"twenty versions":    {func(t *testing.T) int64 { return bigOCFL(t, path, 2_500, 20) }, 2_500, 0.5},
+		"one path, always":   {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[` + strings.Repeat(`"",`, mib) + `""]}}`), 0, 0},
+		"empty lists":        {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[]` + strings.Repeat(`,"":[]`, mib/4) + `}}`), 0, 0},
+		"what is not read":   {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"x":[` + strings.Repeat(`{},`, mib/2) + `7],"manifest":{}}`), 0, 0},
+		"versions of a name": {write(`{"digestAlgorithm":"sha512","head":"v1","manifest":{},"versions":{"v1":{}` + strings.Repeat(`,"v1":{}`, mib/8) + `}}`), 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			size := tt.write(t)
+			l, err := Open(path, Options{Format: OCFL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows := 0
+			got := heaptest.Peak(func() {
+				for _, err := range l.Entries() {
+					if rows++; err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+			t.Logf("of %d bytes %d are held, %.2f times", size, got, float64(got)/float64(size))
+			if float64(got) > tt.most*float64(size)+slack || rows != tt.rows {
+				t.Errorf("got %d rows and %d bytes, want %d and at most %.1f times %d and %d", rows, got, tt.rows, tt.most, size, slack)
+			}
+		})
+	}
+}
+
+// An inventory that names more than can be held is refused, and does not take the memory.
+func TestOCFLTooMuch(t *testing.T) {
+	o := &object{Listing: &Listing{path: "x"}, at: Place{File: "x"}}
+	if err := errors.Join(o.hold(maxOCFLHeld), o.hold(0)); err != nil {
+		t.Errorf("as much as can be: %v", err)
+	}
+	if err := o.hold(1); !errors.Is(err, ErrInvalid) {
+		t.Errorf("more: %v", err)
+	}
+}
