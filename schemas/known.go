@@ -22,7 +22,8 @@ func withoutProperties(r *pb.Record) *pb.Record {
 	}
 	return &pb.Record{
 		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(),
-		Size: r.GetSize(), SizeUnknown: r.GetSizeUnknown(), Version: r.GetVersion(), Etag: r.GetEtag(), Time: r.GetTime(), ChangeId: r.GetChangeId(),
+		Size: r.GetSize(), SizeUnknown: r.GetSizeUnknown(), Version: r.GetVersion(), Etag: r.GetEtag(),
+		Time: r.GetTime(), ChangeId: r.GetChangeId(),
 		SourceTime: r.GetSourceTime(), SourceVersion: r.GetSourceVersion(), Origin: r.GetOrigin(),
 	}
 }

@@ -44,10 +44,11 @@ With --all every copy is checked, however lately it passed, and its bytes are re
 That is a round of its own beside those that are due. Without --all a copy that passed less than fixity.min_interval
 ago is skipped.
 
-With --wait it ends when the result of every check is on record, and says how many copies passed, failed or were skipped.
+With --wait it ends when the result of every check is on record, and says how many copies passed, failed, were
+skipped or have lost their properties (metadata-damaged).
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy has failed its check, 5 precondition, 130 interrupted: the
-round goes on with the next sweep of its store, but one with --all does not.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy has failed its check or lost its properties,
+5 precondition, 130 interrupted: the round goes on with the next sweep of its store, but one with --all does not.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "fixity" {
 				return fmt.Errorf("%w: name a sweep; there is one: fixity", usage.Err)
@@ -106,7 +107,8 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 		err = errors.Join(err, report.print(c.OutOrStdout(), f))
 	}
 	if n := report.failed(); err == nil && n > 0 {
-		err = fmt.Errorf("%w: %d copies have failed their check: see 'millrace incident list'", errFindings, n)
+		err = fmt.Errorf("%w: %d copies have failed their check or lost their properties: see 'millrace incident list'",
+			errFindings, n)
 	}
 	return err
 }
@@ -133,7 +135,7 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 
 // failed counts the copies that are not as they should be.
 func (r *sweepReport) failed() int64 {
-	return r.Verdicts["fail"] + r.Verdicts["missing"] + r.Verdicts["not_captured"]
+	return r.Verdicts["fail"] + r.Verdicts["missing"] + r.Verdicts["not_captured"] + r.Verdicts[metadataDamaged]
 }
 
 // wait waits until every check of the rounds is on record, and notes how they ended.
@@ -156,6 +158,9 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) er
 	})
 }
 
+// metadataDamaged counts, beside the verdicts, the copies whose properties are on record and cannot be told by their store.
+const metadataDamaged = "metadata-damaged"
+
 // verdictsOf counts the copies of rounds by how their checks ended.
 func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (map[string]int64, error) {
 	verdicts := map[string]int64{}
@@ -168,6 +173,9 @@ func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (ma
 			if v.Final {
 				verdicts[v.Verdict] += int64(v.Copies)
 			}
+		}
+		if results.MetadataDamaged > 0 {
+			verdicts[metadataDamaged] += results.MetadataDamaged
 		}
 	}
 	return verdicts, nil

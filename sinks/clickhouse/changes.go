@@ -177,7 +177,8 @@ func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, arg
 }
 
 const changeFields = `id, ts, ns, op, account, store, space, item, source_space, source_item, version, etag, size, digests, provenance,
-  media_type, properties, properties_unknown, acl, sequence, user, agent, origin, cause, source_time, source_ns, source_version, approved, evidence`
+  media_type, properties, properties_unknown, acl, sequence, user, agent, origin, cause, source_time, source_ns,
+  source_version, approved, evidence`
 
 type changeRow struct {
 	ID            string            `ch:"id"`
@@ -219,7 +220,8 @@ func (r *changeRow) change() *pb.Change {
 		Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, SourceSpace: r.SourceSpace, SourceItem: r.SourceItem,
 		Version: r.Version, Etag: r.ETag, Size: size, SizeUnknown: unknown, Digests: r.Digests,
 		Provenance: pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", r.Provenance)),
-		MediaType:  r.MediaType, Properties: r.Properties, PropertiesUnknown: r.PropsUnknown, Acl: r.ACL, Time: nullTime(&r.Time, r.Nanos), Sequence: r.Sequence,
+		MediaType:  r.MediaType, Properties: r.Properties, PropertiesUnknown: r.PropsUnknown, Acl: r.ACL,
+		Time: nullTime(&r.Time, r.Nanos), Sequence: r.Sequence,
 		User: r.User, Agent: r.Agent, Origin: originOf(r.Origin), Cause: r.Cause, SourceTime: nullTime(r.SourceTime, r.SourceNanos),
 		SourceVersion: r.SourceVersion, Approved: r.Approved, Evidence: r.Evidence,
 	}

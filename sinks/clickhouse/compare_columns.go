@@ -71,6 +71,8 @@ func stateValues() string {
 					", 83)) - 17592186044416, 'UTC')))")
 			case part == "change":
 				values = append(values, "lower(hex("+column+"))")
+			case part == "size":
+				values = append(values, "if("+column+" < 0, 'unknown', toString("+column+"))")
 			case g.name == "pass":
 				values = append(values, "toString(mapApply((k, v) -> (k, lower(hex(v))), "+column+"))")
 			default:

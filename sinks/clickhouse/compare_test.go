@@ -63,6 +63,12 @@ func drawTold(t *rapid.T, item string) (all []told) {
 			all = append(all, told{schemas.FixityResults, int64(i), r})
 			continue
 		}
+		if rapid.IntRange(0, 3).Draw(t, "unknown size") == 0 {
+			c.Size, c.SizeUnknown = 0, true
+		}
+		if rapid.IntRange(0, 3).Draw(t, "unknown properties") == 0 {
+			c.MediaType, c.Properties, c.PropertiesUnknown = "", nil, true
+		}
 		c.Id = schemas.ChangeID(c)
 		all = append(all, told{schemas.Changes, int64(i), c})
 	}
@@ -118,6 +124,8 @@ func TestManifestDamage(t *testing.T) {
 	for i := range 40 {
 		bodies = append(bodies, change(fmt.Sprintf("item-%02d", i), time.Duration(i)*time.Minute))
 	}
+	unsized := bodies[10].(*pb.Change)
+	unsized.Size, unsized.SizeUnknown = 0, true
 	both(t, db, schemas.Changes, 0, bodies...)
 	var checks []schemas.Body
 	for _, b := range bodies {
@@ -180,7 +188,7 @@ func TestManifestDamage(t *testing.T) {
 	}
 	for _, d := range got.Differ {
 		if d.Item == "item-10" {
-			if want := []clickhouse.ColumnDifference{{Column: "content.size", State: "1601", Logs: "1600"}}; !reflect.DeepEqual(d.Columns, want) {
+			if want := []clickhouse.ColumnDifference{{Column: "content.size", State: "0", Logs: "unknown"}}; !reflect.DeepEqual(d.Columns, want) {
 				t.Errorf("got %v, want %v", d.Columns, want)
 			}
 		}

@@ -15,6 +15,8 @@ import (
 type RoundResults struct {
 	Counts   []VerdictCount
 	Findings []Finding
+	// MetadataDamaged are the copies whose checks found their metadata damaged, whatever their verdicts.
+	MetadataDamaged int64
 }
 
 // A VerdictCount counts the checks of a round that ended in one way.
@@ -47,6 +49,11 @@ func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, err
 	r.Counts, err = query[VerdictCount](ctx, db, "count the checks of a round",
 		"SELECT verdict, row, final, count() AS checks, uniqExact(account, store, space, item) AS copies FROM {db}.bit_log_v"+
 			" WHERE round = ? GROUP BY verdict, row, final ORDER BY verdict, row, final", round)
+	if err != nil {
+		return r, err
+	}
+	r.MetadataDamaged, err = db.count(ctx, "count the copies of a round whose metadata are damaged",
+		"SELECT uniqExact(account, store, space, item) AS n FROM {db}.bit_log_v WHERE round = ? AND final AND metadata = 'damaged'", round)
 	if err != nil {
 		return r, err
 	}

@@ -392,7 +392,8 @@ func TestOutcomes(t *testing.T) {
 	}
 	round, err := db.RoundResults(t.Context(), "round-1")
 	wantRound := clickhouse.RoundResults{
-		Counts: []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
+		Counts:          []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
+		MetadataDamaged: 1,
 		Findings: []clickhouse.Finding{
 			{schemas.CopyOf(c), "pass", "metadata-damaged", 1, true, 1, ms(passed.GetStarted()).AsTime(), ms(passed.GetStarted()).AsTime()},
 			{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1, ms(fail.GetStarted()).AsTime(), ms(fail.GetStarted()).AsTime()},

@@ -103,8 +103,8 @@ const stateFields = `account, store, space, item,
   content.source_version AS source_version, digests,
   content.ver > deleted.ver AS live,
   toInt64(bitShiftRight(deleted.ver, 83)) AS gone, deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
-  properties.media_type != '' AND (properties.ver > content.ver OR content.media_type = '') AS retyped, properties.media_type AS new_type,
-  properties.user AS user_properties,
+  properties.media_type != '' AND (properties.ver > content.ver OR content.media_type = '') AS retyped,
+  properties.media_type AS new_type, properties.user AS user_properties,
   toInt64(bitShiftRight(attempt.ver, 83)) AS attempted, toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
 
 type stateRecord struct {

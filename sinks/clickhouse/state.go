@@ -139,7 +139,8 @@ func (r *stateRow) ofChange(m *pb.Change) bool {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
 		r.content = m
 		// Who computed the digests wrote the object, and knows that it has no properties.
-		if !m.GetPropertiesUnknown() && (len(m.GetProperties()) > 0 || m.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED) {
+		knows := len(m.GetProperties()) > 0 || m.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
+		if knows && !m.GetPropertiesUnknown() {
 			r.properties = m
 		}
 		if len(m.GetAcl()) > 0 {

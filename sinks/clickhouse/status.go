@@ -62,7 +62,8 @@ func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, 
 	}
 	rows, err := query[row](ctx, db, "count copies by their checks",
 		"SELECT store, space, count() AS live_copies, sumIf(size, size >= 0) AS bytes, countIf(size < 0) AS unsized,"+
-			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue, countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest, toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
+			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
+			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest, toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
 			" FROM ("+narrow+where+" GROUP BY account, store, space, item) WHERE live GROUP BY store, space ORDER BY store, space"+inOrder,
 		append([]any{shifted(q.PassedBefore)}, args...)...)
 	all := make([]FixityStatus, len(rows))

@@ -60,8 +60,8 @@ func (w *work) stamp(c *pb.Change, o pb.Origin) *pb.Change {
 	return record.Seal(c)
 }
 
-// content is the Change of the destination's copy, o. A copy that has no properties, of a source whose properties are not
-// known, is not said to have none.
+// content is the Change of the destination's copy, o. A copy that has no properties, of a source whose properties are
+// not known, is not said to have none.
 func (w *work) content(s Sight, o storage.Object) *pb.Change {
 	o.Original = w.of(s)
 	if _, unknown := s.Source.properties(); unknown && isEmpty(o.Properties) {
@@ -162,7 +162,8 @@ func known(c *pb.Change) *pb.CopyRecord {
 	r := func() *pb.Record {
 		return &pb.Record{
 			State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(),
-			Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(), Version: c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(),
+			Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(), Version: c.GetVersion(), Etag: c.GetEtag(),
+			Time: c.GetTime(), ChangeId: c.GetId(),
 			SourceTime: c.GetSourceTime(), SourceVersion: c.GetSourceVersion(),
 			MediaType: c.GetMediaType(), Properties: c.GetProperties(), Origin: c.GetOrigin(),
 		}

@@ -235,7 +235,8 @@ func (s Side) lost() (lost, ok bool) {
 
 func isEmpty(p storage.Properties) bool { return p.MediaType == "" && len(p.User) == 0 }
 
-// properties returns those of the side or, if its store cannot tell them, those on record. If there are none, unknown says so.
+// properties returns those of the side or, if its store cannot tell them, those on record. If there are none, unknown
+// says so.
 func (s Side) properties() (p storage.Properties, unknown bool) {
 	if !s.Object.PropertiesUnknown {
 		return s.Object.Properties, false

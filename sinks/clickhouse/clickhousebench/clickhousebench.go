@@ -113,7 +113,7 @@ func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first ui
 			now, "add", c.GetAccount(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSourceSpace(), c.GetSourceItem(), c.GetVersion(),
 			c.GetEtag(), c.GetSize(), digests, "verified", c.GetMediaType(), c.GetProperties(), c.GetAcl(), c.GetSequence(), c.GetUser(),
 			c.GetAgent(), "client", c.GetCause(), nil, uint32(0), c.GetSourceVersion(), c.GetApproved(), c.GetEvidence(), uint16(258),
-			first+uint64(i), schemas.Hash(id), schemas.Hash([]byte(c.GetId()))); err != nil { //nolint:gosec // it counts up
+			first+uint64(i), schemas.Hash(id), c.GetPropertiesUnknown(), schemas.Hash([]byte(c.GetId()))); err != nil { //nolint:gosec // it counts up
 			return fmt.Errorf("insert by rows: %w", err)
 		}
 	}
@@ -125,7 +125,7 @@ func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first ui
 
 const auditColumns = `id, ts, ns, topic, inc, part, off, ingested, op, account, store, space, item, source_space, source_item, version,
   etag, size, digests, provenance, media_type, properties, acl, sequence, user, agent, origin, cause, source_time, source_ns,
-  source_version, approved, evidence, richness, report, hash, sum`
+  source_version, approved, evidence, richness, report, hash, properties_unknown, sum`
 
 // A Fill is rows that the engine makes itself. They are of 50 spaces in each of 2 stores of one account, in
 // the order of the tables, so that nothing is sorted.

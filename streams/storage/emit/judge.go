@@ -76,7 +76,8 @@ const (
 
 // since compares what was there with what is seen. Where versions are not unique, as an ETag
 // of the bytes is not, the same bytes may have been written anew: then time and properties
-// are compared too, and where no time is known, as of what was named in a condition, or the properties are not, it is unclear.
+// are compared too, and where no time is known, as of what was named in a condition, or the properties are not, it is
+// unclear.
 func since(was, seen *pb.Change, unique bool) fate {
 	switch {
 	case was == nil, seen == nil:
