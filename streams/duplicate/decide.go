@@ -240,8 +240,9 @@ func (s Sight) digestsMissing() (Decision, bool) {
 // has reports whether a reading of the other side can be compared with s.
 func has(s digest.Set) bool { return s[digest.MD5] != "" || s[digest.SHA256] != "" }
 
-// inSync decides where both sides hold the same bytes: C2, C2u, C3. Properties that a store cannot tell are none if none are
-// on record; else they are neither the same nor others, and nothing is set: neither from them nor in their place.
+// inSync decides where both sides hold the same bytes: C2, C2u, C3. Properties that a store cannot tell are never set
+// elsewhere. At the destination those on record stand for them: what is on record and was lost is not set again here, and
+// if none are on record, unknown is none.
 func (s Sight) inSync(k knowledge) Decision {
 	fromLost, okFrom := s.Source.lost()
 	toLost, okTo := s.Destination.lost()
@@ -250,10 +251,10 @@ func (s Sight) inSync(k knowledge) Decision {
 	switch {
 	case !okFrom || !okTo:
 		return s.needRecords("C9")
-	case fromLost || toLost:
-		d.Row, d.Result, d.CheckSource, d.CheckDestination = "C2u", "properties-unknown", fromLost, toLost
 	case !s.Source.Object.PropertiesUnknown && !s.sameProperties():
 		return Decision{Row: "C3", action: actSetProperties, Result: "properties-set", Newer: k.newer}
+	case fromLost || toLost:
+		d.Row, d.Result, d.CheckSource, d.CheckDestination = "C2u", "properties-unknown", fromLost, toLost
 	}
 	if !ok {
 		return s.needRecords("C9")

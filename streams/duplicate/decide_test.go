@@ -356,13 +356,13 @@ func TestDecideCarries(t *testing.T) {
 			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
 			s.checked()
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckDestination: true}},
-		"C2u: also where the source has others now": {func(s *Sight) {
+		"C3: the destination has lost others than the source has now": {func(s *Sight) {
 			s.copied("d1", a)
 			s.Source.Object.Properties = folded
 			s.Destination.lose()
 			s.records(row(live, "v1", a, 2), typed(row(live, "d1", a, 3)))
 			s.checked()
-		}, Decision{Row: "C2u", Result: "properties-unknown", CheckDestination: true}},
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
 		"C2u: both have lost them": {func(s *Sight) {
 			s.copied("d1", a)
 			s.Source.lose()

@@ -169,3 +169,21 @@ func TestRepairFromACopyThatLostItsProperties(t *testing.T) {
 	}
 	w.holds("2", "hello")
 }
+
+// What a client sets at the source is carried to a destination that has lost what it had.
+func TestPropertiesSetWhileTheDestinationHasLostIts(t *testing.T) {
+	w := newWorld(t)
+	w.mustRun(command(w.added("1", "hello")))
+	w.mem["2"].Strip("photos", "a.jpg")
+	set := storage.Properties{MediaType: "image/png"}
+	o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", set, storage.Condition{})
+	w.must(err)
+	c := record.Content(at("1"), o)
+	c.Op, c.Time = pb.Op_OP_SET_PROPERTIES, stamp(11)
+	w.mustRun(command(w.tell(c))).ends("C3", "properties-set", done, 2, 0)
+	to, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	if !reflect.DeepEqual(to.Properties, set) || to.PropertiesUnknown {
+		t.Errorf("the copy has %+v", to)
+	}
+}

@@ -235,8 +235,7 @@ func (s Side) lost() (lost, ok bool) {
 
 func isEmpty(p storage.Properties) bool { return p.MediaType == "" && len(p.User) == 0 }
 
-// properties returns those that a copy of the side is given: its own or, if its store cannot tell them,
-// those on record. If there are none, unknown says so.
+// properties returns those of the side or, if its store cannot tell them, those on record. If there are none, unknown says so.
 func (s Side) properties() (p storage.Properties, unknown bool) {
 	if !s.Object.PropertiesUnknown {
 		return s.Object.Properties, false
@@ -247,7 +246,8 @@ func (s Side) properties() (p storage.Properties, unknown bool) {
 
 // sameProperties compares what users said about both sides.
 func (s Sight) sameProperties() bool {
-	a, b := s.Source.Object.Properties, s.Destination.Object.Properties
+	a, _ := s.Source.properties()
+	b, _ := s.Destination.properties()
 	return a.MediaType == b.MediaType && sameNames(a.User, b.User, s.FoldCase)
 }
 

@@ -188,8 +188,10 @@ func wrongProperties(s Sight, d Decision) string {
 	switch {
 	case unread(s.Source) || unread(s.Destination) && d.action != actCopy:
 		return "decides without the record of what it cannot see"
-	case d.action == actSetProperties && (s.Source.Object.PropertiesUnknown || destination):
-		return "carries what is unknown, or over what was lost"
+	case d.action == actSetProperties && s.Source.Object.PropertiesUnknown:
+		return "carries what is unknown"
+	case d.action == actSetProperties && destination && s.Source.Object.Properties.MediaType == s.Destination.Record.GetManifest().GetMediaType():
+		return "cures what was lost"
 	case d.Row == "C2" && (source || destination):
 		return "takes what is lost for the same"
 	case d.Row == "C2u" && (source && !d.CheckSource || d.CheckDestination != destination || !source && !destination):

@@ -80,6 +80,9 @@ func (k *check) result(now time.Time) schemas.Message {
 	if k.object.Item != "" || k.object.Version != "" {
 		r.Object = record.Identity(k.object)
 	}
+	if s := k.evidence.Stored.State; s == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || s == pb.EvidenceState_EVIDENCE_STATE_NONE {
+		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, k.known.GetManifest())
+	}
 	if !k.conclusion.Final {
 		r.Next = timestamppb.New(k.conclusion.Next)
 	}

@@ -3,7 +3,7 @@
 //
 // It promises that no row is lost silently: each one is an Entry, a *Fault, or counted among what is
 // passed over. Rows come in the order of the listing, the same at every reading, in memory that does not
-// grow with them (but for OCFL, which is one JSON object). Nothing is guessed: a listing that may be
+// grow with them (except for OCFL: the paths of one version are held, to be sorted). Nothing is guessed: a listing that may be
 // read in two ways is an error that names both.
 package inventory
 

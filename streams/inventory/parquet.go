@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,7 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquetRows is how many rows are read at a time.
+// parquetRows is how many values of a column are read at a time.
 const parquetRows = 256
 
 // bucketParquet reads one Parquet file of an inventory; lines are its rows.
@@ -66,51 +65,48 @@ func readParquet(name string, r io.ReaderAt, size int64, yield func(bucketRow, e
 		hand(bucketRow{}, invalid(at, "%w", err))
 		return
 	}
-	for _, group := range f.RowGroups() {
+	for i, group := range f.RowGroups() {
+		for _, c := range columns {
+			meta := &f.Metadata().RowGroups[i].Columns[c.index].MetaData
+			if err := checkPages(r, size, meta, c.optional); err != nil {
+				hand(bucketRow{}, invalid(at, "column %s: %w", c.name, err))
+				return
+			}
+		}
 		if !groupRows(group, columns, &at, hand) {
 			return
 		}
 	}
 }
 
-// checkFooter keeps the library from making room for a footer that is larger than the file.
-func checkFooter(r io.ReaderAt, size int64) error {
-	var tail [8]byte // length of the footer, and a magic number
-	if size < 12 {
-		return io.ErrUnexpectedEOF
-	}
-	if _, err := r.ReadAt(tail[:], size-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if n := int64(binary.LittleEndian.Uint32(tail[:])); n > size-12 {
-		return fmt.Errorf("its footer of %d bytes does not fit into it", n)
-	}
-	return nil
-}
-
 // A parquetColumn is a column that means something.
 type parquetColumn struct {
-	name string
-	unit time.Duration // of times; 0: no time
+	name     string
+	index    int           // among all columns
+	unit     time.Duration // of times; 0: no time
+	optional bool
 }
 
+// parquetColumns are those columns that mean something; no others are read.
 func parquetColumns(f *parquet.File) ([]parquetColumn, error) {
-	paths := f.Schema().Columns()
-	columns := make([]parquetColumn, len(paths))
+	var columns []parquetColumn
 	key := false
-	for i, path := range paths {
+	for i, path := range f.Schema().Columns() {
 		leaf, ok := f.Schema().Lookup(path...)
-		if !ok || len(path) != 1 {
+		c := parquetColumn{name: plainName(path[0]), index: i, optional: leaf.MaxDefinitionLevel > 0}
+		if !ok || len(path) != 1 || !bucketColumn(c.name) {
 			continue
 		}
-		c := parquetColumn{name: plainName(path[0])}
+		if leaf.MaxRepetitionLevel > 0 || leaf.MaxDefinitionLevel > 1 {
+			return nil, fmt.Errorf("column %s is a list", path[0])
+		}
 		if c.name == "lastmodifieddate" {
 			if c.unit = unitOf(leaf.Node.Type()); c.unit == 0 {
 				return nil, fmt.Errorf("column %s is no time", path[0])
 			}
 		}
 		key = key || c.name == "key"
-		columns[i] = c
+		columns = append(columns, c)
 	}
 	if !key {
 		return nil, errors.New("it has no column key")
@@ -131,62 +127,117 @@ func unitOf(t parquet.Type) time.Duration {
 	return 0
 }
 
+// groupRows yields the rows of a group. Of each column one page is held.
 func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield func(bucketRow, error) bool) bool {
-	rows := group.Rows()
-	defer rows.Close()
-	buf := make([]parquet.Row, parquetRows)
-	for {
-		n, err := rows.ReadRows(buf)
-		for _, values := range buf[:n] {
-			at.Line++
-			row := bucketRow{at: *at, size: -1}
-			var fault error
-			if reason := row.fromParquet(columns, values); reason != "" {
-				fault = &Fault{*at, reason}
+	readers := make([]*columnReader, len(columns))
+	for i, c := range columns {
+		readers[i] = &columnReader{column: c, pages: group.ColumnChunks()[c.index].Pages()}
+		defer readers[i].close()
+	}
+	for range group.NumRows() {
+		at.Line++
+		row := bucketRow{at: *at, size: -1}
+		reason := ""
+		for _, r := range readers {
+			v, err := r.next()
+			if errors.Is(err, io.EOF) {
+				err = errors.New("its columns have fewer values than it has rows")
 			}
-			if !yield(row, fault) {
+			if err != nil {
+				yield(bucketRow{}, invalid(*at, "read the Parquet file: column %s: %w", r.column.name, err))
 				return false
 			}
+			if reason == "" {
+				reason = row.fromParquet(r.column, v)
+			}
 		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return true
-		case err != nil:
-			yield(bucketRow{}, invalid(*at, "read the Parquet file: %w", err))
+		var fault error
+		if reason != "" {
+			fault = &Fault{*at, reason}
+		}
+		if !yield(row, fault) {
 			return false
 		}
 	}
-}
-
-func (r *bucketRow) fromParquet(columns []parquetColumn, values parquet.Row) (reason string) {
-	for _, v := range values {
-		i := v.Column()
-		if v.IsNull() || i < 0 || i >= len(columns) {
-			continue
-		}
-		c, text := columns[i], ""
-		switch v.Kind() {
-		case parquet.ByteArray, parquet.FixedLenByteArray:
-			text = string(v.ByteArray())
-			if !utf8.ValidString(text) {
-				return c.name + " is not UTF-8"
-			}
-		case parquet.Boolean:
-			text = strconv.FormatBool(v.Boolean())
-		case parquet.Int32, parquet.Int64:
-			if c.unit != 0 {
-				per := int64(time.Second / c.unit)
-				n := v.Int64()
-				r.modified = time.Unix(n/per, n%per*int64(c.unit)).UTC()
-				continue
-			}
-			text = strconv.FormatInt(v.Int64(), 10)
-		case parquet.Int96, parquet.Float, parquet.Double:
-			continue
-		}
-		if reason := r.set(c.name, text); reason != "" {
-			return reason
+	for _, r := range readers {
+		if _, err := r.next(); !errors.Is(err, io.EOF) {
+			yield(bucketRow{}, invalid(*at, "read the Parquet file: column %s has more values than it has rows", r.column.name))
+			return false
 		}
 	}
-	return ""
+	return true
+}
+
+// A columnReader reads the values of one column of a group.
+type columnReader struct {
+	column parquetColumn
+	pages  parquet.Pages
+	page   parquet.Page // nil: none is open
+	values parquet.ValueReader
+	buf    [parquetRows]parquet.Value
+	left   []parquet.Value // of buf
+}
+
+// next returns the next value, good until the next call; io.EOF after the last.
+func (r *columnReader) next() (parquet.Value, error) {
+	for len(r.left) == 0 {
+		if r.page == nil {
+			page, err := r.pages.ReadPage()
+			if err != nil {
+				return parquet.Value{}, err
+			}
+			r.page, r.values = page, page.Values()
+		}
+		n, err := r.values.ReadValues(r.buf[:])
+		r.left = r.buf[:n]
+		switch {
+		case err != nil && !errors.Is(err, io.EOF):
+			return parquet.Value{}, err
+		case n == 0:
+			parquet.Release(r.page)
+			r.page = nil
+		}
+	}
+	v := r.left[0]
+	r.left = r.left[1:]
+	return v, nil
+}
+
+func (r *columnReader) close() {
+	if r.page != nil {
+		parquet.Release(r.page)
+	}
+	_ = r.pages.Close() // it was only read
+}
+
+// fromParquet fills in one column.
+func (r *bucketRow) fromParquet(c parquetColumn, v parquet.Value) (reason string) {
+	if v.IsNull() {
+		return ""
+	}
+	text := ""
+	switch v.Kind() {
+	case parquet.ByteArray, parquet.FixedLenByteArray:
+		switch b := v.ByteArray(); {
+		case len(b) > maxLine:
+			return fmt.Sprintf("%s is longer than %d bytes", c.name, maxLine)
+		case !utf8.Valid(b):
+			return c.name + " is not UTF-8"
+		default:
+			text = string(b)
+		}
+	case parquet.Boolean:
+		text = strconv.FormatBool(v.Boolean())
+	case parquet.Int32, parquet.Int64:
+		if c.unit != 0 {
+			per := int64(time.Second / c.unit)
+			n := v.Int64()
+			r.modified = time.Unix(n/per, n%per*int64(c.unit)).UTC()
+			return ""
+		}
+		text = strconv.FormatInt(v.Int64(), 10)
+	case parquet.Int96, parquet.Float, parquet.Double:
+		return ""
+	}
+	return r.set(c.name, text)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -175,6 +176,12 @@ func (r bucketRow) entry() (e Entry, passed, reason string) {
 		return e, "", e.add("md5", "", etag)
 	}
 	return e, "", ""
+}
+
+// bucketColumn says whether a column means something to set.
+func bucketColumn(name string) bool {
+	return slices.Contains([]string{"bucket", "key", "versionid", "etag", "encryptionstatus", "size", "lastmodifieddate", "islatest",
+		"isdeletemarker", "ismultipartuploaded"}, name)
 }
 
 // set fills in one column by its name, of CSV or Parquet.

@@ -149,7 +149,7 @@ func (s *Store) before(ctx context.Context, space, item string, c storage.Condit
 	case c.Absent:
 		return nil, nil
 	case c.Version != "":
-		return record.Content(at, storage.Object{Item: item, Version: c.Version}), nil
+		return record.Content(at, storage.Object{Item: item, Version: c.Version, Size: storage.UnknownSize, PropertiesUnknown: true}), nil
 	}
 	o, err := s.inner.Stat(ctx, space, item)
 	if errors.Is(err, storage.ErrNotFound) {

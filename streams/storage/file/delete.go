@@ -29,65 +29,68 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 	if err != nil {
 		return storage.Deleted{}, fmt.Errorf("delete item %q: %w", item, refine(err))
 	}
-	if err := sess.syncDir(path.Dir(at)); err != nil {
+	defer at.close()
+	if err := sess.syncShared(at.dir, at.at); err != nil {
 		return storage.Deleted{}, refine(err)
 	}
-	sess.prune(p.space, path.Dir(at))
+	sess.prune(p.space, at.at)
 	return d, nil
 }
 
-// remove takes the item's file away and returns where it was.
-func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.DeleteOptions) (at string, d storage.Deleted, err error) {
+// remove takes the item's file away and returns where it was, which the caller closes.
+func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.DeleteOptions) (at *spot, d storage.Deleted, err error) {
 	begun := false
 	defer func() {
 		if !begun {
 			err = storage.NotApplied(err)
 		}
+		if err != nil && at != nil {
+			at.close()
+		}
 	}()
 	unlock, err := s.lock(ctx, sess, p.space, p.item)
 	if err != nil {
-		return "", storage.Deleted{}, err
+		return nil, d, err
 	}
 	defer unlock()
-	at, st, err := sess.locate(p)
+	if at, err = sess.present(p); err != nil {
+		return nil, d, err
+	}
+	if err := o.Condition.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, true); err != nil {
+		return at, d, err
+	}
+	a, err := sess.aspectAt(at, p)
 	if err != nil {
-		return "", storage.Deleted{}, err
+		return at, d, err
 	}
-	if err := o.Condition.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, true); err != nil {
-		return "", storage.Deleted{}, err
-	}
-	sc, err := sess.oldSidecar(p)
-	if err != nil {
-		return "", storage.Deleted{}, err
-	}
-	a, _ := sc.of(st.Mtim.Nano())
-	d.Object = object(p.item, &st, a)
+	d.Object = object(p.item, &at.st, a)
 	newest, err := s.newest(sess, p, d.Object.Modified)
 	if err != nil {
-		return "", storage.Deleted{}, err
+		return at, d, err
 	}
 	if d.Time, err = s.after(ctx, newest); err != nil {
-		return "", storage.Deleted{}, err
+		return at, d, err
 	}
 	if err := sess.setDeleted(p, d.Time); err != nil {
-		return "", storage.Deleted{}, err
+		return at, d, err
+	}
+	if err := s.did("recorded"); err != nil {
+		return at, d, err
 	}
 	begun = true
 	if o.Keep {
-		a.Modified, a.Size = st.Mtim.Nano(), st.Size
+		a.Modified, a.Size = at.st.Mtim.Nano(), at.st.Size
 		err = s.keepMove(sess, p, at, a)
 	} else {
-		err = sess.within(at, func(dir int, name string) error {
-			return named("remove", at, unix.Unlinkat(dir, name, 0))
-		})
+		err = named("remove", at.path(), unix.Unlinkat(at.dir, at.name, 0))
 	}
 	if err == nil {
 		err = s.did("removed")
 	}
-	if err != nil {
-		return "", storage.Deleted{}, err
+	if err == nil {
+		err = sess.removeSidecar(p)
 	}
-	return at, d, sess.removeSidecar(p)
+	return at, d, err
 }
 
 // maxAhead is how far ahead of the clock a time may be for what comes next to be dated after it. Changes that are dated
@@ -175,7 +178,7 @@ func (s *Store) keepDir(sess *session, p place, a aspect, why string) (string, e
 }
 
 // keepLink keeps a file that is about to be replaced. undo removes what was kept.
-func (s *Store) keepLink(sess *session, p place, at string, a aspect) (undo func() error, err error) {
+func (s *Store) keepLink(sess *session, p place, at *spot, a aspect) (undo func() error, err error) {
 	dir, err := s.keepDir(sess, p, a, "replaced")
 	if err != nil {
 		return nil, err
@@ -183,9 +186,9 @@ func (s *Store) keepLink(sess *session, p place, at string, a aspect) (undo func
 	undo = func() error {
 		return errors.Join(sess.unlink(dir+"/"+keptBytes, 0), sess.unlink(dir+"/"+keptAbout, 0), sess.unlink(dir, unix.AT_REMOVEDIR))
 	}
-	err = sess.pair(at, dir, func(from int, name string, to int) error {
-		if err := unix.Linkat(from, name, to, keptBytes, 0); err != nil {
-			return named("link", at, err)
+	err = sess.within(dir+"/"+keptBytes, func(to int, name string) error {
+		if err := unix.Linkat(at.dir, at.name, to, name, 0); err != nil {
+			return named("link", at.path(), err)
 		}
 		return fsync(to, dir)
 	})
@@ -196,74 +199,15 @@ func (s *Store) keepLink(sess *session, p place, at string, a aspect) (undo func
 }
 
 // keepMove keeps a file that is deleted.
-func (s *Store) keepMove(sess *session, p place, at string, a aspect) error {
+func (s *Store) keepMove(sess *session, p place, at *spot, a aspect) error {
 	dir, err := s.keepDir(sess, p, a, "deleted")
 	if err != nil {
 		return err
 	}
-	return sess.pair(at, dir, func(from int, name string, to int) error {
-		if err := rename(from, name, to, keptBytes, unix.RENAME_NOREPLACE); err != nil {
-			return named("move", at, err)
+	return sess.within(dir+"/"+keptBytes, func(to int, name string) error {
+		if err := rename(at.dir, at.name, to, name, unix.RENAME_NOREPLACE); err != nil {
+			return named("move", at.path(), err)
 		}
 		return fsync(to, dir)
 	})
-}
-
-// pair calls f with the opened directory and name of at, and with dir opened.
-func (s *session) pair(at, dir string, f func(from int, name string, to int) error) error {
-	return s.within(at, func(from int, name string) error {
-		to, err := s.dir(dir)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(to)
-		return f(from, name, to)
-	})
-}
-
-// SetProperties implements storage.Store. Neither file nor version changes.
-func (s *Store) SetProperties(
-	ctx context.Context, space, item string, props storage.Properties, c storage.Condition,
-) (_ storage.Object, err error) {
-	begun := false
-	defer func() {
-		if !begun {
-			err = storage.NotApplied(err)
-		}
-	}()
-	p, err := newPlace(space, item)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	if err := checkProperties(props); err != nil {
-		return storage.Object{}, err
-	}
-	sess, err := s.enterWrite()
-	if err != nil {
-		return storage.Object{}, err
-	}
-	defer s.leave(sess)
-	unlock, err := s.lock(ctx, sess, p.space, p.item)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	defer unlock()
-	_, st, err := sess.locate(p)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	if err := c.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, true); err != nil {
-		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
-	}
-	sc, err := sess.oldSidecar(p)
-	if err != nil {
-		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, err)
-	}
-	was, _ := sc.of(st.Mtim.Nano())
-	now := newAspect(&st, was.Digests, props, was.Original)
-	begun = true
-	if err := sess.setSidecar(p, sidecar{Item: item, Now: now}); err != nil {
-		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, refine(err))
-	}
-	return object(item, &st, now), nil
 }

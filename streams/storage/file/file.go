@@ -53,6 +53,10 @@ type Config struct {
 	digests []string
 	// now is the clock that files are dated by; nil: the machine's.
 	now func() time.Time
+	// format is that of a root that this store marks; 0: the newest that the file system has room for.
+	format int
+	// attrRoom is how long an attribute may be; 0: as the file system says. Negative: there are none.
+	attrRoom int
 	// step is called between the effects of a mutation; its error is that of the next one. nil: nothing is called.
 	step func(done string) error
 	// Skipped, where it is set, is told by listings of what is in the tree and is no
@@ -157,15 +161,31 @@ func (s *Store) admit(sess *session) error {
 	if sess.admitted.Load() {
 		return nil
 	}
-	err := s.marker(sess)
-	if err != nil && (!s.cfg.Unmarked || !errors.Is(err, storage.ErrNoMarker)) {
-		return retry.Unavailable(err)
+	if _, err := s.admits(sess); err != nil {
+		return err
 	}
 	if err := sess.prepare(); err != nil {
 		return err
 	}
+	format, err := s.admits(sess) // once more: from prepare on no other process changes it
+	if err != nil {
+		return err
+	}
+	sess.attrs.Store(format == layoutAttrs && sess.canAttrs && s.cfg.attrRoom >= 0)
 	sess.admitted.Store(true)
 	return nil
+}
+
+// admits returns the layout of a root that takes our writes.
+func (s *Store) admits(sess *session) (format int, err error) {
+	doc, err := s.marker(sess)
+	switch {
+	case err == nil:
+		return doc.Format, nil
+	case s.cfg.Unmarked && errors.Is(err, storage.ErrNoMarker):
+		return s.newFormat(sess), nil
+	}
+	return 0, retry.Unavailable(err)
 }
 
 // now returns the clock's time, later than all that it returned before.

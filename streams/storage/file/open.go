@@ -36,60 +36,18 @@ func (s *Store) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 		return nil, storage.Object{}, err
 	}
 	defer s.leave(sess)
-	for range maxTries {
-		r, o, err := sess.openFile(p, ref.Version)
-		if errors.Is(err, errAgain) {
-			continue
-		}
-		return r, o, err
-	}
-	return nil, storage.Object{}, fmt.Errorf("open item %q: its file keeps changing", ref.Item)
-}
-
-var errAgain = errors.New("file was replaced while it was opened")
-
-func (s *session) openFile(p place, version string) (*reader, storage.Object, error) {
-	at, _, err := s.locate(p)
+	fd, at, st, a, unread, err := sess.look(p)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	fd, err := s.tree.open(at, unix.O_RDONLY|unix.O_NONBLOCK)
-	if isAbsent(err) {
-		return nil, storage.Object{}, errAgain
+	if unread != nil {
+		a = aspect{Unknown: true}
 	}
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	f := os.NewFile(uintptr(fd), at)
-	o, err := s.opened(fd, p, version)
-	if err != nil {
+	f, o := os.NewFile(uintptr(fd), at), object(p.item, &st, a)
+	if err := (storage.Condition{Version: ref.Version}).Check(o, true); err != nil {
 		return nil, storage.Object{}, errors.Join(err, f.Close())
 	}
 	return newReader(f, o, func(st *unix.Stat_t) string { return versionOf(st.Mtim.Nano()) }), o, nil
-}
-
-// opened tells of the file that was opened, not of one that came in its place since.
-func (s *session) opened(fd int, p place, version string) (storage.Object, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return storage.Object{}, named("stat", p.path, err)
-	}
-	if !isRegular(&st) {
-		return storage.Object{}, errAgain
-	}
-	o := object(p.item, &st, aspect{})
-	if err := (storage.Condition{Version: version}).Check(o, true); err != nil {
-		return storage.Object{}, err
-	}
-	now := st
-	a, err := s.about(p, &now)
-	if err != nil && !errors.Is(err, storage.ErrNotFound) {
-		return storage.Object{}, err
-	}
-	if err != nil || now.Mtim != st.Mtim {
-		return storage.Object{}, errAgain
-	}
-	return object(p.item, &st, a), nil
 }
 
 // large is from which size on a file is read and written without a trace in the page cache. Smaller ones

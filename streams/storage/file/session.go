@@ -29,15 +29,20 @@ type session struct {
 	users   int  // calls under way; guarded by Store.mu
 	retired bool // closed when users is 0; guarded by Store.mu
 
+	// attrs says that what is known of a file that we write goes into its attribute: layout 2, on a file system that has
+	// attributes.
+	attrs    atomic.Bool
+	syncs    syncs
 	admitted atomic.Bool // the marker was read and is right, and prepare has returned
 
 	mu    sync.Mutex // guards prepare and gone
 	gone  []*scratch // closed with the session: calls under way may use them
 	ready atomic.Bool
 	// What follows is set once, before ready.
-	lockFD  int
-	tmp     atomic.Pointer[scratch]
-	counter atomic.Uint64
+	canAttrs bool // the file system has attributes
+	lockFD   int
+	tmp      atomic.Pointer[scratch]
+	counter  atomic.Uint64
 
 	// pending holds directories that are being made and are not on disk yet.
 	pending struct {
@@ -209,6 +214,11 @@ func (s *session) renew() (err error) {
 	}
 	if err := probeNames(t.fd); err != nil {
 		return retry.Unavailable(err)
+	}
+	if !s.ready.Load() {
+		if s.canAttrs, err = probeAttrs(t.fd); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(s.removeDead(t.path), s.makeSlots()); err != nil {
 		return err

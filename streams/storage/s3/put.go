@@ -37,7 +37,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
 	}
-	defer s.pool.Put(w.h)
+	defer w.free()
 	info, sum, err := w.run(ctx, r)
 	switch {
 	case err == nil:
@@ -51,7 +51,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 }
 
 // newWrite looks whether an item may be written. It returns the write and the algorithms of the digests that Put returns.
-func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutOptions) (*write, []string, error) {
+func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutOptions) (w *write, algs []string, err error) {
 	if s.cfg.ReadOnly {
 		return nil, nil, retry.Permanent(storage.ErrReadOnly)
 	}
@@ -68,13 +68,18 @@ func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutO
 	if err := s.must(ctx, space); err != nil {
 		return nil, nil, err
 	}
-	if err := s.nested(ctx, space, item); err != nil {
+	if algs, err = o.Algorithms(s.cfg.digests); err != nil {
 		return nil, nil, err
 	}
-	algs, err := o.Algorithms(s.cfg.digests)
+	free, err := s.nested(ctx, space, item)
 	if err != nil {
 		return nil, nil, err
 	}
+	defer func() {
+		if err != nil {
+			free()
+		}
+	}()
 	when, err := s.condition(ctx, space, item, o.Condition, o.KeepReplaced)
 	if err != nil {
 		return nil, nil, err
@@ -84,7 +89,7 @@ func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutO
 		return nil, nil, err
 	}
 	return &write{s: s, space: space, item: item, spot: spot{bucket, key}, o: o, h: h, what: "write " + named(space, item),
-		when: when, from: s.reach(o)}, algs, nil
+		when: when, from: s.reach(o), free: func() { s.pool.Put(h); free() }}, algs, nil
 }
 
 // checksum is the algorithm whose digest the service verifies and keeps.
@@ -106,6 +111,7 @@ type write struct {
 	from              *source  // where the service may copy the bytes from
 	asked             bool     // the request that makes it visible was made
 	answer            *note    // of that request
+	free              func()   // lets go of what it holds
 }
 
 // run stores the bytes: in one request where they are in one part, else part by part.
