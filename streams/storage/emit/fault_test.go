@@ -119,6 +119,39 @@ func TestOnlyTheMarkProves(t *testing.T) {
 	}
 }
 
+// An error without the mark, a store that cannot be looked at, and then a kill: the next process finds out.
+func TestUnprovenErrorThenKill(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault storagetest.Fault
+		held  int
+		want  []string
+	}{
+		"done":             {storagetest.Fault{Done: true, Err: storage.ErrReadOnly}, 1, []string{"DELETE"}},
+		"not done":         {storagetest.Fault{Err: storage.ErrReadOnly}, 1, nil},
+		"not done, proven": {storagetest.Fault{Err: storage.NotApplied(storage.ErrReadOnly)}, 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, m := newRAM(), memory(t)
+			_, err := m.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
+			must(t, err)
+			w := durable(t, d, m)
+			tt.fault.Method = "Delete"
+			w.faulty.Script(tt.fault, storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
+			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storage.ErrReadOnly) {
+				t.Errorf("got %v, want the store's error", err)
+			}
+			w = durable(t, d.left(false, nil), m)
+			if got := w.held(); got != tt.held {
+				t.Errorf("%d are in the outbox, want %d", got, tt.held)
+			}
+			must(t, w.s.Flush(t.Context()))
+			if got := ops(w.topic.take()); fmt.Sprint(got) != fmt.Sprint(tt.want) || w.held() != 0 {
+				t.Errorf("got %v, %d left, want %v", got, w.held(), tt.want)
+			}
+		})
+	}
+}
+
 // The store fails and then does not answer: the intent stays until somebody can look.
 func TestInnerUnknown(t *testing.T) {
 	for _, done := range []bool{false, true} {

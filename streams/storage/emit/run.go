@@ -103,37 +103,41 @@ func (s *Store) oldest(now time.Time) (*lane, time.Duration) {
 
 // settleOrphans looks into mutations that others left, and has the outbox note what it could not.
 func (s *Store) settleOrphans(ctx context.Context) error {
-	var looks, notes int // that failed, in a row
+	var looks, notes streak
 	for ctx.Err() == nil {
-		failed := s.resolveOrphans(ctx)
+		failed := append(s.resolveOrphans(ctx), nil)
 		noted := s.finish()
 		if err := s.cfg.Outbox.Stats().Err; err != nil {
 			return fmt.Errorf("emit to %s/%s: %w", s.cfg.Account, s.cfg.Store, err)
 		}
-		if ctx.Err() != nil {
-			break
-		}
-		looks, notes = counted(looks, len(failed) > 0), counted(notes, noted != nil)
-		if looks > 0 && worthLogging(looks) {
+		if looks.add(ctx, failed[0]) {
 			s.log.Warn("cannot find out what came of mutations; they are looked into later",
-				"items", len(failed), "failures", looks, "err", failed[0])
+				"items", len(failed)-1, "failures", looks, "err", failed[0])
 		}
-		if notes > 0 && worthLogging(notes) {
+		if notes.add(ctx, noted) {
 			s.log.Warn("outbox cannot forget what was published; it is tried later", "failures", notes, "err", noted)
 		}
 		wait := s.cfg.Retry
 		if looks > 0 {
-			wait = s.backoff(looks)
+			wait = s.backoff(int(looks))
 		}
 		_ = retry.Sleep(ctx, wait) // the loop's condition says that ctx has ended
 	}
 	return nil
 }
 
-// counted returns how often something failed in a row.
-func counted(n int, failed bool) int {
-	if failed {
-		return n + 1
+// A streak is how often something has failed in a row.
+type streak int
+
+// add counts a try, unless ctx has ended, and reports whether its error is to be logged.
+func (n *streak) add(ctx context.Context, err error) bool {
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err == nil:
+		*n = 0
+		return false
 	}
-	return 0
+	*n++
+	return worthLogging(int(*n))
 }
