@@ -21,8 +21,19 @@ func withoutProperties(r *pb.Record) *pb.Record {
 		return nil
 	}
 	return &pb.Record{
-		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Size: r.GetSize(),
-		Version: r.GetVersion(), Etag: r.GetEtag(), Time: r.GetTime(), ChangeId: r.GetChangeId(),
+		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(),
+		Size: r.GetSize(), SizeUnknown: r.GetSizeUnknown(), Version: r.GetVersion(), Etag: r.GetEtag(), Time: r.GetTime(), ChangeId: r.GetChangeId(),
 		SourceTime: r.GetSourceTime(), SourceVersion: r.GetSourceVersion(), Origin: r.GetOrigin(),
 	}
+}
+
+// SizeOf returns the size in bytes that a message reports, or -1 if it is unknown.
+func SizeOf(m interface {
+	GetSize() int64
+	GetSizeUnknown() bool
+}) int64 {
+	if m.GetSizeUnknown() {
+		return -1
+	}
+	return m.GetSize()
 }

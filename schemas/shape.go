@@ -93,7 +93,7 @@ func ruleOf(f protoreflect.FieldDescriptor) fieldRule {
 		r.wire, r.kind, r.low, r.high = protowire.VarintType, kindNumber, 0, math.MaxInt32
 		switch r.name {
 		case "row":
-			r.high = 15
+			r.high = 16
 		case "evidence_level":
 			r.high = 4
 		}

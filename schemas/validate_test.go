@@ -145,6 +145,20 @@ func TestValidateNested(t *testing.T) {
 }
 
 // Every message refuses to be empty, and says which field it lacks first.
+// The rows of the table of checks are 1 to 16; the last is that of what is there though it was deleted.
+func TestValidateRow(t *testing.T) {
+	for row, want := range map[int32]bool{0: true, 1: true, 16: true, 17: false, -1: false} {
+		err := schemas.Validate(&pb.FixityResult{
+			Id: schemas.ID("a"), Account: "acme", Store: "1", Space: "s", Item: "i", Verdict: pb.Verdict_VERDICT_FAIL, Row: row,
+			Started: timestamppb.Now(), Finished: timestamppb.Now(),
+		})
+		var fault *schemas.DecodeError
+		if errors.As(err, &fault); (err == nil) != want || fault != nil && fault.Field != "row" {
+			t.Errorf("row %d: %v", row, err)
+		}
+	}
+}
+
 func TestValidateEmpty(t *testing.T) {
 	for _, e := range schemas.Catalogue() {
 		if e.Raw {

@@ -48,7 +48,7 @@ func TestPlainStore(t *testing.T) {
 	if _, err := st.Put(ctx, "photos", "b", strings.NewReader("x"), storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrReadOnly) {
 		t.Errorf("Put: got %v, want ErrReadOnly", err)
 	}
-	r, _, err := storage.OpenRange(ctx, st, storage.Ref{Space: "photos", Item: "a b"}, storage.Range{Length: 1})
+	r, _, err := st.Open(ctx, "photos", "a b", "")
 	if err != nil {
 		t.Fatal(err)
 	}

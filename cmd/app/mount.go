@@ -38,7 +38,6 @@ type looking struct {
 
 var (
 	_ storage.Store   = (*mount)(nil)
-	_ storage.Ranger  = (*mount)(nil)
 	_ storage.Locator = (*mount)(nil)
 )
 
@@ -165,7 +164,7 @@ func (m *mount) StatSpace(ctx context.Context, space string) (storage.Space, err
 func (m *mount) CreateSpace(ctx context.Context, space storage.Space) error {
 	d, err := m.found(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return d.CreateSpace(ctx, space)
 }
@@ -174,7 +173,7 @@ func (m *mount) CreateSpace(ctx context.Context, space storage.Space) error {
 func (m *mount) SetSpace(ctx context.Context, space storage.Space) error {
 	d, err := m.found(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return d.SetSpace(ctx, space)
 }
@@ -183,7 +182,7 @@ func (m *mount) SetSpace(ctx context.Context, space storage.Space) error {
 func (m *mount) DeleteSpace(ctx context.Context, space string) error {
 	d, err := m.found(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return d.DeleteSpace(ctx, space)
 }
@@ -218,15 +217,6 @@ func (m *mount) Open(ctx context.Context, space, item, version string) (io.ReadC
 	return d.Open(ctx, space, item, version)
 }
 
-// OpenRange implements storage.Ranger.
-func (m *mount) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
-	d, err := m.found(ctx)
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	return storage.OpenRange(ctx, d, ref, r)
-}
-
 // Locate implements storage.Locator.
 func (m *mount) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
 	d, err := m.found(ctx)
@@ -240,7 +230,7 @@ func (m *mount) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 func (m *mount) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	d, err := m.found(ctx)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.NotApplied(err)
 	}
 	return d.Put(ctx, space, item, r, o)
 }
@@ -249,7 +239,7 @@ func (m *mount) Put(ctx context.Context, space, item string, r io.Reader, o stor
 func (m *mount) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
 	d, err := m.found(ctx)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.NotApplied(err)
 	}
 	return d.SetProperties(ctx, space, item, p, c)
 }
@@ -258,7 +248,7 @@ func (m *mount) SetProperties(ctx context.Context, space, item string, p storage
 func (m *mount) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	d, err := m.found(ctx)
 	if err != nil {
-		return storage.Deleted{}, err
+		return storage.Deleted{}, storage.NotApplied(err)
 	}
 	return d.Delete(ctx, space, item, o)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,9 +48,25 @@ func TestMountContract(t *testing.T) {
 		}),
 			storagetest.Only("Capabilities", "Spaces", "SpaceErrors", "OddIDs", "BadNames", "Nesting", "List", "ListModel", "ListCancelled",
 				"Put", "PutLarge", "PutCondition", "PutDigests", "PutBroken", "PutVersions", "OpenPinned", "OpenWhileChange", "Properties",
-				"Delete", "Keep", "RacePut", "RaceReplace", "RaceDelete", "RaceNeighbours"))
+				"Delete", "Keep", "NotApplied", "RacePut", "RaceReplace", "RaceDelete", "RaceNeighbours"))
 	})
 }
+
+// A mount passes on what errors of mutations prove.
+func TestMountMarks(t *testing.T) {
+	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
+		d, err := mem.New(mem.Config{ID: "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Mark("1")
+		inner := storagetest.NewFaulty(d)
+		return &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return inner, nil }}, inner
+	})
+}
+
+// mutations are the methods that change items or spaces.
+var mutations = []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace"}
 
 // A mount passes on the places of its driver: a service copies from them.
 func TestMountLocates(t *testing.T) {
@@ -129,6 +146,9 @@ func TestMountIsNotThere(t *testing.T) {
 			for call, err := range errs {
 				if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, tt.want) {
 					t.Errorf("%s: got %v, want %v of class unavailable", call, err, tt.want)
+				}
+				if mutates := slices.Contains(mutations, call); storage.IsNotApplied(err) != mutates {
+					t.Errorf("%s: marked by NotApplied %v, want %v", call, !mutates, mutates)
 				}
 			}
 			if got := m.Capabilities().Kind; got != "file" {

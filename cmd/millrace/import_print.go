@@ -126,9 +126,11 @@ func (r importReport) times() string {
 
 func changeLine(c *pb.Change) string {
 	words := []string{"  " + c.GetTime().AsTime().Format(time.RFC3339), fmt.Sprintf("%q", c.GetSpace()+"/"+c.GetItem())}
-	if c.GetSize() > 0 {
-		words = append(words, fmt.Sprintf("%d bytes", c.GetSize()))
+	size := "unknown size"
+	if !c.GetSizeUnknown() {
+		size = fmt.Sprintf("%d bytes", c.GetSize())
 	}
+	words = append(words, size)
 	for _, alg := range slices.Sorted(maps.Keys(c.GetDigests())) {
 		words = append(words, alg+":"+c.GetDigests()[alg])
 	}

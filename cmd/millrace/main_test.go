@@ -49,7 +49,7 @@ func TestScripts(t *testing.T) {
 // scripts runs the command lines in a folder. "exits N CMD ..." runs a command
 // and wants its exit code; "deadstate" makes a state with dead letters, "stored" one whose sink is done, "more"
 // and "damage" change such a one; "fifo" and "notutf8" make files that an
-// archive cannot hold.
+// archive cannot hold; "outbox", "hold" and "flip" make, open and damage an outbox.
 func scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
@@ -75,6 +75,9 @@ func scripts(t *testing.T, dir string) {
 			"stored":    stored,
 			"more":      more,
 			"damage":    damage,
+			"outbox":    newOutboxIn,
+			"hold":      holdOutbox,
+			"flip":      flipBit,
 			"fifo": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(syscall.Mkfifo(ts.MkAbs(args[0]), 0o644))
 			},

@@ -14,7 +14,7 @@ import (
 )
 
 func newStore() *cobra.Command {
-	return noun("store", "Look after stores", newStoreList(), newStoreCheck(), newStoreProbe(), newStoreInit())
+	return noun("store", "Look after stores", newStoreList(), newStoreCheck(), newStoreProbe(), newStoreInit(), newStoreUpgrade())
 }
 
 func newStoreInit() *cobra.Command {

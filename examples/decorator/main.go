@@ -2,6 +2,10 @@
 // item of a file store, and a Change on the topic changes. While Kafka is away it goes on, the
 // Changes wait in the outbox, and the next run tells of them.
 //
+// The store is known by its marker, which the first run writes with -init. Without the marker nothing is stored: the
+// directory may be a mount point on which nothing is mounted.
+//
+//	decorator -init -root /srv/photos -outbox /var/lib/photos/outbox </dev/null
 //	decorator -brokers 127.0.0.1:9092 -account acme -store 1 -space photos -root /srv/photos -outbox /var/lib/photos/outbox a.jpg b.jpg
 //	find . -type f | decorator ...
 package main
@@ -43,6 +47,7 @@ func main() {
 type options struct {
 	brokers, prefix, account, store, space, root, outbox, user string
 	wait                                                       time.Duration
+	init                                                       bool
 }
 
 // run returns 0 where all files are stored, 1 where some are not, and 2 for bad arguments.
@@ -58,6 +63,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags.StringVar(&o.root, "root", "", "the store's directory")
 	flags.StringVar(&o.outbox, "outbox", "", "the directory of the outbox, of this program only")
 	flags.StringVar(&o.user, "user", os.Getenv("USER"), "on whose behalf")
+	flags.BoolVar(&o.init, "init", false, "make the directory, and write the marker that carries the store's id")
 	flags.DurationVar(&o.wait, "wait", 10*time.Second, "how long to wait at the end for what Kafka has not acknowledged")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -89,11 +95,19 @@ func lines(r io.Reader) iter.Seq[string] {
 
 // do stores the files, and tells of them.
 func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Writer, log *slog.Logger) (err error) {
-	files, err := file.Open(file.Config{ID: o.store, Root: o.root, Create: true})
+	files, err := file.Open(file.Config{ID: o.store, Root: o.root, Create: o.init})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, files.Close()) }()
+	if o.init {
+		err = files.WriteMarker(ctx)
+	} else if err = files.Marker(ctx); err != nil { // emit asks too, before it writes
+		err = fmt.Errorf("%w; see that %s is mounted, or make it the store once with -init", err, o.root)
+	}
+	if err != nil {
+		return err
+	}
 	outbox, err := emit.OpenFile(emit.FileConfig{Dir: o.outbox})
 	if err != nil {
 		return err
@@ -131,9 +145,6 @@ func (o options) settle(ctx context.Context, outbox *emit.File) {
 
 // putAll stores the files, sixteen at once, and goes on after one that it cannot store.
 func (o options) putAll(ctx context.Context, s *emit.Store, paths iter.Seq[string], stdout io.Writer) (stored int, err error) {
-	if err := s.WriteMarker(ctx); err != nil {
-		return 0, err
-	}
 	if err := s.CreateSpace(ctx, storage.Space{Name: o.space}); err != nil && !errors.Is(err, storage.ErrExists) {
 		return 0, err
 	}

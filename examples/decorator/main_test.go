@@ -42,6 +42,19 @@ func TestDecorator(t *testing.T) {
 	}
 	nobody := l.Addr().String()
 	l.Close()
+	// A directory that is not the store: nothing is written to it.
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := decorate(nobody, "100ms", names[0]); code != 1 || !strings.Contains(out, "marker is missing") || !strings.Contains(out, "-init") {
+		t.Errorf("without a marker: exit code %d: %s", code, out)
+	}
+	if left, err := os.ReadDir(root); err != nil || len(left) > 0 {
+		t.Errorf("without a marker: %v was written, %v", left, err)
+	}
+	if code, out := decorate(nobody, "100ms", "", "-init"); code != 0 || !strings.Contains(out, "0 stored") {
+		t.Fatalf("with -init: exit code %d: %s", code, out)
+	}
 	if code, out := decorate(nobody, "100ms", strings.Join(names[:15], "\n")); code != 0 || !strings.Contains(out, "15 stored, 16 changes wait") {
 		t.Fatalf("without Kafka: exit code %d: %s", code, out)
 	}

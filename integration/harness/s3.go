@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -222,32 +221,9 @@ func (s *S3Server) Get(t testing.TB, bucket, key string) []byte {
 // Put puts an object as any other client of the server does.
 func (s *S3Server) Put(t testing.TB, bucket, key, content string) {
 	t.Helper()
-	s.PutWith(t, bucket, key, content, nil)
-}
-
-// PutWith is Put with those headers of HTTP that S3 keeps: Cache-Control, Content-Disposition, -Encoding and -Language, Expires.
-func (s *S3Server) PutWith(t testing.TB, bucket, key, content string, headers map[string]string) {
-	t.Helper()
-	o := minio.PutObjectOptions{
-		CacheControl: headers["Cache-Control"], ContentDisposition: headers["Content-Disposition"],
-		ContentEncoding: headers["Content-Encoding"], ContentLanguage: headers["Content-Language"],
-	}
-	if at, err := http.ParseTime(headers["Expires"]); err == nil {
-		o.Expires = at
-	}
-	if _, err := s.client.Client.PutObject(t.Context(), bucket, key, strings.NewReader(content), int64(len(content)), o); err != nil {
+	if _, err := s.client.Client.PutObject(t.Context(), bucket, key, strings.NewReader(content), int64(len(content)), minio.PutObjectOptions{}); err != nil {
 		t.Fatalf("put %q: %v", key, err)
 	}
-}
-
-// Headers are what the server tells of an object.
-func (s *S3Server) Headers(t testing.TB, bucket, key string) http.Header {
-	t.Helper()
-	info, err := s.client.Client.StatObject(t.Context(), bucket, key, minio.StatObjectOptions{})
-	if err != nil {
-		t.Fatalf("look at %q: %v", key, err)
-	}
-	return info.Headers
 }
 
 // Delete deletes an object as any other client of the server does.

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
@@ -24,7 +25,7 @@ func auditLog() *table[*pb.Change] {
 		text("source_item", func(x r) string { return x.m.GetSourceItem() }),
 		text("version", func(x r) string { return x.m.GetVersion() }),
 		text("etag", func(x r) string { return x.m.GetEtag() }),
-		int64s("size", func(x r) int64 { return x.m.GetSize() }),
+		int64s("size", func(x r) int64 { return schemas.SizeOf(x.m) }),
 		digests("digests", func(x r) map[string]string { return x.m.GetDigests() }),
 		word("provenance", func(x r) string { return provenanceName(x.m.GetProvenance()) }),
 		word("media_type", func(x r) string { return x.m.GetMediaType() }),
@@ -42,6 +43,8 @@ func auditLog() *table[*pb.Change] {
 		pairs("evidence", func(x r) map[string]string { return x.m.GetEvidence() }),
 		uint16s("richness", func(x r) uint16 { return richness(x.m) }),
 		uint64s("report", func(x r) uint64 { return uint64(x.Offset) }),
+	).added(
+		flag("properties_unknown", func(x r) bool { return x.m.GetPropertiesUnknown() }),
 	)
 }
 
@@ -64,8 +67,9 @@ func originName(v pb.Origin) string { return enumWord(pb.Origin_name[int32(v)], 
 func provenanceName(v pb.Provenance) string {
 	return enumWord(pb.Provenance_name[int32(v)], "PROVENANCE_")
 }
-func verdictName(v pb.Verdict) string { return enumWord(pb.Verdict_name[int32(v)], "VERDICT_") }
-func outcomeName(v pb.Outcome) string { return enumWord(pb.Outcome_name[int32(v)], "OUTCOME_") }
+func verdictName(v pb.Verdict) string   { return enumWord(pb.Verdict_name[int32(v)], "VERDICT_") }
+func metadataName(v pb.Metadata) string { return enumWord(pb.Metadata_name[int32(v)], "METADATA_") }
+func outcomeName(v pb.Outcome) string   { return enumWord(pb.Outcome_name[int32(v)], "OUTCOME_") }
 func stateName(v pb.EvidenceState) string {
 	return enumWord(pb.EvidenceState_name[int32(v)], "EVIDENCE_STATE_")
 }

@@ -177,7 +177,7 @@ func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, arg
 }
 
 const changeFields = `id, ts, ns, op, account, store, space, item, source_space, source_item, version, etag, size, digests, provenance,
-  media_type, properties, acl, sequence, user, agent, origin, cause, source_time, source_ns, source_version, approved, evidence`
+  media_type, properties, properties_unknown, acl, sequence, user, agent, origin, cause, source_time, source_ns, source_version, approved, evidence`
 
 type changeRow struct {
 	ID            string            `ch:"id"`
@@ -192,11 +192,12 @@ type changeRow struct {
 	SourceItem    string            `ch:"source_item"`
 	Version       string            `ch:"version"`
 	ETag          string            `ch:"etag"`
-	Size          int64             `ch:"size"`
+	Size          *int64            `ch:"size"`
 	Digests       map[string]string `ch:"digests"`
 	Provenance    string            `ch:"provenance"`
 	MediaType     string            `ch:"media_type"`
 	Properties    map[string]string `ch:"properties"`
+	PropsUnknown  bool              `ch:"properties_unknown"`
 	ACL           map[string]string `ch:"acl"`
 	Sequence      string            `ch:"sequence"`
 	User          string            `ch:"user"`
@@ -212,12 +213,13 @@ type changeRow struct {
 
 // change returns what its reports say.
 func (r *changeRow) change() *pb.Change {
+	size, unknown := reported(r.Size)
 	return &pb.Change{
 		Id: r.ID, Op: pb.Op(enumValue(pb.Op_value, "OP_", r.Op)),
 		Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, SourceSpace: r.SourceSpace, SourceItem: r.SourceItem,
-		Version: r.Version, Etag: r.ETag, Size: r.Size, Digests: r.Digests,
+		Version: r.Version, Etag: r.ETag, Size: size, SizeUnknown: unknown, Digests: r.Digests,
 		Provenance: pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", r.Provenance)),
-		MediaType:  r.MediaType, Properties: r.Properties, Acl: r.ACL, Time: nullTime(&r.Time, r.Nanos), Sequence: r.Sequence,
+		MediaType:  r.MediaType, Properties: r.Properties, PropertiesUnknown: r.PropsUnknown, Acl: r.ACL, Time: nullTime(&r.Time, r.Nanos), Sequence: r.Sequence,
 		User: r.User, Agent: r.Agent, Origin: originOf(r.Origin), Cause: r.Cause, SourceTime: nullTime(r.SourceTime, r.SourceNanos),
 		SourceVersion: r.SourceVersion, Approved: r.Approved, Evidence: r.Evidence,
 	}

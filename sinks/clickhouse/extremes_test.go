@@ -63,7 +63,7 @@ func extremes() map[string]*pb.Change {
 		}),
 		"no bytes":             with(func(c *pb.Change) { c.Size = 0 }),
 		"most bytes":           with(func(c *pb.Change) { c.Size = math.MaxInt64 }),
-		"less than no bytes":   with(func(c *pb.Change) { c.Size = math.MinInt64 }),
+		"unknown bytes":        with(func(c *pb.Change) { c.Size, c.SizeUnknown = 0, true }),
 		"100 properties":       with(func(c *pb.Change) { c.Properties = many(100) }),
 		"1900":                 with(when("1900-01-01T00:00:00Z")),
 		"before 1970":          with(when("1969-12-31T23:59:59.999999999Z")),

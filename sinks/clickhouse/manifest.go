@@ -96,15 +96,16 @@ type CopyCount struct {
 	Store      string `ch:"store"`
 	Live       uint64 `ch:"live_copies"`
 	Tombstones uint64 `ch:"tombstones"`
-	Bytes      int64  `ch:"bytes"`    // of live copies
+	Bytes      int64  `ch:"bytes"`    // of live copies whose size is known
+	Unsized    uint64 `ch:"unsized"`  // live copies whose size is not known
 	Verified   uint64 `ch:"verified"` // live copies whose current content has passed a check of its bytes
 }
 
 // CopyCounts counts the copies of each store of an account, in the order of the stores' ids.
 func (db *DB) CopyCounts(ctx context.Context, account string) ([]CopyCount, error) {
 	return query[CopyCount](ctx, db, "count copies",
-		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones, sumIf(size, live) AS bytes,"+
-			" countIf(live AND effective > 0) AS verified FROM ("+narrow+"account = ? GROUP BY account, store, space, item)"+
+		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones, sumIf(size, live AND size >= 0) AS bytes,"+
+			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified FROM ("+narrow+"account = ? GROUP BY account, store, space, item)"+
 			" GROUP BY store ORDER BY store"+inOrder, account)
 }
 

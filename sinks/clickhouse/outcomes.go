@@ -26,7 +26,7 @@ type VerdictCount struct {
 	Copies  uint64 `ch:"copies"` // distinct
 }
 
-// A Finding is a copy that did not pass, under one row.
+// A Finding is a copy that did not pass, under one row, or whose metadata are damaged, whatever the verdict.
 type Finding struct {
 	schemas.Copy
 	Verdict, Finding string
@@ -36,8 +36,11 @@ type Finding struct {
 	First, Last      time.Time // starts of the first and last of these checks
 }
 
+// metadataDamaged is the finding of a check about media type and properties, beside the one of its verdict.
+const metadataDamaged = "metadata-damaged"
+
 // RoundResults counts the checks of a round by verdict, row and finality, and lists the copies
-// that did not pass (up to 10,000), in the order of store, space, item and time.
+// that did not pass, or whose metadata are damaged (up to 10,000), in the order of store, space, item and time.
 func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, error) {
 	var r RoundResults
 	var err error
@@ -53,7 +56,7 @@ func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, err
 		Space   string    `ch:"space"`
 		Item    string    `ch:"item"`
 		Verdict string    `ch:"verdict"`
-		Finding string    `ch:"finding"`
+		Finding string    `ch:"found"`
 		Row     uint8     `ch:"row"`
 		Final   bool      `ch:"final"`
 		Checks  uint64    `ch:"checks"`
@@ -61,9 +64,10 @@ func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, err
 		Last    time.Time `ch:"last"`
 	}
 	rows, err := query[found](ctx, db, "list the findings of a round",
-		"SELECT account, store, space, item, verdict, finding, row, final, count() AS checks, min(ts) AS first, max(ts) AS last"+
-			" FROM {db}.bit_log_v WHERE round = ? AND verdict NOT IN ('pass', 'skipped')"+
-			" GROUP BY account, store, space, item, verdict, finding, row, final"+
+		"SELECT account, store, space, item, verdict, found, row, final, count() AS checks, min(ts) AS first, max(ts) AS last"+
+			" FROM {db}.bit_log_v ARRAY JOIN arrayConcat(if(verdict IN ('pass', 'skipped'), [], [toString(finding)]),"+
+			" if(metadata = 'damaged', ['"+metadataDamaged+"'], [])) AS found WHERE round = ?"+
+			" GROUP BY account, store, space, item, verdict, found, row, final"+
 			" ORDER BY account, store, space, item, first, final LIMIT 10000", round)
 	for _, f := range rows {
 		r.Findings = append(r.Findings, Finding{schemas.Copy{Account: f.Account, Store: f.Store, Space: f.Space, Item: f.Item},

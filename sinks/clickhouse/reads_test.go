@@ -74,7 +74,8 @@ func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 func recordOf(c *pb.Change) *pb.Record {
 	return &pb.Record{
 		State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(), Size: c.GetSize(),
-		Version: c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(), SourceTime: c.GetSourceTime(),
+		SizeUnknown: c.GetSizeUnknown(),
+		Version:     c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(), SourceTime: c.GetSourceTime(),
 		SourceVersion: c.GetSourceVersion(), MediaType: c.GetMediaType(), Properties: c.GetProperties(), Origin: c.GetOrigin(),
 	}
 }
@@ -83,6 +84,7 @@ func recordOf(c *pb.Change) *pb.Record {
 func evidenceOf(r *pb.Record) *pb.Record {
 	return &pb.Record{
 		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(), ChangeId: r.GetChangeId(),
+		SizeUnknown: r.GetState() != pb.RecordState_RECORD_STATE_NONE,
 	}
 }
 
@@ -342,7 +344,9 @@ func TestOutcomes(t *testing.T) {
 	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED, ms(at(4*time.Hour)), ms(at(4*time.Hour)), 2
 	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // the first is no longer carried
 	both(t, db, schemas.Changes, 0, c)
-	both(t, db, schemas.FixityResults, 0, result(c, time.Hour), fail)
+	passed := result(c, time.Hour)
+	passed.Metadata, passed.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type image/jpeg"
+	both(t, db, schemas.FixityResults, 0, passed, fail)
 	s := clickhouse.NewSink(db)
 	if err := s.Store(t.Context(), deliver(schemas.DuplicationResults, 0, copied)); err != nil {
 		t.Fatal(err)
@@ -373,7 +377,7 @@ func TestOutcomes(t *testing.T) {
 		got = append(got, e.Time.Sub(start.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+e.What)
 	}
 	want := []string{
-		"0s change 1 add (client)", "1.5s duplication 1 C5 copied", "1h0m0s check 1 row 1 pass", "2h0m0s check 1 row 2 fail content-corrupt",
+		"0s change 1 add (client)", "1.5s duplication 1 C5 copied", "1h0m0s check 1 row 1 pass metadata-damaged", "2h0m0s check 1 row 2 fail content-corrupt",
 		"3h0m0s incident 1 content-corrupt opened", "4h0m0s incident 1 content-corrupt closed",
 	}
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
@@ -389,8 +393,10 @@ func TestOutcomes(t *testing.T) {
 	round, err := db.RoundResults(t.Context(), "round-1")
 	wantRound := clickhouse.RoundResults{
 		Counts: []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
-		Findings: []clickhouse.Finding{{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1,
-			ms(fail.GetStarted()).AsTime(), ms(fail.GetStarted()).AsTime()}},
+		Findings: []clickhouse.Finding{
+			{schemas.CopyOf(c), "pass", "metadata-damaged", 1, true, 1, ms(passed.GetStarted()).AsTime(), ms(passed.GetStarted()).AsTime()},
+			{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1, ms(fail.GetStarted()).AsTime(), ms(fail.GetStarted()).AsTime()},
+		},
 	}
 	if err != nil || fmt.Sprint(round) != fmt.Sprint(wantRound) {
 		t.Errorf("RoundResults =\n%v, %v, want\n%v", round, err, wantRound)

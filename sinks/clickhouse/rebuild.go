@@ -52,7 +52,7 @@ func rebuilds() []rebuild {
 			"tuple(" + changeVersion + ", ns, id, size, version, etag, media_type, origin, user, source_time, source_ns, source_version)," +
 				" mapApply((k, v) -> (toString(k), " + digest + "), digests)", writesContent},
 		{"audit_log", "deleted", "tuple(" + changeVersion + ", ns, id, origin, user)", "item != '' AND op = 'delete'"},
-		{"audit_log", "properties", "tuple(" + changeVersion + ", media_type, properties)", "item != '' AND (op = 'set_properties'" +
+		{"audit_log", "properties", "tuple(" + changeVersion + ", media_type, properties)", "item != '' AND NOT properties_unknown AND (op = 'set_properties'" +
 			" OR op IN ('add', 'update', 'copy') AND (notEmpty(properties) OR provenance = 'verified'))"},
 		{"audit_log", "acl", "tuple(" + changeVersion + ", acl)", "item != '' AND (op = 'set_acl'" +
 			" OR op IN ('add', 'update', 'copy') AND notEmpty(acl))"},

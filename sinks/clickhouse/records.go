@@ -103,7 +103,7 @@ const stateFields = `account, store, space, item,
   content.source_version AS source_version, digests,
   content.ver > deleted.ver AS live,
   toInt64(bitShiftRight(deleted.ver, 83)) AS gone, deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
-  properties.ver > content.ver AND properties.media_type != '' AS retyped, properties.media_type AS new_type,
+  properties.media_type != '' AND (properties.ver > content.ver OR content.media_type = '') AS retyped, properties.media_type AS new_type,
   properties.user AS user_properties,
   toInt64(bitShiftRight(attempt.ver, 83)) AS attempted, toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
 
@@ -150,7 +150,8 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 		return // only checks tell of it
 	}
 	m := &pb.Record{
-		State: pb.RecordState_RECORD_STATE_LIVE, Size: s.Size, Version: s.Version, Etag: s.ETag,
+		State: pb.RecordState_RECORD_STATE_LIVE, Size: max(s.Size, 0), SizeUnknown: s.Size < 0 || s.Written == 0,
+		Version: s.Version, Etag: s.ETag,
 		Time: unshift(s.Written, s.WrittenNanos), ChangeId: hex.EncodeToString([]byte(s.WrittenBy)),
 		SourceTime: nullTime(s.SourceTime, s.SourceNanos), SourceVersion: s.SourceVersion,
 		MediaType: s.MediaType, Properties: s.UserProperties, Origin: originOf(s.WrittenOrigin),
@@ -265,7 +266,7 @@ type auditRecord struct {
 	Nanos         uint32            `ch:"ns"`
 	ID            string            `ch:"id"`
 	Origin        string            `ch:"origin"`
-	Size          int64             `ch:"size"`
+	Size          *int64            `ch:"size"`
 	Version       string            `ch:"version"`
 	ETag          string            `ch:"etag"`
 	MediaType     string            `ch:"media_type"`
@@ -300,7 +301,7 @@ func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.
 	for c, r := range whole {
 		records[c] = &pb.Record{
 			State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(),
-			ChangeId: r.GetChangeId(),
+			ChangeId: r.GetChangeId(), SizeUnknown: true,
 		}
 	}
 	return records, nil
@@ -376,14 +377,24 @@ func newestContents(rows []auditRecord) map[schemas.Copy]*pb.Record {
 func (a *auditRecord) record() *pb.Record {
 	r := &pb.Record{
 		State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: nullTime(&a.Time, a.Nanos), ChangeId: a.ID, Origin: originOf(a.Origin),
+		SizeUnknown: true,
 	}
 	if a.Gone != 0 {
 		return r
 	}
 	r.State, r.Digests = pb.RecordState_RECORD_STATE_LIVE, a.Digests
 	r.Provenance = pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", a.Provenance))
-	r.Size, r.Version, r.Etag = a.Size, a.Version, a.ETag
+	r.Size, r.SizeUnknown = reported(a.Size)
+	r.Version, r.Etag = a.Version, a.ETag
 	r.SourceTime, r.SourceVersion = nullTime(a.SourceTime, a.SourceNanos), a.SourceVersion
 	r.MediaType, r.Properties = a.MediaType, a.Properties
 	return r
+}
+
+// reported returns a size as messages have it; nil is unknown.
+func reported(size *int64) (bytes int64, unknown bool) {
+	if size == nil {
+		return 0, true
+	}
+	return *size, false
 }

@@ -87,7 +87,11 @@ func bitLog() *table[*pb.FixityResult] {
 	)
 	return newTable("bit_log",
 		func(x r) string { return x.m.GetId() },
-		func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }, columns...)
+		func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }, columns...,
+	).added(
+		word("metadata", func(x r) string { return metadataName(x.m.GetMetadata()) }),
+		text("metadata_detail", func(x r) string { return x.m.GetMetadataDetail() }),
+	)
 }
 
 // objectColumns are those of the identity of a stored object.

@@ -139,7 +139,7 @@ func (r *stateRow) ofChange(m *pb.Change) bool {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
 		r.content = m
 		// Who computed the digests wrote the object, and knows that it has no properties.
-		if len(m.GetProperties()) > 0 || m.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED {
+		if !m.GetPropertiesUnknown() && (len(m.GetProperties()) > 0 || m.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED) {
 			r.properties = m
 		}
 		if len(m.GetAcl()) > 0 {
@@ -148,6 +148,9 @@ func (r *stateRow) ofChange(m *pb.Change) bool {
 	case pb.Op_OP_DELETE:
 		r.deleted = m
 	case pb.Op_OP_SET_PROPERTIES:
+		if m.GetPropertiesUnknown() {
+			return false
+		}
 		r.properties = m
 	case pb.Op_OP_SET_ACL:
 		r.acl = m

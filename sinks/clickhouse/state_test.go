@@ -31,7 +31,7 @@ type step struct {
 }
 
 func stepKinds() []string {
-	return []string{"add", "claimed", "told again", "correction", "delete", "properties", "typed", "pass", "fail", "unknown"}
+	return []string{"add", "claimed", "told again", "correction", "unsized", "lost", "delete", "properties", "typed", "pass", "fail", "unknown"}
 }
 
 // drawHistory draws changes and checks of one copy; times collide often.
@@ -55,6 +55,10 @@ func history(item string, steps []step) []told {
 			c.Version, c.Provenance, c.Digests = "v0", pb.Provenance_PROVENANCE_CLAIMED, map[string]string{"md5": c.Digests["md5"]}
 		case "correction":
 			c.Origin = pb.Origin_ORIGIN_FIXITY
+		case "unsized":
+			c.Size, c.SizeUnknown = 0, true
+		case "lost": // the store has lost its properties
+			c.MediaType, c.PropertiesUnknown = "", true
 		case "delete":
 			c.Op, c.Digests = pb.Op_OP_DELETE, nil
 		case "properties", "typed":
@@ -101,7 +105,8 @@ func model(history []told) *pb.CopyRecord {
 	written, writtenAt := newest(func(c *pb.Change) bool { return c.GetOp() == pb.Op_OP_ADD })
 	gone, goneAt := newest(func(c *pb.Change) bool { return c.GetOp() == pb.Op_OP_DELETE })
 	typed, typedAt := newest(func(c *pb.Change) bool {
-		return c.GetOp() == pb.Op_OP_SET_PROPERTIES || c.GetOp() == pb.Op_OP_ADD && c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
+		return c.GetOp() == pb.Op_OP_SET_PROPERTIES ||
+			c.GetOp() == pb.Op_OP_ADD && c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED && !c.GetPropertiesUnknown()
 	})
 	r := &pb.CopyRecord{Manifest: none()}
 	var pass *pb.FixityResult
@@ -118,7 +123,7 @@ func model(history []told) *pb.CopyRecord {
 	if written == nil && gone == nil {
 		return r
 	}
-	m := &pb.Record{}
+	m := &pb.Record{SizeUnknown: true}
 	if written != nil {
 		m = recordOf(written)
 		m.Properties, m.Digests = nil, nil
@@ -126,7 +131,7 @@ func model(history []told) *pb.CopyRecord {
 	m.State = pb.RecordState_RECORD_STATE_LIVE
 	if typed != nil {
 		m.Properties = typed.GetProperties()
-		if typed.GetMediaType() != "" && (written == nil || later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt)) {
+		if typed.GetMediaType() != "" && (written.GetMediaType() == "" || later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt)) {
 			m.MediaType = typed.GetMediaType()
 		}
 	}
@@ -259,6 +264,41 @@ func TestStateInAnyOrder(t *testing.T) {
 	for i, c := range copies {
 		got[i].Audit = nil
 		compare(t, c.Item+" after a merge", got[i], model(histories[c.Item]))
+	}
+}
+
+// What the store of a newer content could not tell stays as it was: a content without a size is not an empty one, and one
+// whose properties were lost does not empty them.
+func TestStateOfWhatIsUnknown(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	c, empty := change("a", 0), change("empty", 0)
+	c.Properties, empty.Size = map[string]string{"k": "v"}, 0
+	lost := change("a", time.Hour)
+	lost.Size, lost.SizeUnknown, lost.MediaType, lost.PropertiesUnknown = 0, true, "", true
+	never := change("b", 0)
+	never.Op, never.Size, never.SizeUnknown = pb.Op_OP_DELETE, 0, true
+	set := change("a", 2*time.Hour)
+	set.Op, set.PropertiesUnknown, set.MediaType = pb.Op_OP_SET_PROPERTIES, true, ""
+	set.Id = schemas.ChangeID(set)
+	both(t, db, schemas.Changes, 0, c, lost, never, empty, set)
+	got, err := db.Strings(t.Context(), "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
+		" FROM {db}.manifest ORDER BY item")
+	want := []string{"a unknown image/jpeg {'k':'v'}", "b unknown  {}", "empty 0 image/jpeg {}"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("the manifest says %q (%v), want %q", got, err, want)
+	}
+	r := fresh(t, db, schemas.CopyOf(c))
+	live := recordOf(lost)
+	live.Properties, live.MediaType = c.GetProperties(), "image/jpeg"
+	compare(t, "manifest", r.GetManifest(), live)
+	compare(t, "audit", r.GetAudit(), evidenceOf(recordOf(lost)))
+	if got := one(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
+		t.Errorf("the sizes that are known sum to %s, want 0", got)
+	}
+	counts, err := db.CopyCounts(t.Context(), "acme")
+	if want := []clickhouse.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil || !slices.Equal(counts, want) {
+		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
@@ -25,7 +26,7 @@ func stateColumns() []column[stateRow] {
 			ver(func(r s) bool { return r.content != nil }),
 			uint32s("ns", func(r s) uint32 { return belowMillis(content(r).GetTime()) }),
 			changeID(func(r s) bool { return r.content != nil }),
-			int64s("size", func(r s) int64 { return content(r).GetSize() }),
+			int64s("size", func(r s) int64 { return schemas.SizeOf(content(r)) }),
 			text("version", func(r s) string { return content(r).GetVersion() }),
 			text("etag", func(r s) string { return content(r).GetEtag() }),
 			text("media_type", func(r s) string { return content(r).GetMediaType() }),

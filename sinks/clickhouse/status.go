@@ -30,7 +30,8 @@ type FixityStatus struct {
 	Store    string
 	Space    string
 	Live     uint64
-	Bytes    int64
+	Bytes    int64  // of those whose size is known
+	Unsized  uint64 // their size is not known
 	Verified uint64 // their current content has passed a check of its bytes
 	Overdue  uint64
 	Failing  uint64    // the newest check that failed began after the newest that passed
@@ -52,6 +53,7 @@ func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, 
 		Space    string `ch:"space"`
 		Live     uint64 `ch:"live_copies"`
 		Bytes    int64  `ch:"bytes"`
+		Unsized  uint64 `ch:"unsized"`
 		Verified uint64 `ch:"verified"`
 		Overdue  uint64 `ch:"overdue"`
 		Failing  uint64 `ch:"failing"`
@@ -59,13 +61,15 @@ func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, 
 		Newest   int64  `ch:"newest"`
 	}
 	rows, err := query[row](ctx, db, "count copies by their checks",
-		"SELECT store, space, count() AS live_copies, sum(size) AS bytes, countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
-			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest, toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
+		"SELECT store, space, count() AS live_copies, sumIf(size, size >= 0) AS bytes, countIf(size < 0) AS unsized,"+
+			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue, countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest, toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
 			" FROM ("+narrow+where+" GROUP BY account, store, space, item) WHERE live GROUP BY store, space ORDER BY store, space"+inOrder,
 		append([]any{shifted(q.PassedBefore)}, args...)...)
 	all := make([]FixityStatus, len(rows))
 	for i, r := range rows {
-		all[i] = FixityStatus{r.Store, r.Space, r.Live, r.Bytes, r.Verified, r.Overdue, r.Failing, unshiftTime(r.Oldest), unshiftTime(r.Newest)}
+		all[i] = FixityStatus{
+			r.Store, r.Space, r.Live, r.Bytes, r.Unsized, r.Verified, r.Overdue, r.Failing, unshiftTime(r.Oldest), unshiftTime(r.Newest),
+		}
 	}
 	return all, err
 }
@@ -82,7 +86,8 @@ func unshiftTime(shifted int64) time.Time {
 type DuplicationStatus struct {
 	Store     string
 	Live      uint64
-	Bytes     int64
+	Bytes     int64  // of live copies whose size is known
+	Unsized   uint64 // live copies whose size is not known
 	Missing   uint64 // items that are live in another store, and not in this one
 	Differing uint64 // live copies of items whose copies tell of different digests
 }
@@ -94,11 +99,13 @@ func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]D
 		Store     string `ch:"in_store"`
 		Live      uint64 `ch:"live_copies"`
 		Bytes     int64  `ch:"bytes"`
+		Unsized   uint64 `ch:"unsized"`
 		Differing uint64 `ch:"differing"`
 	}
 	// Every item counts once for the store "" too: that row says how many items there are.
 	rows, err := query[row](ctx, db, "compare the stores of a space",
-		"SELECT place.1 AS in_store, countIf(place.2) AS live_copies, sum(place.3) AS bytes, countIf(place.2 AND differ) AS differing FROM ("+
+		"SELECT place.1 AS in_store, countIf(place.2) AS live_copies, sumIf(place.3, place.3 >= 0) AS bytes,"+
+			" countIf(place.3 < 0) AS unsized, countIf(place.2 AND differ) AS differing FROM ("+
 			"SELECT item, arrayFlatten(groupArrayIf(arrayZip(mapKeys(current), mapValues(current)), live)) AS pairs,"+
 			" length(arrayDistinct(pairs)) > length(arrayDistinct(arrayMap(p -> p.1, pairs))) AS differ,"+
 			" arrayPushFront(groupArray((store::String, toBool(live), if(live, size, 0))), ('', toBool(max(live)), toInt64(0))) AS places FROM ("+
@@ -111,7 +118,7 @@ func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]D
 	items := rows[0].Live
 	all := make([]DuplicationStatus, 0, len(rows)-1)
 	for _, r := range rows[1:] {
-		all = append(all, DuplicationStatus{r.Store, r.Live, r.Bytes, items - r.Live, r.Differing})
+		all = append(all, DuplicationStatus{r.Store, r.Live, r.Bytes, r.Unsized, items - r.Live, r.Differing})
 	}
 	return all, nil
 }

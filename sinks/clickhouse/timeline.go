@@ -133,7 +133,7 @@ func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]placedEvent, e
 		Op      string            `ch:"op"`
 		Store   string            `ch:"store"`
 		Origin  string            `ch:"origin"`
-		Size    int64             `ch:"size"`
+		Size    *int64            `ch:"size"`
 		Digests map[string]string `ch:"digests"`
 		User    string            `ch:"user"`
 		Agent   string            `ch:"agent"`
@@ -145,7 +145,11 @@ func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]placedEvent, e
 	for i, r := range rows {
 		detail := digestWords(r.Digests)
 		if r.Op == "add" || r.Op == "update" || r.Op == "copy" {
-			detail = join(fmt.Sprintf("%d bytes", r.Size), detail)
+			size := "unknown size"
+			if r.Size != nil {
+				size = fmt.Sprintf("%d bytes", *r.Size)
+			}
+			detail = join(size, detail)
 		}
 		events[i].Event = Event{r.Time, "change", r.Store, join(r.Op, "("+r.Origin+")"), detail, cmp.Or(r.User, r.Agent), r.ID}
 	}
@@ -191,15 +195,21 @@ func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]placedEvent, er
 		Final   bool      `ch:"final"`
 		Detail  string    `ch:"detail"`
 		Worker  string    `ch:"worker"`
+		Damaged bool      `ch:"damaged"`
+		Lost    string    `ch:"metadata_detail"`
 	}
 	rest, args := f.logged()
 	rows, err := query[check](ctx, db, "read checks",
-		"SELECT ts, id, store, row, verdict, finding, reason, level, final, detail, worker FROM {db}.bit_log_v"+rest, args...)
+		"SELECT ts, id, store, row, verdict, finding, reason, level, final, detail, worker,"+
+			" metadata = 'damaged' AS damaged, metadata_detail FROM {db}.bit_log_v"+rest, args...)
 	events := make([]placedEvent, len(rows))
 	for i, r := range rows {
 		what := join(r.Verdict, r.Finding)
 		if r.Row > 0 {
 			what = join(fmt.Sprintf("row %d", r.Row), what)
+		}
+		if r.Damaged {
+			what, r.Detail = join(what, metadataDamaged), join(r.Detail, "on record:", r.Lost)
 		}
 		pending := ""
 		if !r.Final {

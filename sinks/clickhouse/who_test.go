@@ -157,3 +157,49 @@ func TestReportsBeforeAndAfterATopicWasMadeAnew(t *testing.T) {
 		t.Errorf("the digests are %s", got)
 	}
 }
+
+// What no report of a change says is unknown; what one of them says is known, whichever came first.
+func TestReportsOfWhatIsUnknown(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	whole := change("", time.Hour)
+	whole.Properties = map[string]string{"k": "v"}
+	empty := proto.CloneOf(whole)
+	empty.Size = 0
+	unknown := proto.CloneOf(whole)
+	unknown.Size, unknown.SizeUnknown, unknown.MediaType, unknown.Properties, unknown.PropertiesUnknown = 0, true, "", nil, true
+	var offset int64
+	for name, tc := range map[string]struct {
+		reports []*pb.Change
+		want    *pb.Change
+	}{
+		"unknown": {[]*pb.Change{unknown, unknown}, unknown},
+		"later":   {[]*pb.Change{unknown, whole}, whole},
+		"before":  {[]*pb.Change{whole, unknown}, whole},
+		"empty":   {[]*pb.Change{unknown, empty}, empty},
+	} {
+		of := func(c *pb.Change) *pb.Change {
+			c = proto.CloneOf(c)
+			c.Space, c.Item = name, "a"
+			c.Id = schemas.ChangeID(c)
+			return c
+		}
+		for _, c := range tc.reports {
+			both(t, db, schemas.Changes, offset, of(c))
+			offset++
+		}
+		got, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: name})
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%s: %v, %v", name, got, err)
+		}
+		compare(t, name, got[0], of(tc.want))
+		events, err := db.Timeline(t.Context(), "acme", name, "a")
+		size := fmt.Sprintf("%d bytes ", got[0].GetSize())
+		if got[0].GetSizeUnknown() {
+			size = "unknown size "
+		}
+		if err != nil || len(events) != 1 || !strings.HasPrefix(events[0].Detail, size) {
+			t.Errorf("%s: the timeline is %+v (%v), want %q", name, events, err, size)
+		}
+	}
+}

@@ -14,15 +14,16 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// copy streams the source's bytes to the destination: C4, C4d, C4n, C5, and C0.
+// copy streams the source's bytes to the destination: C4, C4d, C4n, C5, C0, and C3 at stores that set no properties.
 func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err error) {
+	properties, _ := s.Source.properties()
 	o := storage.PutOptions{
 		Condition:    storage.Condition{Absent: s.Destination.Presence == Absent, Version: s.Destination.Object.Version},
-		Properties:   s.Source.Object.Properties,
+		Properties:   properties,
 		Digests:      d.Known.Union(computable(s.Source.digests())),
 		Compute:      []string{digest.MD5, digest.SHA256},
 		Size:         s.Source.Object.Size,
-		KeepReplaced: s.Destination.Presence == Present,
+		KeepReplaced: s.Destination.Presence == Present && d.Row != "C3", // whose bytes are the same
 		Original:     w.of(s),
 	}
 	if d.Twice && len(s.Source.Read) == 0 {
@@ -130,7 +131,7 @@ func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	if d.Reference {
 		w.announceSource(Side{Object: s.Source.Object, Read: put.Digests})
 	}
-	change := w.content(put, w.of(s))
+	change := w.content(s, put)
 	if s.Destination.Presence == Present {
 		change.Op = pb.Op_OP_UPDATE
 	}
@@ -145,7 +146,7 @@ func (w *work) copied(s Sight, d Decision, put storage.Object) {
 	w.finish(d, pb.Outcome_OUTCOME_DONE)
 }
 
-// setProperties acts on C3.
+// setProperties acts on C3. A store that sets no properties gets the same bytes again, with them.
 func (w *work) setProperties(ctx context.Context, s Sight, d Decision) (done bool, err error) {
 	deferred := func() (bool, error) {
 		if !w.wrote() { // else the copy itself is the result
@@ -155,7 +156,8 @@ func (w *work) setProperties(ctx context.Context, s Sight, d Decision) (done boo
 		return true, nil
 	}
 	if !w.Store.Capabilities().SetProperties {
-		return deferred()
+		d.Known = computable(s.Destination.digests())
+		return w.copy(ctx, s, d)
 	}
 	o, err := w.Store.SetProperties(ctx, w.Copy.Space, w.Copy.Item, s.Source.Object.Properties,
 		storage.Condition{Version: s.Destination.Object.Version})
@@ -168,7 +170,7 @@ func (w *work) setProperties(ctx context.Context, s Sight, d Decision) (done boo
 	// The content's Change has the id that it had, unless the store made a version of
 	// it: then, or where it was never sent, it is needed.
 	o.Digests = s.Destination.digests()
-	change := w.content(o, w.of(s))
+	change := w.content(s, o)
 	w.emit(schemas.Changes, change)
 	w.emit(schemas.Changes, w.propertiesSet(o))
 	w.written, w.from, w.record, w.fromRecord = o, s.Source.Object, known(change), s.Source.Record

@@ -240,16 +240,25 @@ func (s Sight) digestsMissing() (Decision, bool) {
 // has reports whether a reading of the other side can be compared with s.
 func has(s digest.Set) bool { return s[digest.MD5] != "" || s[digest.SHA256] != "" }
 
-// inSync decides where both sides hold the same bytes: C2, C3.
+// inSync decides where both sides hold the same bytes: C2, C2u, C3. Properties that a store cannot tell are never set
+// elsewhere. At the destination those on record stand for them: what is on record and was lost is not set again here, and
+// if none are on record, unknown is none.
 func (s Sight) inSync(k knowledge) Decision {
-	if !s.sameProperties() {
-		return Decision{Row: "C3", action: actSetProperties, Result: "properties-set", Newer: k.newer}
-	}
+	fromLost, okFrom := s.Source.lost()
+	toLost, okTo := s.Destination.lost()
 	row, ok := s.destinationRow()
+	d := Decision{Row: "C2", Result: "in-sync", Newer: k.newer}
+	switch {
+	case !okFrom || !okTo:
+		return s.needRecords("C9")
+	case !s.Source.Object.PropertiesUnknown && !s.sameProperties():
+		return Decision{Row: "C3", action: actSetProperties, Result: "properties-set", Newer: k.newer}
+	case fromLost || toLost:
+		d.Row, d.Result, d.CheckSource, d.CheckDestination = "C2u", "properties-unknown", fromLost, toLost
+	}
 	if !ok {
 		return s.needRecords("C9")
 	}
-	d := Decision{Row: "C2", Result: "in-sync", Newer: k.newer}
 	if len(k.digests) == 0 {
 		from, ok := s.sourceRow()
 		if !ok {
@@ -261,7 +270,8 @@ func (s Sight) inSync(k knowledge) Decision {
 	if !isLive(row) || !versionOf(row).speaksOf(s.Destination) || row.GetVersion() != "" && row.GetVersion() != at.Version {
 		d.Announce = true // tells the properties too
 	} else {
-		d.AnnounceProperties = row.GetMediaType() != at.Properties.MediaType || !sameNames(row.GetProperties(), at.Properties.User, s.FoldCase)
+		d.AnnounceProperties = !at.PropertiesUnknown &&
+			(row.GetMediaType() != at.Properties.MediaType || !sameNames(row.GetProperties(), at.Properties.User, s.FoldCase))
 		d.Unchecked = s.fresh == answered && s.Destination.Record.GetLastPass() == nil
 	}
 	return d
@@ -271,9 +281,13 @@ func (s Sight) inSync(k knowledge) Decision {
 func (s Sight) copy(k knowledge, lost bool) Decision {
 	d := Decision{Row: "C5", action: actCopy, Result: "copied", Known: k.digests, Newer: k.newer}
 	over := s.Destination.Presence == Present
+	var ok bool
+	d.CheckSource, ok = s.Source.lost()
 	switch {
 	case over && s.Command.GetIfAbsent():
 		return s.left(k)
+	case !ok:
+		return s.needRecords("C9")
 	case over:
 		d.Row = "C4"
 	case lost:
@@ -461,6 +475,9 @@ func (s Sight) repair() Decision {
 		if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
 			return Decision{Row: "C0", action: actFail}
 		}
+	}
+	if _, ok := s.Source.lost(); !ok {
+		return Decision{Row: "C0", action: actFail}
 	}
 	known, ok := reference(order.GetDigests(), s.Destination.Record)
 	switch {

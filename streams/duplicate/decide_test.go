@@ -49,6 +49,21 @@ func row(state pb.RecordState, version, md5 string, h int) *pb.Record {
 	return r
 }
 
+// unsized is a row that does not say how large the content is.
+func unsized(r *pb.Record) *pb.Record {
+	r.Size, r.SizeUnknown = 0, true
+	return r
+}
+
+// typed is a row with properties.
+func typed(r *pb.Record) *pb.Record {
+	r.MediaType, r.Properties = "image/jpeg", map[string]string{"By": "me"}
+	return r
+}
+
+// lose has the store unable to tell the properties.
+func (s *Side) lose() { s.Object.Properties, s.Object.PropertiesUnknown = storage.Properties{}, true }
+
 // sight returns one where the change of hour 2 made version v1 of bytes a at the source,
 // and the destination is absent, as f alters it.
 func sight(f func(*Sight)) Sight {
@@ -139,6 +154,11 @@ func TestDecideCarries(t *testing.T) {
 			Decision{Row: "C9", action: actReadRecords}},
 		"C9: a needed row cannot be read": {func(s *Sight) { s.Source = there("v2", b, 3); s.fresh = unanswered },
 			Decision{Row: "C9", action: actFail}},
+		"C9: a change of unknown size is not known to be about an empty content": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "", "", 2)
+			s.Command.Digests = digest.Set{digest.SHA1: "00ff"} // which cannot be compared
+			s.Command.Size, s.Command.SizeUnknown, s.Source.Object.Size = 0, true, 0
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C10: by glob": {func(s *Sight) { s.Rules.Exclude = []string{"*.jpg"} }, Decision{Row: "C10", Result: "excluded"}},
 		"C10: by size": {func(s *Sight) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 }, Decision{Row: "C10", Result: "excluded"}},
 		"C1: the source has no digest": {func(s *Sight) { s.Source = there("v1", "", 2); s.copied("d1", a) },
@@ -244,6 +264,25 @@ func TestDecideCarries(t *testing.T) {
 			s.copied("d2", b)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 		}, Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true}},
+		"C4d: there, and of another time than recorded, with an unknown size": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), unsized(row(live, "", "", 4)))
+		}, Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true}},
+		"C2: the destination's row, of the same time, has no size to differ in": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.copied("d1", a)
+			s.records(row(live, "v1", a, 2), unsized(row(live, "", "", 3)))
+		}, Decision{Row: "C2", Result: "in-sync", Announce: true}},
+		"C4w: the source's row, of the same time, has no size to be the same by": {func(s *Sight) {
+			s.bySweep(nil, nil)
+			s.Source.Object.Size = 0
+			s.records(unsized(row(live, "", "", 2)), row(none, "", "", 0))
+		}, waitForSource()},
+		"C9: a row of unknown size that a sweep carries is no answer": {func(s *Sight) {
+			s.bySweep(unsized(row(live, "", "", 2)), row(none, "", "", 0))
+			s.Source.Object.Size = 0
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C2: in sync, and on record": {func(s *Sight) {
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
@@ -303,6 +342,81 @@ func TestDecideCarries(t *testing.T) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties = image, folded
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C2u: the source has lost its properties": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.Object.Properties = image
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
+		"C2u: the destination has lost its properties": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = image
+			s.Destination.lose()
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckDestination: true}},
+		"C3: the destination has lost others than the source has now": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = folded
+			s.Destination.lose()
+			s.records(row(live, "v1", a, 2), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C2u: both have lost them": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.lose()
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, CheckDestination: true}},
+		"C2u: the source has lost its properties, and the Change of the copy was never sent": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.Object.Properties = image
+			s.records(typed(row(live, "v1", a, 2)), row(none, "", "", 0))
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, Announce: true}},
+		"C2: neither store can tell properties, and none are on record": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.lose()
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C2: what the source cannot tell, and is on no record, is not carried": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.Object.Properties = image
+			s.records(row(live, "v1", a, 2), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C3: what the destination cannot tell, and is on no record, is none": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = image
+			s.Destination.lose()
+			s.records(typed(row(live, "v1", a, 2)), row(live, "d1", a, 3))
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C9: to know whether properties are lost takes the record": {func(s *Sight) { s.copied("d1", a); s.Destination.lose() },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C9: a row that a sweep carries says nothing of properties": {func(s *Sight) {
+			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.copied("d1", a)
+			s.Source.lose()
+		}, Decision{Row: "C9", action: actReadRecords}},
+		"C9: whether properties are lost is not known": {func(s *Sight) { s.copied("d1", a); s.Source.lose(); s.fresh = unanswered },
+			Decision{Row: "C9", action: actFail}},
+		"C9: to copy what has lost its properties takes the record": {func(s *Sight) { s.Source.lose() },
+			Decision{Row: "C9", action: actReadRecords}},
+		"C5: the source has lost its properties": {func(s *Sight) {
+			s.Source.lose()
+			s.records(typed(row(live, "v1", a, 2)), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a), CheckSource: true}},
+		"C5: the source cannot tell properties, and none are on record": {func(s *Sight) {
+			s.Source.lose()
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C4: over a destination that has lost its properties": {func(s *Sight) { s.copied("d1", b); s.Destination.lose() },
+			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
 		"C4: copied over": {func(s *Sight) { s.copied("d1", b) },
 			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
 		"C4: a client's change says what the source is, whatever the destination is a copy of": {func(s *Sight) {

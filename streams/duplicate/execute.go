@@ -117,7 +117,7 @@ func (w *work) alone(ctx context.Context, next *pb.DuplicationCommand) bool {
 		return !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace)
 	}
 	at := Side{Presence: Present, Object: o}
-	return w.sight().told().speaksOf(at) && !Sight{Command: next}.told().speaksOf(at)
+	return w.sight().told().about(at) != digest.Disagree && !Sight{Command: next}.told().speaksOf(at)
 }
 
 // work is one execution of one command.
@@ -177,7 +177,7 @@ func (w *work) round(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, again(err)
 	}
-	if w.wrote() && (d.Row == "C2" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
+	if w.wrote() && (d.Row == "C2" || d.Row == "C2u" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
 		if d.AnnounceSource {
 			w.announceSource(s.Source)
 		}

@@ -86,7 +86,10 @@ func (j *journal) add(c *pb.Change) {
 	}
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		j.rows[at] = known(c).GetManifest()
+		old := j.rows[at]
+		if j.rows[at] = known(c).GetManifest(); c.GetPropertiesUnknown() {
+			j.rows[at].MediaType, j.rows[at].Properties = old.GetMediaType(), old.GetProperties()
+		}
 	case pb.Op_OP_SET_PROPERTIES:
 		if old := j.rows[at]; old != nil {
 			set := proto.Clone(old).(*pb.Record)

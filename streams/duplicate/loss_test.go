@@ -126,6 +126,16 @@ func TestTimeOfADeleteThatNoOneSaw(t *testing.T) {
 	}
 }
 
+// The DELETE of a content of which no size is on record has none either.
+func TestDeleteOfAnUnknownSize(t *testing.T) {
+	c := command(&pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Store: "1", Time: stamp(4)})
+	s := Sight{Command: c}
+	s.records(row(tomb, "", "", 4), unsized(row(live, "", a, 2)))
+	if got := (&Scene{Command: c, Copy: at("2")}).Gone(s, Decision{Deleted: hour(4)}); !got.GetSizeUnknown() || got.GetSize() != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
 // What came back under a tombstone is left alone and checked; a client's change of content is carried all the same.
 func TestResurrected(t *testing.T) {
 	w := newWorld(t)

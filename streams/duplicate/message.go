@@ -60,9 +60,13 @@ func (w *work) stamp(c *pb.Change, o pb.Origin) *pb.Change {
 	return record.Seal(c)
 }
 
-// content is the Change of the destination's copy, o, which is a copy of from.
-func (w *work) content(o storage.Object, from storage.Original) *pb.Change {
-	o.Original = from
+// content is the Change of the destination's copy, o. A copy that has no properties, of a source whose properties are not
+// known, is not said to have none.
+func (w *work) content(s Sight, o storage.Object) *pb.Change {
+	o.Original = w.of(s)
+	if _, unknown := s.Source.properties(); unknown && isEmpty(o.Properties) {
+		o.PropertiesUnknown = true
+	}
 	return w.stamp(record.Content(w.Copy, o), w.origin())
 }
 
@@ -83,7 +87,7 @@ func (w *work) of(s Sight) storage.Original {
 // present is the Change of the destination's object, o, which was found there. Without a source, and with nothing that
 // says that it is a copy, it is put on record as found.
 func (w *work) present(s Sight, o storage.Object) *pb.Change {
-	c := w.content(o, w.of(s))
+	c := w.content(s, o)
 	if s.Source.Presence != Present && c.GetSourceTime() == nil && c.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION {
 		c.Origin = pb.Origin_ORIGIN_SWEEP
 	}
@@ -137,7 +141,7 @@ func (sc *Scene) Gone(s Sight, d Decision) *pb.Change {
 		at = came
 	}
 	change := record.Delete(sc.Copy, storage.Deleted{
-		Object: storage.Object{Version: row.GetVersion(), ETag: row.GetEtag(), Size: row.GetSize(), Digests: row.GetDigests()},
+		Object: storage.Object{Version: row.GetVersion(), ETag: row.GetEtag(), Size: schemas.SizeOf(row), Digests: row.GetDigests()},
 		Time:   at,
 	})
 	change.Provenance = row.GetProvenance()
@@ -158,7 +162,7 @@ func known(c *pb.Change) *pb.CopyRecord {
 	r := func() *pb.Record {
 		return &pb.Record{
 			State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(),
-			Size: c.GetSize(), Version: c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(),
+			Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(), Version: c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(),
 			SourceTime: c.GetSourceTime(), SourceVersion: c.GetSourceVersion(),
 			MediaType: c.GetMediaType(), Properties: c.GetProperties(), Origin: c.GetOrigin(),
 		}

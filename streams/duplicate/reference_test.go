@@ -12,6 +12,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -144,5 +145,83 @@ func TestProperties(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		w.mustRun(c).ends("C3", "properties-set", done, 2, 0)
+	})
+}
+
+// A store that sets no properties gets them with the same bytes, once, verified, and without keeping what it replaces.
+func TestPropertiesWithTheBytes(t *testing.T) {
+	prepare := func(t *testing.T) (*world, *pb.DuplicationCommand) {
+		w := newWorld(t)
+		weak, err := mem.New(mem.Config{ID: "2", Weak: mem.Weak{Properties: true}, Now: func() time.Time { return hour(10) }})
+		w.must(err)
+		w.mem["2"], w.faulty["2"] = weak, storagetest.NewFaulty(weak)
+		weak.Mark("2")
+		w.must(weak.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
+		w.mustRun(command(w.added("1", "hello")))
+		o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "image/png"}, storage.Condition{})
+		w.must(err)
+		return w, command(w.tell(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+			Version: o.Version, Time: ms(o.Modified.Add(2 * time.Hour))}))
+	}
+	carried := func(w *world) {
+		t.Helper()
+		o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+		if want := (storage.Properties{MediaType: "image/png"}); err != nil || !reflect.DeepEqual(o.Properties, want) {
+			t.Errorf("got %+v, %v", o.Properties, err)
+		}
+		w.holds("2", "hello")
+		if r := w.journal.rows[at("2")]; r.GetVersion() != o.Version || r.GetMediaType() != "image/png" || r.GetState() != live {
+			t.Errorf("on record: %v, want version %s", r, o.Version)
+		}
+		if kept := w.mem["2"].Kept(); len(kept) > 0 {
+			t.Errorf("kept: %+v", kept)
+		}
+	}
+	t.Run("done", func(t *testing.T) {
+		w, c := prepare(t)
+		got := w.mustRun(c)
+		got.ends("C3", "properties-set", done, 1, 1)
+		if up := got.changes[0]; up.GetOp() != pb.Op_OP_UPDATE || up.GetMediaType() != "image/png" {
+			t.Errorf("change: %v", up)
+		}
+		carried(w)
+		w.mustRun(c).ends("C2", "in-sync", nothing, 0, 0)
+	})
+	t.Run("killed, and failed but persisted", func(t *testing.T) {
+		for name, fail := range map[string]bool{"killed": false, "failed": true} {
+			w, c := prepare(t)
+			if fail {
+				w.faulty["2"].Script(storagetest.Fault{Method: "Put", Done: true})
+			}
+			if _, err := w.crash(c, 0); (err != nil) != fail {
+				t.Errorf("%s: %v", name, err)
+			}
+			w.mustRun(c)
+			carried(w)
+			w.mustRun(c).ends("C2", "in-sync", nothing, 0, 0)
+		}
+	})
+	t.Run("failed", func(t *testing.T) {
+		w, c := prepare(t)
+		w.faulty["2"].Script(fault("Put", nil))
+		if _, err := w.run(c, 0); retry.ClassOf(err) != retry.Transient {
+			t.Errorf("got %v", err)
+		}
+		w.mustRun(c).ends("C3", "properties-set", done, 1, 1)
+		carried(w)
+	})
+	t.Run("the source rotted", func(t *testing.T) {
+		w, c := prepare(t)
+		w.mem["1"].Corrupt("photos", "a.jpg", []byte("hullo"))
+		w.mustRun(c).ends("C4s", "source-suspect", handedOn, 0, 2)
+		w.holds("2", "hello")
+	})
+	t.Run("replaced meanwhile", func(t *testing.T) {
+		w, c := prepare(t)
+		w.once("2", "Put", func() { w.put("2", "else") })
+		if _, err := w.run(c, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.holds("2", "hello")
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
@@ -78,31 +79,38 @@ type version struct {
 	name    string
 	digests digest.Set
 	time    time.Time
-	size    int64
+	size    int64 // -1: unknown
 }
 
 func versionOf(r *pb.Record) version {
-	return version{r.GetVersion(), r.GetDigests(), r.GetTime().AsTime(), r.GetSize()}
+	return version{r.GetVersion(), r.GetDigests(), r.GetTime().AsTime(), schemas.SizeOf(r)}
 }
 
 func (v version) empty() bool { return v.name == "" && len(v.digests) == 0 }
 
-// speaksOf reports whether v is about the content that is there: it has the same
-// version, or agreeing digests, or, where it names no version, the same time and size.
-func (v version) speaksOf(s Side) bool {
+// about compares v with the content that is there: it agrees if it has the same version, or agreeing digests, or, if it
+// names no version, the same time and size. At the same time an unknown size is no evidence, for or against.
+func (v version) about(s Side) digest.Agreement {
 	agreement := v.digests.Compare(s.digests())
 	switch {
 	case v.name != "" && v.name == s.Object.Version, agreement == digest.Agree:
-		return true
-	case v.name == "" && agreement == digest.Incomparable:
-		return v.time.Equal(s.modified()) && v.size == s.Object.Size
+		return digest.Agree
+	case v.name != "", agreement == digest.Disagree, !v.time.Equal(s.modified()):
+		return digest.Disagree
+	case v.size < 0:
+		return digest.Incomparable
+	case v.size == s.Object.Size:
+		return digest.Agree
 	}
-	return false
+	return digest.Disagree
 }
 
-// differs reports whether the side is not what v, which is live, says that it is.
+// speaksOf reports whether v is known to be about the content that is there.
+func (v version) speaksOf(s Side) bool { return v.about(s) == digest.Agree }
+
+// differs reports whether the side is known not to be what v, which is live, says that it is.
 func (s Side) differs(v version) bool {
-	return s.Presence != Present || !v.speaksOf(s) || v.digests.Compare(s.digests()) == digest.Disagree
+	return s.Presence != Present || v.about(s) == digest.Disagree || v.digests.Compare(s.digests()) == digest.Disagree
 }
 
 // row returns the manifest's row of a side, and whether there is an answer at all. A
@@ -159,7 +167,7 @@ func (s Sight) told() version {
 	if c.GetCauseOp() == pb.Op_OP_DELETE {
 		return version{}
 	}
-	return version{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), c.GetSize()}
+	return version{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), schemas.SizeOf(c)}
 }
 
 // byClient reports whether a command comes from a change of content that was reported when it was made. What a sweep or
@@ -207,9 +215,39 @@ func computable(v digest.Set) digest.Set {
 	return c
 }
 
+// recorded returns the properties that are on record of a live copy.
+func recorded(r *pb.Record) storage.Properties {
+	if !isLive(r) {
+		return storage.Properties{}
+	}
+	return storage.Properties{MediaType: r.GetMediaType(), User: r.GetProperties()}
+}
+
+// lost reports whether properties of the side are on record that its store cannot tell; false, and not ok, if the record
+// would have to be read first. Records that a command carries have no properties.
+func (s Side) lost() (lost, ok bool) {
+	if !s.Object.PropertiesUnknown {
+		return false, true
+	}
+	r := s.Record.GetManifest()
+	return !isEmpty(recorded(r)), r.GetState() != pb.RecordState_RECORD_STATE_UNSPECIFIED
+}
+
+func isEmpty(p storage.Properties) bool { return p.MediaType == "" && len(p.User) == 0 }
+
+// properties returns those of the side or, if its store cannot tell them, those on record. If there are none, unknown says so.
+func (s Side) properties() (p storage.Properties, unknown bool) {
+	if !s.Object.PropertiesUnknown {
+		return s.Object.Properties, false
+	}
+	lost, _ := s.lost()
+	return recorded(s.Record.GetManifest()), !lost
+}
+
 // sameProperties compares what users said about both sides.
 func (s Sight) sameProperties() bool {
-	a, b := s.Source.Object.Properties, s.Destination.Object.Properties
+	a, _ := s.Source.properties()
+	b, _ := s.Destination.properties()
 	return a.MediaType == b.MediaType && sameNames(a.User, b.User, s.FoldCase)
 }
 

@@ -1,6 +1,7 @@
 package duplicate
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -28,6 +29,7 @@ var may = map[string][]action{
 	"C4w": {actWait},
 	"C4d": {actNothing, actCopy},
 	"C2":  {actNothing},
+	"C2u": {actNothing},
 	"C3":  {actSetProperties},
 	"C4":  {actNothing, actCopy, actWait},
 	"C4n": {actCopy},
@@ -53,17 +55,21 @@ func everySight(yield func(Sight) bool) {
 		s.Object.Original = storage.Original{Modified: hour(h), Version: version}
 		return s
 	}
-	destinations = append(destinations, named, of(there("d1", a, 6), "v1", 2), of(there("d1", b, 6), "v1", 2), there("d1", a, 6))
+	lost := func(s Side) Side { s.lose(); return s }
+	sources = append(sources, lost(there("v1", a, 2)))
+	destinations = append(destinations, named, lost(there("d1", a, 3)), of(there("d1", a, 6), "v1", 2), of(there("d1", b, 6), "v1", 2), there("d1", a, 6))
 	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2), row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
 	guess, adopted := row(tomb, "v1", a, 4), row(live, "v1", b, 2)
 	guess.Origin, adopted.Origin = pb.Origin_ORIGIN_SWEEP, pb.Origin_ORIGIN_FIXITY
-	sourceRows = append(sourceRows, guess, adopted)
+	sourceRows = append(sourceRows, guess, adopted, unsized(row(live, "", "", 2)), typed(row(live, "v1", a, 2)))
 	made := row(live, "d1", a, 3)
 	made.SourceTime = stamp(2)
-	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5)}
+	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5),
+		unsized(row(live, "", "", 3)), typed(row(live, "d1", a, 3))}
 	tells := []func(*Sight){
 		func(s *Sight) {},
 		func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
+		func(s *Sight) { s.tell(pb.Op_OP_ADD, "", "", 2); s.Command.Size, s.Command.SizeUnknown = 0, true },
 		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4) },
 		func(s *Sight) {
 			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
@@ -161,10 +167,37 @@ func wrong(s Sight, d Decision) string {
 		return wrongGone(s, d)
 	case d.Row == "C2" && d.AnnounceSource == s.sourceKnown():
 		return "the source's digests are on no record, or are announced though they are"
+	case d.Row == "C2", d.Row == "C2u", d.Row == "C3":
+		return wrongProperties(s, d)
 	case d.action == actCopy:
-		return wrongCopy(s, d, repair)
+		return cmp.Or(wrongCopy(s, d, repair), wrongProperties(s, d))
 	case d.action == actDelete:
 		return wrongDelete(s, d)
+	}
+	return ""
+}
+
+// wrongProperties returns what is wrong with a decision about properties that a store cannot tell.
+func wrongProperties(s Sight, d Decision) string {
+	lost := func(s Side) bool {
+		r := s.Record.GetManifest()
+		return s.Object.PropertiesUnknown && isLive(r) && len(r.GetProperties()) > 0
+	}
+	unread := func(s Side) bool { return s.Object.PropertiesUnknown && s.Record.GetManifest() == nil }
+	source, destination := lost(s.Source), lost(s.Destination)
+	switch {
+	case unread(s.Source) || unread(s.Destination) && d.action != actCopy:
+		return "decides without the record of what it cannot see"
+	case d.action == actSetProperties && s.Source.Object.PropertiesUnknown:
+		return "carries what is unknown"
+	case d.action == actSetProperties && destination && s.Source.Object.Properties.MediaType == s.Destination.Record.GetManifest().GetMediaType():
+		return "cures what was lost"
+	case d.Row == "C2" && (source || destination):
+		return "takes what is lost for the same"
+	case d.Row == "C2u" && (source && !d.CheckSource || d.CheckDestination != destination || !source && !destination):
+		return "checks another side than the one that has lost its properties"
+	case d.action == actCopy && d.Row != "C0" && source && !d.CheckSource:
+		return "copies what was lost without a word"
 	}
 	return ""
 }

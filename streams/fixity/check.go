@@ -81,9 +81,14 @@ func (k *check) look(ctx context.Context) error {
 			return err
 		}
 		v = Judge(k.evidence, k.settings)
+	} else if k.object.PropertiesUnknown && (v.Row == 1 || v.Detail == detailUnreadable) {
+		var err error
+		if v, err = k.metadata(ctx, v); err != nil {
+			return err
+		}
 	}
 	k.conclude(v)
-	if k.known != nil && v.Row != 1 && v.Row != 12 {
+	if k.known != nil && (v.Row != 1 || k.object.PropertiesUnknown) && v.Row != 12 {
 		if err := k.unchanged(ctx); err != nil {
 			return err
 		}
@@ -92,6 +97,20 @@ func (k *check) look(ctx context.Context) error {
 		return nil
 	}
 	return k.confirm(ctx)
+}
+
+// metadata reads the records of a copy whose properties the store cannot tell, though v does not need them: tasks carry no
+// properties. If they do not answer, v stands.
+func (k *check) metadata(ctx context.Context, v Verdict) (Verdict, error) {
+	carried := k.evidence
+	switch err := k.refresh(ctx); {
+	case err != nil:
+		return v, err
+	case k.known == nil:
+		k.evidence, k.trouble = carried, ""
+		return v, nil
+	}
+	return Judge(k.evidence, k.settings), nil
 }
 
 // conclude takes v for the check's verdict.
@@ -192,7 +211,7 @@ func (k *check) unchanged(ctx context.Context) error {
 	case there == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN:
 		k.evidence.Stored = Piece{State: there}
 		k.conclude(verdict(12, ""))
-	case there != k.evidence.Stored.State || k.noSpace != noSpace || !sameObject(o, k.object):
+	case there != k.evidence.Stored.State || k.noSpace != noSpace || !sameObject(o, k.object) || o.PropertiesUnknown != k.object.PropertiesUnknown:
 		return errOvertaken
 	}
 	return nil

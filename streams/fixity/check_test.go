@@ -33,7 +33,7 @@ func TestPassNeedsNoFreshRecords(t *testing.T) {
 			Finding: "pass", Final: true, EvidenceLevel: 4, Content: verified, Stored: verified, Manifest: verified,
 			Audit: verified, BytesRead: int64(len(good)), Attempt: 1, Worker: "worker-1", Host: "host-1",
 			Software: "millrace-test", Round: "r1", Started: timestamppb.New(start), Finished: timestamppb.New(start),
-			Object: record.Identity(w.object),
+			Object: record.Identity(w.object), Metadata: pb.Metadata_METADATA_INTACT,
 		}
 		if !proto.Equal(o.result, want) {
 			t.Errorf("got %v\nwant %v", o.result, want)

@@ -179,7 +179,13 @@ func TestCorrectionsNameWhatTheyComplete(t *testing.T) {
 		"another time": {func(w *world) {
 			bare(w, func(r *pb.Record) { r.Version, r.Time = "", timestamppb.New(r.GetTime().AsTime().Add(-time.Second)) })
 		}, ""},
-		"another size":  {func(w *world) { bare(w, func(r *pb.Record) { r.Version = ""; r.Size++ }) }, ""},
+		"another size": {func(w *world) { bare(w, func(r *pb.Record) { r.Version = ""; r.Size++ }) }, ""},
+		"an unknown size, which is no size of an empty content": {func(w *world) {
+			w.put("")
+			w.record = w.now()
+			time.Sleep(72 * time.Hour)
+			bare(w, func(r *pb.Record) { r.Version, r.SizeUnknown = "", true })
+		}, ""},
 		"on no record":  {func(w *world) { w.record = nothing() }, ""},
 		"in one record": {func(w *world) { bare(w, func(*pb.Record) {}); w.record.Manifest = nothing().Manifest }, ""},
 	}

@@ -80,6 +80,9 @@ func (k *check) result(now time.Time) schemas.Message {
 	if k.object.Item != "" || k.object.Version != "" {
 		r.Object = record.Identity(k.object)
 	}
+	if s := k.evidence.Stored.State; s == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || s == pb.EvidenceState_EVIDENCE_STATE_NONE {
+		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, k.known.GetManifest())
+	}
 	if !k.conclusion.Final {
 		r.Next = timestamppb.New(k.conclusion.Next)
 	}
@@ -161,7 +164,7 @@ func reports(m *pb.Record, o storage.Object) bool {
 	case m.GetVersion() != "":
 		return m.GetVersion() == o.Version
 	}
-	return m.GetSize() == o.Size && m.GetTime().AsTime().Equal(record.Time(o.Modified).AsTime())
+	return schemas.SizeOf(m) == o.Size && m.GetTime().AsTime().Equal(record.Time(o.Modified).AsTime())
 }
 
 // String is the piece in a word, or its digests as algorithm:hex, sorted.

@@ -59,7 +59,7 @@ func (t *Target) Change(e Entry) (*pb.Change, error) {
 	}
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: t.Account, Store: t.Store, Space: space, Item: item,
-		Version: e.Version, Etag: e.ETag, Size: max(e.Size, 0), MediaType: e.Media,
+		Version: e.Version, Etag: e.ETag, Size: max(e.Size, 0), SizeUnknown: e.Size < 0, MediaType: e.Media,
 		Time: timestamppb.New(when.UTC().Truncate(time.Millisecond)), User: t.User, Agent: agent, Origin: pb.Origin_ORIGIN_IMPORT,
 	}
 	if len(e.Digests) > 0 {

@@ -39,7 +39,7 @@ func TestChange(t *testing.T) {
 		t.Errorf("another id by another person: %v, %v", again, err)
 	}
 	bare, err := target.Change(Entry{Space: "maps", Item: "a", Size: -1})
-	if err != nil || bare.GetSize() != 0 || bare.GetProvenance() != 0 || !bare.GetTime().AsTime().Equal(target.Default) {
+	if err != nil || bare.GetSize() != 0 || !bare.GetSizeUnknown() || bare.GetProvenance() != 0 || !bare.GetTime().AsTime().Equal(target.Default) {
 		t.Errorf("a bare row is %v, %v", bare, err)
 	}
 }

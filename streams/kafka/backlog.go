@@ -33,11 +33,13 @@ const (
 
 // A diversion is which flows of an intake are moved to its backlog topic.
 type diversion struct {
-	any    atomic.Bool  // there are some
-	flying atomic.Int64 // messages that are moved, and not acknowledged
-	landed atomic.Int64 // those that were
-	waits  atomic.Bool  // the brokers have taken none of them for a second
-	off    atomic.Bool  // they do not allow it
+	any     atomic.Bool  // there are some
+	flying  atomic.Int64 // messages that are moved, and not acknowledged
+	bytes   atomic.Int64 // what they weigh
+	landed  atomic.Int64 // messages that were acknowledged
+	waits   atomic.Bool  // for a second the brokers have acknowledged none, or too few to move more of a partition
+	refused atomic.Bool  // they have refused one for good
+	off     atomic.Bool  // they do not allow it
 
 	mu    sync.Mutex // guards the rest
 	flows map[Work]*route
@@ -210,15 +212,20 @@ func (in *intake) divert(ctx context.Context) {
 		if !waits && !in.diverted.off.Load() {
 			in.makeWay(ctx, !heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
 		}
+		for _, sh := range in.owned(nil) { // also if nothing can be moved
+			if sh.stuck(stuckAfter) {
+				sh.goOn()
+			}
+		}
 	}
 }
 
-// makeWay moves what keeps partitions from being read: what fills their windows or, if the intake is too heavy to read on,
-// what weighs most of all.
+// makeWay moves what keeps partitions from being read, or soon will: what fills their windows or what commits name or, if
+// the intake is too heavy to read on, what weighs most of all.
 func (in *intake) makeWay(ctx context.Context, heavy bool) {
 	stuck := map[*share]bool{}
 	for _, sh := range in.owned(nil) {
-		if !sh.backlog && !sh.stopping.Load() && (heavy || sh.stuck(stuckAfter)) {
+		if !sh.backlog && !sh.stopping.Load() && (heavy || sh.stuck(stuckAfter) || sh.crowded()) {
 			stuck[sh] = true
 		}
 	}
@@ -247,14 +254,12 @@ func (in *intake) makeWay(ctx context.Context, heavy bool) {
 	if len(flows) > 0 {
 		in.moveAside(ctx, stuck, flows)
 	}
-	for sh := range stuck {
-		sh.goOn()
-	}
 }
 
 // moveAside moves the tasks of shares and flows that were not begun, and has those moved that will be read. First it moves
-// one: if the brokers do not take that, the others stay where they are. Then it moves them in parts, each when the one before
-// was taken.
+// those of one key: if the brokers do not take them, the others stay where they are. Then it moves them in parts, each when
+// as many were acknowledged as there were in the one before. The tasks of a key are moved together, so that they keep their
+// order.
 func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows map[Work]bool) {
 	named := map[*share]map[int64]int{} // what was at work in deaths stays where that is known
 	for sh := range shares {
@@ -275,29 +280,48 @@ func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows m
 	}
 }
 
-// tryOne moves one of the tasks for which backlog is true, and reports whether the brokers have taken it.
+// tryOne moves the tasks of one key for which backlog is true, and reports whether the brokers have taken them.
 func (in *intake) tryOne(ctx context.Context, backlog func(head, t *task) bool) bool {
 	var first *task
+	var tasks []*task
+	in.moving <- struct{}{}
+	in.p.sched.purge(func(head, t *task) bool {
+		if first == nil && backlog(head, head) && !in.movesMuch(head.share) {
+			first = head
+		}
+		return head == first && backlog(head, t)
+	}, func(t *task) { tasks = append(tasks, t) })
+	slices.SortFunc(tasks, func(a, b *task) int { return cmp.Compare(a.seq, b.seq) })
 	landed := in.diverted.landed.Load()
-	in.p.sched.purge(func(head, t *task) bool { return first == nil && t == head && backlog(head, t) }, func(t *task) { first = t })
-	if first == nil {
-		return false
+	for _, t := range tasks {
+		in.move(t, in.diverted.slotOf(t.flow.work))
 	}
-	in.move(first, in.diverted.slotOf(first.flow.work))
-	return in.lands(ctx, landed+1)
+	<-in.moving
+	return len(tasks) > 0 && in.lands(ctx, landed+int64(len(tasks)))
 }
 
 // movePart moves the first of the tasks for which backlog is true. If there are no more, what arrives of flows is moved from
 // then on.
 func (in *intake) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
-	in.moving <- struct{}{} // those of one key keep their order: what is read meanwhile comes after
+	in.moving <- struct{}{} // what is read meanwhile comes after
 	defer func() { <-in.moving }()
 	var tasks, rest []*task
-	in.p.sched.purge(backlog, func(t *task) { tasks = append(tasks, t) })
+	keys := map[*task]*task{} // the head of the key of each
+	in.p.sched.purge(func(head, t *task) bool {
+		gone := backlog(head, t)
+		if gone {
+			keys[t] = head
+		}
+		return gone
+	}, func(t *task) { tasks = append(tasks, t) })
 	slices.SortFunc(tasks, func(a, b *task) int { return cmp.Compare(a.seq, b.seq) })
-	full := map[*share]bool{}
+	moves := map[*task]bool{} // by head
 	for _, t := range tasks {
-		if full[t.share] = full[t.share] || t.share.movesMuch(); full[t.share] {
+		head := keys[t]
+		if _, ok := moves[head]; !ok {
+			moves[head] = !in.movesMuch(t.share)
+		}
+		if !moves[head] {
 			rest = append(rest, t)
 			continue
 		}
@@ -316,17 +340,20 @@ func (in *intake) movePart(backlog func(head, t *task) bool, flows map[Work]bool
 	return moved, false
 }
 
-// movesMuch reports whether so many messages of s are moved that no others should be, before these are acknowledged.
-func (s *share) movesMuch() bool { return s.moving.Load() >= int64(s.window()/4) }
+// movesMuch reports whether so many messages of s are moved, or so much of all, that no others should be before these are
+// acknowledged.
+func (in *intake) movesMuch(s *share) bool {
+	return s.moving.Load() >= int64(s.window()/4) || in.diverted.bytes.Load() >= in.p.cfg.Bytes/4
+}
 
-// lands waits until n messages are moved and acknowledged, for a second at most.
+// lands waits until n messages of the intake were acknowledged, for a second at most.
 func (in *intake) lands(ctx context.Context, n int64) bool {
 	return soon(ctx, func() bool { return in.diverted.landed.Load() >= n })
 }
 
 // roomFor waits until one more message of s may be moved, for a second at most.
 func (in *intake) roomFor(s *share) bool {
-	ok := soon(in.p.out.ctx, func() bool { return !s.movesMuch() })
+	ok := soon(in.p.out.ctx, func() bool { return !in.movesMuch(s) })
 	if !ok {
 		in.diverted.waits.Store(true)
 	}
@@ -353,6 +380,9 @@ func (in *intake) giveBack(tasks ...*task) {
 		keys[i] = in.p.describe(t, &work[i])
 	}
 	in.p.queue(in, tasks, keys, work)
+	if slices.ContainsFunc(tasks, func(t *task) bool { return t.share.stopping.Load() }) { // drop may have come before them
+		in.p.sched.purge(stopping, in.p.forget)
+	}
 }
 
 // without moves the tasks whose flows are moved, and returns the others.
@@ -380,15 +410,17 @@ func (in *intake) move(t *task, slot int) {
 		in.p.forget(t)
 		return
 	}
-	rec := in.p.router.onward(&t.letter, in.backlog)
+	rec, bytes := in.p.router.onward(&t.letter, in.backlog), t.bytes()
 	rec.Partition = byKey
 	if !in.p.cfg.CoPartitioned { // else its partition is that of its key, as in the other topics
 		rec.Partition = bySlot(slot)
 	}
 	in.diverted.flying.Add(1)
+	in.diverted.bytes.Add(bytes)
 	t.share.moving.Add(1)
 	in.p.out.send(t.share, rec, func(err error) {
 		in.diverted.flying.Add(-1)
+		in.diverted.bytes.Add(-bytes)
 		t.share.moving.Add(-1)
 		switch {
 		case err == nil:
@@ -400,6 +432,8 @@ func (in *intake) move(t *task, slot int) {
 		default:
 			if errors.Is(err, kerr.TopicAuthorizationFailed) && !in.diverted.off.Swap(true) {
 				in.p.router.log.Error("backlogs stay in front of the messages of others: they cannot be moved", "to", in.backlog, "err", err)
+			} else if !in.diverted.refused.Swap(true) { // from here on all of them would be logged
+				in.p.router.log.Warn("a message of a backlog stays where it is: the brokers refuse it", "to", in.backlog, "err", err)
 			}
 			t.stays = true
 			t.share.leave()

@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"sync"
@@ -160,13 +161,6 @@ func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Mess
 		l.small++
 	}
 	return nil, nil
-}
-
-// handled returns how many messages were.
-func (l *tally) handled() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.times)
 }
 
 // wrong names the messages that were not handled, and those that were more than most times.
@@ -386,24 +380,85 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 	}
 }
 
-// If the brokers take no more of what is moved after a while, the other messages are handled where they are.
+// If the brokers take no more of what is moved after a while, the other messages are handled where they are, also behind
+// tasks that take long.
 func TestPoolBacklogIsRefusedLater(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int32{1, 12} {
-		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {
+		for _, slow := range []int{0, 1, 40} {
+			if partitions > 1 && slow > 1 {
+				continue
+			}
+			t.Run(fmt.Sprint(partitions, " partitions, ", slow, " long"), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: partitions})
+					n := 2000 + 500*int(partitions)
+					b.Send(copies("giant", "1", 0, n)...)
+					l := newTally(time.Second)
+					l.slow = "slow"
+					background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256, Slots: fourOf("slow")}, l.handle))
+					time.Sleep(10 * time.Second)
+					b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
+					small := copies("small", "1", 0, 20)
+					later := copies("giant", "1", n, 600)
+					b.Send(append(append(copies("slow", "1", 0, slow), later...), small...)...)
+					time.Sleep(8 * time.Minute)
+					if wrong := l.wrong(small, 1); len(wrong) > 0 {
+						t.Errorf("%d of 20 messages of another account: %s", len(wrong), wrong[0])
+					}
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					got := 0
+					for _, m := range later {
+						got += l.times[m.Body.(*pb.DuplicationCommand).GetId()]
+					}
+					if most := 64 * int(partitions); got < len(later)-most {
+						t.Errorf("%d of %d messages are handled that were sent later, want all but %d", got, len(later), most)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What is moved while the brokers take none of it does not weigh so much that nothing else is read.
+func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 4})
+		b.Send(copies("giant", "1", 0, 5_000)...)
+		l := newTally(time.Second)
+		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 1024, Bytes: 24 << 10}, l.handle))
+		time.Sleep(10 * time.Second)
+		b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
+		small := copies("small", "1", 0, 60)
+		b.Send(append(copies("giant", "1", 5_000, 2_000), small...)...)
+		time.Sleep(8 * time.Minute)
+		if wrong := l.wrong(small, 1); len(wrong) > 0 {
+			t.Errorf("%d of 60 messages of another account: %s", len(wrong), wrong[0])
+		}
+	})
+}
+
+// The messages of a key are handled in order, also if some of them are moved while others are being handled.
+func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
+	t.Parallel()
+	for seed := range need.Amount(5, 20, 1000) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: partitions})
-				b.Send(copies("giant", "1", 0, 6_000)...)
-				l := newTally(time.Second)
-				background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256}, l.handle))
-				time.Sleep(10 * time.Second)
-				b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
-				b.Send(copies("giant", "1", 6_000, 6_000)...)
-				before := l.handled()
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 4})
+				msgs := rewrites("giant", 0, 1200)
+				b.Send(msgs...)
+				l := newTally(0)
+				l.takes = func(c *pb.DuplicationCommand) time.Duration {
+					return time.Duration(100+crc32.ChecksumIEEE([]byte(fmt.Sprint(seed, c.GetId())))%1000) * time.Millisecond
+				}
+				background(t, copier(t, b.Config(), kafka.PoolConfig{Workers: 16, Window: 128}, l.handle))
 				time.Sleep(5 * time.Minute)
-				if got := l.handled() - before; got < 16*250 {
-					t.Errorf("%d messages are handled in five minutes, want nearly 16 a second", got)
+				if wrong := append(l.wrong(msgs, 1), l.bad...); len(wrong) > 0 {
+					t.Errorf("%d: %s", len(wrong), wrong[0])
 				}
 			})
 		})
@@ -479,31 +534,57 @@ func TestPoolBacklogThatIsOver(t *testing.T) {
 	})
 }
 
-// Many tasks that take long, more than can be late, and what is done behind them: a stop repeats none of it.
+// Many tasks that take long, also more than a commit names, and what is done behind them: a stop repeats none of it.
 func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
-		slow, quick := copies("slow", "1", 0, 900), copies("quick", "1", 0, 9000)
-		var msgs []schemas.Message
-		for i, m := range slow {
-			msgs = append(append(msgs, m), quick[10*i:10*i+10]...)
-		}
-		b.Send(msgs...)
-		l := newTally(time.Millisecond)
-		l.slow = "slow"
-		for range 3 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourOf("slow"), Drain: time.Second}, l.handle)
-			if err := p.Run(ctx); err != nil {
-				t.Error(err)
-			}
-			cancel()
-		}
-		if wrong := l.wrong(quick, 1); len(wrong) > 0 {
-			t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
-		}
-	})
+	for name, tt := range map[string]struct {
+		slow int
+		wait time.Duration // after a hundred of them
+	}{
+		"at once":     {900, 0},
+		"and go on":   {3500, time.Second},
+		"many stores": {3500, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				quick := copies("quick", "1", 0, 5*tt.slow)
+				var msgs []schemas.Message
+				for i := range tt.slow {
+					to := "1"
+					if name == "many stores" {
+						to = fmt.Sprint(i % 50)
+					}
+					msgs = append(append(msgs, copies("slow", to, i, 1)...), quick[5*i:5*i+5]...)
+				}
+				l := newTally(time.Millisecond)
+				l.slow = "slow"
+				run := func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourOf("slow"), Drain: time.Second}, l.handle)
+					if err := p.Run(ctx); err != nil {
+						t.Error(err)
+					}
+				}
+				var sending sync.WaitGroup
+				sending.Go(func() {
+					for part := range slices.Chunk(msgs, 600) {
+						b.Send(part...)
+						time.Sleep(tt.wait)
+					}
+				})
+				for range 3 {
+					run()
+				}
+				sending.Wait()
+				if wrong := l.wrong(quick, 1); len(wrong) > 0 {
+					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
+				}
+			})
+		})
+	}
 }
 
 // A message that kills its process is a dead letter after three deaths also if it lies far behind a backlog, and none of
@@ -595,7 +676,7 @@ func TestPoolBacklogMoves(t *testing.T) {
 	})
 	stop()
 	all.Wait()
-	if wrong := l.wrong(msgs, 2); len(wrong) > 0 {
+	if wrong := l.wrong(msgs, 1); len(wrong) > 0 {
 		t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 	}
 	if dead := b.Read(schemas.Dead); len(dead) > 0 {

@@ -98,7 +98,7 @@ const BatchMemory = 20 << 20
 const (
 	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
 	batchFetch = 512 << 10
-	batchPoll  = 1000 // records of one poll at most
+	batchPoll  = 4000 // records of one poll at most
 	// A poll is to weigh 1/pollShare of Memory, by what the records of the last one weighed: Memory may be exceeded by that.
 	pollShare = 4
 	firstPoll = 100 // records, before anything is known of their weight

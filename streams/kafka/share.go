@@ -211,6 +211,13 @@ func (s *share) stuck(d time.Duration) bool {
 	return s.paused && time.Since(s.since) >= d && s.tracker.inFlight() > s.window()/4
 }
 
+// crowded reports whether half as many records are late as a commit has room to name.
+func (s *share) crowded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.tracker.late) >= maxLate/2
+}
+
 // open says that tasks are about to be begun, and whether that is not on record yet.
 func (s *share) open() (fresh bool) {
 	s.mu.Lock()

@@ -74,7 +74,7 @@ func command(rules policy.Rules, c *pb.Change, destination string) *pb.Duplicati
 		SourceStore: c.GetStore(), DestinationStore: destination,
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: priority,
 		Cause: c.GetId(), CauseOp: c.GetOp(),
-		ChangeTime: c.GetTime(), ChangeVersion: c.GetVersion(), Size: c.GetSize(),
+		ChangeTime: c.GetTime(), ChangeVersion: c.GetVersion(), Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(),
 		Digests: maps.Clone(c.GetDigests()), Provenance: c.GetProvenance(),
 		IfAbsent:       found && c.GetApproved() == "",
 		PolicyRevision: rules.Revision, Approved: c.GetApproved(),

@@ -79,6 +79,7 @@ func TestPlan(t *testing.T) {
 		"fixity":                {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
 		"fixity, completes":     {both, change(completes), nil, false},
 		"fixity, approved":      {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
+		"size unknown":          {both, change(func(c *pb.Change) { c.Size, c.SizeUnknown = 0, true }), []string{"2", "3"}, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +93,8 @@ func TestPlan(t *testing.T) {
 					Id: schemas.ID("command", c.GetId(), to), Account: "acme", Space: "photos", Item: c.GetItem(),
 					SourceStore: c.GetStore(), DestinationStore: to,
 					Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH,
-					Cause: c.GetId(), CauseOp: c.GetOp(), ChangeTime: when, ChangeVersion: "v7", Size: 7,
+					Cause: c.GetId(), CauseOp: c.GetOp(), ChangeTime: when, ChangeVersion: "v7",
+					Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(),
 					Digests: map[string]string{"md5": "00ff"}, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
 					IfAbsent: tt.ifAbsent, PolicyRevision: 4, Approved: c.GetApproved(),
 				}
@@ -166,6 +168,7 @@ func TestHandleClasses(t *testing.T) {
 	}{
 		"small":        {change(func(c *pb.Change) { c.Size = 999 }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
 		"large":        {change(func(c *pb.Change) { c.Size = 1000 }), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
+		"size unknown": {change(func(c *pb.Change) { c.Size, c.SizeUnknown = 0, true }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
 		"low":          {change(func(c *pb.Change) { c.Space = "slow" }), schemas.DuplicationLow, pb.Priority_PRIORITY_LOW},
 		"large of low": {change(func(c *pb.Change) { c.Space, c.Size = "slow", 1000 }), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
 		"large delete": {change(func(c *pb.Change) { c.Op, c.Size = pb.Op_OP_DELETE, 1000 }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},

@@ -17,13 +17,16 @@ import (
 
 // Content returns the Change of a copy whose content is o: op ADD, in the store's time
 // in milliseconds. Digests, where o has any, count as verified; of a copy it says what it
-// is a copy of. It has no id yet, and says nothing of who, why and which way.
+// is a copy of. A size that is negative and properties that the store cannot tell are unknown.
+// It has no id yet, and says nothing of who, why and which way.
 func Content(c schemas.Copy, o storage.Object) *pb.Change {
 	ch := object(c, o)
 	ch.Op = pb.Op_OP_ADD
 	ch.Time = Time(o.Modified)
-	ch.MediaType = o.Properties.MediaType
-	ch.Properties = maps.Clone(o.Properties.User)
+	if ch.PropertiesUnknown = o.PropertiesUnknown; !ch.PropertiesUnknown {
+		ch.MediaType = o.Properties.MediaType
+		ch.Properties = maps.Clone(o.Properties.User)
+	}
 	return ch
 }
 
@@ -39,7 +42,7 @@ func Delete(c schemas.Copy, d storage.Deleted) *pb.Change {
 func object(c schemas.Copy, o storage.Object) *pb.Change {
 	ch := &pb.Change{
 		Account: c.Account, Store: c.Store, Space: c.Space, Item: c.Item,
-		Version: o.Version, Etag: o.ETag, Size: o.Size,
+		Version: o.Version, Etag: o.ETag, Size: max(o.Size, 0), SizeUnknown: o.Size < 0,
 	}
 	if len(o.Digests) > 0 {
 		ch.Digests = maps.Clone(map[string]string(o.Digests))

@@ -26,6 +26,8 @@ var (
 
 func TestChanges(t *testing.T) {
 	bare := storage.Object{Item: "a/b.jpg", Modified: at, Version: "v1"}
+	unknown := full // but for the flag, which counts
+	unknown.PropertiesUnknown = true
 	tests := map[string]struct{ got, want *pb.Change }{
 		"content": {Content(c, full), &pb.Change{
 			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg",
@@ -35,6 +37,17 @@ func TestChanges(t *testing.T) {
 		}},
 		"content without digests claims no provenance": {Content(c, bare), &pb.Change{
 			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", Version: "v1", Time: atMS,
+		}},
+		"a size that is not known is not 0": {Content(c, storage.Object{Size: storage.UnknownSize, Modified: at}), &pb.Change{
+			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", SizeUnknown: true, Time: atMS,
+		}},
+		"properties that are not known are not none": {Content(c, unknown), &pb.Change{
+			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", Version: "v7", Etag: "e7", Size: 7,
+			Digests: map[string]string{"md5": "00ff"}, Provenance: pb.Provenance_PROVENANCE_VERIFIED, Time: atMS,
+			PropertiesUnknown: true,
+		}},
+		"delete of what nobody saw": {Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize}, Time: at}), &pb.Change{
+			Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", SizeUnknown: true, Time: atMS,
 		}},
 		"delete has the time of the delete": {Delete(c, storage.Deleted{Object: full, Time: at.Add(time.Second)}), &pb.Change{
 			Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg",

@@ -20,13 +20,55 @@ func (s *Steward) check(ctx context.Context, r *pb.FixityResult) ([]schemas.Mess
 	if !r.GetFinal() || r.GetOvertaken() {
 		return nil, nil
 	}
+	var out []schemas.Message
+	var err error
 	switch r.GetVerdict() {
 	case pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_MOOT:
-		return s.passed(r), nil
+		out = s.passed(r)
 	case pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING, pb.Verdict_VERDICT_NOT_CAPTURED:
-		return s.failed(ctx, r)
+		if out, err = s.failed(ctx, r); err != nil {
+			return nil, err
+		}
 	}
-	return nil, nil
+	return append(out, s.metadata(r)...), nil
+}
+
+// metadata opens, adds to or closes the incident of a copy whose media type and properties are on record and cannot be told
+// by its store, whatever the check found of the bytes.
+func (s *Steward) metadata(r *pb.FixityResult) []schemas.Message {
+	place, damaged := schemas.CopyOf(r), r.GetMetadata() == pb.Metadata_METADATA_DAMAGED
+	if r.GetMetadata() == pb.Metadata_METADATA_UNSPECIFIED || !damaged && s.table.of(place) == nil { // nearly always
+		return nil
+	}
+	defer s.lock(place)()
+	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
+	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kindMetadata))
+	started := r.GetStarted().AsTime()
+	older := started.Before(s.table.newest(place)) || started.Before(i.GetChecked().AsTime())
+	switch {
+	case knows(i, c.ref):
+		return s.tell(i, c.ref)
+	case closed(i) && (!damaged || older):
+		return nil
+	case older:
+		i = edit(i)
+		s.step(i, stepOlder, c, r.GetMetadata().String())
+		return s.tell(i, c.ref)
+	case !damaged:
+		i = edit(i)
+		i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetStarted(), r.GetFinished()
+		s.step(i, stepClosed, c, "")
+		return s.tell(i, c.ref)
+	case closed(i):
+		i = s.open(place, kindMetadata, i, c)
+		s.step(i, stepOpened, c, r.GetMetadataDetail())
+		s.log.Warn("incident opened", "copy", place.String(), "kind", kindMetadata, "check", c.ref)
+	default:
+		i = edit(i)
+		s.step(i, stepSeenAgain, c, r.GetMetadataDetail())
+	}
+	i.Checked, i.Object, i.Size = r.GetStarted(), r.GetObject(), r.GetObject().GetSize()
+	return s.tell(i, c.ref)
 }
 
 // passed closes the incidents of a copy that is well, or that is rightly gone.
@@ -40,6 +82,8 @@ func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
 	var out []schemas.Message
 	for _, i := range s.table.of(place) {
 		switch {
+		case i.GetKind() == kindMetadata && r.GetVerdict() != pb.Verdict_VERDICT_MOOT: // see metadata
+			continue
 		case knows(i, c.ref):
 			out = append(out, s.tell(i, c.ref)...)
 			continue

@@ -37,6 +37,7 @@ const (
 	kindUncaptured = "not-captured"
 	kindBack       = "resurrected"  // present under a tombstone
 	kindDiffers    = "copy-differs" // from its source, whose content no client has reported
+	kindMetadata   = "metadata-damaged"
 )
 
 // A cause is the message that makes an incident change.

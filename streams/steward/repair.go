@@ -79,7 +79,7 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	case kindDiffers:
 		place.Store = r.GetDestinationStore()
 		return s.noticed(place, kindDiffers, r)
-	case "in-sync", "properties-set", "gone", "not-in-policy":
+	case "in-sync", "properties-set", "properties-unknown", "gone", "not-in-policy":
 		place.Store = r.GetDestinationStore()
 		return s.alike(place, r, r.GetStarted())
 	case "copied", "deleted": // what the look of another executor saw is no more

@@ -314,6 +314,7 @@ func TestCopyThatDiffers(t *testing.T) {
 		"the copy is gone":       {func(w *world) schemas.Body { return w.result(11) }, shut},
 		"a client's change came": {func(w *world) schemas.Body { return w.lost("copied") }, shut},
 		"they are alike":         {func(w *world) schemas.Body { return w.lost("in-sync") }, shut},
+		"their bytes are alike":  {func(w *world) schemas.Body { return w.lost("properties-unknown") }, shut},
 		"seen again":             {func(w *world) schemas.Body { return w.lost("copy-differs") }, open},
 		"an older copy": {func(w *world) schemas.Body {
 			r := w.lost("copied")

@@ -123,12 +123,15 @@ func (t *table) of(c schemas.Copy) []*pb.Incident {
 	return out
 }
 
-// newest returns when the newest check began that any incident of c took into account. An incident of kindDiffers takes
-// none into account: an executor that compares a copy with its source says nothing of its bytes.
+// newest returns when the newest check began that any incident of c took into account. Those of kindDiffers and
+// kindMetadata do not count: what they took into account says nothing of the bytes.
 func (t *table) newest(c schemas.Copy) time.Time {
 	var newest time.Time
 	for _, i := range t.of(c) {
-		if at := i.GetChecked().AsTime(); i.GetKind() != kindDiffers && at.After(newest) {
+		if i.GetKind() == kindDiffers || i.GetKind() == kindMetadata {
+			continue
+		}
+		if at := i.GetChecked().AsTime(); at.After(newest) {
 			newest = at
 		}
 	}

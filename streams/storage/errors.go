@@ -17,7 +17,6 @@ var (
 	ErrReadOnly    = errors.New("store is read-only")
 	ErrUnsupported = errors.New("store cannot do this")
 	ErrTooLarge    = errors.New("is larger than the store keeps")
-	ErrRange       = errors.New("range begins past the end of the item")
 	ErrListing     = errors.New("listing repeats itself or is not sorted")
 	// ErrSlowDown: the store works, and asks for fewer requests (S3's SlowDown, HTTP 429). It
 	// is transient, did nothing, and is no sign that the store is away.

@@ -3,7 +3,6 @@ package storage
 import (
 	"context"
 	"fmt"
-	"io"
 	"iter"
 	"time"
 )
@@ -15,77 +14,6 @@ import (
 
 // A Ref names an item, and its version where one is given.
 type Ref struct{ Space, Item, Version string }
-
-// A Range is a piece of an item's bytes.
-type Range struct {
-	Offset int64
-	Length int64 // negative: to the end
-}
-
-// Check returns an error that wraps ErrRange where an item of this size has no such
-// range: it begins before 0, or at the end or past it, which an empty item's always does.
-func (r Range) Check(size int64) error {
-	if r.Offset < 0 || r.Offset >= size {
-		return fmt.Errorf("from byte %d of %d: %w", r.Offset, size, ErrRange)
-	}
-	return nil
-}
-
-// Len returns how many bytes of an item of this size are in the range: it ends where the item ends.
-func (r Range) Len(size int64) int64 {
-	left := max(size-r.Offset, 0)
-	if r.Length < 0 {
-		return left
-	}
-	return min(r.Length, left)
-}
-
-// A Ranger is a Store that reads from the middle of an item.
-type Ranger interface {
-	// OpenRange is Open for a piece of the item. The Object tells of all of it. ErrRange where
-	// the range begins at the item's end or past it; one that goes past it ends there.
-	OpenRange(ctx context.Context, ref Ref, r Range) (io.ReadCloser, Object, error)
-}
-
-// OpenRange opens a piece of an item of any store: where it is no Ranger what comes before is
-// read and dropped.
-func OpenRange(ctx context.Context, s Store, ref Ref, r Range) (io.ReadCloser, Object, error) {
-	if ranger, ok := s.(Ranger); ok && s.Capabilities().Ranges {
-		return ranger.OpenRange(ctx, ref, r)
-	}
-	if r.Offset < 0 {
-		return nil, Object{}, r.Check(0)
-	}
-	body, o, err := s.Open(ctx, ref.Space, ref.Item, ref.Version)
-	if err != nil {
-		return nil, Object{}, err
-	}
-	if err = r.Check(o.Size); err == nil {
-		_, err = io.CopyN(io.Discard, body, r.Offset)
-	}
-	if err != nil {
-		body.Close()
-		return nil, Object{}, fmt.Errorf("open range of item %q: %w", ref.Item, err)
-	}
-	return &piece{body, r.Len(o.Size)}, o, nil
-}
-
-// A piece is what is left of a range. A body that ends before it has ended too early.
-type piece struct {
-	io.ReadCloser
-	left int64
-}
-
-func (p *piece) Read(b []byte) (int, error) {
-	if p.left == 0 {
-		return 0, io.EOF
-	}
-	n, err := p.ReadCloser.Read(b[:min(int64(len(b)), p.left)])
-	if p.left -= int64(n); err == io.EOF && p.left > 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
-}
 
 // A Place is where an item's bytes lie, for PutOptions.Source of a store of the same kind. It pins them: what is copied
 // from it is of the version in Object.

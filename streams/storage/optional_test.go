@@ -2,67 +2,12 @@ package storage_test
 
 import (
 	"errors"
-	"io"
 	"iter"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/mem"
-	"github.com/millrace/millrace/streams/storage/storagetest"
 )
-
-// bare hides what only some stores can do.
-type bare struct{ storage.Store }
-
-// A store that is no Ranger passes the same contract of ranges, by reading what comes before.
-func TestOpenRangeOfAny(t *testing.T) {
-	storagetest.Run(t, func(t *testing.T) storage.Store {
-		s, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return bare{s}
-	}, storagetest.Only("OpenRange", "Copy"))
-}
-
-// A body that ends before its range does is no range that ends.
-func TestOpenRangeCut(t *testing.T) {
-	s, err := mem.New(mem.Config{ID: "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx := t.Context()
-	content := strings.Repeat("x", 1000)
-	if err := s.CreateSpace(ctx, storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Put(ctx, "s", "a", strings.NewReader(content), storage.PutOptions{Size: 1000}); err != nil {
-		t.Fatal(err)
-	}
-	f := storagetest.NewFaulty(s)
-	for name, tt := range map[string]struct {
-		cut  int
-		want error
-	}{
-		"before the range": {10, io.EOF},
-		"in the range":     {510, io.ErrUnexpectedEOF},
-		"behind the range": {600, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f.Script(storagetest.Fault{Method: "Open", Cut: true, After: tt.cut})
-			r, _, err := storage.OpenRange(ctx, bare{f}, storage.Ref{Space: "s", Item: "a"}, storage.Range{Offset: 500, Length: 50})
-			if err == nil {
-				_, err = io.ReadAll(r)
-				r.Close()
-			}
-			if !errors.Is(err, tt.want) {
-				t.Errorf("got %v, want %v", err, tt.want)
-			}
-		})
-	}
-}
 
 func TestSorted(t *testing.T) {
 	boom := errors.New("boom")

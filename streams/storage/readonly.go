@@ -15,7 +15,6 @@ type readOnly struct{ s Store }
 
 var (
 	_ Store   = readOnly{}
-	_ Ranger  = readOnly{}
 	_ Locator = readOnly{}
 )
 
@@ -72,10 +71,8 @@ func (r readOnly) Marker(ctx context.Context) error { return r.s.Marker(ctx) }
 
 func (r readOnly) WriteMarker(context.Context) error { return refuse("write", "marker") }
 
-func (r readOnly) OpenRange(ctx context.Context, ref Ref, rg Range) (io.ReadCloser, Object, error) {
-	return OpenRange(ctx, r.s, ref, rg)
-}
-
 func (r readOnly) Locate(ctx context.Context, ref Ref) (Place, error) { return Locate(ctx, r.s, ref) }
 
-func refuse(verb, name string) error { return fmt.Errorf("%s %q: %w", verb, name, ErrReadOnly) }
+func refuse(verb, name string) error {
+	return NotApplied(fmt.Errorf("%s %q: %w", verb, name, ErrReadOnly))
+}

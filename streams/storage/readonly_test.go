@@ -85,8 +85,8 @@ func TestReadOnly(t *testing.T) {
 	_, refused["SetProperties"] = s.SetProperties(ctx, "photos", "a", storage.Properties{}, storage.Condition{})
 	_, refused["Delete"] = s.Delete(ctx, "photos", "a", storage.DeleteOptions{})
 	for method, err := range refused {
-		if !errors.Is(err, storage.ErrReadOnly) {
-			t.Errorf("%s: got %v", method, err)
+		if !errors.Is(err, storage.ErrReadOnly) || !storage.IsNotApplied(err) {
+			t.Errorf("%s: got %v, marked: %t", method, err, storage.IsNotApplied(err))
 		}
 	}
 	if calls := f.Calls(); len(calls) > 0 {

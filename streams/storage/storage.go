@@ -50,7 +50,8 @@ type Store interface {
 	// the condition holds. It reads to EOF and returns what is stored now, with the
 	// digests of the bytes it wrote.
 	Put(ctx context.Context, space, item string, r io.Reader, o PutOptions) (Object, error)
-	// SetProperties replaces the user's properties and media type, leaving the bytes alone.
+	// SetProperties replaces the user's properties and media type, leaving the bytes alone; ErrUnsupported if
+	// Capabilities.SetProperties is false.
 	SetProperties(ctx context.Context, space, item string, p Properties, c Condition) (Object, error)
 	// Delete removes an item; ErrNotFound where it is absent.
 	Delete(ctx context.Context, space, item string, o DeleteOptions) (Deleted, error)
@@ -167,11 +168,9 @@ type Capabilities struct {
 	UniqueVersions bool
 	KeepsReplaced  bool     // PutOptions.KeepReplaced and DeleteOptions.Keep work
 	Digests        []string // algorithms that Put stores as evidence S
-	// SetProperties: it leaves bytes and version alone. Elsewhere it returns ErrUnsupported, or writes the
-	// same bytes again: then the Object that it returns has another version and time, and
-	// the digests that the store has left.
+	// SetProperties: it works, and leaves bytes and version alone. Elsewhere it returns ErrUnsupported: an item gets other
+	// properties by a Put of the same bytes.
 	SetProperties     bool
-	Ranges            bool // what comes before a range is not read, where the Store is a Ranger
 	ReadOnly          bool
 	FoldsPropertyCase bool  // property names have no case
 	MaxItemBytes      int64 // 0: no bound; more is refused with ErrTooLarge

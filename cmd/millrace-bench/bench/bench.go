@@ -112,6 +112,7 @@ type amounts struct {
 	emitted  int           // mutations through an outbox
 	listed   int           // keys
 	local    int           // small files that are read
+	written  int           // small files that are written
 	deleted  int           // items of the destination that are deleted
 	imported int           // items that an import names
 	changed  int           // changes whose copies are waited for
@@ -125,7 +126,7 @@ func full() amounts {
 		flood: 1_000_000, probes: 10_000, urgent: 2_000, standing: 30_000,
 		stored: 500_000, steady: 1_000, filled: 10_000_000,
 		objects: 20_000, real: 3_000, larges: 64, large: largeBytes, emitted: 100_000, listed: 1_000_000,
-		local: 10_000, deleted: 10_000, imported: 12_000, changed: 3_000, window: time.Minute, called: 500 * time.Millisecond,
+		local: 10_000, written: 5_000, deleted: 10_000, imported: 12_000, changed: 3_000, window: time.Minute, called: 500 * time.Millisecond,
 	}
 }
 
@@ -137,6 +138,6 @@ func quick() amounts {
 		rounds: 1, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
 		flood: 20_000, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
 		objects: 100, real: 50, larges: 2, large: 17 << 20, emitted: 1_000, listed: 3_500,
-		local: 100, deleted: 50, imported: 50, changed: 50, window: 3 * time.Second, called: time.Millisecond,
+		local: 100, written: 100, deleted: 50, imported: 50, changed: 50, window: 3 * time.Second, called: time.Millisecond,
 	}
 }

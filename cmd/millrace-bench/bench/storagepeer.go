@@ -10,9 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
@@ -130,16 +127,11 @@ func (r *runner) localItems(n int, size int64, workers int, amount float64) func
 			m.absent = "make peers, or apt-get install " + hashdeep
 		}
 		return m, inTemp(func(dir string) error {
-			store, err := file.Open(file.Config{ID: schemas.Key(us, fromStore), Root: dir})
+			store, err := fileStore(ctx, dir)
 			if err != nil {
 				return err
 			}
-			if err := store.WriteMarker(ctx); err != nil {
-				return err
-			}
-			if err := store.CreateSpace(ctx, storage.Space{Name: space}); err != nil {
-				return err
-			}
+			defer store.Close()
 			if err := fill(ctx, store, n, size); err != nil {
 				return err
 			}

@@ -149,6 +149,9 @@ func (*taker) Stat(context.Context, string, string) (storage.Object, error) {
 	return storage.Object{}, storage.ErrNotFound
 }
 
+// Marker implements storage.Store.
+func (*taker) Marker(context.Context) error { return nil }
+
 // Put implements storage.Store.
 func (t *taker) Put(_ context.Context, _, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	size, err := io.Copy(io.Discard, r)

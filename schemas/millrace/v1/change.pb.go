@@ -114,7 +114,7 @@ type Change struct {
 	// What the provider called it, where it does.
 	Version string `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`
 	Etag    string `protobuf:"bytes,10,opt,name=etag,proto3" json:"etag,omitempty"`
-	// Bytes.
+	// Bytes; 0 if size_unknown is set.
 	Size int64 `protobuf:"varint,11,opt,name=size,proto3" json:"size,omitempty"`
 	// Algorithm to lower-case hex.
 	Digests    map[string]string `protobuf:"bytes,12,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -141,9 +141,13 @@ type Change struct {
 	// By whom, for corrections.
 	Approved string `protobuf:"bytes,25,opt,name=approved,proto3" json:"approved,omitempty"`
 	// For corrections: what was seen.
-	Evidence      map[string]string `protobuf:"bytes,26,rep,name=evidence,proto3" json:"evidence,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Evidence map[string]string `protobuf:"bytes,26,rep,name=evidence,proto3" json:"evidence,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The size was not reported, which does not mean that the content is empty.
+	SizeUnknown bool `protobuf:"varint,27,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
+	// The store could not tell media_type and properties: they are empty here, which does not mean that the copy has none.
+	PropertiesUnknown bool `protobuf:"varint,28,opt,name=properties_unknown,json=propertiesUnknown,proto3" json:"properties_unknown,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Change) Reset() {
@@ -358,11 +362,25 @@ func (x *Change) GetEvidence() map[string]string {
 	return nil
 }
 
+func (x *Change) GetSizeUnknown() bool {
+	if x != nil {
+		return x.SizeUnknown
+	}
+	return false
+}
+
+func (x *Change) GetPropertiesUnknown() bool {
+	if x != nil {
+		return x.PropertiesUnknown
+	}
+	return false
+}
+
 var File_millrace_v1_change_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_change_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/change.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\x8a\t\n" +
+	"\x18millrace/v1/change.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\xdc\t\n" +
 	"\x06Change\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\x02op\x18\x02 \x01(\x0e2\x0f.millrace.v1.OpR\x02op\x12\x18\n" +
@@ -397,7 +415,9 @@ const file_millrace_v1_change_proto_rawDesc = "" +
 	"sourceTime\x12%\n" +
 	"\x0esource_version\x18\x18 \x01(\tR\rsourceVersion\x12\x1a\n" +
 	"\bapproved\x18\x19 \x01(\tR\bapproved\x12=\n" +
-	"\bevidence\x18\x1a \x03(\v2!.millrace.v1.Change.EvidenceEntryR\bevidence\x1a:\n" +
+	"\bevidence\x18\x1a \x03(\v2!.millrace.v1.Change.EvidenceEntryR\bevidence\x12!\n" +
+	"\fsize_unknown\x18\x1b \x01(\bR\vsizeUnknown\x12-\n" +
+	"\x12properties_unknown\x18\x1c \x01(\bR\x11propertiesUnknown\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +

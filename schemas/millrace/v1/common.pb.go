@@ -255,7 +255,7 @@ type Record struct {
 	// Algorithm to lower-case hex.
 	Digests    map[string]string `protobuf:"bytes,2,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Provenance Provenance        `protobuf:"varint,3,opt,name=provenance,proto3,enum=millrace.v1.Provenance" json:"provenance,omitempty"`
-	// Bytes.
+	// Bytes; 0 if size_unknown is set.
 	Size    int64  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	Etag    string `protobuf:"bytes,6,opt,name=etag,proto3" json:"etag,omitempty"`
@@ -268,6 +268,8 @@ type Record struct {
 	MediaType     string                 `protobuf:"bytes,11,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
 	Properties    map[string]string      `protobuf:"bytes,12,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Origin        Origin                 `protobuf:"varint,13,opt,name=origin,proto3,enum=millrace.v1.Origin" json:"origin,omitempty"`
+	// The size was not reported, which does not mean that the content is empty.
+	SizeUnknown   bool `protobuf:"varint,14,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -391,6 +393,13 @@ func (x *Record) GetOrigin() Origin {
 		return x.Origin
 	}
 	return Origin_ORIGIN_UNSPECIFIED
+}
+
+func (x *Record) GetSizeUnknown() bool {
+	if x != nil {
+		return x.SizeUnknown
+	}
+	return false
 }
 
 // CopyRecord is what is on record of one copy: manifest and audit log side by side.
@@ -538,7 +547,7 @@ var File_millrace_v1_common_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_common_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x05\n" +
+	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x05\n" +
 	"\x06Record\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.millrace.v1.RecordStateR\x05state\x12:\n" +
 	"\adigests\x18\x02 \x03(\v2 .millrace.v1.Record.DigestsEntryR\adigests\x127\n" +
@@ -559,7 +568,8 @@ const file_millrace_v1_common_proto_rawDesc = "" +
 	"\n" +
 	"properties\x18\f \x03(\v2#.millrace.v1.Record.PropertiesEntryR\n" +
 	"properties\x12+\n" +
-	"\x06origin\x18\r \x01(\x0e2\x13.millrace.v1.OriginR\x06origin\x1a:\n" +
+	"\x06origin\x18\r \x01(\x0e2\x13.millrace.v1.OriginR\x06origin\x12!\n" +
+	"\fsize_unknown\x18\x0e \x01(\bR\vsizeUnknown\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +

@@ -38,6 +38,7 @@ func (m *Record) CloneVT() *Record {
 	r.SourceVersion = m.SourceVersion
 	r.MediaType = m.MediaType
 	r.Origin = m.Origin
+	r.SizeUnknown = m.SizeUnknown
 	if rhs := m.Digests; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -132,6 +133,16 @@ func (m *Record) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.SizeUnknown {
+		i--
+		if m.SizeUnknown {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x70
 	}
 	if m.Origin != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Origin))
@@ -445,6 +456,9 @@ func (m *Record) SizeVT() (n int) {
 	}
 	if m.Origin != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Origin))
+	}
+	if m.SizeUnknown {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1128,6 +1142,26 @@ func (m *Record) UnmarshalVTUnsafe(dAtA []byte) error {
 					break
 				}
 			}
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SizeUnknown", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.SizeUnknown = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

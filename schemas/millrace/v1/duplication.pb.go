@@ -156,7 +156,7 @@ type DuplicationCommand struct {
 	CauseOp       Op                     `protobuf:"varint,10,opt,name=cause_op,json=causeOp,proto3,enum=millrace.v1.Op" json:"cause_op,omitempty"`
 	ChangeTime    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=change_time,json=changeTime,proto3" json:"change_time,omitempty"`
 	ChangeVersion string                 `protobuf:"bytes,12,opt,name=change_version,json=changeVersion,proto3" json:"change_version,omitempty"`
-	// Bytes.
+	// Bytes; 0 if size_unknown is set.
 	Size       int64             `protobuf:"varint,13,opt,name=size,proto3" json:"size,omitempty"`
 	Digests    map[string]string `protobuf:"bytes,14,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Provenance Provenance        `protobuf:"varint,15,opt,name=provenance,proto3,enum=millrace.v1.Provenance" json:"provenance,omitempty"`
@@ -172,6 +172,8 @@ type DuplicationCommand struct {
 	// Of a command to copy again what a deletion took: the delete of the source that the deletion carried. A tombstone
 	// that is not younger says nothing against a source that is there.
 	CarriedDelete *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=carried_delete,json=carriedDelete,proto3" json:"carried_delete,omitempty"`
+	// The causing change did not report the size.
+	SizeUnknown   bool `protobuf:"varint,24,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +367,13 @@ func (x *DuplicationCommand) GetCarriedDelete() *timestamppb.Timestamp {
 		return x.CarriedDelete
 	}
 	return nil
+}
+
+func (x *DuplicationCommand) GetSizeUnknown() bool {
+	if x != nil {
+		return x.SizeUnknown
+	}
+	return false
 }
 
 // RepairOrder carries what a repair must find before it may act.
@@ -865,7 +874,7 @@ var File_millrace_v1_duplication_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\n" +
-	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\x9f\b\n" +
+	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\xc2\b\n" +
 	"\x12DuplicationCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -893,7 +902,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x06repair\x18\x14 \x01(\v2\x18.millrace.v1.RepairOrderR\x06repair\x12\x1a\n" +
 	"\bapproved\x18\x15 \x01(\tR\bapproved\x12.\n" +
 	"\x04time\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12A\n" +
-	"\x0ecarried_delete\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\rcarriedDelete\x1a:\n" +
+	"\x0ecarried_delete\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\rcarriedDelete\x12!\n" +
+	"\fsize_unknown\x18\x18 \x01(\bR\vsizeUnknown\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x02\n" +

@@ -49,6 +49,7 @@ func (m *DuplicationCommand) CloneVT() *DuplicationCommand {
 	r.Approved = m.Approved
 	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
 	r.CarriedDelete = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.CarriedDelete).CloneVT())
+	r.SizeUnknown = m.SizeUnknown
 	if rhs := m.Digests; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -202,6 +203,18 @@ func (m *DuplicationCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.SizeUnknown {
+		i--
+		if m.SizeUnknown {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xc0
 	}
 	if m.CarriedDelete != nil {
 		size, err := (*timestamppb1.Timestamp)(m.CarriedDelete).MarshalToSizedBufferVT(dAtA[:i])
@@ -978,6 +991,9 @@ func (m *DuplicationCommand) SizeVT() (n int) {
 	if m.CarriedDelete != nil {
 		l = (*timestamppb1.Timestamp)(m.CarriedDelete).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.SizeUnknown {
+		n += 3
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2034,6 +2050,26 @@ func (m *DuplicationCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 24:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SizeUnknown", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.SizeUnknown = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -220,6 +220,59 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{2}
 }
 
+// Metadata is what a check found of an item's media type and properties, whatever the verdict.
+type Metadata int32
+
+const (
+	// They were not compared: the item is absent, or a place did not answer.
+	Metadata_METADATA_UNSPECIFIED Metadata = 0
+	// The store can tell them, or none are on record.
+	Metadata_METADATA_INTACT Metadata = 1
+	// They are on record, and the store cannot tell them.
+	Metadata_METADATA_DAMAGED Metadata = 2
+)
+
+// Enum value maps for Metadata.
+var (
+	Metadata_name = map[int32]string{
+		0: "METADATA_UNSPECIFIED",
+		1: "METADATA_INTACT",
+		2: "METADATA_DAMAGED",
+	}
+	Metadata_value = map[string]int32{
+		"METADATA_UNSPECIFIED": 0,
+		"METADATA_INTACT":      1,
+		"METADATA_DAMAGED":     2,
+	}
+)
+
+func (x Metadata) Enum() *Metadata {
+	p := new(Metadata)
+	*p = x
+	return p
+}
+
+func (x Metadata) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Metadata) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_v1_fixity_proto_enumTypes[3].Descriptor()
+}
+
+func (Metadata) Type() protoreflect.EnumType {
+	return &file_millrace_v1_fixity_proto_enumTypes[3]
+}
+
+func (x Metadata) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Metadata.Descriptor instead.
+func (Metadata) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{3}
+}
+
 type IncidentState int32
 
 const (
@@ -260,11 +313,11 @@ func (x IncidentState) String() string {
 }
 
 func (IncidentState) Descriptor() protoreflect.EnumDescriptor {
-	return file_millrace_v1_fixity_proto_enumTypes[3].Descriptor()
+	return file_millrace_v1_fixity_proto_enumTypes[4].Descriptor()
 }
 
 func (IncidentState) Type() protoreflect.EnumType {
-	return &file_millrace_v1_fixity_proto_enumTypes[3]
+	return &file_millrace_v1_fixity_proto_enumTypes[4]
 }
 
 func (x IncidentState) Number() protoreflect.EnumNumber {
@@ -273,7 +326,7 @@ func (x IncidentState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use IncidentState.Descriptor instead.
 func (IncidentState) EnumDescriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{4}
 }
 
 // FixityTask asks for one check of one copy.
@@ -552,9 +605,12 @@ type FixityResult struct {
 	Confirmed *Evidence `protobuf:"bytes,31,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	Baseline  bool      `protobuf:"varint,32,opt,name=baseline,proto3" json:"baseline,omitempty"`
 	// The content changed while the check ran: it moves nothing.
-	Overtaken     bool `protobuf:"varint,33,opt,name=overtaken,proto3" json:"overtaken,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Overtaken bool     `protobuf:"varint,33,opt,name=overtaken,proto3" json:"overtaken,omitempty"`
+	Metadata  Metadata `protobuf:"varint,34,opt,name=metadata,proto3,enum=millrace.v1.Metadata" json:"metadata,omitempty"`
+	// For METADATA_DAMAGED: what is on record.
+	MetadataDetail string `protobuf:"bytes,35,opt,name=metadata_detail,json=metadataDetail,proto3" json:"metadata_detail,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *FixityResult) Reset() {
@@ -816,6 +872,20 @@ func (x *FixityResult) GetOvertaken() bool {
 		return x.Overtaken
 	}
 	return false
+}
+
+func (x *FixityResult) GetMetadata() Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return Metadata_METADATA_UNSPECIFIED
+}
+
+func (x *FixityResult) GetMetadataDetail() string {
+	if x != nil {
+		return x.MetadataDetail
+	}
+	return ""
 }
 
 type IncidentStep struct {
@@ -1141,7 +1211,7 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"provenance\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd2\b\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xae\t\n" +
 	"\fFixityResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x14\n" +
@@ -1178,7 +1248,9 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x04next\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\x04next\x123\n" +
 	"\tconfirmed\x18\x1f \x01(\v2\x15.millrace.v1.EvidenceR\tconfirmed\x12\x1a\n" +
 	"\bbaseline\x18  \x01(\bR\bbaseline\x12\x1c\n" +
-	"\tovertaken\x18! \x01(\bR\tovertaken\"\x90\x01\n" +
+	"\tovertaken\x18! \x01(\bR\tovertaken\x121\n" +
+	"\bmetadata\x18\" \x01(\x0e2\x15.millrace.v1.MetadataR\bmetadata\x12'\n" +
+	"\x0fmetadata_detail\x18# \x01(\tR\x0emetadataDetail\"\x90\x01\n" +
 	"\fIncidentStep\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x10\n" +
@@ -1241,7 +1313,11 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x14VERDICT_NOT_CAPTURED\x10\x06\x12\x16\n" +
 	"\x12VERDICT_UNVERIFIED\x10\a\x12\x10\n" +
 	"\fVERDICT_MOOT\x10\b\x12\x13\n" +
-	"\x0fVERDICT_SKIPPED\x10\t*\xa7\x01\n" +
+	"\x0fVERDICT_SKIPPED\x10\t*O\n" +
+	"\bMetadata\x12\x18\n" +
+	"\x14METADATA_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fMETADATA_INTACT\x10\x01\x12\x14\n" +
+	"\x10METADATA_DAMAGED\x10\x02*\xa7\x01\n" +
 	"\rIncidentState\x12\x1e\n" +
 	"\x1aINCIDENT_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13INCIDENT_STATE_OPEN\x10\x01\x12$\n" +
@@ -1261,62 +1337,64 @@ func file_millrace_v1_fixity_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_fixity_proto_rawDescData
 }
 
-var file_millrace_v1_fixity_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_millrace_v1_fixity_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_millrace_v1_fixity_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_millrace_v1_fixity_proto_goTypes = []any{
 	(FixityReason)(0),             // 0: millrace.v1.FixityReason
 	(EvidenceState)(0),            // 1: millrace.v1.EvidenceState
 	(Verdict)(0),                  // 2: millrace.v1.Verdict
-	(IncidentState)(0),            // 3: millrace.v1.IncidentState
-	(*FixityTask)(nil),            // 4: millrace.v1.FixityTask
-	(*Evidence)(nil),              // 5: millrace.v1.Evidence
-	(*FixityResult)(nil),          // 6: millrace.v1.FixityResult
-	(*IncidentStep)(nil),          // 7: millrace.v1.IncidentStep
-	(*Incident)(nil),              // 8: millrace.v1.Incident
-	nil,                           // 9: millrace.v1.Evidence.DigestsEntry
-	nil,                           // 10: millrace.v1.Incident.ExpectedEntry
-	nil,                           // 11: millrace.v1.Incident.FoundEntry
-	(Priority)(0),                 // 12: millrace.v1.Priority
-	(*CopyRecord)(nil),            // 13: millrace.v1.CopyRecord
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(Provenance)(0),               // 15: millrace.v1.Provenance
-	(*Identity)(nil),              // 16: millrace.v1.Identity
+	(Metadata)(0),                 // 3: millrace.v1.Metadata
+	(IncidentState)(0),            // 4: millrace.v1.IncidentState
+	(*FixityTask)(nil),            // 5: millrace.v1.FixityTask
+	(*Evidence)(nil),              // 6: millrace.v1.Evidence
+	(*FixityResult)(nil),          // 7: millrace.v1.FixityResult
+	(*IncidentStep)(nil),          // 8: millrace.v1.IncidentStep
+	(*Incident)(nil),              // 9: millrace.v1.Incident
+	nil,                           // 10: millrace.v1.Evidence.DigestsEntry
+	nil,                           // 11: millrace.v1.Incident.ExpectedEntry
+	nil,                           // 12: millrace.v1.Incident.FoundEntry
+	(Priority)(0),                 // 13: millrace.v1.Priority
+	(*CopyRecord)(nil),            // 14: millrace.v1.CopyRecord
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(Provenance)(0),               // 16: millrace.v1.Provenance
+	(*Identity)(nil),              // 17: millrace.v1.Identity
 }
 var file_millrace_v1_fixity_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.FixityTask.reason:type_name -> millrace.v1.FixityReason
-	12, // 1: millrace.v1.FixityTask.priority:type_name -> millrace.v1.Priority
-	13, // 2: millrace.v1.FixityTask.known:type_name -> millrace.v1.CopyRecord
-	14, // 3: millrace.v1.FixityTask.time:type_name -> google.protobuf.Timestamp
-	14, // 4: millrace.v1.FixityTask.first:type_name -> google.protobuf.Timestamp
+	13, // 1: millrace.v1.FixityTask.priority:type_name -> millrace.v1.Priority
+	14, // 2: millrace.v1.FixityTask.known:type_name -> millrace.v1.CopyRecord
+	15, // 3: millrace.v1.FixityTask.time:type_name -> google.protobuf.Timestamp
+	15, // 4: millrace.v1.FixityTask.first:type_name -> google.protobuf.Timestamp
 	1,  // 5: millrace.v1.Evidence.state:type_name -> millrace.v1.EvidenceState
-	9,  // 6: millrace.v1.Evidence.digests:type_name -> millrace.v1.Evidence.DigestsEntry
-	15, // 7: millrace.v1.Evidence.provenance:type_name -> millrace.v1.Provenance
+	10, // 6: millrace.v1.Evidence.digests:type_name -> millrace.v1.Evidence.DigestsEntry
+	16, // 7: millrace.v1.Evidence.provenance:type_name -> millrace.v1.Provenance
 	0,  // 8: millrace.v1.FixityResult.reason:type_name -> millrace.v1.FixityReason
 	2,  // 9: millrace.v1.FixityResult.verdict:type_name -> millrace.v1.Verdict
-	5,  // 10: millrace.v1.FixityResult.content:type_name -> millrace.v1.Evidence
-	5,  // 11: millrace.v1.FixityResult.stored:type_name -> millrace.v1.Evidence
-	5,  // 12: millrace.v1.FixityResult.manifest:type_name -> millrace.v1.Evidence
-	5,  // 13: millrace.v1.FixityResult.audit:type_name -> millrace.v1.Evidence
-	14, // 14: millrace.v1.FixityResult.started:type_name -> google.protobuf.Timestamp
-	14, // 15: millrace.v1.FixityResult.finished:type_name -> google.protobuf.Timestamp
-	16, // 16: millrace.v1.FixityResult.object:type_name -> millrace.v1.Identity
-	14, // 17: millrace.v1.FixityResult.next:type_name -> google.protobuf.Timestamp
-	5,  // 18: millrace.v1.FixityResult.confirmed:type_name -> millrace.v1.Evidence
-	14, // 19: millrace.v1.IncidentStep.time:type_name -> google.protobuf.Timestamp
-	3,  // 20: millrace.v1.Incident.state:type_name -> millrace.v1.IncidentState
-	14, // 21: millrace.v1.Incident.opened:type_name -> google.protobuf.Timestamp
-	14, // 22: millrace.v1.Incident.updated:type_name -> google.protobuf.Timestamp
-	14, // 23: millrace.v1.Incident.closed:type_name -> google.protobuf.Timestamp
-	14, // 24: millrace.v1.Incident.checked:type_name -> google.protobuf.Timestamp
-	10, // 25: millrace.v1.Incident.expected:type_name -> millrace.v1.Incident.ExpectedEntry
-	11, // 26: millrace.v1.Incident.found:type_name -> millrace.v1.Incident.FoundEntry
-	16, // 27: millrace.v1.Incident.object:type_name -> millrace.v1.Identity
-	7,  // 28: millrace.v1.Incident.steps:type_name -> millrace.v1.IncidentStep
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	6,  // 10: millrace.v1.FixityResult.content:type_name -> millrace.v1.Evidence
+	6,  // 11: millrace.v1.FixityResult.stored:type_name -> millrace.v1.Evidence
+	6,  // 12: millrace.v1.FixityResult.manifest:type_name -> millrace.v1.Evidence
+	6,  // 13: millrace.v1.FixityResult.audit:type_name -> millrace.v1.Evidence
+	15, // 14: millrace.v1.FixityResult.started:type_name -> google.protobuf.Timestamp
+	15, // 15: millrace.v1.FixityResult.finished:type_name -> google.protobuf.Timestamp
+	17, // 16: millrace.v1.FixityResult.object:type_name -> millrace.v1.Identity
+	15, // 17: millrace.v1.FixityResult.next:type_name -> google.protobuf.Timestamp
+	6,  // 18: millrace.v1.FixityResult.confirmed:type_name -> millrace.v1.Evidence
+	3,  // 19: millrace.v1.FixityResult.metadata:type_name -> millrace.v1.Metadata
+	15, // 20: millrace.v1.IncidentStep.time:type_name -> google.protobuf.Timestamp
+	4,  // 21: millrace.v1.Incident.state:type_name -> millrace.v1.IncidentState
+	15, // 22: millrace.v1.Incident.opened:type_name -> google.protobuf.Timestamp
+	15, // 23: millrace.v1.Incident.updated:type_name -> google.protobuf.Timestamp
+	15, // 24: millrace.v1.Incident.closed:type_name -> google.protobuf.Timestamp
+	15, // 25: millrace.v1.Incident.checked:type_name -> google.protobuf.Timestamp
+	11, // 26: millrace.v1.Incident.expected:type_name -> millrace.v1.Incident.ExpectedEntry
+	12, // 27: millrace.v1.Incident.found:type_name -> millrace.v1.Incident.FoundEntry
+	17, // 28: millrace.v1.Incident.object:type_name -> millrace.v1.Identity
+	8,  // 29: millrace.v1.Incident.steps:type_name -> millrace.v1.IncidentStep
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fixity_proto_init() }
@@ -1330,7 +1408,7 @@ func file_millrace_v1_fixity_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_fixity_proto_rawDesc), len(file_millrace_v1_fixity_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,

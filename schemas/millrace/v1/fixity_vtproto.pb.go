@@ -117,6 +117,8 @@ func (m *FixityResult) CloneVT() *FixityResult {
 	r.Confirmed = m.Confirmed.CloneVT()
 	r.Baseline = m.Baseline
 	r.Overtaken = m.Overtaken
+	r.Metadata = m.Metadata
+	r.MetadataDetail = m.MetadataDetail
 	if len(m.unknownFields) > 0 {
 		r.unknownFields = make([]byte, len(m.unknownFields))
 		copy(r.unknownFields, m.unknownFields)
@@ -446,6 +448,22 @@ func (m *FixityResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if len(m.MetadataDetail) > 0 {
+		i -= len(m.MetadataDetail)
+		copy(dAtA[i:], m.MetadataDetail)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.MetadataDetail)))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x9a
+	}
+	if m.Metadata != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Metadata))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x90
 	}
 	if m.Overtaken {
 		i--
@@ -1256,6 +1274,13 @@ func (m *FixityResult) SizeVT() (n int) {
 	}
 	if m.Overtaken {
 		n += 3
+	}
+	if m.Metadata != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Metadata))
+	}
+	l = len(m.MetadataDetail)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3207,6 +3232,61 @@ func (m *FixityResult) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.Overtaken = bool(v != 0)
+		case 34:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Metadata", wireType)
+			}
+			m.Metadata = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Metadata |= Metadata(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 35:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field MetadataDetail", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.MetadataDetail = stringValue
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

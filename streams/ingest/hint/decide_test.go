@@ -37,9 +37,12 @@ func TestDecide(t *testing.T) {
 	}
 	gone := func(when time.Time) *pb.Change {
 		return &pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "2", Space: "photos", Item: "a", Time: timestamppb.New(when),
-			Sequence: "17", User: "ann", Agent: "notification/minio", Origin: pb.Origin_ORIGIN_NOTIFICATION,
+			SizeUnknown: true, Sequence: "17", User: "ann", Agent: "notification/minio", Origin: pb.Origin_ORIGIN_NOTIFICATION,
 			Evidence: map[string]string{"event": "E", "event_time": "2026-05-04T09:59:57.25Z"}}
 	}
+	lost, addLost := present, add("17", "ann")
+	lost.Object.Properties, lost.Object.PropertiesUnknown = storage.Properties{}, true
+	addLost.MediaType, addLost.Properties, addLost.PropertiesUnknown = "", nil, true
 	whole := hint(Removed, "")
 	whole.Time = told.Truncate(time.Second)
 	wholeGone := gone(whole.Time.Add(999 * time.Millisecond))
@@ -57,6 +60,7 @@ func TestDecide(t *testing.T) {
 	}{
 		"aside":                                     {hint(Aside, "e1"), Sight{}, rowAside, nil},
 		"created, present, that content":            {hint(Created, "e1"), present, rowTold, add("17", "ann")},
+		"created, present, properties not known":    {hint(Created, "e1"), lost, rowTold, addLost},
 		"created, present, not comparable":          {hint(Created, ""), present, rowTold, add("17", "ann")},
 		"created, present, another content":         {hint(Created, "e2"), present, rowMovedOn, add("", "")},
 		"created, absent":                           {hint(Created, "e1"), absent, rowNever, nil},

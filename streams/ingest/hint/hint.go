@@ -104,7 +104,7 @@ func Decide(c schemas.Copy, h Hint, s Sight) (Decision, error) {
 	case rowAside, rowNever:
 		return d, nil
 	case rowGone:
-		d.Change = record.Delete(c, storage.Deleted{Time: removal(h, s)})
+		d.Change = record.Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize}, Time: removal(h, s)})
 	default:
 		d.Change = record.Content(c, s.Object)
 	}

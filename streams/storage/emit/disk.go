@@ -39,8 +39,9 @@ type readWriterAt interface {
 
 // A directory is a disk, and locked.
 type directory struct {
-	path string
-	lock *os.File
+	path     string
+	lock     *os.File // nil: it has none, and is only read
+	readOnly bool
 }
 
 var _ disk = (*directory)(nil)
@@ -59,7 +60,7 @@ func openDirectory(path string) (*directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock outbox: %w", err)
 	}
-	if err := flock(lock); err != nil {
+	if err := flock(lock, unix.LOCK_EX); err != nil {
 		defer lock.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock outbox %s: %w", path, err)
@@ -71,12 +72,41 @@ func openDirectory(path string) (*directory, error) {
 		lock.Close()
 		return nil, fmt.Errorf("lock outbox %s: %w", path, err)
 	}
-	return &directory{path, lock}, nil
+	return &directory{path: path, lock: lock}, nil
 }
 
-func flock(f *os.File) error {
+// readDirectory opens a directory to read it, and keeps writers out if it has a lock. Nothing is written: an outbox that
+// was ever opened to be written has a lock.
+func readDirectory(path string) (*directory, error) {
+	d := &directory{path: path, readOnly: true}
+	lock, err := os.Open(filepath.Join(path, lockName))
+	if isAbsent(err) {
+		return d, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock outbox: %w", err)
+	}
+	if err := flock(lock, unix.LOCK_SH); err != nil {
+		defer lock.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock outbox %s: %w", path, err)
+		}
+		return nil, fmt.Errorf("outbox %s: %w by %s", path, ErrLocked, holder(lock))
+	}
+	d.lock = lock
+	return d, nil
+}
+
+func (d *directory) close() error {
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}
+
+func flock(f *os.File, how int) error {
 	for {
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EINTR {
+		if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != unix.EINTR {
 			return err
 		}
 	}
@@ -111,6 +141,9 @@ func (d *directory) names() ([]string, error) {
 
 func (d *directory) open(name string, create bool) (diskFile, error) {
 	flags := os.O_RDWR
+	if d.readOnly {
+		flags = os.O_RDONLY
+	}
 	if create {
 		flags |= os.O_CREATE | os.O_EXCL
 	}

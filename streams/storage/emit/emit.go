@@ -1,6 +1,8 @@
 // Package emit is a decorator of stores: every mutation that is made through it becomes
 // a Change, which is told exactly as often as it takes until it is acknowledged.
 //
+// A store is written to once its marker has been read, unless Config.Unmarked says that it has none.
+//
 // A mutation whose Change could not be told of is refused before it happens. Its intent is
 // noted in an Outbox before it is made, and what came of it after. With an outbox on disk
 // (File) mutations go on while nothing can be published: their Changes wait, and Run tells of
@@ -57,6 +59,10 @@ type Config struct {
 	Origin pb.Origin
 	// Digests that are computed of all that is put; nil: md5 and sha256.
 	Digests []string
+	// Unmarked says that the store has no marker. Else its marker is read before the first mutation, and again before an
+	// absence is believed, and a store that does not show the right one is not written to: it may be an empty mount
+	// point, or another store.
+	Unmarked bool
 	// Outbox holds what is not told of yet; nil: a Memory of 100,000 mutations.
 	Outbox Outbox
 	// Wait is how long a call waits for the acknowledgement of its Change where the outbox
@@ -83,6 +89,7 @@ type Store struct {
 	count *counters
 	// longest is what stores may say of an item, as long as it gets.
 	longest *pb.Change
+	markers storage.Markers
 
 	sequence atomic.Int64
 	running  atomic.Bool
@@ -97,6 +104,7 @@ type Store struct {
 	unfinished []Ticket         // told, but the outbox could not note it
 	told       uint64           // how often something was acknowledged
 	away       bool             // nothing was since something failed, or took too long
+	failures   int              // of publishing, since something was acknowledged
 	resumed    time.Time        // when lanes that failed were last tried at once
 	flying     int              // publishes of the dispatcher that are under way
 	probeAt    time.Time        // when the next may begin while away

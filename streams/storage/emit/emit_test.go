@@ -146,7 +146,7 @@ func TestContract(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := &topic{}
-		s, err := New(m, Config{Account: "acme", Store: "1"}, out)
+		s, err := New(m, Config{Account: "acme", Store: "1", Unmarked: true}, out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,6 +170,15 @@ func TestContract(t *testing.T) {
 		}
 		return all
 	}))
+}
+
+// A decorated store passes on what errors of mutations prove.
+func TestMarks(t *testing.T) {
+	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
+		w := newWorld(t)
+		must(t, w.mem.DeleteSpace(t.Context(), sp))
+		return w.s, w.faulty
+	})
 }
 
 // Every method of storage.Store emits a Change or is listed as one that does not.

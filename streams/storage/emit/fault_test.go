@@ -16,14 +16,16 @@ import (
 
 var errAway = errors.New("broker is away")
 
-// Twins of the inner call: failed, not done; and failed, but done. What was done is
-// told, what was not is not, and the caller gets the failure in both cases.
-func TestInnerTwins(t *testing.T) {
+// A deed on a world whose space photos holds item b, and which has an empty space.
+type testDeed struct {
+	op   string
+	call func(w *world) error
+}
+
+// deeds are a call of each mutation, by method.
+func deeds() map[string]testDeed {
 	ctx := context.Background()
-	mutations := map[string]struct {
-		op   string
-		call func(w *world) error
-	}{
+	return map[string]testDeed{
 		"Put":         {"ADD", func(w *world) error { _, err := w.put("new"); return err }},
 		"CreateSpace": {"CREATE_SPACE", func(w *world) error { return w.s.CreateSpace(ctx, storage.Space{Name: "s"}) }},
 		"SetSpace": {"SET_SPACE_PROPERTIES", func(w *world) error {
@@ -36,17 +38,25 @@ func TestInnerTwins(t *testing.T) {
 		}},
 		"Delete": {"DELETE", func(w *world) error { _, err := w.s.Delete(ctx, sp, "b", storage.DeleteOptions{}); return err }},
 	}
-	for method, m := range mutations {
+}
+
+// newDeedWorld returns a world for deeds, and item b.
+func newDeedWorld(t *testing.T) (*world, storage.Object) {
+	t.Helper()
+	w := newWorld(t)
+	must(t, w.mem.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
+	was, err := w.mem.Put(t.Context(), sp, "b", strings.NewReader("b"), storage.PutOptions{Size: 1})
+	must(t, err)
+	return w, was
+}
+
+// Twins of the inner call: failed, not done; and failed, but done. What was done is
+// told, what was not is not, and the caller gets the failure in both cases.
+func TestInnerTwins(t *testing.T) {
+	for method, m := range deeds() {
 		for _, done := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s done %v", method, done), func(t *testing.T) {
-				w := newWorld(t)
-				if err := w.mem.CreateSpace(ctx, storage.Space{Name: "empty"}); err != nil {
-					t.Fatal(err)
-				}
-				was, err := w.mem.Put(ctx, sp, "b", strings.NewReader("b"), storage.PutOptions{Size: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
+				w, was := newDeedWorld(t)
 				w.faulty.Script(storagetest.Fault{Method: method, Done: done})
 				if err := m.call(w); !errors.Is(err, storagetest.ErrFault) || errors.Is(err, ErrNotPublished) {
 					t.Errorf("got %v, want the store's error", err)
@@ -63,6 +73,48 @@ func TestInnerTwins(t *testing.T) {
 					t.Errorf("got %v, want the client's change", c)
 				}
 			})
+		}
+	}
+}
+
+// A sentinel in the chain of an error is no proof: a driver may return it after it has written. Only
+// storage.NotApplied is one. The caller gets the sentinel in each case, and the mark only with its proof.
+func TestOnlyTheMarkProves(t *testing.T) {
+	sentinels := []error{
+		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest,
+		storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrTooLarge, storage.ErrSlowDown,
+	}
+	for method, m := range deeds() {
+		for _, sentinel := range sentinels {
+			for name, fault := range map[string]storagetest.Fault{
+				"done":             {Done: true, Err: fmt.Errorf("driver: %w", sentinel)},
+				"not done":         {Err: fmt.Errorf("driver: %w", sentinel)},
+				"not done, proven": {Err: retry.Permanent(storage.NotApplied(fmt.Errorf("driver: %w", sentinel)))},
+			} {
+				t.Run(fmt.Sprintf("%s %v %s", method, sentinel, name), func(t *testing.T) {
+					w, _ := newDeedWorld(t)
+					fault.Method = method
+					w.faulty.Script(fault)
+					err := m.call(w)
+					marked := storage.IsNotApplied(fault.Err) || method == "Put" && !fault.Done // of a Put no byte came
+					if !errors.Is(err, sentinel) || storage.IsNotApplied(err) != marked {
+						t.Errorf("got %v, marked %v, want the store's error, marked %v", err, storage.IsNotApplied(err), marked)
+					}
+					if fault.Done {
+						w.wantOps(0, m.op)
+					} else {
+						w.wantOps(0)
+					}
+					looks := w.faulty.Count("Stat") + w.faulty.Count("StatSpace")
+					want := 2
+					if marked {
+						want = 1
+					}
+					if looks != want || len(w.lost) != 0 {
+						t.Errorf("got %d looks and undecided %v, want %d looks", looks, w.lost, want)
+					}
+				})
+			}
 		}
 	}
 }

@@ -41,6 +41,9 @@ type File struct {
 
 	reports sync.Mutex // held while a report is written
 
+	syncing sync.Mutex // held during an fsync, and while lost is read; mu is never waited for meanwhile
+	lost    error      // of the first fsync that failed
+
 	mu    sync.Mutex // guards what follows
 	owner string
 	// observe is told how long each fsync took.
@@ -112,11 +115,15 @@ func OpenFile(cfg FileConfig) (*File, error) {
 	}
 	f, err := openFile(cfg, dir)
 	if err != nil {
-		dir.lock.Close()
+		dir.close()
 		return nil, fmt.Errorf("open outbox %s: %w", cfg.Dir, err)
 	}
 	f.dir = dir
 	return f, nil
+}
+
+func newFile(cfg FileConfig, d disk) *File {
+	return &File{cfg: cfg, disk: d, index: map[Ticket]*held{}, begun: map[string][]*held{}, owners: map[string]bool{}}
 }
 
 func openFile(cfg FileConfig, d disk) (*File, error) {
@@ -126,7 +133,7 @@ func openFile(cfg FileConfig, d disk) (*File, error) {
 	if cfg.Segment <= 0 {
 		cfg.Segment = min(max(cfg.Limit/16, leastSegment), largestSegment)
 	}
-	f := &File{cfg: cfg, disk: d, index: map[Ticket]*held{}, begun: map[string][]*held{}, owners: map[string]bool{}}
+	f := newFile(cfg, d)
 	err := f.replay()
 	if err == nil {
 		err = f.countReports()
@@ -163,7 +170,7 @@ func (f *File) Close() error {
 	f.closed = true
 	err = errors.Join(err, f.release())
 	if f.dir != nil {
-		err = errors.Join(err, f.dir.lock.Close())
+		err = errors.Join(err, f.dir.close())
 	}
 	return err
 }

@@ -76,7 +76,7 @@ const (
 
 // since compares what was there with what is seen. Where versions are not unique, as an ETag
 // of the bytes is not, the same bytes may have been written anew: then time and properties
-// are compared too, and where no time is known, as of what was named in a condition, it is unclear.
+// are compared too, and where no time is known, as of what was named in a condition, or the properties are not, it is unclear.
 func since(was, seen *pb.Change, unique bool) fate {
 	switch {
 	case was == nil, seen == nil:
@@ -87,8 +87,11 @@ func since(was, seen *pb.Change, unique bool) fate {
 		return kept
 	case !dated(was), !dated(seen):
 		return unclear
-	case was.GetTime().AsTime().Equal(seen.GetTime().AsTime()) && was.GetMediaType() == seen.GetMediaType() &&
-		maps.Equal(was.GetProperties(), seen.GetProperties()):
+	case !was.GetTime().AsTime().Equal(seen.GetTime().AsTime()):
+		return replaced
+	case was.GetPropertiesUnknown(), seen.GetPropertiesUnknown():
+		return unclear
+	case was.GetMediaType() == seen.GetMediaType() && maps.Equal(was.GetProperties(), seen.GetProperties()):
 		return kept
 	}
 	return replaced
@@ -145,7 +148,7 @@ func judgeCreate(draft, was, seen *pb.Change) verdict {
 
 func judgeProperties(draft, was, seen *pb.Change, then fate, folds bool) verdict {
 	same := func(c *pb.Change) bool {
-		return c.GetMediaType() == draft.GetMediaType() && sameProperties(c.GetProperties(), draft.GetProperties(), folds)
+		return !c.GetPropertiesUnknown() && c.GetMediaType() == draft.GetMediaType() && sameProperties(c.GetProperties(), draft.GetProperties(), folds)
 	}
 	if was != nil && seen != nil && digest.Set(was.GetDigests()).Compare(seen.GetDigests()) == digest.Disagree {
 		return undecided // other bytes are there
@@ -166,7 +169,7 @@ func judgeSet(was, seen *pb.Change, same func(*pb.Change) bool) verdict {
 	case same(seen) && !same(was):
 		return done
 	case !same(seen) && maps.Equal(was.GetProperties(), seen.GetProperties()) && maps.Equal(was.GetAcl(), seen.GetAcl()) &&
-		was.GetMediaType() == seen.GetMediaType():
+		was.GetMediaType() == seen.GetMediaType() && was.GetPropertiesUnknown() == seen.GetPropertiesUnknown():
 		return notDone
 	}
 	return undecided

@@ -162,7 +162,7 @@ func (s *Store) ring() {
 // earlier ones: what is there now is the only evidence of them.
 func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 	for {
-		s.finish()
+		_ = s.finish() // it is tried again
 		s.mu.Lock()
 		l := s.enter(key)
 		e := l.unnoted()
@@ -217,6 +217,21 @@ func (s *Store) end(m *mutation) {
 	defer s.mu.Unlock()
 	s.leave(m)
 	s.arrange(m.lane)
+}
+
+// leaveOff ends what the call of a mutation has left, as one does that is refused, or panics. If there is an intent, the
+// mutation may have been made, and is looked into.
+func (s *Store) leaveOff(m *mutation) {
+	s.mu.Lock()
+	live, intended := slices.Contains(m.lane.live, m), m.ticket != 0
+	s.mu.Unlock()
+	switch {
+	case !live: // it has an end
+	case intended:
+		s.orphan(m)
+	default:
+		s.end(m)
+	}
 }
 
 // leave takes a mutation out of those whose callers wait; s.mu is held.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +35,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 			var err error
 			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
 				if m.came == nil { // the bytes were never judged to be good
-					err = &proven{err}
+					err = storage.NotApplied(err)
 				}
 				return nil, err
 			}
@@ -78,6 +77,9 @@ func stored(draft *pb.Change, o storage.Object) *pb.Change {
 func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
 	var obj storage.Object
 	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		if err := s.certain(ctx, before); err != nil {
+			return err
+		}
 		in := Intent{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
 		in.Draft.MediaType, in.Draft.Properties = p.MediaType, maps.Clone(p.User)
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
@@ -95,6 +97,9 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	var d storage.Deleted
 	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		if err := s.certain(ctx, before); err != nil {
+			return err
+		}
 		in := Intent{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
@@ -114,18 +119,24 @@ func by(draft, c *pb.Change) *pb.Change {
 }
 
 // onItem calls f with a mutation that is known, and with what is there.
-func (s *Store) onItem(ctx context.Context, space, item string, c storage.Condition, f func(m *mutation, before *pb.Change) error) error {
+func (s *Store) onItem(
+	ctx context.Context, space, item string, c storage.Condition, f func(m *mutation, before *pb.Change) error,
+) (err error) {
 	if err := errors.Join(storage.CheckSpace(space), storage.CheckItem(item)); err != nil {
-		return retry.Permanent(err)
+		return storage.NotApplied(retry.Permanent(err))
 	}
+	if err := s.known(ctx, time.Time{}); err != nil {
+		return storage.NotApplied(err)
+	}
+	defer func() { err = s.believed(ctx, err) }()
 	m, err := s.begin(ctx, s.key(space, item))
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
+	defer s.leaveOff(m)
 	before, err := s.before(ctx, space, item, c)
 	if err != nil {
-		s.end(m)
-		return err
+		return storage.NotApplied(err)
 	}
 	return f(m, before)
 }
@@ -138,7 +149,7 @@ func (s *Store) before(ctx context.Context, space, item string, c storage.Condit
 	case c.Absent:
 		return nil, nil
 	case c.Version != "":
-		return record.Content(at, storage.Object{Item: item, Version: c.Version}), nil
+		return record.Content(at, storage.Object{Item: item, Version: c.Version, Size: storage.UnknownSize, PropertiesUnknown: true}), nil
 	}
 	o, err := s.inner.Stat(ctx, space, item)
 	if errors.Is(err, storage.ErrNotFound) {
@@ -166,19 +177,27 @@ func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 	return s.onSpace(ctx, pb.Op_OP_DELETE_SPACE, storage.Space{Name: space}, func() error { return s.inner.DeleteSpace(ctx, space) })
 }
 
-func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) error {
+func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) (err error) {
 	if err := storage.CheckSpace(space.Name); err != nil {
-		return retry.Permanent(err)
+		return storage.NotApplied(retry.Permanent(err))
 	}
+	if err := s.known(ctx, time.Time{}); err != nil {
+		return storage.NotApplied(err)
+	}
+	defer func() { err = s.believed(ctx, err) }()
 	m, err := s.begin(ctx, s.key(space.Name, ""))
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
+	defer s.leaveOff(m)
 	was, err := s.inner.StatSpace(ctx, space.Name)
 	absent := errors.Is(err, storage.ErrNoSpace)
+	if absent && op != pb.Op_OP_SET_SPACE_PROPERTIES {
+		err = s.known(ctx, time.Now())
+		absent = err == nil
+	}
 	if err != nil && (!absent || op == pb.Op_OP_SET_SPACE_PROPERTIES) {
-		s.end(m)
-		return err
+		return storage.NotApplied(err)
 	}
 	if op == pb.Op_OP_SET_SPACE_PROPERTIES && maps.Equal(was.Properties, space.Properties) && !maps.Equal(was.ACL, space.ACL) {
 		op = pb.Op_OP_SET_ACL
@@ -220,28 +239,6 @@ func (s *Store) undated(c *pb.Change) *pb.Change {
 	return c
 }
 
-// proven marks an error with which a call proves that it did nothing.
-type proven struct{ error }
-
-func (e *proven) Unwrap() error { return e.error }
-
-// didNothing reports whether a store's error proves that nothing was done.
-func didNothing(err error) bool {
-	var proof *proven
-	return errors.As(err, &proof) || slices.ContainsFunc([]error{
-		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged,
-		storage.ErrDigest, storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported,
-	}, func(known error) bool { return errors.Is(err, known) })
-}
-
-func unwrapped(err error) error {
-	var proof *proven
-	if errors.As(err, &proof) {
-		return proof.error
-	}
-	return err
-}
-
 // lookTime bounds how long a failed call is looked into, and an outcome is noted, when
 // the caller has gone.
 const lookTime = 10 * time.Second
@@ -249,12 +246,10 @@ const lookTime = 10 * time.Second
 // mutate makes one mutation and tells of it: size, intent, call, outcome, publish, done.
 func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() (*pb.Change, error)) error {
 	if err := s.fits(in.Draft); err != nil {
-		s.end(m)
-		return fmt.Errorf("refuse a change that cannot be told: %w", err)
+		return storage.NotApplied(fmt.Errorf("refuse a change that cannot be told: %w", err))
 	}
 	if err := s.intend(ctx, m, in); err != nil {
-		s.end(m)
-		return fmt.Errorf("note the intent: %w", err)
+		return storage.NotApplied(fmt.Errorf("note the intent: %w", err))
 	}
 	change, err := call()
 	// From here on what was done must be noted, also when the caller has gone.
@@ -263,12 +258,12 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 	switch {
 	case err == nil:
 		return s.done(ctx, late, m, record.Seal(change))
-	case didNothing(err):
+	case storage.IsNotApplied(err): // anything else in its chain may have been found after a step that others see
 		if _, noted := s.cfg.Outbox.Outcome(m.ticket, nil); noted != nil {
 			s.unnoted(m.ticket)
 		}
 		s.end(m)
-		return unwrapped(err)
+		return err
 	}
 	// Whatever comes of it: the store said that it failed.
 	s.orphan(m)
@@ -277,7 +272,7 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 		lerr = s.tell(late, m)
 	}
 	if lerr != nil {
-		err = fmt.Errorf("%w; and look what was done: %w", err, lerr)
+		err = fmt.Errorf("%w; and look what was done: %v", err, lerr) //nolint:errorlint // its marks and class are not of this call
 	}
 	return err
 }
@@ -290,9 +285,12 @@ func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
 	ticket, err := s.cfg.Outbox.Intend(ctx, in)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	m.ticket, m.began = ticket, in.Began
 	s.arrange(m.lane) // what was ready may have to wait for it now
-	return err
+	return nil
 }
 
 // done notes the Change of a mutation that was made, and tells of it. Late outlives ctx.

@@ -16,6 +16,69 @@ const newName = "new"
 
 // replay reads all segments, and makes the first where there is none.
 func (f *File) replay() error {
+	r := &replayer{f: f}
+	if err := r.all(); err != nil {
+		return err
+	}
+	if err := f.disk.remove(newName); err != nil && !isAbsent(err) {
+		return err
+	}
+	for _, t := range r.tails {
+		if err := t.settle(); err != nil {
+			return err
+		}
+	}
+	if len(f.segments) == 0 || f.current().damaged {
+		next := uint64(1)
+		if len(f.segments) > 0 {
+			next = f.current().number + 1
+		}
+		if err := f.create(next); err != nil {
+			return err
+		}
+	}
+	if err := f.disk.sync(); err != nil { // of names too
+		return err
+	}
+	f.synced = f.start + f.end
+	return f.salvage()
+}
+
+// A replayer reads segments in their order, and writes nothing.
+type replayer struct {
+	f    *File
+	stop func() error // nil, or asked at each note
+
+	seg      *segment // that is read
+	greatest Ticket   // that a note has so far
+	damage   []Damage
+	tails    []tail
+}
+
+// A tail is a segment after which there is nothing, and what counts of it.
+type tail struct {
+	seg   *segment
+	bytes []byte
+}
+
+// settle cuts off what was torn, and has the rest on disk. A process that died may have left it unsynced, and one whose
+// fsync failed may have left pages that count as written and are not: they are written once more.
+func (t tail) settle() error {
+	if end := int64(len(t.bytes)); end < t.seg.size {
+		if err := t.seg.file.Truncate(end); err != nil {
+			return err
+		}
+		t.seg.size = end
+	}
+	if err := writeAt(t.seg.file, t.bytes, 0); err != nil {
+		return err
+	}
+	return t.seg.file.Sync()
+}
+
+// all reads all segments.
+func (r *replayer) all() error {
+	f := r.f
 	names, err := f.disk.names()
 	if err != nil {
 		return err
@@ -24,18 +87,10 @@ func (f *File) replay() error {
 	for _, name := range names {
 		if n, ok := segmentNumber(name); ok {
 			numbers = append(numbers, n)
-		} else if name == newName {
-			if err := f.disk.remove(name); err != nil {
-				return err
-			}
 		}
 	}
 	slices.Sort(numbers)
-	r := replayer{f}
-	for i, n := range numbers {
-		if i > 0 && n != numbers[i-1]+1 && !f.cfg.Salvage {
-			return fmt.Errorf("segments after %s are missing: %w", segmentName(numbers[i-1]), ErrOutboxDamaged)
-		}
+	for _, n := range numbers {
 		seg := &segment{number: n}
 		if seg.file, err = f.disk.open(segmentName(n), false); err == nil {
 			f.segments = append(f.segments, seg)
@@ -50,31 +105,38 @@ func (f *File) replay() error {
 		last--
 	}
 	for i, seg := range f.segments {
+		if i > 0 {
+			if err := r.gap(f.segments[i-1], seg); err != nil {
+				return err
+			}
+		}
 		if err := r.segment(seg, i >= last); err != nil {
 			return fmt.Errorf("segment %s: %w", segmentName(seg.number), err)
 		}
 	}
-	if len(f.segments) == 0 || f.current().damaged {
-		var next uint64 = 1
-		if len(numbers) > 0 {
-			next = numbers[len(numbers)-1] + 1
-		}
-		if err := f.create(next); err != nil {
-			return err
-		}
-	}
-	f.synced = f.start + f.end
-	return f.salvage()
+	return nil
 }
 
-// A replayer reads segments in their order.
-type replayer struct{ f *File }
+// gap looks for segments that are missing between two.
+func (r *replayer) gap(before, after *segment) error {
+	missing := after.number - before.number - 1
+	if missing == 0 {
+		return nil
+	}
+	if !r.f.cfg.Salvage {
+		return fmt.Errorf("segments after %s are missing: %w", segmentName(before.number), ErrOutboxDamaged)
+	}
+	before.damaged = true // all up to the gap is moved behind it
+	r.damage = append(r.damage, Damage{Segment: segmentName(before.number + 1), Missing: missing, After: r.greatest})
+	return nil
+}
 
 // segment reads one segment; after the last there is nothing.
 func (r *replayer) segment(seg *segment, last bool) error {
-	f, file := r.f, seg.file
+	f := r.f
+	r.seg = seg
 	b := make([]byte, min(seg.size, math.MaxInt32))
-	if _, err := file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+	if _, err := seg.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	n, ticket, err := parseHeader(b)
@@ -84,35 +146,55 @@ func (r *replayer) segment(seg *segment, last bool) error {
 	if err != nil && (!f.cfg.Salvage || errors.Is(err, ErrOutboxFormat)) {
 		return err
 	}
+	if err != nil {
+		seg.damaged = true
+		r.damage = append(r.damage, Damage{Segment: segmentName(seg.number), Bytes: min(seg.size, headerBytes), After: r.greatest})
+	}
 	f.last = max(f.last, ticket)
-	s, err := readSegment(b, last, func(n note, at int64, size int32) error { return r.note(n, place{seg, at, size}) })
+	end, err := readSegment(b, last, r)
 	if err != nil {
 		return err
 	}
-	if s.damaged >= 0 {
-		if !f.cfg.Salvage {
-			return fmt.Errorf("%d bytes from byte %d on cannot be read: %w", s.lost, s.damaged, ErrOutboxDamaged)
-		}
-		seg.damaged = true
+	if last && !seg.damaged {
+		f.end = end
+		r.tails = append(r.tails, tail{seg, b[:end]})
 	}
-	if !last || seg.damaged {
-		return nil
+	return nil
+}
+
+// lost takes in bytes that cannot be read.
+func (r *replayer) lost(at, size int64) error {
+	if !r.f.cfg.Salvage {
+		return fmt.Errorf("%d bytes from byte %d on cannot be read: %w", size, at, ErrOutboxDamaged)
 	}
-	if f.end = s.end; s.end < seg.size {
-		if err := file.Truncate(s.end); err != nil {
-			return err
-		}
-		seg.size = s.end
+	r.seg.damaged = true
+	r.damage = append(r.damage, Damage{Segment: segmentName(r.seg.number), From: at, Bytes: size, After: r.greatest})
+	return nil
+}
+
+// numbered takes in that a note has a ticket of its own: what was lost before it has smaller ones.
+func (r *replayer) numbered(t Ticket) {
+	if t <= r.greatest {
+		return // it was moved
 	}
-	return file.Sync() // a process that died may have left it unsynced
+	r.greatest = t
+	for i := len(r.damage) - 1; i >= 0 && r.damage[i].Before == 0; i-- {
+		r.damage[i].Before = t
+	}
 }
 
 // note takes in one note.
-func (r *replayer) note(n note, at place) error {
-	f := r.f
+func (r *replayer) note(n note, from int64, size int32) error {
+	if r.stop != nil {
+		if err := r.stop(); err != nil {
+			return err
+		}
+	}
+	f, at := r.f, place{r.seg, from, size}
 	f.last = max(f.last, n.ticket)
 	switch n.kind {
 	case kindIntent:
+		r.numbered(n.ticket)
 		return r.intent(n, at)
 	case kindContent:
 		if h := f.index[n.ticket]; h != nil && h.settled == 0 {
@@ -120,6 +202,7 @@ func (r *replayer) note(n note, at place) error {
 			f.pin(&h.content, at)
 		}
 	case kindOutcome:
+		r.numbered(Ticket(n.number))
 		f.last = max(f.last, Ticket(n.number))
 		return r.outcome(n, at)
 	case kindDone:

@@ -84,7 +84,7 @@ func (f *File) appendReport(name string, b []byte) (int64, error) {
 	file, err := f.disk.open(name, false)
 	if isAbsent(err) {
 		if file, err = f.disk.open(name, true); err == nil {
-			err = f.disk.sync()
+			err = f.syncReport(f.disk.sync)
 		}
 	}
 	if err != nil {
@@ -108,7 +108,13 @@ func (f *File) appendReport(name string, b []byte) (int64, error) {
 		_ = file.Truncate(size) // else it is a line that is torn
 		return 0, err
 	}
-	return int64(len(b)), file.Sync()
+	return int64(len(b)), f.syncReport(file.Sync)
+}
+
+func (f *File) syncReport(sync func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sync(sync)
 }
 
 // countReports counts what is there.

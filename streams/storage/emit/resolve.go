@@ -70,12 +70,13 @@ func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
 	m := l.orphans[0]
 	crowded := m.crowded
 	s.mu.Unlock()
-	err := s.resolve(ctx, m, crowded)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l.resolving = false
-	s.arrange(l)
-	if err != nil {
+	defer func() { // also if the store panics
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l.resolving = false
+		s.arrange(l)
+	}()
+	if err := s.resolve(ctx, m, crowded); err != nil {
 		return fmt.Errorf("find out what came of an earlier mutation: %w", err)
 	}
 	return nil
@@ -138,7 +139,7 @@ func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, err err
 			return spaceChange(d, o), nil
 		}
 		if errors.Is(err, storage.ErrNoSpace) {
-			err = s.inner.Marker(ctx)
+			err = s.known(ctx, time.Now())
 		}
 		if err != nil {
 			return nil, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
@@ -150,7 +151,7 @@ func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, err err
 		return record.Content(schemas.CopyOf(d), o), nil
 	}
 	if errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) {
-		err = s.inner.Marker(ctx)
+		err = s.known(ctx, time.Now())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at item %q: %w", d.GetItem(), err)

@@ -103,23 +103,37 @@ func (s *Store) oldest(now time.Time) (*lane, time.Duration) {
 
 // settleOrphans looks into mutations that others left, and has the outbox note what it could not.
 func (s *Store) settleOrphans(ctx context.Context) error {
-	for fails := 0; ctx.Err() == nil; {
-		failed := errors.Join(s.resolveOrphans(ctx)...)
-		s.finish()
+	var looks, notes int // that failed, in a row
+	for ctx.Err() == nil {
+		failed := s.resolveOrphans(ctx)
+		noted := s.finish()
 		if err := s.cfg.Outbox.Stats().Err; err != nil {
 			return fmt.Errorf("emit to %s/%s: %w", s.cfg.Account, s.cfg.Store, err)
 		}
+		if ctx.Err() != nil {
+			break
+		}
+		looks, notes = counted(looks, len(failed) > 0), counted(notes, noted != nil)
+		if looks > 0 && worthLogging(looks) {
+			s.log.Warn("cannot find out what came of mutations; they are looked into later",
+				"items", len(failed), "failures", looks, "err", failed[0])
+		}
+		if notes > 0 && worthLogging(notes) {
+			s.log.Warn("outbox cannot forget what was published; it is tried later", "failures", notes, "err", noted)
+		}
 		wait := s.cfg.Retry
-		switch {
-		case failed == nil:
-			fails = 0
-		case ctx.Err() == nil:
-			if fails++; fails == 1 {
-				s.log.Warn("cannot find out what came of mutations; they are looked into later", "err", failed)
-			}
-			wait = s.backoff(fails)
+		if looks > 0 {
+			wait = s.backoff(looks)
 		}
 		_ = retry.Sleep(ctx, wait) // the loop's condition says that ctx has ended
 	}
 	return nil
+}
+
+// counted returns how often something failed in a row.
+func counted(n int, failed bool) int {
+	if failed {
+		return n + 1
+	}
+	return 0
 }

@@ -78,7 +78,7 @@ func TestContractDurable(t *testing.T) {
 		must(t, err)
 		f, err := OpenFile(FileConfig{Dir: t.TempDir()})
 		must(t, err)
-		s, err := New(m, Config{Account: "acme", Store: "1", Outbox: f}, &topic{})
+		s, err := New(m, Config{Account: "acme", Store: "1", Outbox: f, Unmarked: true}, &topic{})
 		must(t, err)
 		ran, stop := running(t, s)
 		t.Cleanup(func() {

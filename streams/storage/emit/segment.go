@@ -133,6 +133,10 @@ func parseNote(b []byte) (n note, size int, ok bool) {
 		return note{}, 0, false
 	}
 	size = int(binary.LittleEndian.Uint32(b))
+	// The cheap checks first: garbage is looked through byte by byte.
+	if k := kind(b[8]); k == 0 || k >= kinds || b[10]|b[11] != 0 {
+		return note{}, 0, false
+	}
 	if size < noteBytes || size > maxNote || size > len(b) ||
 		crc32.Checksum(b[8:size], checksum) != binary.LittleEndian.Uint32(b[4:]) {
 		return note{}, 0, false
@@ -141,41 +145,40 @@ func parseNote(b []byte) (n note, size int, ok bool) {
 		kind: kind(b[8]), flags: b[9], ticket: Ticket(binary.LittleEndian.Uint64(b[12:])),
 		number: binary.LittleEndian.Uint64(b[20:]), synced: int64(binary.LittleEndian.Uint64(b[28:])), body: b[noteBytes:size],
 	}
-	return n, size, n.kind > 0 && n.kind < kinds
+	return n, size, true
 }
 
-// A scan is what was read of a segment.
-type scan struct {
-	end     int64 // of the last note that counts
-	damaged int64 // where bytes that were on disk are not as they were; -1: nowhere
-	lost    int64 // bytes that are skipped for that
+// A reader of a segment is called with its notes in their order, and with the bytes between them that were on disk and are
+// not as they were, which are skipped unless lost returns an error.
+type reader interface {
+	note(n note, at int64, size int32) error
+	lost(at, size int64) error
 }
 
-// readSegment calls f with each note of a segment and where it is. The tail of the last segment that was
-// not on disk for certain may be torn, and is then left out. Other damage is skipped, and told.
-func readSegment(b []byte, last bool, f func(n note, at int64, size int32) error) (scan, error) {
-	s := scan{end: headerBytes, damaged: -1}
+// readSegment has r called with all of a segment, and returns where its last note ends. The tail of the last segment
+// that was not on disk for certain may be torn, and is then left out.
+func readSegment(b []byte, last bool, r reader) (end int64, err error) {
+	end = headerBytes
 	for at := headerBytes; at < len(b); {
 		n, size, ok := parseNote(b[at:])
 		if ok {
-			if err := f(n, int64(at), int32(size)); err != nil {
-				return s, fmt.Errorf("note at byte %d: %w", at, err)
+			if err := r.note(n, int64(at), int32(size)); err != nil {
+				return end, fmt.Errorf("note at byte %d: %w", at, err)
 			}
 			at += size
-			s.end = int64(at)
+			end = int64(at)
 			continue
 		}
 		next := resync(b, at)
 		if last && torn(b, at, next) {
-			return s, nil
+			return end, nil
 		}
-		if s.damaged < 0 {
-			s.damaged = int64(at)
+		if err := r.lost(int64(at), int64(next-at)); err != nil {
+			return end, err
 		}
-		s.lost += int64(next - at)
 		at = next
 	}
-	return s, nil
+	return end, nil
 }
 
 // resync returns where the next note begins after something that is none; the end where there is none.

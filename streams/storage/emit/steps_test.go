@@ -132,6 +132,7 @@ func TestEveryStep(t *testing.T) {
 	for name, m := range map[string]mode{
 		"one fails": {}, "one fails, but was done": {did: true},
 		"killed before": {stop: true}, "killed after": {stop: true, did: true},
+		"one fails, power lost later": {power: true}, "one fails, but was done, power lost later": {power: true, did: true},
 		"power lost before": {stop: true, power: true}, "power lost after": {stop: true, power: true, did: true},
 		"disk gone, process not": {stop: true, alive: true}, "disk gone after, process not": {stop: true, did: true, alive: true},
 		"ETags, one fails": {etags: true}, "ETags, one fails, but was done": {etags: true, did: true},

@@ -14,15 +14,24 @@ import (
 
 // publish tells of the next Change of a lane, whose busy it has set. An error that is not
 // permanent leaves it where it is.
-func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) error {
-	err := s.send(ctx, e, c)
+func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) (err error) {
+	err = errPanic // unless send returns
+	defer func() { s.published(ctx, l, e, err) }()
+	err = s.send(ctx, e, c)
+	return err
+}
+
+var errPanic = errors.New("publish panicked")
+
+// published notes how the publish of a Change ended.
+func (s *Store) published(ctx context.Context, l *lane, e *entry, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.busy = false
 	defer s.arrange(l)
 	if err != nil && !retry.IsPermanent(err) {
 		s.failed(ctx, l, err)
-		return err
+		return
 	}
 	s.told, l.fails = s.told+1, 0
 	if s.away {
@@ -33,7 +42,6 @@ func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) er
 		close(e.done)
 	}
 	l.remove(e)
-	return err
 }
 
 // send publishes c and has the outbox forget it, or puts it aside.
@@ -83,16 +91,21 @@ func (s *Store) failed(ctx context.Context, l *lane, err error) {
 	}
 	l.fails++
 	l.retryAt = time.Now().Add(s.backoff(l.fails))
-	if !s.away {
-		s.away = true
-		s.log.Warn("changes are not acknowledged; they wait", "err", err)
+	s.away = true
+	s.failures++
+	if worthLogging(s.failures) {
+		s.log.Warn("changes are not acknowledged; they wait", "key", l.key, "failures", s.failures, "err", err)
 	}
 	s.count.failed()
 }
 
+// worthLogging reports whether something that is tried for as long as it fails is logged at its nth failure: at the first,
+// and each time that it has failed twice as often.
+func worthLogging(n int) bool { return n&(n-1) == 0 }
+
 // resume has lanes that failed tried again at once, now that others work; s.mu is held.
 func (s *Store) resume() {
-	s.away = false
+	s.away, s.failures = false, 0
 	now := time.Now()
 	if now.Sub(s.resumed) < longestRetry/6 { // some work, and some do not
 		return
@@ -170,8 +183,9 @@ func (s *Store) tellSoon(ctx context.Context, m *mutation) (told bool, err error
 	case <-ctx.Done():
 	case <-patience.C:
 		s.mu.Lock()
-		if held := !m.lane.busy && m.lane.next() == nil; !held && s.told == before {
+		if held := !m.lane.busy && m.lane.next() == nil; !held && s.told == before && !s.away {
 			s.away = true // and not only this one waits for others of its item
+			s.log.Warn("changes are not acknowledged in time; they wait", "key", m.lane.key, "waited", s.cfg.Wait)
 		}
 		s.mu.Unlock()
 	}
@@ -206,7 +220,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		}
 		failed = append(failed, s.drain(ctx, l))
 	}
-	s.finish()
+	_ = s.finish() // if the process ends now they are told again, which is telling them once
 	return errors.Join(failed...)
 }
 
@@ -237,17 +251,24 @@ func (s *Store) unnoted(t Ticket) {
 	s.unfinished = append(s.unfinished, t)
 }
 
-// finish has the outbox note what it could not note when it was told.
-func (s *Store) finish() {
+// finish has the outbox note what it could not note when it was told, and returns why it still cannot.
+func (s *Store) finish() (failed error) {
 	s.mu.Lock()
 	tickets := s.unfinished
 	s.unfinished = nil
 	s.mu.Unlock()
 	if len(tickets) == 0 {
-		return
+		return nil
 	}
-	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool { return s.cfg.Outbox.Done(t) == nil })
+	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool {
+		err := s.cfg.Outbox.Done(t)
+		if err != nil {
+			failed = err
+		}
+		return err == nil
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unfinished = append(tickets, s.unfinished...)
+	return failed
 }

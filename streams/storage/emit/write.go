@@ -53,29 +53,53 @@ func (f *File) syncTo(ctx context.Context, target int64) error {
 func (f *File) lead() {
 	round, file, goal := make(chan struct{}), f.current().file, f.start+f.end
 	f.round = round
+	f.syncing.Lock() // before f.mu is released: a segment is closed after a sync only
 	f.mu.Unlock()
 	began := time.Now()
-	err := file.Sync()
+	err := f.fsync(file.Sync)
 	took := time.Since(began)
+	f.syncing.Unlock()
 	f.mu.Lock()
-	f.noteSync(goal, took, err)
+	_ = f.noteSync(goal, took, err) // it is in f.err
 	f.round = nil
 	close(round)
 }
 
-// noteSync notes how an fsync went; f.mu is held. After one that failed nobody knows what is on
-// disk, and another that succeeds would not say so either: nothing is noted any more.
-func (f *File) noteSync(goal int64, took time.Duration, err error) {
+// fsync calls sync, unless an earlier one failed; f.syncing is held. The kernel reports an error of writing once for each
+// open file, and counts the pages as written: after an fsync that failed, the next one of any caller may succeed without
+// them. So there is one at a time, and all that follow return the first error.
+func (f *File) fsync(sync func() error) error {
+	if f.lost == nil {
+		f.lost = sync()
+	}
+	return f.lost
+}
+
+// sync is fsync while f.mu is held, also meanwhile.
+func (f *File) sync(sync func() error) error {
+	f.syncing.Lock()
+	err := f.fsync(sync)
+	f.syncing.Unlock()
+	return f.failed(err)
+}
+
+// failed notes how an fsync went, and returns why nothing is noted any more; f.mu is held.
+func (f *File) failed(err error) error {
+	if err != nil && f.err == nil {
+		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
+	}
+	return f.err
+}
+
+// noteSync notes how an fsync of all up to a position went; f.mu is held.
+func (f *File) noteSync(goal int64, took time.Duration, err error) error {
 	if f.observer != nil {
 		f.observer(took)
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		f.synced = max(f.synced, goal)
-	case f.synced >= goal: // another was faster, and may have closed the file since
-	case f.err == nil:
-		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
 	}
+	return f.failed(err)
 }
 
 var errClosed = errors.New("outbox is closed")
@@ -127,13 +151,13 @@ func (f *File) create(number uint64) error {
 	}
 	err = writeAt(file, header(number, f.last), 0)
 	if err == nil {
-		err = file.Sync()
+		err = f.sync(file.Sync)
 	}
 	if err == nil {
 		err = f.disk.rename(newName, segmentName(number))
 	}
 	if err == nil {
-		err = f.disk.sync()
+		err = f.sync(f.disk.sync)
 	}
 	if err != nil {
 		return errors.Join(err, file.Close())
@@ -161,9 +185,8 @@ func (f *File) syncNow() error {
 		return f.err
 	}
 	began := time.Now()
-	err := f.current().file.Sync()
-	f.noteSync(f.start+f.end, time.Since(began), err)
-	return f.err
+	err := f.sync(f.current().file.Sync)
+	return f.noteSync(f.start+f.end, time.Since(began), err)
 }
 
 // tidy removes what no longer counts, from the oldest segment on: a later one says what of it is
@@ -199,14 +222,14 @@ func (f *File) discard(s *segment) error {
 	name := segmentName(s.number)
 	var err error
 	if s.damaged {
-		err = f.disk.rename(name, name+".damaged")
+		err = f.disk.rename(name, name+damagedSuffix)
 	} else {
 		err = f.disk.remove(name)
 	}
 	if err != nil && !isAbsent(err) {
 		return err
 	}
-	if err := f.disk.sync(); err != nil {
+	if err := f.sync(f.disk.sync); err != nil {
 		return err
 	}
 	return s.file.Close()
@@ -218,23 +241,35 @@ func (f *File) move(s *segment) error {
 	if _, err := s.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	_, err := readSegment(b, false, func(n note, at int64, size int32) error {
-		h := f.index[n.ticket]
-		if h == nil || h.main.seg != s || h.main.at != at {
-			return nil
-		}
-		content := h.content
-		if err := f.again(&h.main, h, b[at:at+int64(size)], n); err != nil || content.seg == nil {
-			return err
-		}
-		c, err := f.read(content) // it goes with its intent, and after it
-		if err != nil {
-			return err
-		}
-		return f.again(&h.content, h, append(make([]byte, noteBytes), c.body...), c)
-	})
+	_, err := readSegment(b, false, mover{f, s, b})
 	return err
 }
+
+// A mover writes the notes of a segment that count again.
+type mover struct {
+	f     *File
+	from  *segment
+	bytes []byte
+}
+
+func (m mover) note(n note, at int64, size int32) error {
+	h := m.f.index[n.ticket]
+	if h == nil || h.main.seg != m.from || h.main.at != at {
+		return nil
+	}
+	content := h.content
+	if err := m.f.again(&h.main, h, m.bytes[at:at+int64(size)], n); err != nil || content.seg == nil {
+		return err
+	}
+	c, err := m.f.read(content) // it goes with its intent, and after it
+	if err != nil {
+		return err
+	}
+	return m.f.again(&h.content, h, append(make([]byte, noteBytes), c.body...), c)
+}
+
+// lost skips what cannot be read: it does not count.
+func (mover) lost(int64, int64) error { return nil }
 
 // again writes a note once more, and counts it there.
 func (f *File) again(at *place, h *held, b []byte, n note) error {

@@ -2,7 +2,6 @@ package file
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -17,8 +16,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A write brings one temporary file, with a sidecar, to its place. Four things must be
-// on disk in the end: both files, and then both their names.
+// A write brings one temporary file to its place. What is known of it is in its attribute, and so on disk with it; or
+// else in a sidecar, which takes its place first.
 type write struct {
 	s       *Store
 	sess    *session
@@ -27,9 +26,10 @@ type write struct {
 	st      unix.Stat_t // of t
 	o       storage.PutOptions
 	digests digest.Set
-	side    *temp   // the sidecar; nil when it has to be written anew
-	was     *aspect // what side says of the file that is replaced
-	sideDir string
+	beside  bool    // what is known is kept in a sidecar, and not in the attribute
+	side    *temp   // the sidecar, until it has its place
+	was     *aspect // what is known of the file that is replaced
+	shown   bool    // others may see the file in its place
 }
 
 func (w *write) discard() {
@@ -39,83 +39,95 @@ func (w *write) discard() {
 	}
 }
 
-// prepare dates the file and writes the sidecar, for the file that is in the place now,
-// and has both on disk. No lock is held: what is in the place may be another one soon.
-func (w *write) prepare() error {
-	_, old, err := w.sess.locate(w.p)
-	if err != nil && !errors.Is(err, storage.ErrNotFound) {
-		return err
-	}
-	if err == nil {
-		if w.was, err = w.aspectOf(&old); err != nil {
+// prepare dates the file, describes it, and has that on disk. No lock is held: what is in the place may be another
+// file soon.
+func (w *write) prepare() (err error) {
+	var was *aspect
+	if !w.sess.attrs.Load() {
+		at, err := w.sess.find(w.p)
+		if err == nil {
+			was, err = w.replaced(at)
+			at.close()
+		}
+		if err != nil && !isAbsent(err) {
 			return err
 		}
 	}
 	if w.st, err = w.t.date(w.s.now()); err != nil {
 		return err
 	}
-	if err := w.sidecar(); err != nil {
+	if err := w.describe(was); err != nil {
 		return err
 	}
-	return both(
-		w.t.flush,
-		func() error { return fsync(w.side.fd, w.sideDir) })
-}
-
-// flush has the bytes on disk. A large file does not stay in the page cache: whoever reads
-// it next, to see that it is intact, sees what the disk has.
-func (t *temp) flush() error {
-	if err := fsync(t.fd, t.s.tmp+"/"+t.name); err != nil {
+	if err := w.flush(); err != nil {
 		return err
 	}
-	if t.size >= large {
-		_ = unix.Fadvise(t.fd, 0, 0, unix.FADV_DONTNEED) // advice only
+	return w.s.did("written")
+}
+
+// replaced returns what is known of the file that is in the place; nil if there is none.
+func (w *write) replaced(at *spot) (*aspect, error) {
+	if !at.present {
+		return nil, nil
 	}
-	return nil
-}
-
-// both calls f and g at the same time.
-func both(f, g func() error) error {
-	var gErr error
-	var wg sync.WaitGroup
-	wg.Go(func() { gErr = g() })
-	fErr := f()
-	wg.Wait()
-	return errors.Join(fErr, gErr)
-}
-
-// aspectOf returns what the sidecar says of the file that is in the place.
-func (w *write) aspectOf(old *unix.Stat_t) (*aspect, error) {
-	sc, err := w.sess.oldSidecar(w.p)
+	a, err := w.sess.aspectAt(at, w.p)
 	if err != nil {
 		return nil, err
 	}
-	a, _ := sc.of(old.Mtim.Nano())
-	a.Modified, a.Size = old.Mtim.Nano(), old.Size
+	a.Modified, a.Size = at.st.Mtim.Nano(), at.st.Size
 	return &a, nil
 }
 
-// sidecar writes the sidecar anew; it is not synced.
-func (w *write) sidecar() error {
+// describe writes what is known of the file to its attribute, or to a sidecar, which also says what is known of the
+// file that is replaced. Neither is synced.
+func (w *write) describe(was *aspect) (err error) {
 	w.discard()
-	b, err := json.Marshal(sidecar{Item: w.p.item, Now: newAspect(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original)), Was: w.was})
-	if err != nil {
-		return err
+	w.was = was
+	now := newAspect(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original))
+	if w.sess.attrs.Load() {
+		ok, err := writeAttr(w.t.fd, w.p.item, now, w.s.cfg.attrRoom)
+		if w.beside = !ok; ok || err != nil {
+			return err
+		}
 	}
-	w.sideDir, _ = sidecarPath(w.p)
-	w.side, err = w.sess.tempOf(b)
+	w.beside = true
+	w.side, err = w.sess.sidecarTemp(sidecar{Item: w.p.item, Now: now, Was: was})
 	return err
 }
 
+// flush has the file and its sidecar on disk. A large file does not stay in the page cache: whoever reads
+// it next, to see that it is intact, sees what the disk has.
+func (w *write) flush() error {
+	file := func() error {
+		if err := fsync(w.t.fd, w.t.path()); err != nil {
+			return err
+		}
+		if w.t.size >= large {
+			_ = unix.Fadvise(w.t.fd, 0, 0, unix.FADV_DONTNEED) // advice only
+		}
+		return nil
+	}
+	if w.side == nil {
+		return file()
+	}
+	var sideErr error
+	var wg sync.WaitGroup
+	wg.Go(func() { sideErr = fsync(w.side.fd, w.side.path()) })
+	err := file()
+	wg.Wait()
+	return errors.Join(err, sideErr)
+}
+
 // commit puts the file into its place, and returns when all is on disk.
-func (w *write) commit(ctx context.Context) (err error) {
-	var at string
+func (w *write) commit(ctx context.Context) error {
+	var err error
 	for range maxTries {
-		at, err = w.try(ctx)
-		if err == nil {
+		var at *spot
+		if at, err = w.try(ctx); err == nil {
+			defer at.close()
 			return w.settle(ctx, at)
 		}
-		if !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
+		if w.shown || errors.Is(err, errRemoved) || !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
 			return err
 		}
 		// A directory is missing, or the place was taken by what takes no lock.
@@ -126,104 +138,126 @@ func (w *write) commit(ctx context.Context) (err error) {
 	return fmt.Errorf("others keep changing the directories: %w", err)
 }
 
-// try puts the file into its place, if the item is as the condition wants it, and
-// returns the path.
-func (w *write) try(ctx context.Context) (string, error) {
+// try puts the file into its place, if the item is as the condition wants it.
+func (w *write) try(ctx context.Context) (at *spot, err error) {
 	unlock, err := w.s.lock(ctx, w.sess, w.p.space, w.p.item)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer unlock()
-	at, old, err := w.sess.locate(w.p)
-	if err != nil && !errors.Is(err, storage.ErrNotFound) {
-		return "", err
+	if at, err = w.sess.find(w.p); err != nil {
+		return nil, err
 	}
-	present := err == nil
-	if err := w.o.Condition.Check(storage.Object{Version: versionOf(old.Mtim.Nano())}, present); err != nil {
-		return "", err
+	defer func() {
+		if err != nil {
+			at.close()
+		}
+	}()
+	if err := checkNames(at.dir, at.at); err != nil {
+		return at, err
 	}
-	if err := w.refresh(ctx, &old, present); err != nil {
-		return "", err
+	if err := w.o.Condition.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, at.present); err != nil {
+		return at, err
 	}
-	if !present {
-		return w.first()
+	if err := w.refresh(ctx, at); err != nil {
+		return at, err
 	}
-	return at, w.over(at)
+	if at.present {
+		err = w.over(at)
+	} else {
+		err = w.first(at)
+	}
+	if err == nil && !w.beside {
+		err = w.sess.removeSidecar(w.p) // it speaks of the file that was replaced
+	}
+	return at, err
 }
 
-// refresh has the sidecar tell of the file that is in the place now, and the new file
-// later than that, in the milliseconds of changes: of two writers at the same time the
-// one that was last is the one that counts.
-func (w *write) refresh(ctx context.Context, old *unix.Stat_t, present bool) (err error) {
-	var was *aspect
-	if present {
-		if was, err = w.aspectOf(old); err != nil {
+// refresh has the sidecar, if there is one, tell of the file that is in the place now, and dates the new file later
+// than that and than the newest delete, in the milliseconds of changes: of two writers at
+// the same time the one that was last is the one that counts.
+func (w *write) refresh(ctx context.Context, at *spot) (err error) {
+	var modified time.Time
+	if at.present {
+		modified = time.Unix(0, at.st.Mtim.Nano())
+	}
+	was := w.was
+	if w.beside || w.o.KeepReplaced {
+		if was, err = w.replaced(at); err != nil {
 			return err
 		}
 	}
-	stale := present && milli(&w.st) <= milli(old)
+	newest, err := w.s.newest(w.sess, w.p, modified)
+	if err != nil {
+		return err
+	}
+	stale := milli(&w.st) <= newest.UnixMilli()
 	if stale {
-		at, err := w.s.after(ctx, time.Unix(0, old.Mtim.Nano()))
+		at, err := w.s.after(ctx, newest)
 		if err != nil {
 			return err
 		}
-		if w.st, err = w.t.dateLater(at, old); err != nil {
+		if w.st, err = w.t.dateLater(at, newest); err != nil {
 			return err
 		}
 	}
-	if !stale && w.side != nil && reflect.DeepEqual(w.was, was) {
+	if !stale && (!w.beside || w.side != nil && reflect.DeepEqual(w.was, was)) {
+		w.was = was
 		return nil
 	}
-	w.was = was
-	if err := w.sidecar(); err != nil {
+	if err := w.describe(was); err != nil {
 		return err
 	}
-	return fsync(w.side.fd, w.sideDir)
+	return w.flush()
 }
 
 // first puts the file where no file of the item is.
-func (w *write) first() (string, error) {
-	dir, err := w.sess.dir(path.Dir(w.p.path))
-	if err != nil {
-		return "", err
+func (w *write) first(at *spot) error {
+	if err := w.placeSidecar(); err != nil {
+		return err
 	}
-	defer unix.Close(dir)
-	if err := w.moveSidecar(); err != nil {
-		return "", err
+	err := w.move(at.dir, at.name, unix.RENAME_NOREPLACE)
+	if err == nil || w.shown {
+		return err
 	}
-	err = w.t.move(dir, path.Base(w.p.path), unix.RENAME_NOREPLACE)
-	if err == nil {
-		return w.p.path, nil
-	}
-	if err == unix.EEXIST {
-		st, serr := w.sess.stat(w.p.path)
-		switch {
-		case serr == nil && isDir(&st):
-			if err = w.firstBeside(); err == nil {
-				return w.p.beside, nil
-			}
-		case serr == nil && !isRegular(&st):
+	if errors.Is(err, unix.EEXIST) {
+		switch serr := at.look(at.name); {
+		case serr == nil && isDir(&at.st):
+			err = w.firstBeside(at)
+		case serr == nil && !isRegular(&at.st):
 			err = retry.Permanent(fmt.Errorf("what is neither file nor directory is there: %w", storage.ErrName))
 		}
 	}
-	return "", errors.Join(named("rename", w.p.path, err), w.sess.removeSidecar(w.p))
+	if err == nil || w.shown {
+		return err
+	}
+	err = named("rename", w.p.path, err)
+	if w.beside {
+		err = errors.Join(err, w.sess.removeSidecar(w.p))
+	}
+	return err
 }
 
-func (w *write) firstBeside() error {
-	beside := path.Dir(w.p.beside)
-	if beside != path.Dir(w.p.path) { // the name is so long that it is split
-		if err := w.sess.mkdirs(path.Dir(w.p.path), beside); err != nil {
+// firstBeside puts the file beside the directory that has its name, and moves the spot there.
+func (w *write) firstBeside(at *spot) error {
+	if dir := path.Dir(w.p.beside); dir != at.at { // the name is so long that it is split
+		if err := w.sess.mkdirs(at.at, dir); err != nil {
 			return err
 		}
+		beside, err := w.sess.spotOf(w.p.beside)
+		if err != nil {
+			return err
+		}
+		at.close()
+		*at = *beside
 	}
-	return w.sess.within(w.p.beside, func(dir int, name string) error {
-		return w.t.move(dir, name, unix.RENAME_NOREPLACE)
-	})
+	at.name = path.Base(w.p.beside)
+	return w.move(at.dir, at.name, unix.RENAME_NOREPLACE)
 }
 
 // over puts the file over the one that is there.
-func (w *write) over(at string) (err error) {
-	if err := w.moveSidecar(); err != nil {
+func (w *write) over(at *spot) (err error) {
+	if err := w.placeSidecar(); err != nil {
 		return err
 	}
 	undo := func() error { return nil }
@@ -232,49 +266,67 @@ func (w *write) over(at string) (err error) {
 			return fmt.Errorf("keep what is replaced: %w", err)
 		}
 	}
-	err = w.sess.within(at, func(dir int, name string) error {
-		return named("rename", at, w.t.move(dir, name, 0))
-	})
-	if err != nil {
+	err = named("rename", at.path(), w.move(at.dir, at.name, 0))
+	if err != nil && !w.shown {
 		return errors.Join(err, undo())
 	}
-	return nil
-}
-
-// moveSidecar has the sidecar take its place, before the file does. It tells of the old
-// file too, so nothing is lost where the file does not follow.
-func (w *write) moveSidecar() error {
-	err := w.sess.placeSidecar(w.p, w.side)
-	w.discard()
 	return err
 }
 
-// settle returns when the names of both files are on disk. The sidecar's was given
+// move has the file take its place.
+func (w *write) move(dir int, name string, flags uint) error {
+	err := w.t.move(dir, name, flags)
+	if w.shown = !storage.IsNotApplied(err); err == nil {
+		err = w.s.did("moved")
+	}
+	return err
+}
+
+// placeSidecar has the sidecar, if there is one, take its place, before the file does. It tells of the old
+// file too, so nothing is lost where the file does not follow.
+func (w *write) placeSidecar() error {
+	if w.side == nil {
+		return nil
+	}
+	err := w.sess.placeSidecar(w.p, w.side)
+	w.discard()
+	if err == nil {
+		err = w.s.did("sidecar placed")
+	}
+	return err
+}
+
+// settle returns when the names of the file and of its sidecar are on disk. The sidecar's was given
 // first, so where the journal keeps the order of renames it is there when the other is.
-func (w *write) settle(ctx context.Context, at string) error {
-	err := w.sess.syncDir(path.Dir(at))
-	if err == nil && !w.sess.ordered {
-		err = w.sess.syncDir(w.sideDir)
-	}
-	if err != nil {
+func (w *write) settle(ctx context.Context, at *spot) error {
+	if err := w.sess.syncShared(at.dir, at.at); err != nil {
 		return err
 	}
-	if err := w.sess.settled(ctx, at); err != nil {
+	if err := w.sess.settled(ctx, at.path()); err != nil {
 		return err
 	}
-	return w.sess.settled(ctx, w.sideDir+"/")
+	if !w.beside {
+		return nil
+	}
+	sideDir, _ := sidecarPath(w.p)
+	if !w.sess.ordered {
+		if err := w.sess.syncDir(sideDir); err != nil {
+			return err
+		}
+	}
+	return w.sess.settled(ctx, sideDir+"/")
 }
 
 // date sets the file's modification time.
 func (t *temp) date(at time.Time) (unix.Stat_t, error) {
-	name := t.s.tmp + "/" + t.name
+	name := t.path()
 	var st unix.Stat_t
 	ts, err := unix.TimeToTimespec(at)
 	if err != nil {
 		return st, named("date", name, err)
 	}
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}
-	if err := unix.UtimesNanoAt(t.s.tmpFD, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(t.in.fd, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return st, named("date", name, err)
 	}
 	err = unix.Fstat(t.fd, &st)
@@ -282,15 +334,15 @@ func (t *temp) date(at time.Time) (unix.Stat_t, error) {
 }
 
 // dateLater dates the file at a time, or after it where a file system with coarse times
-// would not tell it from old's millisecond, and has that on disk.
-func (t *temp) dateLater(at time.Time, old *unix.Stat_t) (st unix.Stat_t, err error) {
+// would not tell it from another's millisecond, and has that on disk.
+func (t *temp) dateLater(at, than time.Time) (st unix.Stat_t, err error) {
 	for _, step := range []time.Duration{0, time.Millisecond, time.Second, 2 * time.Second} {
 		st, err = t.date(at.Add(step))
 		if err != nil {
 			return st, err
 		}
-		if milli(&st) > milli(old) {
-			return st, fsync(t.fd, t.s.tmp+"/"+t.name)
+		if milli(&st) > than.UnixMilli() {
+			return st, fsync(t.fd, t.path())
 		}
 	}
 	return st, fmt.Errorf("date %s at %v: the file system keeps no such time", t.name, at)

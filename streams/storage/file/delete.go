@@ -18,7 +18,7 @@ import (
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	p, err := newPlace(space, item)
 	if err != nil {
-		return storage.Deleted{}, err
+		return storage.Deleted{}, storage.NotApplied(err)
 	}
 	sess, err := s.enterWrite()
 	if err != nil {
@@ -29,48 +29,95 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 	if err != nil {
 		return storage.Deleted{}, fmt.Errorf("delete item %q: %w", item, refine(err))
 	}
-	if err := sess.syncDir(path.Dir(at)); err != nil {
+	defer at.close()
+	if err := sess.syncShared(at.dir, at.at); err != nil {
 		return storage.Deleted{}, refine(err)
 	}
-	sess.prune(p.space, path.Dir(at))
+	sess.prune(p.space, at.at)
 	return d, nil
 }
 
-// remove takes the item's file away and returns where it was.
-func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.DeleteOptions) (string, storage.Deleted, error) {
+// remove takes the item's file away and returns where it was, which the caller closes.
+func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.DeleteOptions) (at *spot, d storage.Deleted, err error) {
+	begun := false
+	defer func() {
+		if !begun {
+			err = storage.NotApplied(err)
+		}
+		if err != nil && at != nil {
+			at.close()
+		}
+	}()
 	unlock, err := s.lock(ctx, sess, p.space, p.item)
 	if err != nil {
-		return "", storage.Deleted{}, err
+		return nil, d, err
 	}
 	defer unlock()
-	at, st, err := sess.locate(p)
+	if at, err = sess.present(p); err != nil {
+		return nil, d, err
+	}
+	if err := o.Condition.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, true); err != nil {
+		return at, d, err
+	}
+	a, err := sess.aspectAt(at, p)
 	if err != nil {
-		return "", storage.Deleted{}, err
+		return at, d, err
 	}
-	if err := o.Condition.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, true); err != nil {
-		return "", storage.Deleted{}, err
-	}
-	sc, err := sess.oldSidecar(p)
+	d.Object = object(p.item, &at.st, a)
+	newest, err := s.newest(sess, p, d.Object.Modified)
 	if err != nil {
-		return "", storage.Deleted{}, err
+		return at, d, err
 	}
-	a, _ := sc.of(st.Mtim.Nano())
-	d := storage.Deleted{Object: object(p.item, &st, a)}
-	if d.Time, err = s.after(ctx, d.Object.Modified); err != nil {
-		return "", storage.Deleted{}, err
+	if d.Time, err = s.after(ctx, newest); err != nil {
+		return at, d, err
 	}
+	if err := sess.setDeleted(p, d.Time); err != nil {
+		return at, d, err
+	}
+	if err := s.did("recorded"); err != nil {
+		return at, d, err
+	}
+	begun = true
 	if o.Keep {
-		a.Modified, a.Size = st.Mtim.Nano(), st.Size
+		a.Modified, a.Size = at.st.Mtim.Nano(), at.st.Size
 		err = s.keepMove(sess, p, at, a)
 	} else {
-		err = sess.within(at, func(dir int, name string) error {
-			return named("remove", at, unix.Unlinkat(dir, name, 0))
-		})
+		err = named("remove", at.path(), unix.Unlinkat(at.dir, at.name, 0))
 	}
+	if err == nil {
+		err = s.did("removed")
+	}
+	if err == nil {
+		err = sess.removeSidecar(p)
+	}
+	return at, d, err
+}
+
+// maxAhead is how far ahead of the clock a time may be for what comes next to be dated after it. Changes that are dated
+// further ahead are refused.
+const maxAhead = 5 * time.Minute
+
+// newest returns the later of a file's time and that of the newest delete in its item's slot: what comes next is
+// dated after both. One that is too far ahead of the clock is refused, since all that comes next would be too.
+// The caller has locked the item.
+func (s *Store) newest(sess *session, p place, modified time.Time) (time.Time, error) {
+	deleted, err := sess.deleted(p)
 	if err != nil {
-		return "", storage.Deleted{}, err
+		return time.Time{}, err
 	}
-	return at, d, sess.removeSidecar(p)
+	now := s.cfg.now()
+	switch {
+	case modified.Sub(now) > maxAhead:
+		return time.Time{}, retry.Permanent(fmt.Errorf(
+			"the item's file is dated %v, ahead of the clock, which says %v: set the file's time, or the clock, right", modified.UTC(), now.UTC()))
+	case deleted.Sub(now) > maxAhead:
+		return time.Time{}, retry.Permanent(fmt.Errorf(
+			"a delete is on record for %v, ahead of the clock, which says %v: set the clock right; if the clock was wrong then, "+
+				"remove %s while no process uses the store", deleted.UTC(), now.UTC(), lockFile))
+	case deleted.After(modified):
+		return deleted, nil
+	}
+	return modified, nil
 }
 
 // after returns the time of what comes after modified: now, but later than that in
@@ -119,7 +166,7 @@ type keptDoc struct {
 // keepDir makes a directory for what is kept, with its document, on disk.
 func (s *Store) keepDir(sess *session, p place, a aspect, why string) (string, error) {
 	now := s.now()
-	dir := keptDir + "/" + now.Format(keptDay) + "/" + now.Format(keptTime) + "-" + path.Base(sess.tmp)[:8]
+	dir := keptDir + "/" + now.Format(keptDay) + "/" + now.Format(keptTime) + "-" + path.Base(sess.tmp.Load().path)[:8]
 	b, err := json.MarshalIndent(keptDoc{p.space, p.item, why, a}, "", "  ")
 	if err != nil {
 		return "", err
@@ -131,7 +178,7 @@ func (s *Store) keepDir(sess *session, p place, a aspect, why string) (string, e
 }
 
 // keepLink keeps a file that is about to be replaced. undo removes what was kept.
-func (s *Store) keepLink(sess *session, p place, at string, a aspect) (undo func() error, err error) {
+func (s *Store) keepLink(sess *session, p place, at *spot, a aspect) (undo func() error, err error) {
 	dir, err := s.keepDir(sess, p, a, "replaced")
 	if err != nil {
 		return nil, err
@@ -139,9 +186,9 @@ func (s *Store) keepLink(sess *session, p place, at string, a aspect) (undo func
 	undo = func() error {
 		return errors.Join(sess.unlink(dir+"/"+keptBytes, 0), sess.unlink(dir+"/"+keptAbout, 0), sess.unlink(dir, unix.AT_REMOVEDIR))
 	}
-	err = sess.pair(at, dir, func(from int, name string, to int) error {
-		if err := unix.Linkat(from, name, to, keptBytes, 0); err != nil {
-			return named("link", at, err)
+	err = sess.within(dir+"/"+keptBytes, func(to int, name string) error {
+		if err := unix.Linkat(at.dir, at.name, to, name, 0); err != nil {
+			return named("link", at.path(), err)
 		}
 		return fsync(to, dir)
 	})
@@ -152,65 +199,15 @@ func (s *Store) keepLink(sess *session, p place, at string, a aspect) (undo func
 }
 
 // keepMove keeps a file that is deleted.
-func (s *Store) keepMove(sess *session, p place, at string, a aspect) error {
+func (s *Store) keepMove(sess *session, p place, at *spot, a aspect) error {
 	dir, err := s.keepDir(sess, p, a, "deleted")
 	if err != nil {
 		return err
 	}
-	return sess.pair(at, dir, func(from int, name string, to int) error {
-		if err := rename(from, name, to, keptBytes, unix.RENAME_NOREPLACE); err != nil {
-			return named("move", at, err)
+	return sess.within(dir+"/"+keptBytes, func(to int, name string) error {
+		if err := rename(at.dir, at.name, to, name, unix.RENAME_NOREPLACE); err != nil {
+			return named("move", at.path(), err)
 		}
 		return fsync(to, dir)
 	})
-}
-
-// pair calls f with the opened directory and name of at, and with dir opened.
-func (s *session) pair(at, dir string, f func(from int, name string, to int) error) error {
-	return s.within(at, func(from int, name string) error {
-		to, err := s.dir(dir)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(to)
-		return f(from, name, to)
-	})
-}
-
-// SetProperties implements storage.Store. Neither file nor version changes.
-func (s *Store) SetProperties(ctx context.Context, space, item string, props storage.Properties, c storage.Condition) (storage.Object, error) {
-	p, err := newPlace(space, item)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	if err := checkProperties(props); err != nil {
-		return storage.Object{}, err
-	}
-	sess, err := s.enterWrite()
-	if err != nil {
-		return storage.Object{}, err
-	}
-	defer s.leave(sess)
-	unlock, err := s.lock(ctx, sess, p.space, p.item)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	defer unlock()
-	_, st, err := sess.locate(p)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	if err := c.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, true); err != nil {
-		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
-	}
-	sc, err := sess.oldSidecar(p)
-	if err != nil {
-		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, err)
-	}
-	was, _ := sc.of(st.Mtim.Nano())
-	now := newAspect(&st, was.Digests, props, was.Original)
-	if err := sess.setSidecar(p, sidecar{Item: item, Now: now}); err != nil {
-		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, refine(err))
-	}
-	return object(item, &st, now), nil
 }

@@ -107,7 +107,7 @@ func TestRootVanishesWhileListing(t *testing.T) {
 // What a dead process left in our directory goes; what a living one has there stays.
 func TestLeftovers(t *testing.T) {
 	s := store(t, Config{})
-	live := s.sess.tmp
+	live := s.sess.tmp.Load().path
 	tmp, err := s.sess.temp()
 	must(t, err)
 	defer tmp.discard()
@@ -129,7 +129,7 @@ func TestLeftovers(t *testing.T) {
 func TestDiesBeforeRename(t *testing.T) {
 	for name, present := range map[string]bool{"a new item": false, "a replacement": true} {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{})
+			s := store(t, Config{format: layoutSidecars})
 			var was storage.Object
 			if present {
 				put(t, s, "a", "old")
@@ -141,7 +141,7 @@ func TestDiesBeforeRename(t *testing.T) {
 			must(t, err)
 			w := &write{s: s, sess: s.sess, p: p, t: tmp, digests: map[string]string{"md5": "ff"}}
 			w.o.Properties.MediaType, w.o.Original.Version = "never/seen", "never seen"
-			must(t, w.prepare(), w.moveSidecar())
+			must(t, w.prepare(), w.placeSidecar())
 			tmp.discard() // and now it is dead
 			if !present {
 				if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) {
@@ -158,31 +158,41 @@ func TestDiesBeforeRename(t *testing.T) {
 	}
 }
 
-// A sidecar that cannot be read is an error, not an item without properties; putting
-// the item again, or deleting it, mends that.
-func TestSidecarUnreadable(t *testing.T) {
+// Of an item whose sidecar is spoilt the properties are unknown, and all else works as ever.
+func TestSidecarSpoilt(t *testing.T) {
 	ctx := t.Context()
 	for name, content := range map[string]string{"torn": `{"item":"a","no`, "empty": "", "of another item": `{"item":"b"}`} {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{})
+			s := store(t, Config{format: layoutSidecars})
 			put(t, s, "a", "x")
 			p, _ := newPlace(sp, "a")
 			_, path := sidecarPath(p)
 			spoil := func() { must(t, os.WriteFile(filepath.Join(s.cfg.Root, path), []byte(content), 0o666)) }
 			spoil()
-			if o, err := s.Stat(ctx, sp, "a"); err == nil || errors.Is(err, storage.ErrNotFound) {
-				t.Errorf("Stat: got %+v, %v, want an error that is no fact", o, err)
+			if o := stat(t, s, "a"); !o.PropertiesUnknown || len(o.Digests) > 0 || o.Properties.MediaType != "" {
+				t.Errorf("Stat: got %+v, want that nothing is known", o)
+			}
+			if got, err := read(t, s, "a", ""); got != "x" || err != nil {
+				t.Errorf("got %q, %v", got, err)
 			}
 			put(t, s, "a", "y")
-			if o := stat(t, s, "a"); len(o.Digests) == 0 {
+			if o := stat(t, s, "a"); len(o.Digests) == 0 || o.PropertiesUnknown {
 				t.Errorf("after another put: got %+v", o)
 			}
 			spoil()
-			if _, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: true}); err != nil {
-				t.Errorf("Delete: %v", err)
+			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: true})
+			if err != nil || !d.Object.PropertiesUnknown {
+				t.Errorf("Delete: %+v, %v", d, err)
 			}
 			put(t, s, "a", "z")
-			stat(t, s, "a")
+			spoil()
+			props := storage.Properties{MediaType: "a/b"}
+			if o, err := s.SetProperties(ctx, sp, "a", props, storage.Condition{}); err != nil || o.PropertiesUnknown {
+				t.Errorf("SetProperties: %+v, %v", o, err)
+			}
+			if o := stat(t, s, "a"); o.PropertiesUnknown || o.Properties.MediaType != "a/b" {
+				t.Errorf("then: got %+v", o)
+			}
 		})
 	}
 }
@@ -207,7 +217,7 @@ func TestDoesNotFit(t *testing.T) {
 	if got, err := read(t, s, "d/old", ""); got != "old" || err != nil {
 		t.Errorf("got %q, %v, want the old bytes", got, err)
 	}
-	if left, _ := os.ReadDir(filepath.Join(s.cfg.Root, s.sess.tmp)); len(left) != 0 {
+	if left, _ := os.ReadDir(filepath.Join(s.cfg.Root, s.sess.tmp.Load().path)); len(left) != 0 {
 		t.Errorf("temporary files are left: %v", left)
 	}
 }

@@ -44,12 +44,21 @@ type Config struct {
 	Root string // a directory; it may be reached through symbolic links
 	// Create makes Root, and what is above it, where it is missing.
 	Create bool
+	// Unmarked lets writes into a Root that has no marker. Without it only WriteMarker does that: Root may be the
+	// mount point of a disk that is not mounted. It never lets writes into a root that is marked as another store.
+	Unmarked bool
 	// ReadOnly refuses all writes, and writes nothing of its own.
 	ReadOnly bool
 	// digests are the algorithms kept as evidence S; nil: md5 and sha256.
 	digests []string
 	// now is the clock that files are dated by; nil: the machine's.
 	now func() time.Time
+	// format is that of a root that this store marks; 0: the newest that the file system has room for.
+	format int
+	// attrRoom is how long an attribute may be; 0: as the file system says. Negative: there are none.
+	attrRoom int
+	// step is called between the effects of a mutation; its error is that of the next one. nil: nothing is called.
+	step func(done string) error
 	// Skipped, where it is set, is told by listings of what is in the tree and is no
 	// item or space: its path below Root, which may be any bytes, and why. It may be
 	// called by many at once.
@@ -107,11 +116,14 @@ func Open(cfg Config) (*Store, error) {
 	if s.sess, err = openSession(dir); err != nil {
 		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, err)
 	}
-	if !cfg.ReadOnly && s.sess.hasOwnDir() {
-		// What takes no writes now, a full disk or a read-only one, can be read.
-		if err := s.sess.prepare(); err != nil && retry.ClassOf(err) != retry.ClassUnavailable {
-			return nil, errors.Join(err, s.Close())
-		}
+	if s.sess.foldsOwnDir() {
+		err = retry.Unavailable(fmt.Errorf("%w: the file system takes upper and lower case for the same", errFolds))
+	} else if !cfg.ReadOnly && s.sess.hasOwnDir() {
+		err = s.admit(s.sess)
+	}
+	// What takes no writes now, a full disk, a read-only one or one without a marker, can be read.
+	if err != nil && (retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, errFolds)) {
+		return nil, errors.Join(fmt.Errorf("open file store %q in %s: %w", cfg.ID, dir, err), s.Close())
 	}
 	return s, nil
 }
@@ -121,24 +133,59 @@ func (s *Store) Capabilities() storage.Capabilities {
 	w := !s.cfg.ReadOnly
 	return storage.Capabilities{
 		Kind: "file", TimeResolution: time.Nanosecond, ConditionalPut: w, ConditionalDelete: w, UniqueVersions: true,
-		KeepsReplaced: w, Digests: slices.Clone(s.cfg.digests), SetProperties: w, Ranges: true, ReadOnly: !w,
+		KeepsReplaced: w, Digests: slices.Clone(s.cfg.digests), SetProperties: w, ReadOnly: !w,
 	}
 }
 
-// enterWrite is enter for calls that change something.
-func (s *Store) enterWrite() (*session, error) {
+// enterWrite is enter for calls that change something. Its errors are marked by storage.NotApplied.
+func (s *Store) enterWrite() (*session, error) { return s.enterFor(s.admit) }
+
+// enterFor is enter for calls that write, once ready has returned nil for the session.
+func (s *Store) enterFor(ready func(*session) error) (*session, error) {
 	if s.cfg.ReadOnly {
-		return nil, retry.Permanent(fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrReadOnly))
+		return nil, storage.NotApplied(retry.Permanent(fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrReadOnly)))
 	}
 	sess, err := s.enter()
 	if err != nil {
-		return nil, err
+		return nil, storage.NotApplied(err)
 	}
-	if err := sess.prepare(); err != nil {
+	if err := ready(sess); err != nil {
 		s.leave(sess)
-		return nil, err
+		return nil, storage.NotApplied(err)
 	}
 	return sess, nil
+}
+
+// admit has a session take writes, when it has read that its root is marked as this store.
+func (s *Store) admit(sess *session) error {
+	if sess.admitted.Load() {
+		return nil
+	}
+	if _, err := s.admits(sess); err != nil {
+		return err
+	}
+	if err := sess.prepare(); err != nil {
+		return err
+	}
+	format, err := s.admits(sess) // once more: from prepare on no other process changes it
+	if err != nil {
+		return err
+	}
+	sess.attrs.Store(format == layoutAttrs && sess.canAttrs && s.cfg.attrRoom >= 0)
+	sess.admitted.Store(true)
+	return nil
+}
+
+// admits returns the layout of a root that takes our writes.
+func (s *Store) admits(sess *session) (format int, err error) {
+	doc, err := s.marker(sess)
+	switch {
+	case err == nil:
+		return doc.Format, nil
+	case s.cfg.Unmarked && errors.Is(err, storage.ErrNoMarker):
+		return s.newFormat(sess), nil
+	}
+	return 0, retry.Unavailable(err)
 }
 
 // now returns the clock's time, later than all that it returned before.
@@ -155,6 +202,14 @@ func (s *Store) passed(t time.Time) {
 	s.clock.Lock()
 	defer s.clock.Unlock()
 	s.last = max(s.last, t.UnixNano())
+}
+
+// did is called after each effect of a mutation.
+func (s *Store) did(effect string) error {
+	if s.cfg.step == nil {
+		return nil
+	}
+	return s.cfg.step(effect)
 }
 
 func (s *Store) skipped(path, reason string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 
@@ -30,6 +31,112 @@ func (s *session) locate(p place) (path string, st unix.Stat_t, err error) {
 		}
 	}
 	return "", st, s.absent(p)
+}
+
+// A spot is where an item's file is, or would be: a directory, held open, and the name in it. Whatever happens to the
+// directory, what is done in a spot is done in one and the same.
+type spot struct {
+	dir     int
+	at      string // the directory's path
+	name    string
+	st      unix.Stat_t // of the file
+	present bool
+}
+
+func (p *spot) path() string { return p.at + "/" + p.name }
+
+func (p *spot) close() { unix.Close(p.dir) }
+
+// look looks for the file of a name in the directory.
+func (p *spot) look(name string) error {
+	p.name = name
+	err := retryEINTR(func() error { return unix.Fstatat(p.dir, name, &p.st, unix.AT_SYMLINK_NOFOLLOW) })
+	p.present = err == nil && isRegular(&p.st)
+	if isAbsent(err) {
+		return nil
+	}
+	return named("stat", p.path(), err)
+}
+
+// open opens the file to be read.
+func (p *spot) open() (fd int, err error) {
+	err = retryEINTR(func() error {
+		fd, err = unix.Openat(p.dir, p.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return err
+	})
+	return fd, named("open", p.path(), err) // -1 with an error
+}
+
+// spotOf opens the directory of a path and looks for the file there.
+func (s *session) spotOf(file string) (*spot, error) {
+	p := &spot{at: path.Dir(file)}
+	var err error
+	if p.dir, err = s.dir(p.at); err != nil {
+		return nil, err
+	}
+	if err := p.look(path.Base(file)); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// find is locate for calls that change something. If the item is absent it returns the spot of its own name. An error
+// for which isAbsent holds says that its directory is absent.
+func (s *session) find(p place) (*spot, error) {
+	own, err := s.spotOf(p.path)
+	if err != nil || own.present {
+		return own, err
+	}
+	if path.Dir(p.beside) == own.at {
+		if err = own.look(path.Base(p.beside)); err == nil && !own.present {
+			own.name = path.Base(p.path)
+		}
+		if err != nil {
+			own.close()
+			return nil, err
+		}
+		return own, nil
+	}
+	beside, err := s.spotOf(p.beside) // whose name is so long that it is split
+	switch {
+	case err == nil && beside.present:
+		own.close()
+		return beside, nil
+	case err == nil:
+		beside.close()
+	case !isAbsent(err):
+		own.close()
+		return nil, err
+	}
+	return own, nil
+}
+
+// present is find for an item that must be there.
+func (s *session) present(p place) (*spot, error) {
+	at, err := s.find(p)
+	switch {
+	case isAbsent(err):
+		return nil, s.absent(p)
+	case err == nil && !at.present:
+		at.close()
+		return nil, s.absent(p)
+	}
+	return at, err
+}
+
+// aspectAt returns what is known of the file that is in a spot, which the caller has locked.
+func (s *session) aspectAt(at *spot, p place) (aspect, error) {
+	fd, err := at.open()
+	if errors.Is(err, fs.ErrPermission) {
+		return aspect{Unknown: true}, nil
+	}
+	if err != nil {
+		return aspect{}, err
+	}
+	defer unix.Close(fd)
+	a, _, err := s.aspect(fd, p, &at.st)
+	return a, err
 }
 
 // absent returns the error for an item that is not there.

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -19,6 +20,56 @@ const (
 	openStripe  = stripeCount // who opens the store and looks for the dead
 )
 
+// The file of locks also has the times of deletes, so that no process dates a Put before a delete that came first,
+// whatever its clock says: of each slot of items the newest, as nanoseconds since 1970 in 8 bytes. All items of
+// a slot are of one stripe. The blocks are written when the file is made, so that a delete needs no room.
+const slotCount = 16 * stripeCount
+
+func hashOf(names ...string) uint32 {
+	h := fnv.New32a()
+	for _, name := range names {
+		fmt.Fprintf(h, "%d:%s", len(name), name)
+	}
+	return h.Sum32()
+}
+
+// slot is where the file of locks has the time of the newest delete of p's slot.
+func (p place) slot() int64 { return 8 * int64(hashOf(p.space, p.item)%slotCount) }
+
+// makeSlots makes room for the times of deletes. No other process does that now.
+func (s *session) makeSlots() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(s.lockFD, &st); err != nil {
+		return named("stat", lockFile, err)
+	}
+	missing := slotCount*8 - st.Size
+	if missing <= 0 {
+		return nil
+	}
+	n, err := unix.Pwrite(s.lockFD, make([]byte, missing), st.Size)
+	if err == nil && int64(n) < missing {
+		err = unix.ENOSPC
+	}
+	return named("write", lockFile, err)
+}
+
+// deleted returns the time of the newest delete in p's slot, whose stripe the caller has locked.
+func (s *session) deleted(p place) (time.Time, error) {
+	var b [8]byte
+	err := retryEINTR(func() error { _, err := unix.Pread(s.lockFD, b[:], p.slot()); return err })
+	return time.Unix(0, int64(binary.LittleEndian.Uint64(b[:]))), named("read", lockFile, err)
+}
+
+// setDeleted records the time of a delete of p and has it on disk. The caller has locked p's stripe.
+func (s *session) setDeleted(p place, at time.Time) error {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(at.UnixNano()))
+	err := retryEINTR(func() error { _, err := unix.Pwrite(s.lockFD, b, p.slot()); return err })
+	if err == nil {
+		err = retryEINTR(func() error { return unix.Fdatasync(s.lockFD) })
+	}
+	return named("write", lockFile, err)
+}
+
 type stripes [stripeCount]chan struct{}
 
 func newStripes() *stripes {
@@ -31,11 +82,7 @@ func newStripes() *stripes {
 
 // lock locks the stripe of what is named until unlock is called.
 func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unlock func(), err error) {
-	h := fnv.New32a()
-	for _, name := range names {
-		fmt.Fprintf(h, "%d:%s", len(name), name)
-	}
-	i := int64(h.Sum32() % stripeCount)
+	i := int64(hashOf(names...) % stripeCount)
 	held := s.locks[i]
 	select {
 	case held <- struct{}{}:

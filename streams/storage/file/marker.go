@@ -15,7 +15,12 @@ type markerDoc struct {
 	Store  string `json:"store"`
 }
 
-const format = 1
+// The layouts. In both what is known of an item is in the attribute of its file, in a sidecar, or in neither, and is
+// read wherever it is. Older versions of this package refuse layout 2, of which they would see no attributes.
+const (
+	layoutSidecars = 1 // all is written to sidecars
+	layoutAttrs    = 2 // what an attribute has room for is written there
+)
 
 // Marker implements storage.Store. A root that is gone has no marker.
 func (s *Store) Marker(ctx context.Context) error {
@@ -24,26 +29,38 @@ func (s *Store) Marker(ctx context.Context) error {
 		return err
 	}
 	defer s.leave(sess)
+	_, err = s.marker(sess)
+	return err
+}
+
+func (s *Store) marker(sess *session) (doc markerDoc, err error) {
 	b, err := sess.read(markerFile)
 	if isAbsent(err) {
-		return fmt.Errorf("store %q in %s: %w", s.cfg.ID, s.cfg.Root, storage.ErrNoMarker)
+		return doc, fmt.Errorf("store %q in %s: %w", s.cfg.ID, s.cfg.Root, storage.ErrNoMarker)
 	}
 	if err != nil {
-		return err
+		return doc, err
 	}
-	var doc markerDoc
 	if err := json.Unmarshal(b, &doc); err != nil {
-		return fmt.Errorf("store %q in %s: %w: %w", s.cfg.ID, s.cfg.Root, storage.ErrWrongMarker, err)
+		return doc, fmt.Errorf("store %q in %s: %w: %w", s.cfg.ID, s.cfg.Root, storage.ErrWrongMarker, err)
 	}
-	if doc.Store != s.cfg.ID || doc.Format != format {
-		return fmt.Errorf("store %q in %s is marked %q, format %d: %w", s.cfg.ID, s.cfg.Root, doc.Store, doc.Format, storage.ErrWrongMarker)
+	if doc.Store != s.cfg.ID || doc.Format != layoutSidecars && doc.Format != layoutAttrs {
+		return doc, fmt.Errorf("store %q in %s is marked %q, format %d: %w", s.cfg.ID, s.cfg.Root, doc.Store, doc.Format, storage.ErrWrongMarker)
 	}
-	return nil
+	return doc, nil
+}
+
+// newFormat is the layout of a root that has no marker.
+func (s *Store) newFormat(sess *session) int {
+	if s.cfg.format == layoutSidecars || !sess.canAttrs || s.cfg.attrRoom < 0 {
+		return layoutSidecars
+	}
+	return layoutAttrs
 }
 
 // WriteMarker implements storage.Store.
 func (s *Store) WriteMarker(ctx context.Context) error {
-	sess, err := s.enterWrite()
+	sess, err := s.enterFor((*session).prepare)
 	if err != nil {
 		return err
 	}
@@ -53,7 +70,7 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	switch err := s.Marker(ctx); {
+	switch _, err := s.marker(sess); {
 	case err == nil:
 		return nil
 	case errors.Is(err, storage.ErrWrongMarker):
@@ -61,6 +78,11 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	case !errors.Is(err, storage.ErrNoMarker):
 		return err
 	}
+	return s.mark(sess, s.newFormat(sess))
+}
+
+// mark writes the marker and returns when it is on disk.
+func (s *Store) mark(sess *session, format int) error {
 	b, err := json.Marshal(markerDoc{format, s.cfg.ID})
 	if err != nil {
 		return err

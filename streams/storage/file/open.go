@@ -12,25 +12,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-var _ storage.Ranger = (*Store)(nil)
-
 // Open implements storage.Store. A file that is replaced or deleted later is read to
 // its end; one that is changed in place ends in ErrChanged. A large file that was not in the page
 // cache before is not in it afterwards.
 func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
 	r, o, err := s.open(ctx, storage.Ref{Space: space, Item: item, Version: version})
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	return r, o, nil
-}
-
-// OpenRange implements storage.Ranger.
-func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, rg storage.Range) (io.ReadCloser, storage.Object, error) {
-	r, o, err := s.open(ctx, ref)
-	if err == nil {
-		err = r.limit(rg, o.Size)
-	}
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
@@ -50,60 +36,18 @@ func (s *Store) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 		return nil, storage.Object{}, err
 	}
 	defer s.leave(sess)
-	for range maxTries {
-		r, o, err := sess.openFile(p, ref.Version)
-		if errors.Is(err, errAgain) {
-			continue
-		}
-		return r, o, err
-	}
-	return nil, storage.Object{}, fmt.Errorf("open item %q: its file keeps changing", ref.Item)
-}
-
-var errAgain = errors.New("file was replaced while it was opened")
-
-func (s *session) openFile(p place, version string) (*reader, storage.Object, error) {
-	at, _, err := s.locate(p)
+	fd, at, st, a, unread, err := sess.look(p)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	fd, err := s.tree.open(at, unix.O_RDONLY|unix.O_NONBLOCK)
-	if isAbsent(err) {
-		return nil, storage.Object{}, errAgain
+	if unread != nil {
+		a = aspect{Unknown: true}
 	}
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	f := os.NewFile(uintptr(fd), at)
-	o, err := s.opened(fd, p, version)
-	if err != nil {
+	f, o := os.NewFile(uintptr(fd), at), object(p.item, &st, a)
+	if err := (storage.Condition{Version: ref.Version}).Check(o, true); err != nil {
 		return nil, storage.Object{}, errors.Join(err, f.Close())
 	}
 	return newReader(f, o, func(st *unix.Stat_t) string { return versionOf(st.Mtim.Nano()) }), o, nil
-}
-
-// opened tells of the file that was opened, not of one that came in its place since.
-func (s *session) opened(fd int, p place, version string) (storage.Object, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return storage.Object{}, named("stat", p.path, err)
-	}
-	if !isRegular(&st) {
-		return storage.Object{}, errAgain
-	}
-	o := object(p.item, &st, aspect{})
-	if err := (storage.Condition{Version: version}).Check(o, true); err != nil {
-		return storage.Object{}, err
-	}
-	now := st
-	a, err := s.about(p, &now)
-	if err != nil && !errors.Is(err, storage.ErrNotFound) {
-		return storage.Object{}, err
-	}
-	if err != nil || now.Mtim != st.Mtim {
-		return storage.Object{}, errAgain
-	}
-	return object(p.item, &st, a), nil
 }
 
 // large is from which size on a file is read and written without a trace in the page cache. Smaller ones
@@ -119,17 +63,14 @@ type reader struct {
 	f         *os.File
 	version   string
 	versionOf func(*unix.Stat_t) string
-	left      int64 // of a range; negative: to the end of the file
 
-	drop    bool // what was read from the page cache
-	ranged  bool
-	base    int64 // where the reading began
+	drop    bool  // what was read from the page cache
 	off     int64 // what is read next
 	dropped int64 // up to here
 }
 
 func newReader(f *os.File, o storage.Object, versionOf func(*unix.Stat_t) string) *reader {
-	r := &reader{f: f, version: o.Version, versionOf: versionOf, left: -1}
+	r := &reader{f: f, version: o.Version, versionOf: versionOf}
 	if o.Size >= large {
 		fd := int(f.Fd())
 		_ = unix.Fadvise(fd, 0, 0, unix.FADV_SEQUENTIAL) // advice only
@@ -146,49 +87,18 @@ func cached(fd int) bool {
 	return err == nil && st.Cache > 0
 }
 
-// limit has the reader read a range only.
-func (r *reader) limit(rg storage.Range, size int64) error {
-	err := rg.Check(size)
-	if err == nil {
-		_, err = r.f.Seek(rg.Offset, io.SeekStart)
-	}
-	if err != nil {
-		return errors.Join(err, r.Close())
-	}
-	r.left, r.base, r.off, r.dropped, r.ranged = rg.Len(size), rg.Offset, rg.Offset, rg.Offset, true
-	return nil
-}
-
 func (r *reader) Read(p []byte) (int, error) {
-	if r.left == 0 {
-		return 0, r.end()
-	}
-	if r.left > 0 {
-		p = p[:min(int64(len(p)), r.left)]
-	}
 	n, err := r.f.Read(p)
 	r.off += int64(n)
-	if r.left > 0 {
-		r.left -= int64(n)
-	}
 	if r.drop && r.off-r.dropped >= behind {
 		r.forget()
 	}
 	if err == io.EOF {
-		return n, r.end()
+		if err := r.same(); err != nil {
+			return n, err
+		}
 	}
 	return n, err
-}
-
-// end is the end of what is read: io.EOF, where the file is still what it was and all of it came.
-func (r *reader) end() error {
-	if err := r.same(); err != nil {
-		return err
-	}
-	if r.left > 0 {
-		return io.ErrUnexpectedEOF
-	}
-	return io.EOF
 }
 
 // same returns an error that wraps ErrChanged where the file is not what it was.
@@ -209,11 +119,8 @@ func (r *reader) forget() {
 }
 
 func (r *reader) Close() error {
-	if r.drop && r.off > r.base { // with what was read ahead, and pages that lie on a border
-		if r.dropped = r.base; !r.ranged {
-			r.off = r.dropped // to the end
-		}
-		r.forget()
+	if r.drop && r.off > 0 { // all of it, with what was read ahead, and pages that lie on a border
+		_ = unix.Fadvise(int(r.f.Fd()), 0, 0, unix.FADV_DONTNEED) // advice only
 	}
 	return r.f.Close()
 }

@@ -18,6 +18,12 @@ import (
 
 const sp = "photos"
 
+// eachLayout runs a test for both layouts.
+func eachLayout(t *testing.T, name string, f func(t *testing.T, format int)) {
+	t.Run(name+", attributes", func(t *testing.T) { f(t, layoutAttrs) })
+	t.Run(name+", sidecars", func(t *testing.T) { f(t, layoutSidecars) })
+}
+
 // store returns an opened store that has the space.
 func store(t testing.TB, cfg Config) *Store {
 	t.Helper()
@@ -176,41 +182,48 @@ func TestOriginalOfAnotherFile(t *testing.T) {
 	}
 }
 
-// The store's digests are the sidecar's while the file's modification time is the
-// recorded one, and only then.
+// The store's digests are those on record while the file's modification time is the recorded one, and only then. A file
+// that came in the place of another brings its own attribute, or none.
 func TestEvidenceS(t *testing.T) {
 	touch := func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified) }
 	tests := map[string]struct {
 		harm    func(path string, o storage.Object) error
 		same    bool // version and digests are those of before
 		content string
+		another bool // file came in its place
 	}{
 		"a byte flipped, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.WriteFile(path, []byte("gaod bytes"), 0o666), touch(path, o))
-		}, true, "gaod bytes"},
+		}, true, "gaod bytes", false},
 		"truncated, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.Truncate(path, 4), touch(path, o))
-		}, true, "good"},
+		}, true, "good", false},
 		"emptied, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.Truncate(path, 0), touch(path, o))
-		}, true, ""},
+		}, true, "", false},
 		"replaced, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.Remove(path), os.WriteFile(path, []byte("other"), 0o666), touch(path, o))
-		}, true, "other"},
-		"rewritten": {func(path string, _ storage.Object) error { return os.WriteFile(path, []byte("new"), 0o666) }, false, "new"},
-		"touched":   {func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified.Add(1)) }, false, "good bytes"},
+		}, true, "other", true},
+		"rewritten": {func(path string, _ storage.Object) error { return os.WriteFile(path, []byte("new"), 0o666) }, false, "new", false},
+		"touched":   {func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified.Add(1)) }, false, "good bytes", false},
 		"moved away and back": {func(path string, _ storage.Object) error {
 			return errors.Join(os.Rename(path, path+"2"), os.Rename(path+"2", path))
-		}, true, "good bytes"},
-		"its permissions only": {func(path string, _ storage.Object) error { return os.Chmod(path, 0o600) }, true, "good bytes"},
+		}, true, "good bytes", false},
+		"its permissions only": {func(path string, _ storage.Object) error { return os.Chmod(path, 0o600) }, true, "good bytes", false},
 	}
 	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{})
+		eachLayout(t, name, func(t *testing.T, format int) {
+			s := store(t, Config{format: format})
 			put(t, s, "a", "good bytes")
 			was := stat(t, s, "a")
 			path, err := s.Path(sp, "a")
 			must(t, err, tt.harm(path, was))
+			if format == layoutAttrs && tt.another {
+				if got := stat(t, s, "a"); got.Version != was.Version || len(got.Digests) > 0 || !got.PropertiesUnknown {
+					t.Errorf("got %+v, want that nothing but the version is known", got)
+				}
+				return
+			}
 			got := stat(t, s, "a")
 			if got.Properties.MediaType != "text/plain" || got.Size != int64(len(tt.content)) {
 				t.Errorf("got %+v, want the item's properties and size %d", got, len(tt.content))
@@ -251,7 +264,7 @@ func TestChangedInPlace(t *testing.T) {
 // With a clock that stands still, or goes back, versions grow all the same.
 func TestVersionsGrow(t *testing.T) {
 	now := time.Now()
-	s := store(t, Config{now: func() time.Time { now = now.Add(-time.Hour); return now }})
+	s := store(t, Config{now: func() time.Time { now = now.Add(-time.Second); return now }})
 	var last storage.Object
 	for range 5 {
 		o := put(t, s, "a", "same")
@@ -263,11 +276,11 @@ func TestVersionsGrow(t *testing.T) {
 		}
 		last = o
 	}
-	other := open(t, Config{Root: s.cfg.Root, now: func() time.Time { return now.Add(-time.Hour * 1000) }})
+	other := open(t, Config{Root: s.cfg.Root, now: func() time.Time { return now.Add(-time.Minute) }})
 	if o := put(t, other, "a", "same"); !o.Modified.After(last.Modified) {
 		t.Errorf("another process: got %v after %v", o.Modified, last.Modified)
 	}
-	future := time.Now().Add(time.Hour)
+	future := now.Add(4 * time.Minute)
 	path, err := s.Path(sp, "a")
 	must(t, err, os.Chtimes(path, time.Time{}, future))
 	d, err := s.Delete(t.Context(), sp, "a", storage.DeleteOptions{})

@@ -52,10 +52,7 @@ type Plain struct {
 	window int
 }
 
-var (
-	_ storage.Store  = (*Plain)(nil)
-	_ storage.Ranger = (*Plain)(nil)
-)
+var _ storage.Store = (*Plain)(nil)
 
 const maxExpected = 1 << 20
 
@@ -92,7 +89,7 @@ func OpenPlain(cfg PlainConfig) (*Plain, error) {
 
 // Capabilities implements storage.Store.
 func (p *Plain) Capabilities() storage.Capabilities {
-	return storage.Capabilities{Kind: "file", TimeResolution: time.Nanosecond, UniqueVersions: true, Ranges: true, ReadOnly: true}
+	return storage.Capabilities{Kind: "file", TimeResolution: time.Nanosecond, UniqueVersions: true, ReadOnly: true}
 }
 
 // expected looks for what the root is known by.
@@ -207,18 +204,6 @@ func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, e
 // Open implements storage.Store. A file that is changed while it is read ends in ErrChanged.
 func (p *Plain) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
 	r, o, err := p.open(ctx, storage.Ref{Space: space, Item: item, Version: version})
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	return r, o, nil
-}
-
-// OpenRange implements storage.Ranger.
-func (p *Plain) OpenRange(ctx context.Context, ref storage.Ref, rg storage.Range) (io.ReadCloser, storage.Object, error) {
-	r, o, err := p.open(ctx, ref)
-	if err == nil {
-		err = r.limit(rg, o.Size)
-	}
 	if err != nil {
 		return nil, storage.Object{}, err
 	}

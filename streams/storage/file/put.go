@@ -13,7 +13,13 @@ import (
 
 // Put implements storage.Store. The bytes go into a temporary file, which takes its
 // place when it is on disk and has been judged.
-func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (_ storage.Object, err error) {
+	var w *write
+	defer func() {
+		if w == nil || !w.shown {
+			err = storage.NotApplied(err)
+		}
+	}()
 	p, err := newPlace(space, item)
 	if err != nil {
 		return storage.Object{}, err
@@ -38,7 +44,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
 	}
-	w := &write{s: s, sess: sess, p: p, t: t, o: o, digests: digests}
+	w = &write{s: s, sess: sess, p: p, t: t, o: o, digests: digests}
 	defer w.discard()
 	if err := w.prepare(); err != nil {
 		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))

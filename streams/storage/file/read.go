@@ -2,7 +2,9 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"time"
 
@@ -15,8 +17,60 @@ func object(item string, st *unix.Stat_t, a aspect) storage.Object {
 	ns := st.Mtim.Nano()
 	return storage.Object{
 		Item: item, Size: st.Size, Modified: time.Unix(0, ns).UTC(), Version: versionOf(ns),
-		Digests: a.Digests, Properties: a.properties(), Original: a.Original.original(),
+		Digests: a.Digests, Properties: a.properties(), PropertiesUnknown: a.Unknown, Original: a.Original.original(),
 	}
+}
+
+// openItem opens an item's file to be read: under its own name, or beside a directory of that name. The order matters:
+// files only ever move from the first to the second.
+func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err error) {
+	for _, at := range []string{p.path, p.beside} {
+		fd, err := s.open(at, unix.O_RDONLY|unix.O_NONBLOCK)
+		switch {
+		case isAbsent(err), errors.Is(err, unix.ENXIO): // the latter of a socket
+			continue
+		case errors.Is(err, fs.ErrPermission):
+			if st, serr := s.stat(at); isAbsent(serr) || serr == nil && !isRegular(&st) {
+				continue
+			}
+			return -1, "", st, err
+		case err != nil:
+			return -1, "", st, err
+		}
+		err = named("stat", at, retryEINTR(func() error { return unix.Fstat(fd, &st) }))
+		if err == nil && isRegular(&st) {
+			return fd, at, st, nil
+		}
+		unix.Close(fd)
+		if err != nil {
+			return -1, "", st, err
+		}
+	}
+	return -1, "", st, s.absent(p)
+}
+
+// look opens an item's file and returns what is known of it. The caller closes it. If its attribute and its sidecar
+// cannot be read, as unread says, the bytes still can.
+func (s *session) look(p place) (fd int, at string, st unix.Stat_t, a aspect, unread, err error) {
+	for range maxTries {
+		if fd, at, st, err = s.openItem(p); err != nil {
+			return -1, "", st, a, nil, err
+		}
+		var sure bool
+		if a, sure, unread = s.aspect(fd, p, &st); sure || unread != nil {
+			return fd, at, st, a, unread, nil
+		}
+		// A writer may just be replacing or removing file and sidecar: if not, the file is, or was changed, by others.
+		_, now, err := s.locate(p)
+		if err == nil && now.Mtim == st.Mtim && now.Ino == st.Ino {
+			return fd, at, st, a, nil, nil
+		}
+		unix.Close(fd)
+		if err != nil {
+			return -1, "", st, a, nil, err
+		}
+	}
+	return -1, "", st, a, nil, fmt.Errorf("item %q: its file keeps changing", p.item)
 }
 
 // Stat implements storage.Store.
@@ -33,39 +87,15 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 		return storage.Object{}, err
 	}
 	defer s.leave(sess)
-	_, st, err := sess.locate(p)
-	var a aspect
-	if err == nil {
-		a, err = sess.about(p, &st)
-	}
+	fd, _, st, a, unread, err := sess.look(p)
 	if err != nil {
 		return storage.Object{}, storage.Absent(err, s.now())
 	}
-	return object(item, &st, a), nil
-}
-
-// about returns what the sidecar says of the item's file. Where a writer is just
-// replacing or removing both it looks again, and st is then of the file as it is now.
-func (s *session) about(p place, st *unix.Stat_t) (aspect, error) {
-	for range maxTries {
-		sc, err := s.readSidecar(p)
-		if err != nil {
-			return aspect{}, fmt.Errorf("item %q: %w", p.item, err)
-		}
-		a, known := sc.of(st.Mtim.Nano())
-		if known {
-			return a, nil
-		}
-		_, now, err := s.locate(p)
-		if err != nil {
-			return aspect{}, err
-		}
-		if now.Mtim == st.Mtim && now.Ino == st.Ino {
-			return a, nil // the file is, or was changed, by others than us
-		}
-		*st = now
+	unix.Close(fd)
+	if unread != nil {
+		return storage.Object{}, fmt.Errorf("item %q: %w", item, unread)
 	}
-	return aspect{}, fmt.Errorf("item %q: its file keeps changing", p.item)
+	return object(item, &st, a), nil
 }
 
 // Path returns where an item's file is. It is for people, and for tests that do harm.

@@ -3,14 +3,19 @@ package file
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
+	"path"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // A session is one root directory, held open, with what this process keeps in it.
@@ -24,13 +29,20 @@ type session struct {
 	users   int  // calls under way; guarded by Store.mu
 	retired bool // closed when users is 0; guarded by Store.mu
 
-	mu    sync.Mutex // guards prepare
+	// attrs says that what is known of a file that we write goes into its attribute: layout 2, on a file system that has
+	// attributes.
+	attrs    atomic.Bool
+	syncs    syncs
+	admitted atomic.Bool // the marker was read and is right, and prepare has returned
+
+	mu    sync.Mutex // guards prepare and gone
+	gone  []*scratch // closed with the session: calls under way may use them
 	ready atomic.Bool
 	// What follows is set once, before ready.
-	tmp     string // path of our directory for temporary files
-	tmpFD   int    // the same, locked as long as we live
-	lockFD  int
-	counter atomic.Uint64
+	canAttrs bool // the file system has attributes
+	lockFD   int
+	tmp      atomic.Pointer[scratch]
+	counter  atomic.Uint64
 
 	// pending holds directories that are being made and are not on disk yet.
 	pending struct {
@@ -57,11 +69,36 @@ func openSession(root string) (*session, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, errors.Join(named("stat", root, err), unix.Close(fd))
 	}
-	s := &session{tree: newTree(fd), dev: st.Dev, ino: st.Ino, tmpFD: -1, lockFD: -1}
-	var fs unix.Statfs_t
-	s.ordered = unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
+	s := &session{tree: newTree(fd), dev: st.Dev, ino: st.Ino, lockFD: -1, ordered: keepsOrder(fd, st.Dev)}
 	s.pending.m = map[string]chan struct{}{}
 	return s, nil
+}
+
+// keepsOrder reports whether the file system that fd is in is known to have one journal for all metadata.
+func keepsOrder(fd int, dev uint64) bool {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return false
+	}
+	switch fs.Type {
+	case unix.XFS_SUPER_MAGIC:
+		return true
+	case unix.EXT4_SUPER_MAGIC: // with a journal or without, as ext2, 3 or 4
+		disk, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(dev), unix.Minor(dev)))
+		if err != nil {
+			return false
+		}
+		task, err := os.ReadFile("/sys/fs/ext4/" + path.Base(disk) + "/journal_task")
+		return err == nil && journalled(string(task))
+	}
+	return false
+}
+
+// journalled reads the id of the process that writes ext4's journal. It is 0 if that process is in another
+// namespace, and no number if there is no journal.
+func journalled(task string) bool {
+	_, err := strconv.Atoi(strings.TrimSpace(task))
+	return err == nil
 }
 
 func (s *session) is(st *unix.Stat_t) bool { return s.dev == st.Dev && s.ino == st.Ino }
@@ -73,9 +110,12 @@ func (s *session) hasOwnDir() bool {
 
 // close removes our temporary files and lets go of everything.
 func (s *session) close() {
-	if s.tmpFD >= 0 {
-		_ = s.removeFlat(s.tmp) // what stays is removed by the next process
-		unix.Close(s.tmpFD)
+	if t := s.tmp.Load(); t != nil {
+		_ = s.removeFlat(t.path) // what stays is removed by the next process
+		s.gone = append(s.gone, t)
+	}
+	for _, t := range s.gone {
+		unix.Close(t.fd)
 	}
 	if s.lockFD >= 0 {
 		unix.Close(s.lockFD)
@@ -84,8 +124,7 @@ func (s *session) close() {
 }
 
 // prepare makes what writing needs: our own directories, the file with the locks, and a
-// directory for temporary files that is known to be ours by a lock on it. It removes
-// those whose processes are dead.
+// directory for temporary files. It removes those whose processes are dead.
 func (s *session) prepare() error {
 	if s.ready.Load() {
 		return nil
@@ -104,22 +143,11 @@ func (s *session) prepare() error {
 	if err != nil {
 		return refine(err)
 	}
-	// No other process looks for the dead while our directory is not locked yet.
-	if err := setLock(lockFD, openStripe, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
-		return errors.Join(named("lock", lockFile, err), unix.Close(lockFD))
-	}
-	tmp := tmpDir + "/" + schemas.NewID()
-	tmpFD, err := s.lockedDir(tmp)
-	if err == nil {
-		err = s.removeDead()
-	}
-	if err := errors.Join(err, setLock(lockFD, openStripe, unix.F_UNLCK, unix.F_OFD_SETLK)); err != nil {
-		if tmpFD >= 0 {
-			unix.Close(tmpFD)
-		}
+	s.lockFD = lockFD
+	if err := s.renew(); err != nil {
+		s.lockFD = -1
 		return errors.Join(refine(err), unix.Close(lockFD))
 	}
-	s.lockFD, s.tmpFD, s.tmp = lockFD, tmpFD, tmp
 	s.ready.Store(true)
 	return nil
 }
@@ -150,41 +178,105 @@ func (s *session) create(path string, flags int) (fd int, err error) {
 	return fd, err
 }
 
-func (s *session) lockedDir(dir string) (int, error) {
-	if err := s.mkdir(dir); err != nil {
-		return -1, err
-	}
-	fd, err := s.dir(dir)
-	if err != nil {
-		return -1, err
-	}
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return -1, errors.Join(named("lock", dir, err), unix.Close(fd))
-	}
-	return fd, nil
+// A scratch is a directory of one session for temporary files.
+type scratch struct {
+	path string
+	fd   int // closed with the session
 }
 
-// removeDead removes the temporary files of processes that are gone.
-func (s *session) removeDead() error {
+// renew gives the session a directory for temporary files, and removes those of the dead. A session is alive while
+// it holds the lock on the byte of the file of locks that the name of its directory leads to, which all machines
+// that share the file system see. The directory itself is locked too, for processes of older versions, which look
+// at that only.
+func (s *session) renew() (err error) {
+	t := &scratch{path: tmpDir + "/" + schemas.NewID(), fd: -1}
+	// No other process looks for the dead while our directory is not locked yet.
+	if err := setLock(s.lockFD, openStripe, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
+		return named("lock", lockFile, err)
+	}
+	defer func() {
+		err = errors.Join(err, setLock(s.lockFD, openStripe, unix.F_UNLCK, unix.F_OFD_SETLK))
+		if err != nil && t.fd >= 0 {
+			err = errors.Join(err, unix.Close(t.fd))
+		}
+	}()
+	if err := setLock(s.lockFD, aliveByte(t.path), unix.F_WRLCK, unix.F_OFD_SETLK); err != nil {
+		return named("lock", lockFile, err)
+	}
+	if err := s.mkdir(t.path); err != nil {
+		return err
+	}
+	if t.fd, err = s.dir(t.path); err != nil {
+		return err
+	}
+	if err := unix.Flock(t.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return named("lock", t.path, err)
+	}
+	if err := probeNames(t.fd); err != nil {
+		return retry.Unavailable(err)
+	}
+	if !s.ready.Load() {
+		if s.canAttrs, err = probeAttrs(t.fd); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.removeDead(t.path), s.makeSlots()); err != nil {
+		return err
+	}
+	if was := s.tmp.Swap(t); was != nil {
+		s.gone = append(s.gone, was)
+	}
+	return nil
+}
+
+// aliveByte is the byte of the file of locks that the process of a directory for temporary files has locked. It is
+// behind those of the stripes.
+func aliveByte(dir string) int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(path.Base(dir))) // never fails
+	return int64(h.Sum64()>>2) | 1<<32
+}
+
+// others calls f for each directory for temporary files but ours. alive says whether its process lives.
+func (s *session) others(ours string, f func(dir string, alive bool) error) error {
 	names, err := s.names(tmpDir)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
 		dir := tmpDir + "/" + name
+		if dir == ours {
+			continue
+		}
 		fd, err := s.dir(dir)
 		if err != nil {
 			continue // not a directory of ours, or gone by now
 		}
-		if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
-			err = s.removeFlat(dir)
+		alive := setLock(s.lockFD, aliveByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
+		if !alive {
+			_ = setLock(s.lockFD, aliveByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
+			alive = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil
 		}
+		err = f(dir, alive)
 		unix.Close(fd)
 		if err != nil {
-			return fmt.Errorf("remove temporary files that were left: %w", err)
+			return err
 		}
 	}
 	return nil
+}
+
+// removeDead removes the temporary files of processes that are gone.
+func (s *session) removeDead(ours string) error {
+	return s.others(ours, func(dir string, alive bool) error {
+		if alive {
+			return nil
+		}
+		if err := s.removeFlat(dir); err != nil {
+			return fmt.Errorf("remove temporary files that were left: %w", err)
+		}
+		return nil
+	})
 }
 
 // removeFlat removes a directory and the files in it.
@@ -226,21 +318,48 @@ func (s *session) names(dir string) ([]string, error) {
 // A temp is a file that nobody sees yet.
 type temp struct {
 	s    *session
-	name string // in the session's directory for temporary files; "" when it has moved
+	in   *scratch
+	name string // in its directory; "" when it has moved
 	fd   int
 	size int64 // of what was written
 }
 
+func (t *temp) path() string { return t.in.path + "/" + t.name }
+
+// temp makes a temporary file. If the directory for them has gone it makes that anew.
 func (s *session) temp() (*temp, error) {
-	t := &temp{s: s, name: strconv.FormatUint(s.counter.Add(1), 36)}
-	err := retryEINTR(func() (err error) {
-		t.fd, err = unix.Openat(s.tmpFD, t.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o666)
-		return err
-	})
-	if err != nil {
-		return nil, named("create", s.tmp+"/"+t.name, err)
+	for again := false; ; again = true {
+		t := &temp{s: s, in: s.tmp.Load(), name: strconv.FormatUint(s.counter.Add(1), 36)}
+		err := retryEINTR(func() (err error) {
+			t.fd, err = unix.Openat(t.in.fd, t.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o666)
+			return err
+		})
+		if err == nil {
+			return t, nil
+		}
+		if again || !lost(err) {
+			return nil, named("create", t.path(), err)
+		}
+		if err := s.replace(t.in); err != nil {
+			return nil, err
+		}
 	}
-	return t, nil
+}
+
+// lost reports whether an error is that of a directory that was removed; on NFS its handle is stale.
+func lost(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) }
+
+// replace makes a directory for temporary files in place of one that has gone.
+func (s *session) replace(gone *scratch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tmp.Load() != gone {
+		return nil
+	}
+	if err := s.mkdir(tmpDir); err != nil {
+		return err
+	}
+	return s.renew()
 }
 
 // tempOf returns a temporary file with these bytes, which are not synced.
@@ -260,7 +379,7 @@ func (s *session) tempOf(b []byte) (*temp, error) {
 func (t *temp) discard() {
 	unix.Close(t.fd)
 	if t.name != "" {
-		_ = unix.Unlinkat(t.s.tmpFD, t.name, 0) // else the next process removes it
+		_ = unix.Unlinkat(t.in.fd, t.name, 0) // else the next process removes it
 	}
 }
 
@@ -273,20 +392,40 @@ func (t *temp) Write(p []byte) (int, error) {
 			t.size += int64(n)
 		}
 		if err != nil || done == len(p) {
-			return done, named("write", t.s.tmp+"/"+t.name, err)
+			return done, named("write", t.path(), err)
 		}
 	}
 }
 
 // move gives the file its name in an opened directory, over what has it, or with
-// RENAME_NOREPLACE only where nothing has.
+// RENAME_NOREPLACE only where nothing has. An error that is marked by storage.NotApplied
+// says that the file is not there. On NFS an answer can get lost, and the error is then
+// that of the request that was sent again.
 func (t *temp) move(dir int, name string, flags uint) error {
-	err := rename(t.s.tmpFD, t.name, dir, name, flags)
+	err := rename(t.in.fd, t.name, dir, name, flags)
 	if err == nil {
 		t.name = ""
+		return nil
 	}
-	return err
+	var own, st unix.Stat_t
+	if serr := unix.Fstat(t.fd, &own); serr != nil {
+		return err
+	}
+	switch serr := retryEINTR(func() error { return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) }); {
+	case serr == nil && st.Ino == own.Ino:
+		t.name = ""
+		return nil
+	case serr != nil && !isAbsent(serr):
+		return err
+	}
+	if lost(err) && lost(retryEINTR(func() error { return unix.Fstatat(t.in.fd, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })) {
+		err = fmt.Errorf("%w: %w", errRemoved, named("rename", t.path(), err))
+	}
+	return storage.NotApplied(err)
 }
+
+// errRemoved is of a temporary file that somebody has removed: what is written must be written again.
+var errRemoved = errors.New("the temporary file was removed under way")
 
 // rename is renameat2. Where a file system does not know RENAME_NOREPLACE a link does the same.
 func rename(fromDir int, from string, toDir int, to string, flags uint) error {

@@ -1,11 +1,13 @@
 package file
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"time"
 	"unicode/utf8"
@@ -17,10 +19,10 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A sidecar is what is kept beside an item: a small file in the tree of sidecars, under
-// a hash of the item's id. It is written before the item's file takes its place, so it
-// holds what is true of the new file and of the old one; the file's modification time
-// says which holds.
+// A sidecar is what is kept beside an item whose file has no attribute (attr.go): a small file in the tree of
+// sidecars, under a hash of the item's id. It is written before the item's file takes its
+// place, so it holds what is true of the new file and of the old one; the file's
+// modification time says which holds.
 type sidecar struct {
 	Item string  `json:"item"`
 	Now  aspect  `json:"now"`
@@ -35,6 +37,7 @@ type aspect struct {
 	MediaType string            `json:"mediaType,omitempty"`
 	User      map[string]string `json:"properties,omitempty"`
 	Original  *original         `json:"original,omitempty"`
+	Unknown   bool              `json:"unknown,omitempty"` // the properties are, and MediaType and User empty
 }
 
 // An original is a storage.Original; nil is the zero one.
@@ -96,8 +99,38 @@ func (s *session) makeShards(space string) error {
 // errSpoilt is of a sidecar that was read and tells nothing of its item.
 var errSpoilt = errors.New("sidecar is spoilt")
 
-// readSidecar returns nil where there is none. One that cannot be read is an error:
-// properties that are there must not be taken for none.
+// crcField begins a sidecar: the CRC32C of all that follows, in hex, as the first member of the JSON object. Those of
+// older versions have none.
+const crcField = `{"crc":"`
+
+const crcBytes = len(crcField) + 8
+
+func (sc *sidecar) encode() ([]byte, error) {
+	b, err := json.Marshal(sc)
+	if err != nil {
+		return nil, err
+	}
+	rest := `",` + string(b[1:])
+	return fmt.Appendf(nil, "%s%08x%s", crcField, crc32.Checksum([]byte(rest), castagnoli), rest), nil
+}
+
+func decodeSidecar(item string, b []byte) (*sidecar, error) {
+	if bytes.HasPrefix(b, []byte(crcField)) {
+		if len(b) < crcBytes || fmt.Sprintf("%08x", crc32.Checksum(b[crcBytes:], castagnoli)) != string(b[len(crcField):crcBytes]) {
+			return nil, fmt.Errorf("%w: its CRC is wrong", errSpoilt)
+		}
+	}
+	var sc sidecar
+	if err := json.Unmarshal(b, &sc); err != nil {
+		return nil, fmt.Errorf("%w: %w", errSpoilt, err)
+	}
+	if item != "" && sc.Item != item {
+		return nil, fmt.Errorf("%w: it is of item %q", errSpoilt, sc.Item)
+	}
+	return &sc, nil
+}
+
+// readSidecar returns nil if there is none, and errSpoilt if it tells nothing.
 func (s *session) readSidecar(p place) (*sidecar, error) {
 	_, path := sidecarPath(p)
 	b, err := s.read(path)
@@ -107,38 +140,51 @@ func (s *session) readSidecar(p place) (*sidecar, error) {
 	if err != nil {
 		return nil, err
 	}
-	var sc sidecar
-	if err := json.Unmarshal(b, &sc); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", errSpoilt, path, err)
+	sc, err := decodeSidecar(p.item, b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if sc.Item != p.item {
-		return nil, fmt.Errorf("%w: %s is of item %q", errSpoilt, path, sc.Item)
-	}
-	return &sc, nil
+	return sc, nil
 }
 
-// oldSidecar is readSidecar for who replaces or removes it: one that is spoilt is as
-// good as none. Of one that could not be read nothing is known, so it stays.
-func (s *session) oldSidecar(p place) (*sidecar, error) {
-	sc, err := s.readSidecar(p)
-	if errors.Is(err, errSpoilt) {
-		return nil, nil
-	}
-	return sc, err
-}
-
-// of returns what the sidecar, which may be nil, says of a file with this modification
-// time. Of a file with a time that it does not know it only tells the properties.
-func (sc *sidecar) of(modified int64) (a aspect, known bool) {
+// known says what is known of a file with this modification time from its attribute and its sidecar, each of which is
+// nil if there is none; spoilt is of the attribute. sure is false if neither of them speaks of this very file.
+func known(modified int64, attr *aspect, spoilt bool, sc *sidecar) (a aspect, sure bool) {
 	switch {
-	case sc == nil:
-		return aspect{}, false
-	case sc.Now.Modified == modified:
+	case attr != nil && attr.Modified == modified:
+		return *attr, true
+	case sc != nil && sc.Now.Modified == modified:
 		return sc.Now, true
-	case sc.Was != nil && sc.Was.Modified == modified:
+	case sc != nil && sc.Was != nil && sc.Was.Modified == modified:
 		return *sc.Was, true
+	case attr != nil: // others have changed the bytes
+		return attr.propertiesOnly(), false
+	case sc != nil && !spoilt:
+		return sc.Now.propertiesOnly(), false
 	}
-	return aspect{MediaType: sc.Now.MediaType, User: sc.Now.User}, false
+	return aspect{Unknown: true}, false
+}
+
+func (a *aspect) propertiesOnly() aspect {
+	return aspect{MediaType: a.MediaType, User: a.User, Unknown: a.Unknown}
+}
+
+// aspect returns what is known of an opened file of an item.
+func (s *session) aspect(fd int, p place, st *unix.Stat_t) (a aspect, sure bool, err error) {
+	attr, err := readAttr(fd, p.item)
+	spoilt := errors.Is(err, errAttr)
+	if err != nil && !spoilt {
+		return aspect{}, false, err
+	}
+	if attr != nil && attr.Modified == st.Mtim.Nano() {
+		return *attr, true, nil
+	}
+	sc, err := s.readSidecar(p)
+	if err != nil && !errors.Is(err, errSpoilt) {
+		return aspect{}, false, err
+	}
+	a, sure = known(st.Mtim.Nano(), attr, spoilt, sc)
+	return a, sure, nil
 }
 
 // writeOwn writes a small file of our own, whole or not at all, into a directory below
@@ -165,7 +211,7 @@ func (s *session) moveTo(t *temp, path string) error {
 func (s *session) placeSidecar(p place, t *temp) (err error) {
 	_, path := sidecarPath(p)
 	for range maxTries {
-		if err = s.moveTo(t, path); !isAbsent(err) {
+		if err = s.moveTo(t, path); !isAbsent(err) || errors.Is(err, errRemoved) {
 			return err
 		}
 		if err := s.makeShards(p.space); err != nil {
@@ -177,23 +223,28 @@ func (s *session) placeSidecar(p place, t *temp) (err error) {
 
 // setSidecar replaces a sidecar and returns when that is on disk.
 func (s *session) setSidecar(p place, sc sidecar) error {
-	dir, path := sidecarPath(p)
-	b, err := json.Marshal(sc)
-	if err != nil {
-		return err
-	}
-	t, err := s.tempOf(b)
+	dir, _ := sidecarPath(p)
+	t, err := s.sidecarTemp(sc)
 	if err != nil {
 		return err
 	}
 	defer t.discard()
-	if err := fsync(t.fd, path); err != nil {
+	if err := fsync(t.fd, t.path()); err != nil {
 		return err
 	}
 	if err := s.placeSidecar(p, t); err != nil {
 		return err
 	}
 	return s.syncDir(dir)
+}
+
+// sidecarTemp returns a temporary file with a sidecar, which is not synced.
+func (s *session) sidecarTemp(sc sidecar) (*temp, error) {
+	b, err := sc.encode()
+	if err != nil {
+		return nil, err
+	}
+	return s.tempOf(b)
 }
 
 func (s *session) removeSidecar(p place) error {

@@ -113,7 +113,7 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 func (s *Store) change(ctx context.Context, space string, f func(sess *session, dir string) error) error {
 	dir, err := spaceDir(space)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	sess, err := s.enterWrite()
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Store) change(ctx context.Context, space string, f func(sess *session, 
 	defer s.leave(sess)
 	unlock, err := s.lock(ctx, sess, dir)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	defer unlock()
 	return refine(f(sess, dir))
@@ -133,12 +133,15 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 	return s.change(ctx, space.Name, func(sess *session, dir string) error {
 		switch st, err := sess.stat(dir); {
 		case err == nil && isDir(&st):
-			return fmt.Errorf("space %q: %w", space.Name, storage.ErrExists)
-		case err == nil, !errors.Is(err, fs.ErrNotExist):
-			return retry.Permanent(fmt.Errorf("create space %q: what is no directory is there: %w", space.Name, storage.ErrName))
+			return storage.NotApplied(fmt.Errorf("space %q: %w", space.Name, storage.ErrExists))
+		case err == nil, isAbsent(err) && !errors.Is(err, fs.ErrNotExist): // a symbolic link
+			return storage.NotApplied(retry.Permanent(
+				fmt.Errorf("create space %q: what is no directory is there: %w", space.Name, storage.ErrName)))
+		case !isAbsent(err):
+			return storage.NotApplied(err)
 		}
-		if err := sess.writeSpace(dir, space); err != nil {
-			return err
+		if err := sess.writeSpace(dir, space); err != nil { // nobody sees it before the directory
+			return storage.NotApplied(err)
 		}
 		if err := unix.Mkdirat(sess.fd, dir, 0o777); err != nil {
 			return named("mkdir", dir, err)
@@ -151,7 +154,7 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
 	return s.change(ctx, space.Name, func(sess *session, dir string) error {
 		if err := sess.hasSpace(dir); err != nil {
-			return err
+			return storage.NotApplied(err)
 		}
 		return sess.writeSpace(dir, space)
 	})
@@ -179,11 +182,11 @@ func (s *session) writeSpace(dir string, space storage.Space) error {
 func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 	return s.change(ctx, space, func(sess *session, dir string) error {
 		if err := sess.hasSpace(dir); err != nil {
-			return err
+			return storage.NotApplied(err)
 		}
 		if err := sess.removeEmpty(dir); err != nil {
 			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-				return fmt.Errorf("space %q: %w", space, storage.ErrNotEmpty)
+				return storage.NotApplied(fmt.Errorf("space %q: %w", space, storage.ErrNotEmpty))
 			}
 			return err
 		}

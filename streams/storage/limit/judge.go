@@ -64,7 +64,7 @@ func isAnswer(err error) bool {
 	for _, answer := range [...]error{
 		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest,
 		storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrNoMarker, storage.ErrWrongMarker,
-		storage.ErrTooLarge, storage.ErrRange, storage.ErrListing, storage.ErrSlowDown,
+		storage.ErrTooLarge, storage.ErrListing, storage.ErrSlowDown,
 	} {
 		if errors.Is(err, answer) {
 			return true

@@ -5,8 +5,9 @@
 // whole store is unavailable, open the breaker. Then operations fail at once
 // with an error of class unavailable, which spends no attempt of a message, until one
 // of them that is let through as a probe gets an answer. An operation that was refused
-// did nothing. Errors of the inner store are returned as they are, but that one which says
-// that the store is away names it, as a refusal does.
+// did nothing: the error of a mutation is marked by storage.NotApplied. Errors of the inner store are
+// returned as they are, marked or not, but that one which says that the store is away names it, as a
+// refusal does.
 //
 // A Throttle, where there is one, has operations wait for their turn: so many at a time, requests and
 // bytes in a second, fewer where the store asks for that. Waiting for a turn says nothing
@@ -94,7 +95,7 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 	p, err := s.enter(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return s.leave(ctx, p, s.inner.CreateSpace(ctx, space))
 }
@@ -103,7 +104,7 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
 	p, err := s.enter(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return s.leave(ctx, p, s.inner.SetSpace(ctx, space))
 }
@@ -112,7 +113,7 @@ func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
 func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 	p, err := s.enter(ctx)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	return s.leave(ctx, p, s.inner.DeleteSpace(ctx, space))
 }
@@ -177,7 +178,7 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	p, err := s.begin(ctx, writes)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.NotApplied(err)
 	}
 	defer s.throttle.give(writes)
 	b := &body{r: r, over: func() bool { return ctx.Err() != nil }, move: func(n int) error { return s.throttle.move(ctx, n) }}
@@ -193,7 +194,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
 	in, err := s.enter(ctx)
 	if err != nil {
-		return storage.Object{}, err
+		return storage.Object{}, storage.NotApplied(err)
 	}
 	o, err := s.inner.SetProperties(ctx, space, item, p, c)
 	return o, s.leave(ctx, in, err)
@@ -203,7 +204,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	p, err := s.enter(ctx)
 	if err != nil {
-		return storage.Deleted{}, err
+		return storage.Deleted{}, storage.NotApplied(err)
 	}
 	d, err := s.inner.Delete(ctx, space, item, o)
 	return d, s.leave(ctx, p, err)

@@ -104,6 +104,18 @@ func TestContract(t *testing.T) {
 	}))
 }
 
+// A decorated store passes on what errors of mutations prove.
+func TestMarks(t *testing.T) {
+	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
+		m, err := mem.New(mem.Config{ID: "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner := storagetest.NewFaulty(m)
+		return NewThrottled(inner, NewBreaker(Config{}), nil), inner
+	})
+}
+
 // operations are all methods that ask a store. did says whether a mutation was done.
 func operations() map[string]struct {
 	call func(ctx context.Context, s storage.Store) error
@@ -230,6 +242,9 @@ func TestTwins(t *testing.T) {
 					err := op.call(ctx, w)
 					if !errors.Is(err, ErrOpen) || retry.ClassOf(err) != retry.ClassUnavailable {
 						t.Errorf("%s while the store is away: got %v", other, err)
+					}
+					if mutates := op.did != nil && other != "WriteMarker"; storage.IsNotApplied(err) != mutates {
+						t.Errorf("%s while the store is away: marked by NotApplied %v, want %v", other, !mutates, mutates)
 					}
 				}
 				if got := len(w.faulty.Calls()); got != calls {

@@ -8,28 +8,16 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-var (
-	_ storage.Ranger  = (*Store)(nil)
-	_ storage.Locator = (*Store)(nil)
-)
+var _ storage.Locator = (*Store)(nil)
 
 // Open implements storage.Store. That an item was opened is an answer; its reading is
 // never refused, and a failure of it is one of the store.
 func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	return s.open(ctx, func() (io.ReadCloser, storage.Object, error) { return s.inner.Open(ctx, space, item, version) })
-}
-
-// OpenRange implements storage.Ranger, as Open.
-func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
-	return s.open(ctx, func() (io.ReadCloser, storage.Object, error) { return storage.OpenRange(ctx, s.inner, ref, r) })
-}
-
-func (s *Store) open(ctx context.Context, inner func() (io.ReadCloser, storage.Object, error)) (io.ReadCloser, storage.Object, error) {
 	p, err := s.begin(ctx, reads)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	r, o, err := inner()
+	r, o, err := s.inner.Open(ctx, space, item, version)
 	s.throttle.learn(err)
 	e := opened
 	if err != nil {

@@ -142,7 +142,7 @@ func TestJudge(t *testing.T) {
 	for _, answer := range []error{
 		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest,
 		storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrNoMarker, storage.ErrWrongMarker,
-		storage.ErrTooLarge, storage.ErrRange, storage.ErrListing, storage.ErrSlowDown,
+		storage.ErrTooLarge, storage.ErrListing, storage.ErrSlowDown,
 	} {
 		tests["answer: "+answer.Error()] = row{live, fmt.Errorf("item: %w", answer), answered, answered, answered}
 	}

@@ -98,7 +98,7 @@ type bareKept struct{ storage.Store }
 
 func (b bareKept) Capabilities() storage.Capabilities {
 	c := b.Store.Capabilities()
-	c.KeepsReplaced, c.Ranges = false, false
+	c.KeepsReplaced = false
 	return c
 }
 

@@ -31,6 +31,18 @@ func (s *Store) Rewrite(space, id string, to []byte) bool {
 	})
 }
 
+// Strip takes from an item all that the store keeps beside its bytes, as a tree that was restored without extended
+// attributes lacks it: it has another version, no digests, and properties that are not known.
+func (s *Store) Strip(space, id string) bool {
+	return s.damage(space, id, func(sp *shelf, it *item) {
+		o := it.object
+		it.object = storage.Object{
+			Item: o.Item, Size: o.Size, Modified: o.Modified, Version: s.version(it.bytes), PropertiesUnknown: true,
+		}
+		sp.items[id] = it
+	})
+}
+
 // Lose removes an item behind the driver's back; nothing tells when.
 func (s *Store) Lose(space, id string) bool {
 	return s.damage(space, id, func(sp *shelf, _ *item) { sp.remove(id) })

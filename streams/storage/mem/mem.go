@@ -37,7 +37,7 @@ type Config struct {
 type Weak struct {
 	Versions         bool          // a version is a function of the bytes, as an ETag is
 	Times            time.Duration // resolution of times; 0: milliseconds
-	Properties       bool          // SetProperties makes a new version
+	Properties       bool          // SetProperties returns ErrUnsupported
 	Conditions       bool          // conditions are looked at before a write, not in its moment
 	MaxPropertyBytes int           // 0: no bound
 }
@@ -106,7 +106,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{
 		Kind: "mem", TimeResolution: w.Times,
 		ConditionalPut: !w.Conditions, ConditionalDelete: !w.Conditions, UniqueVersions: !w.Versions, KeepsReplaced: true,
-		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, Ranges: true, MaxPropertyBytes: w.MaxPropertyBytes,
+		Digests: slices.Clone(s.cfg.Digests), SetProperties: !w.Properties, MaxPropertyBytes: w.MaxPropertyBytes,
 	}
 }
 
@@ -156,7 +156,8 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 }
 
 // CreateSpace implements storage.Store.
-func (s *Store) CreateSpace(ctx context.Context, about storage.Space) error {
+func (s *Store) CreateSpace(ctx context.Context, about storage.Space) (err error) {
+	defer refused(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch _, err := s.space(about.Name); {
@@ -170,7 +171,8 @@ func (s *Store) CreateSpace(ctx context.Context, about storage.Space) error {
 }
 
 // SetSpace implements storage.Store.
-func (s *Store) SetSpace(ctx context.Context, about storage.Space) error {
+func (s *Store) SetSpace(ctx context.Context, about storage.Space) (err error) {
+	defer refused(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, err := s.space(about.Name)
@@ -182,7 +184,8 @@ func (s *Store) SetSpace(ctx context.Context, about storage.Space) error {
 }
 
 // DeleteSpace implements storage.Store.
-func (s *Store) DeleteSpace(ctx context.Context, name string) error {
+func (s *Store) DeleteSpace(ctx context.Context, name string) (err error) {
+	defer refused(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, err := s.space(name)

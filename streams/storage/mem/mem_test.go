@@ -45,7 +45,7 @@ func TestContract(t *testing.T) {
 		"a clock that stands still": {mem.Config{Now: still}, times},
 		"versions of bytes":         {mem.Config{Weak: mem.Weak{Versions: true}}, versions},
 		"whole seconds":             {mem.Config{Weak: mem.Weak{Times: time.Second}}, times},
-		"properties rewrite":        {mem.Config{Weak: mem.Weak{Properties: true}}, properties},
+		"no properties are set":     {mem.Config{Weak: mem.Weak{Properties: true}}, properties},
 		"properties are bounded":    {mem.Config{Weak: mem.Weak{MaxPropertyBytes: 2048}}, properties},
 		"conditions are looked at":  {mem.Config{Weak: mem.Weak{Conditions: true}}, []string{"PutCondition", "RacePut", "RaceReplace", "RaceDelete"}},
 		"as weak as an object store's": {mem.Config{
@@ -103,6 +103,14 @@ func TestDamage(t *testing.T) {
 	s.Date("s", "a", was.Modified.Add(time.Hour))
 	if o, _ := s.Stat(ctx, "s", "a"); !o.Modified.Equal(was.Modified.Add(time.Hour)) {
 		t.Errorf("after Date: got %v", o.Modified)
+	}
+	s.Strip("s", "a")
+	if o, _ := s.Stat(ctx, "s", "a"); !o.PropertiesUnknown || len(o.Digests) != 0 || !o.Modified.Equal(was.Modified.Add(time.Hour)) || o.Size != 3 {
+		t.Errorf("after Strip: got %+v, want unknown properties, and no digests", o)
+	}
+	set := storage.Properties{MediaType: "text/plain"}
+	if o, err := s.SetProperties(ctx, "s", "a", set, storage.Condition{}); err != nil || o.PropertiesUnknown || o.Properties.MediaType != "text/plain" {
+		t.Errorf("after SetProperties: got %+v, %v", o, err)
 	}
 	s.Lose("s", "a")
 	if _, err := s.Stat(ctx, "s", "a"); !errors.Is(err, storage.ErrNotFound) || s.Lose("s", "a") {

@@ -8,8 +8,6 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-var _ storage.Ranger = (*Store)(nil)
-
 // Open implements storage.Store. What is read stays as it was when it was opened.
 func (s *Store) Open(ctx context.Context, space, id, version string) (io.ReadCloser, storage.Object, error) {
 	it, err := s.pinned(ctx, storage.Ref{Space: space, Item: id, Version: version})
@@ -31,17 +29,4 @@ func (s *Store) pinned(ctx context.Context, ref storage.Ref) (*item, error) {
 		return nil, err
 	}
 	return it, (storage.Condition{Version: ref.Version}).Check(it.object, true)
-}
-
-// OpenRange implements storage.Ranger.
-func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
-	it, err := s.pinned(ctx, ref)
-	if err == nil {
-		err = r.Check(it.object.Size)
-	}
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	end := r.Offset + r.Len(it.object.Size)
-	return io.NopCloser(bytes.NewReader(it.bytes[min(r.Offset, int64(len(it.bytes))):min(end, int64(len(it.bytes)))])), clone(it.object), nil
 }

@@ -14,8 +14,12 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
+// refused marks the error of a mutation. Here each is returned before anything changes.
+func refused(err *error) { *err = storage.NotApplied(*err) }
+
 // Put implements storage.Store.
-func (s *Store) Put(ctx context.Context, space, id string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s *Store) Put(ctx context.Context, space, id string, r io.Reader, o storage.PutOptions) (_ storage.Object, err error) {
+	defer refused(&err)
 	if err := errors.Join(s.fits(o.Properties), s.check(space, id, o.Condition)); err != nil {
 		return storage.Object{}, err
 	}
@@ -125,8 +129,14 @@ func (s *Store) fits(p storage.Properties) error {
 	return nil
 }
 
-// SetProperties implements storage.Store. Neither version nor time changes unless the store is weak.
-func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+// SetProperties implements storage.Store. Neither version nor time changes.
+func (s *Store) SetProperties(
+	ctx context.Context, space, id string, p storage.Properties, c storage.Condition,
+) (_ storage.Object, err error) {
+	defer refused(&err)
+	if s.cfg.Weak.Properties {
+		return storage.Object{}, retry.Permanent(fmt.Errorf("set properties of item %q: %w", id, storage.ErrUnsupported))
+	}
 	if err := s.fits(p); err != nil {
 		return storage.Object{}, err
 	}
@@ -140,10 +150,7 @@ func (s *Store) SetProperties(ctx context.Context, space, id string, p storage.P
 		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
 	}
 	it := *old
-	it.object.Properties = properties(p)
-	if s.cfg.Weak.Properties {
-		it.object.Modified, it.object.Version = s.tick(sp, id), s.version(it.bytes)
-	}
+	it.object.Properties, it.object.PropertiesUnknown = properties(p), false
 	sp.items[id] = &it
 	return clone(it.object), nil
 }
@@ -153,7 +160,8 @@ func properties(p storage.Properties) storage.Properties {
 }
 
 // Delete implements storage.Store.
-func (s *Store) Delete(ctx context.Context, space, id string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (s *Store) Delete(ctx context.Context, space, id string, o storage.DeleteOptions) (_ storage.Deleted, err error) {
+	defer refused(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, old, err := s.find(space, id)

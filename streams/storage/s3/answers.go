@@ -22,8 +22,29 @@ import (
 // errAlien says that what has answered does not speak S3.
 var errAlien = errors.New("what answers at the endpoint does not speak S3")
 
-// errStuck says that a listing asks for the page that it has just given.
+// errStuck says that a listing asks for a page that it has given before.
 var errStuck = fmt.Errorf("the service goes on where it was: %w", storage.ErrListing)
+
+// maxAnswer bounds what is read of an answer that is no object's bytes: a page of 1,000 versions of the longest keys has less.
+const maxAnswer = 16 << 20
+
+// maxProlog bounds what is read of it in search of its first element.
+const maxProlog = 64 << 10
+
+// A bounded body ends with an error after so many bytes.
+type bounded struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("%w: an answer has more than %d bytes", errAlien, maxAnswer)
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
 
 // inspect judges an answer by what it is made of. Errors of S3 that come as a success are made errors.
 func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
@@ -34,6 +55,9 @@ func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
 		return fmt.Errorf("%w: %s %s: %s, %q", errAlien, req.Method, req.URL.Path, resp.Status, media)
 	}
 	ok := resp.StatusCode >= 200 && resp.StatusCode < 300
+	if !ok || !ofObject || req.Method != http.MethodGet {
+		resp.Body = &bounded{resp.Body, maxAnswer}
+	}
 	switch {
 	case ok && ofObject && (req.Method == http.MethodGet || req.Method == http.MethodHead) && resp.Header.Get("ETag") == "":
 		return alien() // all who speak S3 tell it
@@ -79,7 +103,7 @@ type whole struct {
 // root returns the name of a body's first element; empty where it is no XML, or cannot be read.
 func root(body io.ReadCloser) (name string, again *whole) {
 	var seen bytes.Buffer
-	d := xml.NewDecoder(io.TeeReader(body, &seen))
+	d := xml.NewDecoder(io.TeeReader(io.LimitReader(body, maxProlog), &seen))
 	for {
 		t, err := d.Token()
 		if start, ok := t.(xml.StartElement); ok {

@@ -37,9 +37,6 @@ func TestArchived(t *testing.T) {
 			}
 			for what, do := range map[string]func() error{
 				"open": func() error { return drain(s.Open(t.Context(), "s", "item", "")) },
-				"range": func() error {
-					return drain(s.OpenRange(t.Context(), storage.Ref{Space: "s", Item: "item"}, storage.Range{Offset: 1, Length: 1}))
-				},
 				"keep": func() error { return put(t.Context(), s, "item", 20, storage.PutOptions{KeepReplaced: true}) },
 			} {
 				err := do()
@@ -53,9 +50,6 @@ func TestArchived(t *testing.T) {
 				if due := retry.Due(err); restore && (due.Before(time.Now()) || due.After(time.Now().Add(2*restoring))) {
 					t.Errorf("%s is due %v", what, due)
 				}
-			}
-			if _, err := s.SetProperties(t.Context(), "s", "item", storage.Properties{MediaType: "a/b"}, storage.Condition{}); !errors.Is(err, storage.ErrUnsupported) {
-				t.Errorf("set properties: %v", err)
 			}
 			if !restore {
 				if len(asked) != 0 {

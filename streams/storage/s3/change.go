@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,50 +15,14 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// SetProperties implements storage.Store. The service writes the object again by copying it onto itself: it has another
-// time then, and another version if there are versions. It returns ErrUnsupported for an object that one request cannot
-// copy: parts are completed without a condition on what they replace, so they could overwrite a later Put.
-func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+// SetProperties implements storage.Store: S3 keeps properties with the bytes, and a copy of an object onto itself could
+// overwrite a Put of that moment.
+func (s *Store) SetProperties(_ context.Context, space, item string, _ storage.Properties, _ storage.Condition) (storage.Object, error) {
+	err := storage.ErrUnsupported
 	if s.cfg.ReadOnly {
-		return storage.Object{}, retry.Permanent(storage.ErrReadOnly)
+		err = storage.ErrReadOnly
 	}
-	bucket, key, err := s.place(space, item)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	info, err := s.stat(ctx, space, item, spot{bucket, key})
-	if err != nil {
-		return storage.Object{}, err
-	}
-	o, err := s.object(space, item, info)
-	if err != nil {
-		return storage.Object{}, err
-	}
-	what := "set properties of " + named(space, item)
-	if err := c.Check(o, true); err != nil {
-		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
-	}
-	if o.Size > maxSingle {
-		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: it has %d bytes, and one request copies at most %d: %w",
-			what, o.Size, int64(maxSingle), storage.ErrUnsupported))
-	}
-	meta, contentType, err := encode(p, o.Digests, o.Size, originalText(space, item, o.Original))
-	if err != nil {
-		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
-	}
-	// What the copy is of is pinned by its ETag, whether or not the caller has a condition.
-	at := spot{bucket, key}
-	err = s.copy(ctx, source{at, o}, at, &heading{meta, contentType, others(info)})
-	if errors.Is(err, errArchived) { // its return would cost more than its properties are worth
-		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %w, and the service copies it to do so: %w", what, errArchived, storage.ErrUnsupported))
-	}
-	if err != nil {
-		return storage.Object{}, fmt.Errorf("%s: %w", what, err)
-	}
-	if info, err = s.written(ctx, at, s.getOptions(), fmt.Sprintf("item %q", item)); err != nil {
-		return storage.Object{}, err
-	}
-	return s.object(space, item, info)
+	return storage.Object{}, storage.NotApplied(retry.Permanent(fmt.Errorf("set properties of %s: %w", named(space, item), err)))
 }
 
 // A source is an object that the service copies.
@@ -73,46 +35,13 @@ type source struct {
 type heading struct {
 	meta        map[string]string
 	contentType string
-	others      minio.PutObjectOptions // headers that millrace knows nothing of, and leaves as they are
 }
 
-// others are what else another program may have given to an object: writing its properties anew would drop it.
-func others(info minio.ObjectInfo) minio.PutObjectOptions {
-	h := info.Headers
-	o := minio.PutObjectOptions{
-		CacheControl: h.Get("Cache-Control"), ContentDisposition: h.Get("Content-Disposition"), ContentEncoding: encodings(h.Get("Content-Encoding")),
-		ContentLanguage: h.Get("Content-Language"), StorageClass: h.Get("X-Amz-Storage-Class"),
-		WebsiteRedirectLocation: h.Get("X-Amz-Website-Redirect-Location"),
-	}
-	if at, err := http.ParseTime(h.Get("Expires")); err == nil {
-		o.Expires = at
-	}
-	return o
-}
-
-// encodings leaves out how an object was sent, which some services keep.
-func encodings(list string) string {
-	all := strings.Split(list, ",")
-	for i := range all {
-		all[i] = strings.TrimSpace(all[i])
-	}
-	return strings.Join(slices.DeleteFunc(all, func(one string) bool { return one == "aws-chunked" }), ", ")
-}
-
-// copy has the service copy an object if it is the one that was seen. Without a heading it keeps its own. The object
-// is not larger than maxSingle.
-func (s *Store) copy(ctx context.Context, from source, to spot, with *heading) error {
+// copy has the service copy an object, with what it has beside its bytes, if it is the one that was seen. The object is
+// not larger than maxSingle.
+func (s *Store) copy(ctx context.Context, from source, to spot) error {
 	h := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
-	var kept heading
-	if with != nil {
-		kept.others = with.others
-		h["x-amz-metadata-directive"] = "REPLACE"
-		h["Content-Type"] = with.contentType
-		for name, v := range with.meta {
-			h["x-amz-meta-"+name] = v
-		}
-	}
-	for name, v := range s.putOptions(kept).Header() {
+	for name, v := range s.putOptions(heading{}).Header() {
 		if name = strings.ToLower(name); name != "content-type" {
 			h[name] = v[0]
 		}
@@ -174,7 +103,7 @@ func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) 
 	if o.Size > maxSingle {
 		err = s.copyParts(ctx, seen, to)
 	} else {
-		err = s.copy(ctx, seen, to, nil)
+		err = s.copy(ctx, seen, to)
 	}
 	if err != nil {
 		return s.bringBack(ctx, what, spot{from, key}, o.Version, fmt.Errorf("%s: %w", what, err))
@@ -190,40 +119,44 @@ func digestOf(item string) string {
 
 // Delete implements storage.Store.
 func (s *Store) Delete(ctx context.Context, space, item string, d storage.DeleteOptions) (storage.Deleted, error) {
-	if s.cfg.ReadOnly {
-		return storage.Deleted{}, retry.Permanent(storage.ErrReadOnly)
-	}
-	bucket, key, err := s.place(space, item)
+	o, at, err := s.beforeDelete(ctx, space, item, d)
 	if err != nil {
-		return storage.Deleted{}, err
-	}
-	o, err := s.Stat(ctx, space, item)
-	if err != nil {
-		return storage.Deleted{}, err
-	}
-	what := "delete " + named(space, item)
-	if err := d.Check(o, true); err != nil {
-		return storage.Deleted{}, fmt.Errorf("%s: %w", what, err)
-	}
-	if d.Keep {
-		if err := s.keep(ctx, space, item, o); err != nil {
-			return storage.Deleted{}, err
-		}
+		return storage.Deleted{}, storage.NotApplied(err)
 	}
 	var when []string
 	if s.facts.Load().DeleteMatch { // what was seen is what goes, condition or not
 		when = []string{"If-Match", `"` + o.ETag + `"`}
 	}
 	ctx, answer := noted(ctx, when...)
-	err = s.translate(ctx, anItem, what, s.core.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{}))
-	if err != nil {
-		return storage.Deleted{}, err
+	err = s.core.RemoveObject(ctx, at.bucket, at.key, minio.RemoveObjectOptions{})
+	if err = s.translate(ctx, anItem, "delete "+named(space, item), err); err != nil {
+		return storage.Deleted{}, applies(err)
 	}
-	at := answer.answered()
-	if at.IsZero() {
-		at = s.cfg.now()
+	gone := answer.answered()
+	if gone.IsZero() {
+		gone = s.cfg.now()
 	}
-	return storage.Deleted{Object: o, Time: at.UTC().Truncate(time.Second)}, nil
+	return storage.Deleted{Object: o, Time: gone.UTC().Truncate(time.Second)}, nil
+}
+
+// beforeDelete looks at what is to be deleted, and keeps it if that is asked for.
+func (s *Store) beforeDelete(ctx context.Context, space, item string, d storage.DeleteOptions) (o storage.Object, at spot, err error) {
+	if s.cfg.ReadOnly {
+		return o, at, retry.Permanent(storage.ErrReadOnly)
+	}
+	if at.bucket, at.key, err = s.place(space, item); err != nil {
+		return o, at, err
+	}
+	if o, err = s.Stat(ctx, space, item); err != nil {
+		return o, at, err
+	}
+	if err := d.Check(o, true); err != nil {
+		return o, at, fmt.Errorf("delete %s: %w", named(space, item), err)
+	}
+	if d.Keep {
+		err = s.keep(ctx, space, item, o)
+	}
+	return o, at, err
 }
 
 // A place is where an object lies, for a copy by the service.

@@ -57,7 +57,7 @@ func judge(about subject, status int, code string) verdict {
 	case http.StatusPreconditionFailed:
 		return verdict{is: storage.ErrChanged}
 	case http.StatusRequestedRangeNotSatisfiable:
-		return verdict{is: storage.ErrRange}
+		return verdict{is: errRange}
 	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return never(storage.ErrUnsupported)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -111,7 +111,7 @@ func byCode(about subject, code string) (v verdict, known bool) {
 	case "BucketNotEmpty":
 		return verdict{is: storage.ErrNotEmpty}, true
 	case "InvalidRange":
-		return verdict{is: storage.ErrRange}, true
+		return verdict{is: errRange}, true
 	case "InvalidObjectState":
 		return verdict{is: errArchived}, true
 	case "InvalidArgument":
@@ -225,6 +225,20 @@ type refused struct {
 
 func (r *refused) Unwrap() error { return r.error }
 
+// isRefused says that the service itself has refused a request, and has not carried it out.
+func isRefused(err error) bool {
+	var r *refused
+	return errors.As(err, &r) && r.status >= 400 && r.status < 500 && r.status != http.StatusRequestTimeout
+}
+
+// applies marks the error of the request that would have applied a mutation, if that was refused.
+func applies(err error) error {
+	if isRefused(err) {
+		return storage.NotApplied(err)
+	}
+	return err
+}
+
 // unclear says that an error does not tell whether what was asked for has been done, nor anything else.
 func unclear(err error) bool {
 	var r *refused
@@ -264,6 +278,9 @@ func unanswered(what string, err error) error {
 
 // errArgument says that something about a request is no value of its kind: a version's id, where one is asked for.
 var errArgument = errors.New("it takes an argument for none")
+
+// errRange is the error of a range that begins at the end of an object or past it.
+var errRange = errors.New("range begins past the end of the object")
 
 // isAbsent says that a request found nothing where it looked.
 func isAbsent(err error) bool {

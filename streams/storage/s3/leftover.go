@@ -21,7 +21,8 @@ import (
 // and the same size, goes on with it, also in another process: it reads all bytes again, and does not send those parts of
 // which the service tells the checksum that they have. Metadata is fixed when an upload begins and is told by nobody, so an
 // upload of several parts has a record, .millrace/uploads/<sha256 of all that is fixed>. What nobody goes on with is
-// ended by age.
+// ended by age. Two processes may go on with one upload at once: each completes it with the parts that it knows, by their
+// ETags, so one of them has wasted its work, and no bytes are mixed.
 
 // resumeParts is from which part on an upload has a record: below it is quicker to send them again.
 const resumeParts = 8

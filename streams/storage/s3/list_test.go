@@ -30,19 +30,22 @@ const encoded, more2 = "<EncodingType>url</EncodingType>", "<IsTruncated>true</I
 // Listings as services should not give them, and as they may: what is told is exact, or the listing is at fault.
 func TestOddListings(t *testing.T) {
 	for name, tt := range map[string]struct {
-		pages   []string // the last is given for ever
+		pages   []string // the last is given for ever, or all of them in turns
+		turns   bool
 		want    []string
 		skipped int
 		is      error
 		class   retry.Class
 	}{
-		"exact":                       {pages: []string{result(contents("s/a", "s/b") + more2), result(contents("s/c"))}, want: []string{"a", "b", "c"}},
-		"no items":                    {pages: []string{result("")}},
-		"repeats in a page":           {pages: []string{result(contents("s/a", "s/a"))}, want: []string{"a"}, is: storage.ErrListing},
-		"goes back in a page":         {pages: []string{result(contents("s/b", "s/a"))}, want: []string{"b"}, is: storage.ErrListing},
-		"repeats a page":              {pages: []string{result(contents("s/a", "s/b") + more2)}, want: []string{"a", "b"}, is: storage.ErrListing},
-		"goes back in the next":       {pages: []string{result(contents("s/b") + more2), result(contents("s/a"))}, want: []string{"b"}, is: storage.ErrListing},
-		"the same token for ever":     {pages: []string{result(more2)}, is: storage.ErrListing},
+		"exact":                   {pages: []string{result(contents("s/a", "s/b") + more2), result(contents("s/c"))}, want: []string{"a", "b", "c"}},
+		"no items":                {pages: []string{result("")}},
+		"repeats in a page":       {pages: []string{result(contents("s/a", "s/a"))}, want: []string{"a"}, is: storage.ErrListing},
+		"goes back in a page":     {pages: []string{result(contents("s/b", "s/a"))}, want: []string{"b"}, is: storage.ErrListing},
+		"repeats a page":          {pages: []string{result(contents("s/a", "s/b") + more2)}, want: []string{"a", "b"}, is: storage.ErrListing},
+		"goes back in the next":   {pages: []string{result(contents("s/b") + more2), result(contents("s/a"))}, want: []string{"b"}, is: storage.ErrListing},
+		"the same token for ever": {pages: []string{result(more2)}, is: storage.ErrListing},
+		"empty pages in a circle": {pages: []string{result(more2), result(strings.ReplaceAll(more2, ">2<", ">3<")),
+			result(strings.ReplaceAll(more2, ">2<", ">4<"))}, turns: true, is: storage.ErrListing},
 		"truncated without a token":   {pages: []string{result("<IsTruncated>true</IsTruncated>" + contents("s/a"))}, is: storage.ErrListing},
 		"of another prefix":           {pages: []string{result(contents("other/a"))}, is: storage.ErrListing},
 		"encoded":                     {pages: []string{result(encoded + contents("s/a%2Fb+c%2B%25", "s/%C3%A4%0A", "s/%F0%9F%A6%A5"))}, want: []string{"a/b c+%", "ä\n", "🦥"}},
@@ -71,7 +74,11 @@ func TestOddListings(t *testing.T) {
 					return false
 				}
 				w.Header().Set("Content-Type", "application/xml")
-				_, _ = io.WriteString(w, tt.pages[min(n, len(tt.pages))-1])
+				page := min(n, len(tt.pages))
+				if tt.turns {
+					page = (n-1)%len(tt.pages) + 1
+				}
+				_, _ = io.WriteString(w, tt.pages[page-1])
 				return true
 			}
 			sc.on = true

@@ -54,7 +54,7 @@ func (s *Store) readMarker(ctx context.Context) (m marker, err error) {
 // WriteMarker implements storage.Store. It tries what the service can do, and notes it.
 func (s *Store) WriteMarker(ctx context.Context) error {
 	if s.cfg.ReadOnly {
-		return retry.Permanent(storage.ErrReadOnly)
+		return storage.NotApplied(retry.Permanent(storage.ErrReadOnly))
 	}
 	m, err := s.readMarker(ctx)
 	if err != nil && !isAbsent(err) {

@@ -3,6 +3,7 @@ package s3
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -59,22 +60,81 @@ func (s *Store) from(prefix, after string) string {
 }
 
 // nested refuses an item that would lie below another, or above others, where the service keeps such but lists only one.
-func (s *Store) nested(ctx context.Context, space, item string) error {
+// Until free is called no other Put of this process may begin that would be in its way. Of two processes both may look
+// before either writes.
+func (s *Store) nested(ctx context.Context, space, item string) (free func(), err error) {
 	if !s.facts.Load().Hides {
-		return nil
+		return func() {}, nil
 	}
+	if free, err = s.alone(space, item); err != nil {
+		return nil, err
+	}
+	if err := s.lookForNested(ctx, space, item); err != nil {
+		free()
+		return nil, err
+	}
+	return free, nil
+}
+
+// alone notes that an item is put. It fails while one above or below it is put: which of them stays is not known yet.
+func (s *Store) alone(space, item string) (free func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := spot{space, item}
+	busy := s.below[at] > 0
+	for above := range aboveOf(at) {
+		busy = busy || s.putting[above] > 0
+	}
+	if busy {
+		return nil, fmt.Errorf("put %s: an item above or below it is put at this moment, and the service would not list both", named(space, item))
+	}
+	count := func(by int) {
+		add(s.putting, at, by)
+		for above := range aboveOf(at) {
+			add(s.below, above, by)
+		}
+		if bucket, prefix, err := s.layout.space(space); err == nil {
+			delete(s.dirs, spot{bucket, prefix + item}) // it may be there
+		}
+	}
+	count(1)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		count(-1)
+	}, nil
+}
+
+// aboveOf are the items that an item would lie below.
+func aboveOf(at spot) iter.Seq[spot] {
+	return func(yield func(spot) bool) {
+		for i, c := range at.key {
+			if c == '/' && i < len(at.key)-1 && !yield(spot{at.bucket, at.key[:i]}) {
+				return
+			}
+		}
+	}
+}
+
+func add(to map[spot]int, at spot, n int) {
+	if to[at] += n; to[at] == 0 {
+		delete(to, at)
+	}
+}
+
+func (s *Store) lookForNested(ctx context.Context, space, item string) error {
 	bucket, prefix, err := s.layout.space(space)
 	if err != nil {
 		return err
 	}
-	for i, c := range item {
-		if c != '/' || i == len(item)-1 || strings.TrimSpace(prefix+item[:i]) == "" { // which cannot be a key
+	for above := range aboveOf(spot{bucket, item}) {
+		if strings.TrimSpace(prefix+above.key) == "" { // which cannot be a key
 			continue
 		}
-		if there, err := s.blocks(ctx, spot{bucket, prefix + item[:i]}); err != nil {
+		if there, err := s.blocks(ctx, spot{bucket, prefix + above.key}); err != nil {
 			return fmt.Errorf("look for what is above %s: %w", named(space, item), err)
 		} else if there {
-			return hidden(fmt.Sprintf("%s would lie below %q", named(space, item), item[:i]))
+			return hidden(fmt.Sprintf("%s would lie below %q", named(space, item), above.key))
 		}
 	}
 	if strings.HasSuffix(item, "/") {
@@ -150,7 +210,7 @@ func (s *Store) probeKeys(ctx context.Context, f *Facts, name string) error {
 		return err
 	}
 	keys := 0
-	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix + name, Recursive: true}) {
+	for info := range s.core.ListObjectsIter(listed(ctx), bucket, minio.ListObjectsOptions{Prefix: prefix + name, Recursive: true}) {
 		if info.Err != nil {
 			return s.translate(ctx, aBucket, fmt.Sprintf("list bucket %q", bucket), info.Err)
 		}

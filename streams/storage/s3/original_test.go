@@ -22,7 +22,7 @@ func TestOriginal(t *testing.T) {
 		t.Helper()
 		o, err := s.Stat(t.Context(), "s", from)
 		if err == nil {
-			err = s.copy(t.Context(), source{at(from), o}, at(to), nil)
+			err = s.copy(t.Context(), source{at(from), o}, at(to))
 		}
 		if err != nil {
 			t.Fatal(err)

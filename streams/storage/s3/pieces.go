@@ -7,17 +7,22 @@ import (
 	"sync"
 )
 
-// pieces reads what follows a first body, in pieces that are fetched side by side and given in order. No more
-// pieces than parallel are in memory.
+// pieces reads what follows a first body. It fetches pieces ahead, side by side, into memory that is free at that moment, and
+// never waits for memory: a Put that holds its own while it reads would then wait for other Puts that wait for it. The
+// piece for which there is no memory is read from its body.
 type pieces struct {
-	first  io.ReadCloser // nil: it has ended
-	next   chan chan piece
-	now    []byte // what is left of whole
-	whole  part
-	slots  chan struct{}
+	ctx    context.Context // of the requests
 	cancel context.CancelFunc
-	all    sync.WaitGroup
-	err    error // the end
+	left   cut // what is not asked for yet
+	memory *room
+	open   opener
+
+	body  io.ReadCloser // is read now; nil: none
+	ahead []chan piece  // in order
+	now   []byte        // what is left of whole
+	whole part
+	all   sync.WaitGroup
+	err   error // the end
 }
 
 type piece struct {
@@ -36,33 +41,82 @@ type cut struct {
 // An opener opens n bytes from at on.
 type opener func(ctx context.Context, at, n int64) (io.ReadCloser, error)
 
-// newPieces has what comes after first fetched, into memory of a room that all readers share.
+// newPieces reads first, and then the cut. All readers share the memory.
 func newPieces(ctx context.Context, first io.ReadCloser, c cut, memory *room, open opener) *pieces {
-	size, parallel, end := c.size, c.parallel, c.at+c.left
 	ctx, cancel := context.WithCancel(ctx)
-	p := &pieces{first: first, next: make(chan chan piece, parallel), slots: make(chan struct{}, parallel), cancel: cancel}
-	for range parallel {
-		p.slots <- struct{}{}
-	}
-	p.all.Go(func() {
-		defer close(p.next)
-		for at := c.at; at < end; at += size {
-			n := min(size, end-at)
-			select {
-			case <-ctx.Done():
-				return
-			case <-p.slots:
+	return &pieces{ctx: ctx, cancel: cancel, left: c, memory: memory, open: open, body: first}
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	for p.err == nil {
+		p.fetchAhead()
+		if len(p.now) > 0 {
+			n := copy(b, p.now)
+			if p.now = p.now[n:]; len(p.now) == 0 {
+				p.give()
 			}
-			to, err := memory.part(ctx, n)
-			if err != nil { // closed
-				return
-			}
-			done := make(chan piece, 1)
-			p.next <- done // never full: there are no more pieces than slots
-			p.all.Go(func() { done <- fetch(ctx, to, at, open) })
+			return n, nil
 		}
-	})
-	return p
+		if p.body == nil {
+			p.err = p.next()
+			continue
+		}
+		n, err := p.body.Read(b)
+		if err == nil {
+			return n, nil
+		}
+		p.body.Close()
+		p.body = nil
+		if err != io.EOF { // an error that wraps EOF is a stream that broke
+			p.err = err
+			return n, err
+		}
+		if n > 0 {
+			return n, nil
+		}
+	}
+	return 0, p.err
+}
+
+// fetchAhead has as many pieces fetched as may be in memory and have room there now.
+func (p *pieces) fetchAhead() {
+	n := len(p.ahead)
+	if p.whole.free != nil {
+		n++
+	}
+	for ; n < p.left.parallel && p.left.left > 0; n++ {
+		to, ok := p.memory.try(min(p.left.size, p.left.left))
+		if !ok {
+			return
+		}
+		at := p.left.take(int64(len(to.bytes)))
+		done := make(chan piece, 1)
+		p.ahead = append(p.ahead, done)
+		p.all.Go(func() { done <- fetch(p.ctx, to, at, p.open) })
+	}
+}
+
+// next makes the next piece the one that is read, or returns the end.
+func (p *pieces) next() (err error) {
+	if len(p.ahead) > 0 {
+		got := <-p.ahead[0]
+		p.ahead = p.ahead[1:]
+		p.now, p.whole = got.bytes, got.part
+		return got.err
+	}
+	if p.left.left <= 0 {
+		return io.EOF
+	}
+	n := min(p.left.size, p.left.left)
+	p.body, err = p.open(p.ctx, p.left.take(n), n)
+	return err
+}
+
+// take returns where the next n bytes begin.
+func (c *cut) take(n int64) (at int64) {
+	at = c.at
+	c.at, c.left = c.at+n, c.left-n
+	return at
 }
 
 func fetch(ctx context.Context, to part, at int64, open opener) piece {
@@ -78,44 +132,6 @@ func fetch(ctx context.Context, to part, at int64, open opener) piece {
 	return piece{part: to}
 }
 
-func (p *pieces) Read(b []byte) (int, error) {
-	if p.first != nil {
-		n, err := p.first.Read(b)
-		if err == nil {
-			return n, nil
-		}
-		p.first.Close()
-		p.first = nil
-		if !errors.Is(err, io.EOF) {
-			p.err = err
-			return n, err
-		}
-		if n > 0 {
-			return n, nil
-		}
-	}
-	for len(p.now) == 0 {
-		if p.err != nil {
-			return 0, p.err
-		}
-		done, ok := <-p.next
-		if !ok {
-			p.err = io.EOF
-			return 0, p.err
-		}
-		got := <-done
-		if p.err = got.err; got.err == nil {
-			p.now, p.whole = got.bytes, got.part
-		}
-	}
-	n := copy(b, p.now)
-	if p.now = p.now[n:]; len(p.now) == 0 {
-		p.give()
-		p.slots <- struct{}{}
-	}
-	return n, nil
-}
-
 // give gives back the memory of what is read.
 func (p *pieces) give() {
 	if p.whole.free != nil {
@@ -127,17 +143,17 @@ func (p *pieces) give() {
 // Close ends what is being fetched.
 func (p *pieces) Close() error {
 	p.cancel()
-	if p.first != nil {
-		p.first.Close()
-		p.first = nil
+	if p.body != nil {
+		p.body.Close()
+		p.body = nil
 	}
 	p.all.Wait()
 	p.give()
-	for done := range p.next {
+	for _, done := range p.ahead {
 		if left := <-done; left.err == nil {
 			left.free()
 		}
 	}
-	p.now, p.err = nil, errClosed
+	p.ahead, p.now, p.err = nil, nil, errClosed
 	return nil
 }

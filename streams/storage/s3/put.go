@@ -1,7 +1,6 @@
 package s3
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -21,8 +20,7 @@ import (
 )
 
 func (s *Store) putOptions(with heading) minio.PutObjectOptions {
-	o := with.others
-	o.UserMetadata, o.ContentType, o.StorageClass = map[string]string{}, with.contentType, cmp.Or(s.cfg.StorageClass, o.StorageClass)
+	o := minio.PutObjectOptions{UserMetadata: map[string]string{}, ContentType: with.contentType, StorageClass: s.cfg.StorageClass}
 	maps.Copy(o.UserMetadata, with.meta)
 	switch s.cfg.Encryption {
 	case "AES256":
@@ -35,43 +33,63 @@ func (s *Store) putOptions(with heading) minio.PutObjectOptions {
 
 // Put implements storage.Store.
 func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	w, algs, err := s.newWrite(ctx, space, item, o)
+	if err != nil {
+		return storage.Object{}, storage.NotApplied(err)
+	}
+	defer w.free()
+	info, sum, err := w.run(ctx, r)
+	switch {
+	case err == nil:
+		return w.look(ctx, info, sum, algs)
+	case !w.asked:
+		return storage.Object{}, storage.NotApplied(err)
+	case isRefused(err):
+		return storage.Object{}, storage.NotApplied(w.lost(ctx, err))
+	}
+	return storage.Object{}, err
+}
+
+// newWrite looks whether an item may be written. It returns the write and the algorithms of the digests that Put returns.
+func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutOptions) (w *write, algs []string, err error) {
 	if s.cfg.ReadOnly {
-		return storage.Object{}, retry.Permanent(storage.ErrReadOnly)
+		return nil, nil, retry.Permanent(storage.ErrReadOnly)
 	}
 	bucket, key, err := s.place(space, item)
 	if err != nil {
-		return storage.Object{}, err
+		return nil, nil, err
 	}
 	if o.Size > maxObject {
-		return storage.Object{}, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", named(space, item), o.Size, storage.ErrTooLarge))
+		return nil, nil, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", named(space, item), o.Size, storage.ErrTooLarge))
 	}
 	if _, _, err := encode(o.Properties, nil, 0, ""); err != nil { // before anything is read or kept
-		return storage.Object{}, fmt.Errorf("write %s: %w", named(space, item), err)
+		return nil, nil, fmt.Errorf("write %s: %w", named(space, item), err)
 	}
 	if err := s.must(ctx, space); err != nil {
-		return storage.Object{}, err
+		return nil, nil, err
 	}
-	if err := s.nested(ctx, space, item); err != nil {
-		return storage.Object{}, err
+	if algs, err = o.Algorithms(s.cfg.digests); err != nil {
+		return nil, nil, err
 	}
-	algs, err := o.Algorithms(s.cfg.digests)
+	free, err := s.nested(ctx, space, item)
 	if err != nil {
-		return storage.Object{}, err
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			free()
+		}
+	}()
+	when, err := s.condition(ctx, space, item, o.Condition, o.KeepReplaced)
+	if err != nil {
+		return nil, nil, err
 	}
 	h, err := s.pool.Get(append(algs, s.facts.Load().checksum())...)
 	if err != nil {
-		return storage.Object{}, err
+		return nil, nil, err
 	}
-	defer s.pool.Put(h)
-	w := &write{s: s, space: space, item: item, spot: spot{bucket, key}, o: o, h: h, what: "write " + named(space, item), from: s.reach(o)}
-	if w.when, err = s.condition(ctx, space, item, o.Condition, o.KeepReplaced); err != nil {
-		return storage.Object{}, err
-	}
-	info, sum, err := w.run(ctx, r)
-	if err != nil {
-		return storage.Object{}, w.lost(ctx, err)
-	}
-	return w.look(ctx, info, sum, algs)
+	return &write{s: s, space: space, item: item, spot: spot{bucket, key}, o: o, h: h, what: "write " + named(space, item),
+		when: when, from: s.reach(o), free: func() { s.pool.Put(h); free() }}, algs, nil
 }
 
 // checksum is the algorithm whose digest the service verifies and keeps.
@@ -91,7 +109,9 @@ type write struct {
 	h                 *digest.Hasher
 	when              []string // headers of its condition
 	from              *source  // where the service may copy the bytes from
-	answer            *note    // of the request that made it visible
+	asked             bool     // the request that makes it visible was made
+	answer            *note    // of that request
+	free              func()   // lets go of what it holds
 }
 
 // run stores the bytes: in one request where they are in one part, else part by part.
@@ -119,7 +139,7 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
 	asked, answer := noted(ctx, w.when...) // the conditions are of this request alone
-	w.answer = answer
+	w.asked, w.answer = true, answer
 	info, err := w.s.single(asked, w.spot, payload{part.bytes[:n], w.h.Sum()}, w.s.facts.Load(), w.s.putOptions(heading{meta: meta, contentType: contentType}))
 	if err != nil && unclear(err) && ctx.Err() == nil {
 		if there, ok := w.found(ctx); ok {

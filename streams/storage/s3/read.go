@@ -140,49 +140,25 @@ func (s *Store) absence(ctx context.Context, space string, err error) error {
 	return s.translate(ctx, aBucket, "look for the bucket", minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket"})
 }
 
-// Open implements storage.Store.
-func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	return s.open(ctx, storage.Ref{Space: space, Item: item, Version: version}, storage.Range{Length: -1})
-}
-
-// OpenRange implements storage.Ranger.
-func (s *Store) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
-	if r.Offset < 0 {
-		return nil, storage.Object{}, r.Check(0)
-	}
-	body, o, err := s.open(ctx, ref, r)
+// Open implements storage.Store. It asks for the first piece, whose answer says how large the object is. The rest of a
+// large one is read in pieces side by side.
+func (s *Store) Open(ctx context.Context, space, item, pinned string) (io.ReadCloser, storage.Object, error) {
+	bucket, key, err := s.place(space, item)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	if err := r.Check(o.Size); err != nil {
-		body.Close()
-		return nil, storage.Object{}, fmt.Errorf("open %s: %w", named(ref.Space, ref.Item), err)
-	}
-	return body, o, nil
-}
-
-// open asks for the first piece, whose answer tells how large the object is. What is left of a large one is read in
-// pieces side by side.
-func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
-	bucket, key, err := s.place(ref.Space, ref.Item)
-	if err != nil {
-		return nil, storage.Object{}, err
-	}
-	what, at := "open "+named(ref.Space, ref.Item), spot{bucket, key}
+	what, at := "open "+named(space, item), spot{bucket, key}
 	first := s.cfg.PartBytes
-	if r.Length >= 0 {
-		first = min(first, max(r.Length, 1))
-	}
-	body, info, err := s.piece(ctx, at, ref.Version, cut{at: r.Offset, left: first})
-	if errors.Is(err, storage.ErrRange) && r.Offset == 0 { // it is empty
-		body, info, err = s.piece(ctx, at, ref.Version, cut{left: -1})
+	body, info, err := s.piece(ctx, at, pinned, cut{left: first})
+	if errors.Is(err, errRange) { // it is empty
+		body, info, err = s.piece(ctx, at, pinned, cut{left: -1})
 	}
 	if err != nil {
-		return nil, storage.Object{}, s.notRead(ctx, ref, fmt.Errorf("%s: %w", what, err))
+		return nil, storage.Object{}, s.notRead(ctx, storage.Ref{Space: space, Item: item, Version: pinned}, fmt.Errorf("%s: %w", what, err))
 	}
-	o, err := s.object(ref.Space, ref.Item, info)
-	if err == nil && ref.Version != "" && o.Version != ref.Version { // a service that pins nothing
-		err = fmt.Errorf("%s: version %q came for %q: %w", what, o.Version, ref.Version, storage.ErrChanged)
+	o, err := s.object(space, item, info)
+	if err == nil && pinned != "" && o.Version != pinned { // a service that pins nothing
+		err = fmt.Errorf("%s: version %q came for %q: %w", what, o.Version, pinned, storage.ErrChanged)
 	}
 	if err != nil {
 		body.Close()
@@ -196,12 +172,11 @@ func (s *Store) open(ctx context.Context, ref storage.Ref, r storage.Range) (io.
 		}
 		return b, err
 	}
-	left := r.Len(o.Size)
-	head := &steady{ctx: ctx, body: body, at: r.Offset, left: min(left, first), open: again, what: what}
-	if left <= first {
+	head := &steady{ctx: ctx, body: body, left: min(o.Size, first), open: again, what: what}
+	if o.Size <= first {
 		return head, o, nil
 	}
-	rest := cut{r.Offset + first, left - first, s.cfg.PartBytes, s.cfg.parallel}
+	rest := cut{first, o.Size - first, s.cfg.PartBytes, s.cfg.parallel}
 	return newPieces(ctx, head, rest, s.reads, func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
 		return &steady{ctx: ctx, at: from, left: n, open: again, what: what}, nil
 	}), o, nil

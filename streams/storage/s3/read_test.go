@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/digest"
-	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
@@ -217,17 +215,13 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if err != nil || o.Size != size || o.Digests[digest.CRC64NVME] == "" {
 		t.Fatalf("put %d bytes, %v: %v", o.Size, o.Digests, err)
 	}
-	body, _, err := s.OpenRange(t.Context(), storage.Ref{Space: "s", Item: "item", Version: o.Version}, storage.Range{Offset: maxSingle - 5, Length: -1})
+	body, _, err := s.piece(t.Context(), spot{testBucket, "s/item"}, o.Version, cut{at: maxSingle - 5, left: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer body.Close()
 	if tail, err := io.ReadAll(body); err != nil || len(tail) != 6 {
 		t.Errorf("the last bytes are %d: %v", len(tail), err)
-	}
-	_, err = s.SetProperties(t.Context(), "s", "item", storage.Properties{MediaType: "a/b"}, storage.Condition{})
-	if !errors.Is(err, storage.ErrUnsupported) || !retry.IsPermanent(err) {
-		t.Errorf("SetProperties: got %v, want a permanent ErrUnsupported", err)
 	}
 	_, err = s.Delete(t.Context(), "s", "item", storage.DeleteOptions{Keep: true})
 	kept := srv.Keys(testBucket, ".millrace/kept/")
@@ -237,32 +231,6 @@ func TestFiveGiBAndOne(t *testing.T) {
 	info, err := s.head(t.Context(), spot{testBucket, kept[0]}, s.getOptions())
 	if err != nil || info.Size != size {
 		t.Errorf("kept %d bytes: %v", info.Size, err)
-	}
-}
-
-// An object that one request cannot copy keeps its properties: no part of it is copied over a later Put.
-func TestSetPropertiesOfTooMuch(t *testing.T) {
-	sc := &script{}
-	s, _ := direct(t, s3test.Options{Before: sc.hook})
-	if err := put(t.Context(), s, "item", 5, storage.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	size := int64(maxSingle + 1)
-	sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Method != http.MethodHead {
-			t.Errorf("%s %s is asked for", r.Method, r.URL)
-			return false
-		}
-		h := w.Header()
-		h.Set("ETag", `"e"`)
-		h.Set("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
-		h.Set("Content-Length", strconv.FormatInt(size, 10))
-		return true
-	}
-	sc.on = true
-	_, err := s.SetProperties(t.Context(), "s", "item", storage.Properties{MediaType: "a/b"}, storage.Condition{})
-	if !errors.Is(err, storage.ErrUnsupported) || !retry.IsPermanent(err) || !strings.Contains(err.Error(), strconv.FormatInt(size, 10)) {
-		t.Errorf("got %v, want a permanent ErrUnsupported that has the size", err)
 	}
 }
 

@@ -29,10 +29,7 @@ var operations = map[string]func(ctx context.Context, s *Store) error{
 	},
 	"Open":        func(ctx context.Context, s *Store) error { return drain(s.Open(ctx, "s", "a", "")) },
 	"Open, large": func(ctx context.Context, s *Store) error { return drain(s.Open(ctx, "s", "large", "")) },
-	"OpenRange": func(ctx context.Context, s *Store) error {
-		return drain(s.OpenRange(ctx, storage.Ref{Space: "s", Item: "a"}, storage.Range{Offset: 1, Length: 2}))
-	},
-	"Put": func(ctx context.Context, s *Store) error { return put(ctx, s, "new", 10, storage.PutOptions{}) },
+	"Put":         func(ctx context.Context, s *Store) error { return put(ctx, s, "new", 10, storage.PutOptions{}) },
 	"Put, absent": func(ctx context.Context, s *Store) error {
 		return put(ctx, s, "new", 10, storage.PutOptions{Condition: storage.Condition{Absent: true}})
 	},
@@ -44,10 +41,6 @@ var operations = map[string]func(ctx context.Context, s *Store) error{
 	},
 	"Put, of unknown size": func(ctx context.Context, s *Store) error {
 		return put(ctx, s, "new", testPart+1, storage.PutOptions{Size: storage.UnknownSize})
-	},
-	"SetProperties": func(ctx context.Context, s *Store) error {
-		_, err := s.SetProperties(ctx, "s", "a", storage.Properties{User: map[string]string{"k": "v"}}, storage.Condition{})
-		return err
 	},
 	"Delete": func(ctx context.Context, s *Store) error {
 		_, err := s.Delete(ctx, "s", "a", storage.DeleteOptions{})
@@ -253,7 +246,7 @@ func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *
 	}
 	for _, fact := range []error{
 		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest, storage.ErrSlowDown,
-		storage.ErrListing, storage.ErrNoMarker, storage.ErrWrongMarker, storage.ErrUnsupported, storage.ErrRange,
+		storage.ErrListing, storage.ErrNoMarker, storage.ErrWrongMarker, storage.ErrUnsupported, errRange,
 	} {
 		if errors.Is(err, fact) != (f.is == fact) {
 			t.Errorf("%s: %v is %q: %t", first, err, fact, errors.Is(err, fact))

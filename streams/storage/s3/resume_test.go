@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +26,9 @@ func long() []byte { return bytes.Repeat(plenty[:testPart], longParts) }
 
 type network struct {
 	down bool
-	sent []int // parts
+
+	mu   sync.Mutex
+	sent []int // parts; guarded by mu
 }
 
 func (n *network) hook(_ http.ResponseWriter, r *http.Request) bool {
@@ -36,6 +39,8 @@ func (n *network) hook(_ http.ResponseWriter, r *http.Request) bool {
 	if n.down && part >= 10 {
 		hangUp()
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.sent = append(n.sent, part)
 	return false
 }
@@ -185,5 +190,62 @@ func TestSweepStuck(t *testing.T) {
 	s, _ := direct(t, s3test.Options{Before: sc.hook})
 	if _, err := s.sweep(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
 		t.Errorf("%v", err)
+	}
+}
+
+// Two processes that go on with one upload at once waste each other's work, and no bytes are mixed: what is stored is
+// whole, of a Put that says so.
+func TestTwoGoOnWithOneUpload(t *testing.T) {
+	for name, tt := range map[string]struct {
+		o    s3test.Options
+		same bool // they put the same bytes
+	}{
+		"the same bytes":               {s3test.Options{}, true},
+		"the same, odd ETags":          {s3test.Options{NoChecksums: true, OddETags: true}, true},
+		"others of that size":          {s3test.Options{}, false},
+		"others, nothing is proven":    {s3test.Options{NoChecksums: true, OddETags: true}, false},
+		"others, parts have only MD5s": {s3test.Options{NoChecksums: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &network{down: true}
+				tt.o.Before = n.hook
+				s, srv := direct(t, tt.o, func(c *Config) {
+					c.PartBytes, c.parallel, c.Endpoint, c.digests = testPart, 1, "https://127.0.0.1", []string{digest.MD5}
+				})
+				o := storage.PutOptions{Size: longParts * testPart}
+				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(long()), o); !unclear(err) {
+					t.Fatalf("the first: %v", err)
+				}
+				n.down = false
+				var contents [2][]byte
+				var errs [2]error
+				var all sync.WaitGroup
+				for i := range errs {
+					if contents[i] = long(); !tt.same {
+						contents[i][5*testPart] += byte(i)
+						contents[i][11*testPart] += byte(i)
+					}
+					other, err := New(s.cfg) // of another process
+					if err != nil {
+						t.Fatal(err)
+					}
+					other.facts.Store(s.facts.Load())
+					all.Go(func() {
+						for range 3 { // as the caller does
+							if _, errs[i] = other.Put(t.Context(), "s", "item", bytes.NewReader(contents[i]), o); errs[i] == nil {
+								return
+							}
+						}
+					})
+				}
+				all.Wait()
+				got, _ := srv.Object(testBucket, "s/item")
+				whole := errs[0] == nil && bytes.Equal(got, contents[0]) || errs[1] == nil && bytes.Equal(got, contents[1])
+				if !whole || errs[0] != nil || errs[1] != nil {
+					t.Errorf("the Puts: %v, %v; what is stored is whole: %t", errs[0], errs[1], whole)
+				}
+			})
+		})
 	}
 }

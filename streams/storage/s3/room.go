@@ -30,10 +30,23 @@ func newRoom(full int64, parts int) *room {
 
 // part returns memory for size bytes, when there is some. One that is larger than all has it for itself.
 func (r *room) part(ctx context.Context, size int64) (part, error) {
-	weight := min(size, r.all)
-	if err := r.left.Acquire(ctx, weight); err != nil {
+	if err := r.left.Acquire(ctx, min(size, r.all)); err != nil {
 		return part{}, context.Cause(ctx)
 	}
+	return r.taken(size), nil
+}
+
+// try returns memory for size bytes if there is some now.
+func (r *room) try(size int64) (_ part, ok bool) {
+	if !r.left.TryAcquire(min(size, r.all)) {
+		return part{}, false
+	}
+	return r.taken(size), true
+}
+
+// taken returns memory whose weight is acquired.
+func (r *room) taken(size int64) part {
+	weight := min(size, r.all)
 	for i, n := range r.shelf {
 		if size > n {
 			continue
@@ -43,7 +56,7 @@ func (r *room) part(ctx context.Context, size int64) (part, error) {
 			fresh := make([]byte, n)
 			b = &fresh
 		}
-		return part{(*b)[:size], func() { r.shelfs[i].Put(b); r.left.Release(weight) }}, nil
+		return part{(*b)[:size], func() { r.shelfs[i].Put(b); r.left.Release(weight) }}
 	}
-	return part{make([]byte, size), func() { r.left.Release(weight) }}, nil
+	return part{make([]byte, size), func() { r.left.Release(weight) }}
 }

@@ -134,6 +134,9 @@ type Store struct {
 	mu    sync.Mutex
 	known map[string]time.Time // spaces, and when they were last seen; guarded by mu
 	dirs  map[spot]time.Time   // keys below which items may be put, and when that was seen; guarded by mu
+	// putting are the items that are put at services that hide what lies below an item, by space and id, and below counts
+	// those below each; guarded by mu
+	putting, below map[spot]int
 	// working are the uploads that this process is at work on; guarded by mu
 	working map[string]bool
 }
@@ -167,6 +170,7 @@ func New(cfg Config) (*Store, error) {
 	cfg.defaults()
 	s := &Store{
 		cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, working: map[string]bool{},
+		putting: map[spot]int{}, below: map[spot]int{},
 		room: newRoom(cfg.PartBytes, 2*cfg.parallel), reads: newRoom(cfg.PartBytes, 2*cfg.parallel),
 	}
 	if s.pool, err = digest.NewPool(cfg.digests...); err != nil {
@@ -200,7 +204,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{
 		Kind: "s3", TimeResolution: time.Second,
 		ConditionalPut: f.IfNoneMatch && f.IfMatch && f.Atomic, ConditionalDelete: f.DeleteMatch && f.DeletesOnce, UniqueVersions: f.Versions,
-		KeepsReplaced: true, Digests: slices.Clone(s.cfg.digests), Ranges: true, ReadOnly: s.cfg.ReadOnly,
+		KeepsReplaced: true, Digests: slices.Clone(s.cfg.digests), ReadOnly: s.cfg.ReadOnly,
 		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata, SourceFrom: sourceFrom,
 	}
 }

@@ -74,9 +74,9 @@ func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)
 
 // The contract, on services that can do more and less.
 func TestContract(t *testing.T) {
-	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "OpenRange", "Delete", "Properties", "SpaceErrors", "RaceReplace", "RaceDelete"}
+	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "Delete", "Properties", "SpaceErrors", "RaceReplace", "RaceDelete"}
 	conditions := []string{"PutCondition", "Properties", "Delete", "Keep", "RacePut", "RaceReplace", "RaceDelete"}
-	sums := []string{"Put", "PutLarge", "PutDigests", "PutBroken", "List", "OpenRange", "Keep"}
+	sums := []string{"Put", "PutLarge", "PutDigests", "PutBroken", "List", "Keep"}
 	for name, tt := range map[string]struct {
 		o    s3test.Options
 		only []string // the parts that need what the service lacks; make integration runs all

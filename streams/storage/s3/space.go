@@ -89,7 +89,7 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 	if err != nil {
 		return storage.Space{}, err
 	}
-	text, err := s.ownGet(ctx, "spaces/"+escape(name))
+	text, err := s.ownGet(ctx, recordOf(name))
 	found := storage.Space{Name: name}
 	switch {
 	case err == nil:
@@ -159,77 +159,101 @@ func (s *Store) must(ctx context.Context, name string) error {
 
 // CreateSpace implements storage.Store.
 func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
-	if s.cfg.ReadOnly {
-		return retry.Permanent(storage.ErrReadOnly)
-	}
-	bucket, _, err := s.layout.space(space.Name)
+	text, err := s.newRecord(space)
 	if err != nil {
-		return err
+		return storage.NotApplied(err)
 	}
 	if _, err = s.StatSpace(ctx, space.Name); err == nil {
-		return fmt.Errorf("space %q: %w", space.Name, storage.ErrExists)
+		return storage.NotApplied(fmt.Errorf("space %q: %w", space.Name, storage.ErrExists))
 	} else if !errors.Is(err, storage.ErrNoSpace) {
-		return err
+		return storage.NotApplied(err)
 	}
 	if s.layout.bucket == "" {
+		bucket, _, _ := s.layout.space(space.Name)
 		if err := s.makeBucket(ctx, bucket); err != nil {
-			return err
+			return applies(err)
 		}
 	}
-	if err := s.record(ctx, space); err != nil {
-		return err
+	err = s.ownPut(ctx, recordOf(space.Name), text)
+	if err == nil {
+		s.seen(space.Name)
+	} else if s.layout.bucket != "" {
+		err = applies(err)
 	}
-	s.seen(space.Name)
-	return nil
+	return err
 }
 
-func (s *Store) record(ctx context.Context, space storage.Space) error {
+// recordOf is the name of the record of a space.
+func recordOf(space string) string { return "spaces/" + escape(space) }
+
+// newRecord returns the record of a space that may be written.
+func (s *Store) newRecord(space storage.Space) ([]byte, error) {
+	if s.cfg.ReadOnly {
+		return nil, retry.Permanent(storage.ErrReadOnly)
+	}
+	if _, _, err := s.layout.space(space.Name); err != nil {
+		return nil, err
+	}
 	text, err := json.Marshal(spaceRecord{space.Properties, space.ACL})
 	if err != nil {
-		return fmt.Errorf("encode the record of space %q: %w", space.Name, err)
+		return nil, fmt.Errorf("encode the record of space %q: %w", space.Name, err)
 	}
 	if len(text) > maxRecord {
-		return retry.Permanent(fmt.Errorf("record of space %q has %d bytes, at most %d: %w", space.Name, len(text), maxRecord, storage.ErrTooLarge))
+		return nil, retry.Permanent(fmt.Errorf("record of space %q has %d bytes, at most %d: %w", space.Name, len(text), maxRecord, storage.ErrTooLarge))
 	}
-	return s.ownPut(ctx, "spaces/"+escape(space.Name), text)
+	return text, nil
 }
 
 // SetSpace implements storage.Store.
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
-	if s.cfg.ReadOnly {
-		return retry.Permanent(storage.ErrReadOnly)
+	text, err := s.newRecord(space)
+	if err == nil {
+		_, err = s.StatSpace(ctx, space.Name)
 	}
-	if _, err := s.StatSpace(ctx, space.Name); err != nil {
-		return err
+	if err != nil {
+		return storage.NotApplied(err)
 	}
-	return s.record(ctx, space)
+	return applies(s.ownPut(ctx, recordOf(space.Name), text))
 }
 
 // DeleteSpace implements storage.Store.
 func (s *Store) DeleteSpace(ctx context.Context, name string) error {
-	if s.cfg.ReadOnly {
-		return retry.Permanent(storage.ErrReadOnly)
-	}
-	bucket, prefix, err := s.layout.space(name)
+	bucket, err := s.emptySpace(ctx, name)
 	if err != nil {
-		return err
-	}
-	if _, err := s.StatSpace(ctx, name); err != nil {
-		return err
-	}
-	if full, err := s.any(ctx, bucket, prefix); err != nil {
-		return err
-	} else if full {
-		return fmt.Errorf("space %q: %w", name, storage.ErrNotEmpty)
+		return storage.NotApplied(err)
 	}
 	if s.layout.bucket == "" {
 		err := s.translate(ctx, aBucket, fmt.Sprintf("remove bucket %q", bucket), s.core.RemoveBucket(ctx, bucket))
 		if err != nil && !isAbsent(err) {
-			return err
+			return applies(err)
 		}
 	}
 	s.mu.Lock()
 	delete(s.known, name)
 	s.mu.Unlock()
-	return s.ownDelete(ctx, "spaces/"+escape(name))
+	err = s.ownDelete(ctx, recordOf(name))
+	if s.layout.bucket != "" {
+		err = applies(err)
+	}
+	return err
+}
+
+// emptySpace returns the bucket of a space that may be deleted.
+func (s *Store) emptySpace(ctx context.Context, name string) (bucket string, err error) {
+	if s.cfg.ReadOnly {
+		return "", retry.Permanent(storage.ErrReadOnly)
+	}
+	bucket, prefix, err := s.layout.space(name)
+	if err != nil {
+		return "", err
+	}
+	if _, err := s.StatSpace(ctx, name); err != nil {
+		return "", err
+	}
+	if full, err := s.any(ctx, bucket, prefix); err != nil {
+		return "", err
+	} else if full {
+		return "", fmt.Errorf("space %q: %w", name, storage.ErrNotEmpty)
+	}
+	return bucket, nil
 }

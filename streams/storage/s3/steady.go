@@ -43,7 +43,7 @@ func (b *steady) Read(p []byte) (int, error) {
 		return n, nil
 	case b.ctx.Err() != nil:
 		b.err = context.Cause(b.ctx)
-	case errors.Is(err, storage.ErrNotFound), errors.Is(err, storage.ErrRange): // it was there before, and longer
+	case errors.Is(err, storage.ErrNotFound), errors.Is(err, errRange): // it was there before, and longer
 		b.err = fmt.Errorf("%s: it is gone, or shorter: %w", b.what, storage.ErrChanged)
 	default:
 		b.err = fmt.Errorf("%s: %w", b.what, err)
@@ -102,7 +102,7 @@ func mayPass(err error) bool {
 		return false
 	}
 	for _, fact := range []error{
-		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrChanged, storage.ErrExists, storage.ErrRange, storage.ErrListing, storage.ErrSlowDown, errArchived,
+		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrChanged, storage.ErrExists, errRange, storage.ErrListing, storage.ErrSlowDown, errArchived,
 	} {
 		if errors.Is(err, fact) {
 			return false

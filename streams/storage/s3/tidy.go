@@ -66,7 +66,7 @@ func (s *Store) tidyUploads(ctx context.Context, o storage.TidyOptions, done *st
 func (s *Store) tidyKept(ctx context.Context, o storage.TidyOptions, done *storage.Tidied) error {
 	bucket, own := s.layout.control()
 	what := fmt.Sprintf("list what is kept in bucket %q", bucket)
-	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: own + "kept/", Recursive: true}) {
+	for info := range s.core.ListObjectsIter(listed(ctx), bucket, minio.ListObjectsOptions{Prefix: own + "kept/", Recursive: true}) {
 		if info.Err != nil {
 			return s.translate(ctx, aBucket, what, info.Err)
 		}

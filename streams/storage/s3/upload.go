@@ -160,7 +160,8 @@ func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (min
 			about = anItem
 		}
 		err = u.s.translate(ctx, about, "complete an upload in parts", err)
-		if doubt = doubt || err != nil && unclear(err); err == nil || !doubt || ctx.Err() != nil {
+		// An upload that is gone may have been completed by another process that went on with it.
+		if doubt = doubt || gone || err != nil && unclear(err); err == nil || !doubt || ctx.Err() != nil {
 			return err
 		}
 		if there, ok := found(); ok {
@@ -239,7 +240,7 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 			return info, nil, err
 		}
 	}
-	right = true
+	right, w.asked = true, true
 	info, w.answer, err = u.complete(ctx, w.h.Sum(), func() (minio.UploadInfo, bool) { return w.found(ctx) }, when...)
 	return info, sum, err
 }

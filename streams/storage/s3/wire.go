@@ -24,7 +24,10 @@ type note struct {
 
 	mu   sync.Mutex
 	date time.Time // of the answer, by the service's clock; guarded by mu
-	last string    // the page that a listing asked for last; guarded by mu
+	// What a listing asked for: a page that is held against those that follow, how many these were, and after how many
+	// the newest takes its place; guarded by mu.
+	held      string
+	pages, of int
 }
 
 type noteKey struct{}
@@ -63,13 +66,17 @@ func (n *note) answered() time.Time {
 	return n.date
 }
 
-// stuck says that a listing asks for the same page again.
+// stuck says that a listing asks for a page again: it goes in a circle, however long that is.
 func (n *note) stuck(page string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	same := n.last == page
-	n.last = page
-	return same
+	if n.pages++; n.pages > 1 && page == n.held {
+		return true
+	}
+	if n.pages > n.of {
+		n.held, n.pages, n.of = page, 1, 2*max(n.of, 1)
+	}
+	return false
 }
 
 // A wire adds to requests what the client has no option for, and looks at answers before the client does.

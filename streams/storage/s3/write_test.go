@@ -98,9 +98,8 @@ func TestCopyRefusedWithinASuccess(t *testing.T) {
 	}
 	sc.on = true
 	o := storage.PutOptions{Size: 20, KeepReplaced: true}
-	_, perr := s.SetProperties(t.Context(), "s", "item", storage.Properties{MediaType: "text/plain"}, storage.Condition{})
 	_, derr := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{Keep: true})
-	for what, err := range map[string]error{"put": put(t.Context(), s, "item", 20, o), "set properties": perr, "delete": derr} {
+	for what, err := range map[string]error{"put": put(t.Context(), s, "item", 20, o), "delete": derr} {
 		if !errors.Is(err, storage.ErrSlowDown) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -343,56 +342,6 @@ func TestLookContradicted(t *testing.T) {
 					t.Errorf("%v is taken for a fact", err)
 				}
 			})
-		})
-	}
-}
-
-// What another program gave to an object beside its properties is still there when they are set.
-func TestSetPropertiesKeepsOthers(t *testing.T) {
-	others := map[string]string{
-		"Cache-Control": "max-age=60", "Content-Disposition": `attachment; filename="a.txt"`, "Content-Encoding": "gzip", "Content-Language": "de",
-		"Expires": "Wed, 01 Jan 2031 00:00:00 GMT", "X-Amz-Storage-Class": "STANDARD_IA", "X-Amz-Website-Redirect-Location": "/b",
-	}
-	for name, tt := range map[string]struct {
-		class, want string
-		chunked     bool
-	}{
-		"as it was":                     {"", "STANDARD_IA", false},
-		"in the class of what we write": {"GLACIER_IR", "GLACIER_IR", false},
-		"aws-chunked is no encoding":    {"", "STANDARD_IA", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			sc := &script{on: true}
-			s, _ := direct(t, s3test.Options{Before: sc.hook}, func(c *Config) { c.StorageClass = tt.class })
-			sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
-				for k, v := range others {
-					r.Header.Set(k, v)
-				}
-				if tt.chunked {
-					r.Header.Set("Content-Encoding", "aws-chunked,gzip")
-				}
-				return false
-			}
-			if err := put(t.Context(), s, "item", 5, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			sc.answer = nil
-			p := storage.Properties{MediaType: "text/plain", User: map[string]string{"k": "v"}}
-			if _, err := s.SetProperties(t.Context(), "s", "item", p, storage.Condition{}); err != nil {
-				t.Fatal(err)
-			}
-			info, err := s.stat(t.Context(), "s", "item", spot{testBucket, "s/item"})
-			if err != nil || info.ContentType != "text/plain" {
-				t.Fatalf("got %+v, %v", info, err)
-			}
-			for k, want := range others {
-				if k == "X-Amz-Storage-Class" {
-					want = tt.want
-				}
-				if got := info.Headers.Get(k); got != want {
-					t.Errorf("%s: got %q, want %q", k, got, want)
-				}
-			}
 		})
 	}
 }

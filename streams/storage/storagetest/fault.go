@@ -30,7 +30,9 @@ type Fault struct {
 	// Done has the call carried out before its failure is reported; otherwise it is
 	// not carried out at all.
 	Done bool
-	// Mid has a stream fail after After bytes (Open, OpenRange: what is read; Put: what is put) or
+	// Panic has the call panic with Err instead of returning it.
+	Panic bool
+	// Mid has a stream fail after After bytes (Open: what is read; Put: what is put) or
 	// after After entries (List, Spaces), instead of the call.
 	Mid   bool
 	After int
@@ -43,7 +45,7 @@ type Fault struct {
 	Lie bool
 	// Cut ends a stream or listing after After bytes or entries as if that were all.
 	Cut bool
-	// Flip changes one bit of the byte after After (Open, OpenRange, Put).
+	// Flip changes one bit of the byte after After (Open, Put).
 	Flip bool
 	// Repeat tells the entry after After twice, Omit leaves it out (List).
 	Repeat, Omit bool
@@ -70,10 +72,18 @@ func Snapshot(ctx context.Context, s storage.Store, space string) ([]storage.Obj
 
 // leave returns what a call returns that was carried out with err.
 func (x Fault) leave(err error) error {
-	if x.Err != nil && x.Done {
-		return x.Err
+	if x.Err == nil || !x.Done {
+		return err
 	}
-	return err
+	return x.fail()
+}
+
+// fail returns the fault's error, or panics with it.
+func (x Fault) fail() error {
+	if x.Panic {
+		panic(x.Err)
+	}
+	return x.Err
 }
 
 func faulted[T any](x Fault, v T, err error) (T, error) {

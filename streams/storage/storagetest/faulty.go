@@ -34,7 +34,6 @@ type Faulty struct {
 
 var (
 	_ storage.Store   = (*Faulty)(nil)
-	_ storage.Ranger  = (*Faulty)(nil)
 	_ storage.Locator = (*Faulty)(nil)
 )
 
@@ -119,7 +118,7 @@ func (f *Faulty) enter(ctx context.Context, method, space, item string) (Fault, 
 		}
 	}
 	if x.Err != nil && !x.Done && !x.Mid {
-		return x, x.Err
+		return x, x.fail()
 	}
 	return x, nil
 }
@@ -216,24 +215,11 @@ func (f *Faulty) Stat(ctx context.Context, space, item string) (storage.Object, 
 
 // Open implements storage.Store.
 func (f *Faulty) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	return f.open(ctx, "Open", space, item, func() (io.ReadCloser, storage.Object, error) {
-		return f.inner.Open(ctx, space, item, version)
-	})
-}
-
-// OpenRange implements storage.Ranger.
-func (f *Faulty) OpenRange(ctx context.Context, ref storage.Ref, r storage.Range) (io.ReadCloser, storage.Object, error) {
-	return f.open(ctx, "OpenRange", ref.Space, ref.Item, func() (io.ReadCloser, storage.Object, error) {
-		return storage.OpenRange(ctx, f.inner, ref, r)
-	})
-}
-
-func (f *Faulty) open(ctx context.Context, method, space, item string, inner func() (io.ReadCloser, storage.Object, error)) (io.ReadCloser, storage.Object, error) {
-	x, err := f.enter(ctx, method, space, item)
+	x, err := f.enter(ctx, "Open", space, item)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	r, o, err := inner()
+	r, o, err := f.inner.Open(ctx, space, item, version)
 	if err != nil {
 		return nil, storage.Object{}, x.leave(err)
 	}

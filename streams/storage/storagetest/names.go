@@ -74,7 +74,7 @@ func (x *suite) badNames(t *testing.T) {
 			_, _, err = s.Open(t.Context(), space, item, "")
 			wantErr(t, "Open", err, storage.ErrName)
 			_, err = s.SetProperties(t.Context(), space, item, storage.Properties{}, storage.Condition{})
-			wantErr(t, "SetProperties", err, storage.ErrName)
+			wantErr(t, "SetProperties", err, setError(s, storage.ErrName))
 			_, err = s.Delete(t.Context(), space, item, storage.DeleteOptions{})
 			wantErr(t, "Delete", err, storage.ErrName)
 		})

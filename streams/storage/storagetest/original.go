@@ -35,8 +35,9 @@ func (x *suite) putOriginal(t *testing.T) {
 	}
 	original := storage.Original{Modified: at, Version: "1"}
 	put(t, s, "a", "bytes", of(original))
-	_, err := s.SetProperties(t.Context(), space, "a", storage.Properties{MediaType: "text/x"}, storage.Condition{})
-	if err == nil || !errors.Is(err, storage.ErrUnsupported) {
+	if s.Capabilities().SetProperties {
+		_, err := s.SetProperties(t.Context(), space, "a", storage.Properties{MediaType: "text/x"}, storage.Condition{})
+		wantErr(t, "SetProperties", err, nil)
 		check("Stat after SetProperties", has(t, s, "a", "bytes").Original, original)
 	}
 	put(t, s, "a", "bytes", of(storage.Original{Modified: at, Version: "2"}))

@@ -100,7 +100,7 @@ func (x *suite) spaceErrors(t *testing.T) {
 		wantErr(t, fmt.Sprintf("Put %+v", c), err, storage.ErrNoSpace)
 	}
 	_, err = s.SetProperties(ctx, none, "a", storage.Properties{}, storage.Condition{})
-	wantErr(t, "SetProperties", err, storage.ErrNoSpace)
+	wantErr(t, "SetProperties", err, setError(s, storage.ErrNoSpace))
 	_, err = s.Delete(ctx, none, "a", storage.DeleteOptions{})
 	wantErr(t, "Delete", err, storage.ErrNoSpace)
 	if _, err := s.StatSpace(ctx, none); err == nil {

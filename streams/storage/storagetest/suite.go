@@ -101,8 +101,8 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"AbsentAt":        x.absentAt,
 		"OpenPinned":      x.openPinned,
 		"OpenWhileChange": x.openWhileChange,
-		"OpenRange":       x.openRange,
 		"PutTooLarge":     x.putTooLarge,
+		"NotApplied":      x.notApplied,
 		"PutSource":       x.putSource,
 		"Properties":      x.properties,
 		"PropertyValues":  x.propertyValues,
@@ -123,8 +123,9 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 
 // Names that every kind of store can give, a bucket's too.
 const (
-	space   = "space-one"
-	noSpace = "no-such-space"
+	space      = "space-one"
+	emptySpace = "space-empty"
+	noSpace    = "no-such-space"
 )
 
 // mayRefuse reports whether an id may be refused beside those that are there.

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strconv"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage/emit"
+)
+
+// newOutboxIn is "outbox DIR": it makes an outbox in which three puts wait that have no outcome.
+func newOutboxIn(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := emit.OpenFile(emit.FileConfig{Dir: ts.MkAbs(args[0])})
+	ts.Check(err)
+	for _, item := range []string{"a", "b", "c"} {
+		in := emit.Intent{Draft: &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item}}
+		_, err := f.Intend(context.Background(), in)
+		ts.Check(err)
+	}
+	ts.Check(f.Close())
+}
+
+// holdOutbox is "hold DIR": this process has the outbox open until the script ends.
+func holdOutbox(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := emit.OpenFile(emit.FileConfig{Dir: ts.MkAbs(args[0])})
+	ts.Check(err)
+	ts.Defer(func() { ts.Check(f.Close()) })
+	ts.Setenv("HOLDER", strconv.Itoa(os.Getpid()))
+}
+
+// flipBit is "flip FILE BYTE".
+func flipBit(ts *testscript.TestScript, _ bool, args []string) {
+	name := ts.MkAbs(args[0])
+	b, err := os.ReadFile(name)
+	ts.Check(err)
+	at, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	b[at] ^= 1
+	ts.Check(os.WriteFile(name, b, 0o600))
+}

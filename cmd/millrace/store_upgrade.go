@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/progress"
+	"github.com/millrace/millrace/streams/storage/file"
+)
+
+func newStoreUpgrade() *cobra.Command {
+	var (
+		config string
+		dryRun bool
+		o      *output
+	)
+	c := &cobra.Command{
+		Use:   "upgrade --config FILE ACCOUNT/STORE",
+		Short: "Bring a store of driver file to the newest layout",
+		Long: `Switches a store of driver file to layout 2, in which properties and digests are in an extended attribute of
+each item's own file, and moves there what sidecar files have (docs/stores.md). Older versions of millrace refuse
+the store from then on.
+
+The switch needs a store that no other process uses. The rest may be interrupted and run again, beside running
+roles. With --dry-run it counts sidecar files and changes nothing.
+
+Exit codes: 0 fine, 2 usage, 3 a dry run has found something to move, 5 the store is in use, cannot be reached, or
+has no such layout.`,
+		Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			names, err := storeNames(args)
+			if err != nil {
+				return err
+			}
+			cfg, err := storeConfig(config)
+			if err != nil {
+				return err
+			}
+			display := progress.New(c.ErrOrStderr())
+			defer display.Close()
+			step := display.Step("upgrade", 0)
+			done, err := app.UpgradeStore(c.Context(), cfg, slog.New(slog.NewTextHandler(display, nil)), names[0], file.UpgradeOptions{
+				DryRun: dryRun,
+				Each:   func(u file.Upgraded) { step.Set(u.Moved + u.Kept + u.Absent + u.Spoilt) },
+			})
+			step.End(err == nil)
+			if err != nil {
+				return err
+			}
+			if err := showUpgraded(c, o, dryRun, done); err != nil {
+				return err
+			}
+			if dryRun && done.Moved > 0 {
+				return fmt.Errorf("%w: %d sidecar files can be moved", errFindings, done.Moved)
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&config, "config", "", "configuration `FILE`")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "count what would be moved, and change nothing")
+	o = outputFlag(c, formText, formJSON)
+	return c
+}
+
+// showUpgraded prints what an upgrade came to.
+func showUpgraded(c *cobra.Command, o *output, dryRun bool, done file.Upgraded) error {
+	if o.form == formJSON {
+		return writeJSON(c.OutOrStdout(), done)
+	}
+	moved := "moved to their items' files"
+	if dryRun {
+		moved = "to be moved"
+	}
+	_, err := fmt.Fprintf(c.OutOrStdout(), "sidecar files: %d %s, %d kept for want of room or rights, %d of absent items, %d spoilt\n",
+		done.Moved, moved, done.Kept, done.Absent, done.Spoilt)
+	return err
+}

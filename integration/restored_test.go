@@ -1,0 +1,279 @@
+package integration
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/ingest/hint"
+	planning "github.com/millrace/millrace/streams/plan"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/steward"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A loop is planner, copier, checker and steward over two stores in memory, without a broker: each message goes to its
+// processors at once. It is all that they ask for.
+type loop struct {
+	t         *testing.T
+	mem       map[string]*mem.Store
+	stores    map[string]*storagetest.Faulty
+	manifest  map[schemas.Copy]*pb.Record
+	incidents map[string]*pb.Incident
+	changes   []*pb.Change
+	planner   *planning.Planner
+	copier    *duplicate.Executor
+	checker   *fixity.Checker
+	steward   *steward.Steward
+}
+
+func newLoop(t *testing.T) *loop {
+	m := &loop{t: t, mem: map[string]*mem.Store{}, stores: map[string]*storagetest.Faulty{},
+		manifest: map[schemas.Copy]*pb.Record{}, incidents: map[string]*pb.Incident{}}
+	for _, id := range []string{"1", "2"} {
+		s, err := mem.New(mem.Config{ID: id})
+		m.must(err)
+		m.must(s.WriteMarker(t.Context()))
+		m.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
+		m.mem[id], m.stores[id] = s, storagetest.NewFaulty(s)
+	}
+	var err error
+	m.planner, err = planning.New(planning.Config{}, m)
+	m.must(err)
+	m.copier, err = duplicate.New(duplicate.Config{}, m, m, m)
+	m.must(err)
+	m.checker, err = fixity.New(fixity.Config{}, m, m, m)
+	m.must(err)
+	m.steward, err = steward.New(steward.Config{}, steward.Deps{Stores: m, Records: m, Log: slog.New(slog.DiscardHandler)})
+	m.must(err)
+	return m
+}
+
+func (m *loop) must(err error) {
+	m.t.Helper()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *loop) Store(_, id string) (storage.Store, bool) {
+	s, ok := m.stores[id]
+	return s, ok
+}
+
+func (m *loop) Settings(string, string) fixity.StoreSettings { return fixity.StoreSettings{} }
+
+func (m *loop) Rules(string, string) (policy.Rules, bool) {
+	return policy.Rules{Pairs: []policy.Pair{{Source: "1", Destination: "2"}}, Deletes: policy.Propagate}, true
+}
+
+func (m *loop) RepairMode(string, string) steward.Mode { return steward.Auto }
+
+func (m *loop) Others(_, _, store string) []string {
+	return slices.DeleteFunc([]string{"1", "2"}, func(s string) bool { return s == store })
+}
+
+func (m *loop) Open(context.Context, schemas.Copy, string) error  { return nil }
+func (m *loop) Close(context.Context, schemas.Copy, string) error { return nil }
+
+func (m *loop) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	var all []*pb.CopyRecord
+	for _, c := range copies {
+		r := m.manifest[c]
+		if r == nil {
+			r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
+		}
+		all = append(all, &pb.CopyRecord{Manifest: r, Audit: r})
+	}
+	return all, nil
+}
+
+// land puts a Change on record, as the state tables do.
+func (m *loop) land(c *pb.Change) {
+	m.changes = append(m.changes, c)
+	at := schemas.CopyOf(c)
+	r := &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE}
+	if old := m.manifest[at]; old != nil {
+		r = proto.CloneOf(old)
+	}
+	m.manifest[at] = r
+	if !c.GetPropertiesUnknown() {
+		r.MediaType, r.Properties = c.GetMediaType(), c.GetProperties()
+	}
+	if c.GetOp() == pb.Op_OP_SET_PROPERTIES {
+		return
+	}
+	if r.GetChangeId() != c.GetId() || len(c.GetDigests()) > 0 {
+		r.Digests, r.Provenance = c.GetDigests(), c.GetProvenance()
+	}
+	r.ChangeId, r.Version, r.Time, r.Origin = c.GetId(), c.GetVersion(), c.GetTime(), c.GetOrigin()
+	r.Size, r.SizeUnknown, r.SourceTime, r.SourceVersion = c.GetSize(), c.GetSizeUnknown(), c.GetSourceTime(), c.GetSourceVersion()
+}
+
+// publish has a message processed, and all that follows from it.
+func (m *loop) publish(first schemas.Message) {
+	m.t.Helper()
+	for queue := []schemas.Message{first}; len(queue) > 0; queue = queue[1:] {
+		d := &schemas.Delivery{Topic: queue[0].Topic, Body: queue[0].Body, Attempt: 1, Timestamp: time.Now()}
+		handle := m.steward.Handle
+		switch b := d.Body.(type) {
+		case *pb.Change:
+			m.land(b)
+			handle = m.planner.Handle
+		case *pb.DuplicationCommand:
+			handle = m.copier.Handle
+		case *pb.FixityTask:
+			handle = m.checker.Handle
+		case *pb.Incident:
+			m.incidents[schemas.IncidentKey(b)] = b
+			continue
+		}
+		out, err := handle(m.t.Context(), d)
+		m.must(err)
+		queue = append(queue, out...)
+	}
+}
+
+// put stores an item in store 1, as a client with the decorator does.
+func (m *loop) put(item string, p storage.Properties) {
+	m.t.Helper()
+	o, err := m.mem["1"].Put(m.t.Context(), "photos", item, strings.NewReader("bytes of "+item), storage.PutOptions{
+		Size: storage.UnknownSize, Properties: p,
+	})
+	m.must(err)
+	c := record.Content(schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}, o)
+	c.Origin = pb.Origin_ORIGIN_CLIENT
+	m.publish(schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
+}
+
+// notice has a watch notice the item of a store, as it notices all items of a tree that was restored.
+func (m *loop) notice(at schemas.Copy) {
+	m.t.Helper()
+	o, err := m.mem[at.Store].Stat(m.t.Context(), at.Space, at.Item)
+	m.must(err)
+	now := time.Now()
+	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"}, hint.Sight{Present: true, Object: o, Received: now, Now: now})
+	m.must(err)
+	m.publish(schemas.Message{Topic: schemas.Changes, Body: d.Change})
+}
+
+// check has a copy checked.
+func (m *loop) check(at schemas.Copy) {
+	m.t.Helper()
+	known, err := m.Fresh(m.t.Context(), []schemas.Copy{at})
+	m.must(err)
+	m.publish(schemas.Message{Topic: schemas.FixityLow, Body: &pb.FixityTask{
+		Id: schemas.NewID(), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW, Known: schemas.WithoutProperties(known[0]),
+	}})
+}
+
+// metadata returns the copies whose incident metadata-damaged is open, sorted; every other open incident is an error.
+func (m *loop) metadata() (open []string) {
+	m.t.Helper()
+	for _, key := range slices.Sorted(maps.Keys(m.incidents)) {
+		i := m.incidents[key]
+		switch {
+		case i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED:
+		case i.GetKind() != "metadata-damaged":
+			m.t.Errorf("incident %v", i)
+		default:
+			open = append(open, i.GetStore()+" "+i.GetItem())
+		}
+	}
+	return open
+}
+
+// A tree that was restored without what its store keeps beside the bytes changes no properties anywhere, whoever notices
+// it: neither in a store nor on record. Those that were lost are incidents until they can be told again.
+func TestTreeRestoredWithoutProperties(t *testing.T) {
+	t.Parallel()
+	props := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	items := map[string]storage.Properties{"typed": props, "plain": {}}
+	for name, lost := range map[string][]string{"source": {"1"}, "destination": {"2"}, "both": {"1", "2"}} {
+		t.Run(name, func(t *testing.T) {
+			m := newLoop(t)
+			for item, p := range items {
+				m.put(item, p)
+			}
+			told := slices.Clone(m.changes)
+			var all []schemas.Copy
+			var damaged []string
+			for _, store := range []string{"1", "2"} {
+				for item := range items {
+					all = append(all, schemas.Copy{Account: "acme", Store: store, Space: "photos", Item: item})
+				}
+				if !slices.Contains(lost, store) {
+					continue
+				}
+				damaged = append(damaged, store+" typed")
+				for item := range items {
+					m.mem[store].Strip("photos", item)
+				}
+			}
+			for id, s := range m.mem { // which have no calls so far
+				m.stores[id] = storagetest.NewFaulty(s)
+			}
+			for _, c := range told { // read again, from the beginning
+				m.publish(schemas.Message{Topic: schemas.Changes, Body: c})
+			}
+			for range 2 {
+				for _, at := range all {
+					if slices.Contains(lost, at.Store) {
+						m.notice(at)
+					}
+					m.check(at)
+				}
+			}
+			for id, s := range m.stores {
+				for _, call := range s.Calls() {
+					if call.Method == "Put" || call.Method == "SetProperties" || call.Method == "Delete" {
+						t.Errorf("store %s: %s of %s", id, call.Method, call.Item)
+					}
+				}
+			}
+			for _, at := range all {
+				r, want := m.manifest[at], items[at.Item]
+				if r.GetMediaType() != want.MediaType || !maps.Equal(r.GetProperties(), want.User) {
+					t.Errorf("on record of %s: %v", at, r)
+				}
+			}
+			if got := m.metadata(); !slices.Equal(got, damaged) {
+				t.Errorf("damaged are %q, want %q", got, damaged)
+			}
+			for _, store := range lost {
+				for item, p := range items {
+					_, err := m.mem[store].SetProperties(t.Context(), "photos", item, p, storage.Condition{})
+					m.must(err)
+				}
+			}
+			for _, at := range all {
+				m.check(at)
+			}
+			if got := m.metadata(); len(got) > 0 {
+				t.Errorf("damaged are %q though all can be told again", got)
+			}
+			for _, at := range all {
+				r, _, err := m.mem[at.Store].Open(t.Context(), at.Space, at.Item, "")
+				m.must(err)
+				if b, err := io.ReadAll(r); err != nil || string(b) != "bytes of "+at.Item {
+					t.Errorf("%s holds %q (%v)", at, b, err)
+				}
+			}
+		})
+	}
+}

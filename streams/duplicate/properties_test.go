@@ -1,0 +1,189 @@
+package duplicate
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// Stores that were restored without what they keep beside the bytes change no properties anywhere, and nothing on record of
+// them, however often their items are looked at.
+func TestRestoredWithoutProperties(t *testing.T) {
+	for name, lost := range map[string][]string{"source": {"1"}, "destination": {"2"}, "both": {"1", "2"}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c := command(w.added("1", "hello"))
+			w.mustRun(c)
+			for _, store := range lost {
+				w.mem[store].Strip("photos", "a.jpg")
+			}
+			w.faulty["2"] = storagetest.NewFaulty(w.mem["2"]) // no calls so far
+			for _, c := range []*pb.DuplicationCommand{c, c, manual(), manual()} {
+				got := w.mustRun(c)
+				if r := got.result; r.GetDecision() != "C2u" || r.GetResult() != "properties-unknown" || r.GetOutcome() != handedOn {
+					t.Errorf("got %v", r)
+				}
+				var checked []string
+				for _, task := range got.tasks[schemas.FixityHigh] {
+					if task.GetReason() == pb.FixityReason_FIXITY_REASON_SUSPECT {
+						checked = append(checked, task.GetStore())
+					}
+				}
+				if !reflect.DeepEqual(checked, lost) {
+					t.Errorf("checks of stores %q, want %q", checked, lost)
+				}
+				for _, change := range got.changes {
+					if !change.GetPropertiesUnknown() || change.GetOp() == pb.Op_OP_SET_PROPERTIES {
+						t.Errorf("change of properties: %v", change)
+					}
+				}
+			}
+			w.untouched("1")
+			w.untouched("2")
+			for _, store := range []string{"1", "2"} {
+				if r := w.journal.rows[at(store)]; r.GetMediaType() != "image/jpeg" || r.GetProperties()["by"] != "me" {
+					t.Errorf("on record of store %s: %v", store, r)
+				}
+			}
+		})
+	}
+}
+
+// A copy of a source that has lost its properties is given those on record. If none are, nothing says that it has none.
+// It is the same when the command is executed again, whatever was lost or failed before.
+func TestCopyOfLostProperties(t *testing.T) {
+	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	ran := func(w *world, c *pb.DuplicationCommand) did { return w.mustRun(c) }
+	for name, tt := range map[string]struct {
+		onRecord bool
+		run      func(*world, *pb.DuplicationCommand) did
+		row      string
+	}{
+		"on record":                                     {true, ran, "C5"},
+		"not on one":                                    {false, ran, "C5"},
+		"killed before it published, on record":         {true, killed, "C2u"},
+		"killed before it published, not on one":        {false, killed, "C2"},
+		"put failed":                                    {true, fails(storagetest.Fault{Method: "Put"}), "C5"},
+		"put done, and said to have failed":             {true, fails(storagetest.Fault{Method: "Put", Done: true}), "C2u"},
+		"not on one, put done, and said to have failed": {false, fails(storagetest.Fault{Method: "Put", Done: true}), "C2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.put("1", "hello")
+			if tt.onRecord {
+				o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+				w.must(err)
+				w.tell(record.Content(at("1"), o))
+			}
+			w.mem["1"].Strip("photos", "a.jpg")
+			from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			c := w.tell(record.Content(at("1"), from))
+			if c.GetPropertiesUnknown() != true {
+				t.Fatalf("the Change of the source: %v", c)
+			}
+			got := tt.run(w, command(c))
+			if row := got.result.GetDecision(); row != tt.row {
+				t.Errorf("row %s, want %s", row, tt.row)
+			}
+			var change *pb.Change
+			for _, c := range got.changes {
+				if c.GetStore() == "2" {
+					change = c
+				}
+			}
+			to, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			want := storage.Properties{}
+			if tt.onRecord {
+				want = image
+			}
+			told := storage.Properties{MediaType: change.GetMediaType(), User: change.GetProperties()}
+			if !reflect.DeepEqual(to.Properties, want) || !reflect.DeepEqual(told, want) || change.GetPropertiesUnknown() == tt.onRecord {
+				t.Errorf("the copy has %+v, want %+v; its Change is %v", to.Properties, want, change)
+			}
+			w.untouched("1")
+			w.holds("2", "hello")
+			if sets := w.faulty["2"].Count("SetProperties"); sets > 0 {
+				t.Errorf("properties were set %d times", sets)
+			}
+		})
+	}
+}
+
+// killed executes a command whose outputs are lost, and executes it again.
+func killed(w *world, c *pb.DuplicationCommand) did {
+	w.t.Helper()
+	_, err := w.crash(c, 0)
+	w.must(err)
+	return w.mustRun(c)
+}
+
+// fails executes a command while the destination has a fault, and executes it again.
+func fails(f storagetest.Fault) func(*world, *pb.DuplicationCommand) did {
+	return func(w *world, c *pb.DuplicationCommand) did {
+		w.t.Helper()
+		w.faulty["2"].Script(f)
+		if _, err := w.run(c, 0); err == nil {
+			w.t.Fatal("no error")
+		}
+		return w.mustRun(c)
+	}
+}
+
+// While the record of a copy that has lost its properties cannot be read, nothing is decided about it.
+func TestLostPropertiesWithoutRecords(t *testing.T) {
+	w := newWorld(t)
+	c := command(w.added("1", "hello"))
+	w.mem["1"].Strip("photos", "a.jpg")
+	w.journal.err = errors.New("away")
+	if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("got %v", err)
+	}
+	w.untouched("2")
+}
+
+// A repair from a copy that has lost its properties gives the repaired one those on record.
+func TestRepairFromACopyThatLostItsProperties(t *testing.T) {
+	w := newWorld(t)
+	c := command(w.added("1", "hello"))
+	w.mustRun(c)
+	w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
+	w.mem["1"].Strip("photos", "a.jpg")
+	got := w.mustRun(w.repair(c.GetDigests()))
+	if got.result.GetResult() != "repaired" {
+		t.Fatalf("got %v", got.result)
+	}
+	to, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	want := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	if !reflect.DeepEqual(to.Properties, want) || to.PropertiesUnknown {
+		t.Errorf("the copy has %+v", to)
+	}
+	w.holds("2", "hello")
+}
+
+// What a client sets at the source is carried to a destination that has lost what it had.
+func TestPropertiesSetWhileTheDestinationHasLostIts(t *testing.T) {
+	w := newWorld(t)
+	w.mustRun(command(w.added("1", "hello")))
+	w.mem["2"].Strip("photos", "a.jpg")
+	set := storage.Properties{MediaType: "image/png"}
+	o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", set, storage.Condition{})
+	w.must(err)
+	c := record.Content(at("1"), o)
+	c.Op, c.Time = pb.Op_OP_SET_PROPERTIES, stamp(11)
+	w.mustRun(command(w.tell(c))).ends("C3", "properties-set", done, 2, 0)
+	to, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	if !reflect.DeepEqual(to.Properties, set) || to.PropertiesUnknown {
+		t.Errorf("the copy has %+v", to)
+	}
+}

@@ -1,0 +1,160 @@
+package fixity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+func TestJudgeMetadata(t *testing.T) {
+	const (
+		live      = pb.RecordState_RECORD_STATE_LIVE
+		open      = pb.Metadata_METADATA_UNSPECIFIED
+		intact    = pb.Metadata_METADATA_INTACT
+		damaged   = pb.Metadata_METADATA_DAMAGED
+		tombstone = pb.RecordState_RECORD_STATE_TOMBSTONE
+	)
+	typed := &pb.Record{State: live, MediaType: "image/jpeg"}
+	named := &pb.Record{State: live, MediaType: "image/jpeg", Properties: map[string]string{"b": "2", "a\n": "1"}}
+	many := &pb.Record{State: live, Properties: map[string]string{}}
+	for i := range 25 {
+		many.Properties[fmt.Sprintf("%02d%s", i, strings.Repeat("n", 100))] = ""
+	}
+	for name, tt := range map[string]struct {
+		unknown bool
+		record  *pb.Record
+		want    pb.Metadata
+		detail  string
+	}{
+		"the store tells them":                            {false, typed, intact, ""},
+		"the store tells them, and no record was read":    {false, nil, intact, ""},
+		"unknown, and the manifest did not answer":        {true, &pb.Record{}, open, ""},
+		"unknown, and no record was read":                 {true, nil, open, ""},
+		"unknown, and not on record":                      {true, &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}, intact, ""},
+		"unknown, and on record without any":              {true, &pb.Record{State: live}, intact, ""},
+		"unknown, and on record as deleted":               {true, &pb.Record{State: tombstone, MediaType: "image/jpeg"}, intact, ""},
+		"unknown, and a media type is on record":          {true, typed, damaged, `media type "image/jpeg"`},
+		"unknown, and properties are on record":           {true, named, damaged, `media type "image/jpeg"; 2 properties: "a\n", "b"`},
+		"unknown, and many long properties are on record": {true, many, damaged, "25 properties: " + longNames()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, detail := JudgeMetadata(storage.Object{PropertiesUnknown: tt.unknown}, tt.record)
+			if got != tt.want || detail != tt.detail {
+				t.Errorf("got %v %q, want %v %q", got, detail, tt.want, tt.detail)
+			}
+		})
+	}
+}
+
+func longNames() string {
+	var b strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&b, "%q, ", fmt.Sprintf("%02d%s", i, strings.Repeat("n", 38)))
+	}
+	return b.String() + "..."
+}
+
+// recordProperties puts properties on record of the copy. Its task carries none, as all tasks.
+func (w *world) recordProperties() *pb.FixityTask {
+	w.record = w.now()
+	t := task(w.record)
+	w.record = w.now()
+	w.record.Manifest.MediaType, w.record.Manifest.Properties = "image/jpeg", map[string]string{"by": "me"}
+	return t
+}
+
+// A check finds properties that the store has lost, whatever it finds of the bytes, and says nothing of them while the
+// manifest does not answer. A copy of which none are on record has lost none.
+func TestMetadata(t *testing.T) {
+	const detail = `media type "image/jpeg"; 1 properties: "by"`
+	for name, tt := range map[string]struct {
+		prepare func(*world) *pb.FixityTask
+		row     int32
+		want    pb.Metadata
+		asked   int
+	}{
+		"told": {func(w *world) *pb.FixityTask { return w.recordProperties() }, 1, pb.Metadata_METADATA_INTACT, 0},
+		"lost": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			return w.recordProperties()
+		}, 1, pb.Metadata_METADATA_DAMAGED, 1},
+		"lost, and the bytes are rotten": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			w.mem.Corrupt(at.Space, at.Item, []byte(rot))
+			return w.recordProperties()
+		}, 13, pb.Metadata_METADATA_DAMAGED, 4},
+		"lost, and the bytes are not read": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			w.settings.Never = true
+			return w.recordProperties()
+		}, 15, pb.Metadata_METADATA_DAMAGED, 1},
+		"unknown, and none on record": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			return task(w.record)
+		}, 1, pb.Metadata_METADATA_INTACT, 1},
+		"unknown, and on no record": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			w.record = nothing()
+			return task(nil)
+		}, 9, pb.Metadata_METADATA_INTACT, 4},
+		"absent": {func(w *world) *pb.FixityTask {
+			t := w.recordProperties()
+			w.mem.Lose(at.Space, at.Item)
+			return t
+		}, 8, pb.Metadata_METADATA_UNSPECIFIED, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				o := w.last(tt.prepare(w))
+				r := o.result
+				if r.GetRow() != tt.row || r.GetMetadata() != tt.want || w.asked != tt.asked {
+					t.Errorf("got row %d, %v, %d reads of records; want %d, %v, %d", r.GetRow(), r.GetMetadata(), w.asked, tt.row, tt.want, tt.asked)
+				}
+				if damaged := tt.want == pb.Metadata_METADATA_DAMAGED; damaged != (r.GetMetadataDetail() == detail) {
+					t.Errorf("detail %q", r.GetMetadataDetail())
+				}
+				if c := o.change; c != nil && !c.GetPropertiesUnknown() {
+					t.Errorf("the correction empties the properties: %v", c)
+				}
+			})
+		})
+	}
+}
+
+// While a place does not answer nothing is said of properties, and the bytes decide as ever.
+func TestMetadataUnanswered(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		task := w.recordProperties()
+		w.mem.Strip(at.Space, at.Item)
+		w.fresh = func() ([]*pb.CopyRecord, error) { return nil, errors.New("away") }
+		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 1 || !r.GetFinal() {
+			t.Errorf("records away: got %v", r)
+		}
+		w.fresh = nil
+		w.store.Script(storagetest.Fault{Method: "Stat", Skip: 1, Err: errors.New("away")})
+		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 12 {
+			t.Errorf("store away: got %v", r)
+		}
+	})
+}
+
+// Properties that are set while the records are read were not lost.
+func TestMetadataSetWhileRecordsAreRead(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		task := w.recordProperties()
+		w.mem.Strip(at.Space, at.Item)
+		w.fresh = func() ([]*pb.CopyRecord, error) {
+			_, err := w.mem.SetProperties(context.Background(), at.Space, at.Item, storage.Properties{MediaType: "image/jpeg"}, storage.Condition{})
+			return []*pb.CopyRecord{w.record}, err
+		}
+		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_INTACT || r.GetRow() != 1 {
+			t.Errorf("got %v", r)
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package emit
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A logbook keeps records that begin with a text, and when they came.
+type logbook struct {
+	slog.Handler
+	text string
+
+	mu    sync.Mutex // guards what follows
+	times []time.Time
+}
+
+func (l *logbook) Enabled(context.Context, slog.Level) bool { return true }
+func (l *logbook) WithAttrs([]slog.Attr) slog.Handler       { return l }
+
+func (l *logbook) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.Level >= slog.LevelWarn && strings.HasPrefix(r.Message, l.text) {
+		l.times = append(l.times, r.Time)
+	}
+	return nil
+}
+
+// What is tried again for as long as it fails is logged when it begins, and again while it lasts: each time that it has
+// failed twice as often. A person who reads the log of the last hours finds it, and it does not fill the disk.
+func TestWhatFailsForLongIsLoggedAgain(t *testing.T) {
+	away := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errAway }) }
+	for name, tt := range map[string]struct {
+		text string
+		fail func(w *world, d *ram)
+	}{
+		"publishing": {"changes are not acknowledged", func(w *world, _ *ram) { away(w) }},
+		"a publisher that hangs": {"changes are not acknowledged", func(w *world, _ *ram) {
+			w.s.out = publisher(func(ctx context.Context, _ *pb.Change) error {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		}},
+		"looking at the store": {"cannot find out what came of mutations", func(w *world, _ *ram) {
+			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
+		}},
+		"forgetting what was published": {"outbox cannot forget", func(w *world, d *ram) {
+			w.topic.set(func(*pb.Change) (bool, error) {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				d.failAt, d.stop = d.steps+1, true
+				return true, nil
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log, d := &logbook{text: tt.text}, newRAM()
+				w := durable(t, d, memory(t), func(c *Config) { c.Log = slog.New(log) })
+				_, stop := running(t, w.s)
+				tt.fail(w, d)
+				_, _ = w.put("x")
+				began := time.Now()
+				must(t, retry.Sleep(t.Context(), 4*time.Hour))
+				stop()
+				log.mu.Lock()
+				defer log.mu.Unlock()
+				n := len(log.times)
+				if n == 0 || n > 30 {
+					t.Fatalf("it was logged %d times in 4 h, want some", n)
+				}
+				if last := log.times[n-1].Sub(began); last < time.Hour && name != "a publisher that hangs" {
+					t.Errorf("it was logged last after %v of 4 h", last)
+				}
+			})
+		})
+	}
+}

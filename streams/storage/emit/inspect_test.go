@@ -1,0 +1,395 @@
+package emit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// boxed returns the segment of an outbox that has all kinds of notes.
+func boxed(t *testing.T) []byte {
+	t.Helper()
+	d := newRAM()
+	f := fileOn(t, d)
+	a := intend(t, f, "a")
+	must(t, f.Content(a, Content{Size: 1}))
+	_, err := f.Outcome(a, changeOf("a", 1))
+	must(t, err)
+	b := intend(t, f, "b")
+	must(t, f.Content(b, Content{Size: 2}))
+	c := intend(t, f, "c")
+	_, err = f.Outcome(c, changeOf("c", 3))
+	must(t, err)
+	must(t, f.Done(c))
+	_, err = f.Outcome(intend(t, f, "d"), nil)
+	must(t, err)
+	intend(t, f, "e")
+	intend(t, f, "f")
+	must(t, f.Close())
+	return segmentOf(t, d)
+}
+
+// numberedNotes are where the notes of a segment end, and the tickets of their own that they have.
+type numberedNotes struct {
+	ends    []int
+	numbers []Ticket
+}
+
+func (r *numberedNotes) note(n note, at int64, size int32) error {
+	r.ends = append(r.ends, int(at)+int(size))
+	number := Ticket(0)
+	switch n.kind {
+	case kindIntent:
+		number = n.ticket
+	case kindOutcome:
+		number = Ticket(n.number)
+	}
+	r.numbers = append(r.numbers, number)
+	return nil
+}
+
+func (*numberedNotes) lost(int64, int64) error { return nil }
+
+// One bit at any place of an outbox is reported, with its bytes and the tickets around them, or stands where nobody can
+// know whether it was on disk. What is kept is what Salvage keeps. Inspect writes nothing.
+func TestInspectAtEveryBit(t *testing.T) {
+	good := boxed(t)
+	all := &numberedNotes{}
+	_, err := readSegment(good, true, all)
+	must(t, err)
+	sound, err := inspect(t.Context(), "x", diskOf(good), false)
+	must(t, err)
+	if len(sound.Damage) > 0 || sound.Held != 4 || len(sound.Unknown) != 3 || sound.Torn != 0 || sound.Bytes != int64(len(good)) {
+		t.Fatalf("got %+v, want 4 that wait, 3 without an outcome", sound)
+	}
+	for bit := range 8 * len(good) {
+		at := bit / 8
+		bad := slices.Clone(good)
+		bad[at] ^= 1 << (bit % 8)
+		d := diskOf(bad)
+		in, err := inspect(t.Context(), "x", d, false)
+		if d.steps > 0 || !slices.Equal(segmentOf(t, d), bad) {
+			t.Fatalf("bit %d: it was written to", bit)
+		}
+		if at >= 8 && at < 12 {
+			if !errors.Is(err, ErrOutboxFormat) {
+				t.Fatalf("bit %d, of the format: got %v", bit, err)
+			}
+			continue
+		}
+		must(t, err)
+		n := len(all.ends) // the note that the bit is in
+		from := 0
+		if at >= headerBytes {
+			from = headerBytes
+			for n = range all.ends {
+				if at < all.ends[n] {
+					break
+				}
+				from = all.ends[n]
+			}
+		}
+		switch {
+		case at < headerBytes:
+			want := []Damage{{Segment: segmentName(1), Bytes: headerBytes, Before: 1}}
+			if !slices.Equal(in.Damage, want) || in.Held != sound.Held {
+				t.Fatalf("bit %d, of the header: got %+v, want damage %+v", bit, in, want)
+			}
+		case n == len(all.ends)-1: // no later note says that it was on disk
+			if len(in.Damage) > 0 || in.Torn != int64(len(good)-from) || in.Held != sound.Held-1 {
+				t.Fatalf("bit %d, of the last note: got %+v", bit, in)
+			}
+		default:
+			want := Damage{Segment: segmentName(1), From: int64(from), Bytes: int64(all.ends[n] - from)}
+			for _, number := range all.numbers[:n] {
+				want.After = max(want.After, number)
+			}
+			for _, number := range all.numbers[n+1:] {
+				if want.Before == 0 {
+					want.Before = number
+				}
+			}
+			if !slices.Equal(in.Damage, []Damage{want}) {
+				t.Fatalf("bit %d: got damage %+v, want %+v", bit, in.Damage, want)
+			}
+		}
+		f, err := tryFile(d, func(c *FileConfig) { c.Salvage = true })
+		must(t, err)
+		unknown := 0
+		for h := range f.Held() {
+			if h.Settled == 0 {
+				unknown++
+			}
+		}
+		if st := f.Stats(); st.Held != in.Held || unknown != len(in.Unknown) {
+			t.Fatalf("bit %d: Inspect reports %d that wait and %d without an outcome, and Salvage keeps %d and %d",
+				bit, in.Held, len(in.Unknown), st.Held, unknown)
+		}
+	}
+}
+
+// Of what is no outbox, and of one that is held, it says so; nothing is made.
+func TestInspectDirectories(t *testing.T) {
+	box := func(t *testing.T, dir string) {
+		f, err := OpenFile(FileConfig{Dir: dir})
+		must(t, err)
+		intend(t, f, "a")
+		must(t, f.Close())
+	}
+	for name, tt := range map[string]struct {
+		make func(t *testing.T, dir string)
+		want string // of the error
+		held int
+	}{
+		"sound":          {make: box, held: 1},
+		"absent":         {func(*testing.T, string) {}, "no such file or directory", 0},
+		"empty":          {func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o700)) }, "is no outbox", 0},
+		"a file":         {func(t *testing.T, dir string) { must(t, os.WriteFile(dir, []byte("x"), 0o600)) }, "not a directory", 0},
+		"something else": {func(t *testing.T, dir string) { must(t, os.CopyFS(dir, os.DirFS("."))) }, "is no outbox", 0},
+		"not begun": {func(t *testing.T, dir string) {
+			must(t, os.Mkdir(dir, 0o700))
+			must(t, os.WriteFile(filepath.Join(dir, lockName), nil, 0o600))
+		}, "", 0},
+		"copied without its lock": {func(t *testing.T, dir string) {
+			box(t, dir)
+			must(t, os.Remove(filepath.Join(dir, lockName)))
+		}, "", 1},
+		"held": {func(t *testing.T, dir string) {
+			f, err := OpenFile(FileConfig{Dir: dir})
+			must(t, err)
+			t.Cleanup(func() { must(t, f.Close()) })
+		}, "in use by this process", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "box")
+			tt.make(t, dir)
+			was := contents(t, filepath.Dir(dir))
+			in, err := Inspect(t.Context(), dir)
+			_, serr := Salvage(t.Context(), dir, dir+".salvaged")
+			_, perr := Salvage(t.Context(), dir, "")
+			for call, err := range map[string]error{"Inspect": err, "Salvage": serr, "Salvage in place": perr} {
+				if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+					t.Errorf("%s: got %v, want %q", call, err, tt.want)
+				}
+			}
+			if in.Held != tt.held || len(in.Damage) > 0 {
+				t.Errorf("got %+v", in)
+			}
+			if got := contents(t, filepath.Dir(dir)); !maps.Equal(got, was) {
+				t.Errorf("it was written to: got %v, was %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(was)))
+			}
+		})
+	}
+}
+
+// contents are the files below a directory, by name.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		all[strings.TrimPrefix(path, dir)] = string(b)
+		return err
+	}))
+	return all
+}
+
+// damagedBox makes an outbox of several segments, with a report, of which one note cannot be read.
+func damagedBox(t *testing.T) (dir string, want []string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "box")
+	f, err := OpenFile(FileConfig{Dir: dir, Segment: 400})
+	must(t, err)
+	for i := range 9 {
+		intend(t, f, fmt.Sprint(i))
+	}
+	must(t, f.Report(Report{Aside: true, Ticket: 1, Pending: Pending{Change: changeOf("z", 1)}, Err: errors.New("no")}))
+	lost := ""
+	for i, s := range state(t, f) {
+		if i == 1 {
+			lost = s
+			continue
+		}
+		want = append(want, s)
+	}
+	must(t, f.Close())
+	if !strings.HasPrefix(lost, "2 ") {
+		t.Fatalf("got %q, want ticket 2", lost)
+	}
+	name := filepath.Join(dir, segmentName(1))
+	b, err := os.ReadFile(name)
+	must(t, err)
+	b[notesOf(t, b)[0]+noteBytes] ^= 4
+	must(t, os.WriteFile(name, b, 0o600))
+	return dir, want
+}
+
+// opened returns what an outbox holds.
+func opened(t *testing.T, dir string) []string {
+	t.Helper()
+	f, err := OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	defer f.Close()
+	if st := f.Stats(); st.Aside != 1 {
+		t.Errorf("got %+v, want the report", st)
+	}
+	return state(t, f)
+}
+
+// A damaged outbox is copied as far as it can be read; the old one is as it was. In place, the damaged segment is set aside.
+func TestSalvage(t *testing.T) {
+	dir, want := damagedBox(t)
+	was := contents(t, dir)
+	to := dir + ".salvaged"
+	in, err := Salvage(t.Context(), dir, to)
+	must(t, err)
+	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Held != len(want) || len(in.Unknown) != len(want) {
+		t.Errorf("got %+v, want ticket 2 lost", in)
+	}
+	u, i := in.Unknown[0], intentOf("0")
+	if want := (UnknownOutcome{1, "UPDATE", sp, "0", i.Began.UTC()}); u != want {
+		t.Errorf("got %+v, want %+v", u, want)
+	}
+	if got := contents(t, dir); !maps.Equal(got, was) {
+		t.Error("the old outbox has changed")
+	}
+	if got := opened(t, to); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	for name := range contents(t, to) {
+		if strings.HasSuffix(name, damagedSuffix) {
+			t.Errorf("the new one has %s", name)
+		}
+	}
+	if again, err := Inspect(t.Context(), to); err != nil || len(again.Damage) > 0 || again.Held != len(want) {
+		t.Errorf("of the new one: got %+v, %v, want it sound", again, err)
+	}
+	if _, err := Salvage(t.Context(), dir, to); err == nil || !strings.Contains(err.Error(), "must not be there") {
+		t.Errorf("into what is there: %v", err)
+	}
+	_, err = Salvage(t.Context(), dir, "")
+	must(t, err)
+	if got := opened(t, dir); !slices.Equal(got, want) {
+		t.Errorf("in place: got  %q\nwant %q", got, want)
+	}
+	if contents(t, dir)["/"+segmentName(1)+damagedSuffix] != was["/"+segmentName(1)] {
+		t.Error("in place: the damaged segment is not set aside")
+	}
+}
+
+// A copy that is not whole never has the name of the new outbox: the caller gives up, or was killed before.
+func TestSalvageInterrupted(t *testing.T) {
+	dir, want := damagedBox(t)
+	to := dir + ".salvaged"
+	for checks := range 100 { // the context ends when it has been asked so often
+		ctx := &ending{Context: t.Context(), left: checks}
+		_, err := Salvage(ctx, dir, to)
+		if err == nil {
+			if checks < 10 {
+				t.Errorf("the context was asked %d times only", checks)
+			}
+			break
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v, want the end of the context", err)
+		}
+		if left, err := filepath.Glob(to + "*"); err != nil || len(left) > 0 {
+			t.Fatalf("%v is left, %v", left, err)
+		}
+	}
+	if got := opened(t, to); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	must(t, os.Rename(to, to+partialSuffix)) // as a kill leaves it
+	if _, err := Salvage(t.Context(), dir, to); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), to+partialSuffix) {
+		t.Errorf("got %v, want the name of what is left", err)
+	}
+}
+
+// An ending context ends when it has been asked so often whether it has.
+type ending struct {
+	context.Context
+	left int
+}
+
+func (c *ending) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Whatever step of a salvage in place fails or is the last one of the process, the next salvage keeps as much.
+func TestSalvageInPlaceAtEveryStep(t *testing.T) {
+	bad := boxed(t)
+	bad[notesOf(t, bad)[3]+noteBytes] ^= 1 // the intent of b has no content any more
+	salvage := func(c *FileConfig) { c.Salvage = true }
+	want := state(t, fileOn(t, diskOf(bad), salvage))
+	for _, how := range []mode{{}, {did: true}, {stop: true}, {stop: true, did: true}} {
+		for step := 1; ; step++ {
+			d := diskOf(bad)
+			d.failAt, d.stop, d.did = step, how.stop, how.did
+			_, err := tryFile(d, salvage)
+			if d.steps < step {
+				must(t, err)
+				if step < 5 {
+					t.Errorf("%+v: only %d steps", how, step)
+				}
+				break
+			}
+			left := d.left(false, nil)
+			if got := state(t, fileOn(t, left, salvage)); !slices.Equal(got, want) {
+				t.Fatalf("%+v, step %d: got %q, want %q", how, step, got, want)
+			}
+			if got := state(t, fileOn(t, left)); !slices.Equal(got, want) {
+				t.Fatalf("%+v, step %d, opened once more: got %q, want %q", how, step, got, want)
+			}
+		}
+	}
+}
+
+// A program that opens a salvaged outbox looks up in the store what the lost notes would have said, and publishes what was
+// made, once.
+func TestSalvagedIsLookedUp(t *testing.T) {
+	d, m := newRAM(), memory(t)
+	w := durable(t, d, m)
+	w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
+	for i := range 5 {
+		must(t, w.putItem(fmt.Sprint(i), "x"))
+	}
+	b := segmentOf(t, d)
+	notes := &numberedNotes{}
+	_, err := readSegment(b, true, notes)
+	must(t, err)
+	outcome := slices.Index(notes.numbers, 4) // of the second put
+	if outcome < 1 {
+		t.Fatalf("got tickets %v", notes.numbers)
+	}
+	b[notes.ends[outcome-1]+noteBytes] ^= 1
+	salvaged := fileOn(t, diskOf(b), func(c *FileConfig) { c.Salvage = true })
+	w = durable(t, newRAM(), m, func(c *Config) { c.Outbox = salvaged })
+	must(t, w.s.Flush(t.Context()))
+	got := w.topic.take()
+	if len(got) != 5 || w.held() != 0 {
+		t.Errorf("got %v, %d left, want five", items(got), w.held())
+	}
+	for _, c := range got {
+		o, err := m.Stat(t.Context(), sp, c.GetItem())
+		must(t, err)
+		if c.GetVersion() != o.Version || !c.GetTime().AsTime().Equal(o.Modified) || c.GetOp() != pb.Op_OP_ADD {
+			t.Errorf("got %v, want what is there: %+v", c, o)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package emit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// recovered calls f, which must panic with a scripted fault.
+func recovered(t *testing.T, f func() error) {
+	t.Helper()
+	defer func() {
+		if err, ok := recover().(error); !ok || !errors.Is(err, storagetest.ErrFault) && !errors.Is(err, errAway) {
+			t.Errorf("recovered %v, want the scripted panic", err)
+		}
+	}()
+	t.Errorf("got %v, want a panic", f())
+}
+
+// The inner store panics before or after it has made a mutation, and the caller recovers: the next mutation of the item
+// finds out what came of it, and so do Flush and Run. What was made is published, once.
+func TestInnerPanics(t *testing.T) {
+	for method, m := range deeds() {
+		again := []string{m.op} // the same call twice
+		switch method {
+		case "Put":
+			again = []string{"ADD", "UPDATE"}
+		case "SetSpace", "SetProperties":
+			again = []string{m.op, m.op}
+		}
+		for _, done := range []bool{false, true} {
+			panics := storagetest.Fault{Method: method, Done: done, Panic: true}
+			var want []string
+			if done {
+				want = []string{m.op}
+			}
+			t.Run(fmt.Sprintf("%s done %v, next mutation", method, done), func(t *testing.T) {
+				w, _ := newDeedWorld(t)
+				w.faulty.Script(panics)
+				recovered(t, func() error { return m.call(w) })
+				w.wantOps(1)
+				if err := m.call(w); err != nil { // what is there already, or is gone
+					if !storage.IsNotApplied(err) {
+						t.Errorf("got %v, want a refusal", err)
+					}
+					must(t, w.s.Flush(t.Context()))
+				}
+				if done {
+					w.wantOps(0, again...)
+				} else {
+					w.wantOps(0, m.op)
+				}
+				w.wantNoLanes()
+			})
+			t.Run(fmt.Sprintf("%s done %v, Flush", method, done), func(t *testing.T) {
+				w, _ := newDeedWorld(t)
+				w.faulty.Script(panics)
+				recovered(t, func() error { return m.call(w) })
+				must(t, w.s.Flush(t.Context()))
+				w.wantOps(0, want...)
+				w.wantNoLanes()
+			})
+			t.Run(fmt.Sprintf("%s done %v, Run", method, done), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w, _ := newDeedWorld(t)
+					w.faulty.Script(panics)
+					recovered(t, func() error { return m.call(w) })
+					ran, stop := running(t, w.s)
+					synctest.Wait()
+					w.wantOps(0, want...)
+					stop()
+					must(t, <-ran)
+				})
+			})
+		}
+	}
+}
+
+// wantNoLanes checks that nothing is left of mutations that are over.
+func (w *world) wantNoLanes() {
+	w.t.Helper()
+	if len(w.s.lanes) != 0 || len(w.lost) != 0 {
+		w.t.Errorf("got lanes %v and undecided %v, want none", w.s.lanes, w.lost)
+	}
+}
+
+// The inner store panics when it is asked for what is there: no mutation was begun.
+func TestLookPanics(t *testing.T) {
+	for method, m := range deeds() {
+		look := "Stat"
+		if strings.HasSuffix(method, "Space") {
+			look = "StatSpace"
+		}
+		t.Run(method, func(t *testing.T) {
+			w, _ := newDeedWorld(t)
+			w.faulty.Script(storagetest.Fault{Method: look, Panic: true})
+			recovered(t, func() error { return m.call(w) })
+			w.wantOps(0)
+			w.wantNoLanes()
+			must(t, m.call(w))
+			w.wantOps(0, m.op)
+		})
+	}
+}
+
+// The store panics when a mutation is looked into: the next look is not kept waiting.
+func TestSecondLookPanics(t *testing.T) {
+	w := newWorld(t)
+	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1, Panic: true})
+	recovered(t, func() error { return w.putItem("a", "one") })
+	w.wantOps(1)
+	must(t, w.putItem("a", "two"))
+	w.wantOps(0, "ADD", "UPDATE")
+	w.wantNoLanes()
+}
+
+// The publisher panics, and the caller recovers: the Change is published later, and those of the item that follow.
+func TestPublisherPanics(t *testing.T) {
+	for _, published := range []bool{false, true} {
+		t.Run(fmt.Sprint("published ", published), func(t *testing.T) {
+			w := newWorld(t)
+			var first []*pb.Change
+			w.topic.set(func(c *pb.Change) (bool, error) {
+				if published {
+					first = append(first, c)
+				}
+				panic(errAway)
+			})
+			recovered(t, func() error { return w.putItem("a", "one") })
+			w.topic.set(nil)
+			_, err := w.s.SetProperties(t.Context(), sp, "a", storage.Properties{MediaType: "x/y"}, storage.Condition{})
+			must(t, err)
+			got := w.wantOps(0, "ADD", "SET_PROPERTIES")
+			if slices.ContainsFunc(first, func(c *pb.Change) bool { return c.GetId() != got[0].GetId() }) {
+				t.Errorf("got id %s, want that of %v", got[0].GetId(), first)
+			}
+			w.wantNoLanes()
+		})
+	}
+}

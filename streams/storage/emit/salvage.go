@@ -1,0 +1,116 @@
+package emit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	damagedSuffix = ".damaged"
+	partialSuffix = ".partial"
+)
+
+// Salvage keeps what can be read of a damaged outbox, and returns what Inspect did of it before. With to, it is written into
+// a new outbox in that directory, which must not be there, and the old one stays as it is; the copy has another name until it
+// is whole. Without, the damaged segments are set aside in the old one, and a call that was killed is made again. Of an
+// outbox that is sound nothing is written.
+func Salvage(ctx context.Context, dir, to string) (Inspection, error) {
+	if to != "" {
+		return salvageCopy(ctx, dir, to)
+	}
+	in, err := Inspect(ctx, dir)
+	if err != nil || len(in.Damage) == 0 {
+		return in, err
+	}
+	return in, salvageInPlace(dir)
+}
+
+func salvageInPlace(dir string) error {
+	f, err := OpenFile(FileConfig{Dir: dir, Salvage: true})
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func salvageCopy(ctx context.Context, dir, to string) (in Inspection, err error) {
+	d, err := readDirectory(dir)
+	if err != nil {
+		return in, err
+	}
+	defer func() { err = errors.Join(err, d.close()) }() // no process opens it meanwhile
+	if in, err = inspect(ctx, dir, d, d.lock != nil); err != nil || len(in.Damage) == 0 {
+		return in, err
+	}
+	if _, err := os.Lstat(to); !isAbsent(err) {
+		return in, errors.Join(fmt.Errorf("salvage into %s: it must not be there", to), err)
+	}
+	partial := to + partialSuffix
+	if err := os.Mkdir(partial, 0o700); err != nil {
+		return in, fmt.Errorf("salvage into %s (what an earlier call has left there may be removed): %w", partial, err)
+	}
+	err = salvageInto(ctx, d, partial)
+	if err == nil {
+		err = os.Rename(partial, to)
+	}
+	if err != nil {
+		return in, errors.Join(fmt.Errorf("salvage outbox %s: %w", dir, err), os.RemoveAll(partial))
+	}
+	return in, (&directory{path: filepath.Dir(to)}).sync()
+}
+
+// salvageInto copies an outbox, and salvages the copy.
+func salvageInto(ctx context.Context, d *directory, to string) error {
+	names, err := d.names()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, ok := segmentNumber(name); ok || name == asideName || name == undecidedName {
+			if err := copyFile(ctx, filepath.Join(d.path, name), filepath.Join(to, name)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := salvageInPlace(to); err != nil {
+		return err
+	}
+	names, err = (&directory{path: to}).names()
+	for _, name := range names {
+		if strings.HasSuffix(name, damagedSuffix) { // the old outbox has it
+			err = errors.Join(err, os.Remove(filepath.Join(to, name)))
+		}
+	}
+	return errors.Join(err, ctx.Err(), (&directory{path: to}).sync())
+}
+
+func copyFile(ctx context.Context, from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, readerFunc(func(b []byte) (int, error) {
+		if err := context.Cause(ctx); err != nil {
+			return 0, err
+		}
+		return in.Read(b)
+	}))
+	if err == nil {
+		err = out.Sync()
+	}
+	return errors.Join(err, out.Close())
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }

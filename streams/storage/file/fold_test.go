@@ -1,0 +1,111 @@
+package file
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+func TestProbeNames(t *testing.T) {
+	for name, tt := range map[string]struct {
+		there string // what the other name of a pair leads to
+		want  bool
+	}{
+		"no folding":            {"", false},
+		"case":                  {"PROBE", true},
+		"normalisation":         {"probe\u0301", true},
+		"another name is there": {"other", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tt.there != "" {
+				must(t, os.WriteFile(filepath.Join(dir, tt.there), nil, 0o666))
+			}
+			fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+			must(t, err)
+			defer unix.Close(fd)
+			if err := probeNames(fd); errors.Is(err, errFolds) != tt.want || err != nil != tt.want {
+				t.Errorf("got %v, want errFolds: %v", err, tt.want)
+			}
+		})
+	}
+}
+
+// refusesFolded checks that a store in dir is refused at init, at open and for writes, and that nothing is replaced.
+func refusesFolded(t *testing.T, dir string) {
+	t.Helper()
+	ctx := t.Context()
+	s, err := Open(Config{ID: "1", Root: dir})
+	must(t, err)
+	defer s.Close()
+	if err := s.WriteMarker(ctx); !errors.Is(err, errFolds) || retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("WriteMarker: got %v, want that names are folded", err)
+	}
+	if err := s.Marker(ctx); !errors.Is(err, storage.ErrNoMarker) {
+		t.Errorf("Marker: got %v, want none", err)
+	}
+	// As an older version has left it.
+	must(t, os.MkdirAll(filepath.Join(dir, sp), 0o777), os.WriteFile(filepath.Join(dir, sp, "a"), []byte("one"), 0o666),
+		os.MkdirAll(filepath.Join(dir, ownDir), 0o777), os.WriteFile(filepath.Join(dir, markerFile), []byte(`{"format":1,"store":"1"}`), 0o666))
+	_, err = s.Put(ctx, sp, "A", strings.NewReader("two"), storage.PutOptions{Size: 3})
+	if !errors.Is(err, errFolds) || !storage.IsNotApplied(err) {
+		t.Errorf("Put: got %v, want that names are folded", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, sp, "a")); string(b) != "one" || err != nil {
+		t.Errorf("the file has %q, %v", b, err)
+	}
+	for _, cfg := range []Config{{ID: "1", Root: dir}, {ID: "1", Root: dir, ReadOnly: true}} {
+		if again, err := Open(cfg); !errors.Is(err, errFolds) {
+			t.Errorf("Open: got %v, want that names are folded", err)
+			if err == nil {
+				again.Close()
+			}
+		}
+	}
+}
+
+// A file system on which a name and its upper case are the same is refused.
+func TestFoldingFileSystem(t *testing.T) {
+	need.Full(t)
+	t.Run("ntfs, ignoring case", func(t *testing.T) {
+		at := t.TempDir()
+		image, dir := filepath.Join(at, "image"), filepath.Join(at, "mnt")
+		must(t, os.Mkdir(dir, 0o777), os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20))
+		for _, args := range [][]string{{"mkntfs", "-Q", "-F", "-q", image}, {"lowntfs-3g", "-o", "ignore_case", image, dir}} {
+			if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+				need.Missing(t, need.Kernel("ntfs-3g, and FUSE"), strings.TrimSpace(err.Error()+": "+string(out)))
+			}
+		}
+		defer unmount(t, dir)
+		refusesFolded(t, dir)
+	})
+	t.Run("vfat", func(t *testing.T) { refusesFolded(t, loop(t, "vfat", "mkfs.vfat")) })
+}
+
+// A directory that folds names, in a file system whose others do not, takes no items.
+func TestFoldingDirectory(t *testing.T) {
+	need.Full(t)
+	dir := loop(t, "ext4", "mkfs.ext4", "-q", "-O", "casefold")
+	s := store(t, Config{Root: dir})
+	put(t, s, "plain/a", "x")
+	folds := filepath.Join(dir, sp, "folds")
+	must(t, os.Mkdir(folds, 0o777))
+	if out, err := exec.CommandContext(t.Context(), "chattr", "+F", folds).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, item := range []string{"folds/a", "folds/below/a"} {
+		_, err := s.Put(t.Context(), sp, item, strings.NewReader("x"), storage.PutOptions{Size: 1})
+		if !errors.Is(err, errFolds) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
+			t.Errorf("%s: got %v, want that names are folded", item, err)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package file
+
+import (
+	"crypto/md5"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// errEnds is what ends a call after a step: as a panic, it stands for a process that is killed, of which nothing runs
+// after that but what the system does too, which lets go of its locks; as an error, for a step that fails.
+var errEnds = errors.New("ends here")
+
+// endsAt calls f with a store whose nth step is the last, and reports whether it had so many.
+func endsAt(s *Store, n int, kill bool, f func(s *Store) error) (ended bool, err error) {
+	defer func() {
+		s.cfg.step = nil
+		if r := recover(); r != nil {
+			if r != any(errEnds) {
+				panic(r)
+			}
+			ended = true
+		}
+	}()
+	var steps atomic.Int64
+	s.cfg.step = func(string) error {
+		switch {
+		case steps.Add(1) <= int64(n):
+			return nil
+		case kill:
+			panic(errEnds)
+		}
+		return errEnds
+	}
+	err = f(s)
+	return errors.Is(err, errEnds), err
+}
+
+// state is what a store says of an item.
+func state(t *testing.T, s *Store, item string) string {
+	t.Helper()
+	o, err := s.Stat(t.Context(), sp, item)
+	if errors.Is(err, storage.ErrNotFound) {
+		return "absent"
+	}
+	must(t, err)
+	content, err := read(t, s, item, o.Version)
+	must(t, err)
+	return fmt.Sprintf("%s, %s %.9s, digests agree: %v, unknown: %v", content, o.Properties.MediaType, o.Properties.User["k"],
+		o.Digests["md5"] == sum(content), o.PropertiesUnknown)
+}
+
+func sum(content string) string {
+	m := md5.Sum([]byte(content))
+	return hex.EncodeToString(m[:])
+}
+
+// sidecarBytes are all sidecars of a root, by path.
+func sidecarBytes(t *testing.T, root string) map[string][]byte {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, metaDir, sp, "*", "*"))
+	must(t, err)
+	all := map[string][]byte{}
+	for _, path := range paths {
+		all[path], err = os.ReadFile(path)
+		must(t, err)
+	}
+	return all
+}
+
+// A process may be killed after each step of each mutation, or the next step may fail, in either layout and with what is
+// known of the item where either has it: the item is as it was before or as it should be then, and the same call does the rest. What was
+// removed and not synced may come back: that changes nothing either.
+func TestKilledAtEachStep(t *testing.T) {
+	ctx := t.Context()
+	props := storage.Properties{MediaType: "new/type", User: map[string]string{"k": "v"}}
+	replace := func(keep bool) func(s *Store) error {
+		return func(s *Store) error {
+			_, err := s.Put(ctx, sp, "a", strings.NewReader("new"), storage.PutOptions{Size: 3, Properties: props, KeepReplaced: keep})
+			return err
+		}
+	}
+	remove := func(keep bool) func(s *Store) error {
+		return func(s *Store) error {
+			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: keep})
+			if errors.Is(err, storage.ErrNotFound) {
+				return nil
+			}
+			return err
+		}
+	}
+	const old, changed, put = "old, text/plain , digests agree: true, unknown: false", "old, new/type v, digests agree: true, unknown: false",
+		"new, new/type v, digests agree: true, unknown: false"
+	mutations := map[string]struct {
+		do   func(s *Store) error
+		want string
+	}{
+		"put":             {replace(false), put},
+		"put and keep":    {replace(true), put},
+		"delete":          {remove(false), "absent"},
+		"delete and keep": {remove(true), "absent"},
+		"set properties":  {func(s *Store) error { _, err := s.SetProperties(ctx, sp, "a", props, storage.Condition{}); return err }, changed},
+		"upgrade":         {func(s *Store) error { _, err := s.Upgrade(ctx, UpgradeOptions{}); return err }, old},
+		"put of a new one": {func(s *Store) error {
+			_, err := s.Put(ctx, sp, "d/b", strings.NewReader("new"), storage.PutOptions{Size: 3, Properties: props})
+			return err
+		}, old},
+	}
+	ways := map[string]Config{"attribute": {}, "sidecar": {format: layoutSidecars}, "no room": {attrRoom: 1}}
+	for was, before := range ways {
+		for now, cfg := range ways {
+			for name, m := range mutations {
+				if name == "upgrade" && now == "sidecar" {
+					continue // it becomes the one of attributes
+				}
+				format := layoutAttrs
+				if now == "sidecar" || name == "upgrade" && was == "sidecar" {
+					format = layoutSidecars
+				}
+				t.Run(fmt.Sprintf("%s, %s, then %s", name, was, now), func(t *testing.T) {
+					for n := 0; endsAfter(t, n, false, before, format, cfg, m.do, old, m.want); n++ {
+						if n > 20 {
+							t.Fatal("it never ends")
+						}
+						if name != "upgrade" { // which has goroutines of its own
+							endsAfter(t, n, true, before, format, cfg, m.do, old, m.want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// endsAfter puts an item as before says, has a process do something that ends after n steps, and looks at what is left. It
+// reports whether there were so many steps.
+func endsAfter(t *testing.T, n int, kill bool, before Config, format int, cfg Config, do func(s *Store) error, old, want string) bool {
+	t.Helper()
+	before.Root = inMemory(t)
+	cfg.Root = before.Root
+	s := store(t, before)
+	put(t, s, "a", "old")
+	must(t, s.mark(s.sess, format), s.Close())
+	there := sidecarBytes(t, cfg.Root)
+	ended, err := endsAt(open(t, cfg), n, kill, do)
+	if !ended {
+		must(t, err)
+	}
+	again := open(t, cfg)
+	if got := state(t, again, "a"); got != want && (!ended || got != old) {
+		t.Errorf("after %d steps: got %s", n, got)
+	}
+	if err := do(again); err != nil {
+		t.Errorf("after %d steps, again: %v", n, err)
+	}
+	if got := state(t, again, "a"); got != want {
+		t.Errorf("after %d steps, again: got %s, want %s", n, got, want)
+	}
+	for path, b := range there {
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			must(t, os.MkdirAll(filepath.Dir(path), 0o777), os.WriteFile(path, b, 0o666))
+		}
+	}
+	if got := state(t, again, "a"); got != want {
+		t.Errorf("after %d steps, with the sidecar back: got %s, want %s", n, got, want)
+	}
+	return ended
+}

@@ -1,0 +1,308 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// The contract is kept by a root of either layout, by one in which files have the one or the other, and where
+// attributes are not to be had or have next to no room.
+func TestContractLayouts(t *testing.T) {
+	t.Parallel()
+	parts := []string{"Put", "PutOriginal", "Properties", "Delete", "Keep", "RaceReplace"}
+	if need.Amount(0, 1, 1) > 0 {
+		parts = append(parts, "PutCondition", "PutVersions", "OpenPinned", "OpenWhileChange", "PropertyValues", "PropertyBytes", "Nesting",
+			"OddIDs", "RacePut", "RaceDelete", "RaceNeighbours")
+	}
+	for name, cfg := range map[string]Config{
+		"sidecars":      {format: layoutSidecars},
+		"mixed":         {},
+		"room for some": {attrRoom: 110},
+		"room for none": {attrRoom: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			storagetest.Run(t, func(t *testing.T) storage.Store {
+				cfg := cfg
+				cfg.Root = inMemory(t)
+				var s *Store
+				if name == "mixed" {
+					cfg.step = func(string) error {
+						if sess := s.sess; sess != nil {
+							sess.attrs.Store(!sess.attrs.Load())
+						}
+						return nil
+					}
+				}
+				s = open(t, cfg)
+				return s
+			}, storagetest.WithKept(kept), storagetest.WithTwin(twin), storagetest.Only(parts...))
+		})
+	}
+}
+
+func TestKnown(t *testing.T) {
+	const at = 5
+	told := func(modified int64, name string) aspect {
+		return aspect{Modified: modified, Digests: map[string]string{"md5": name}, MediaType: name, Original: &original{1, name}}
+	}
+	side := func(now int64, was ...int64) *sidecar {
+		sc := &sidecar{Now: told(now, "sidecar")}
+		for _, at := range was {
+			a := told(at, "was")
+			sc.Was = &a
+		}
+		return sc
+	}
+	attr := func(at int64) *aspect { a := told(at, "attr"); return &a }
+	unknown := aspect{Unknown: true}
+	tests := map[string]struct {
+		attr    *aspect
+		spoilt  bool
+		sidecar *sidecar
+		want    aspect
+		sure    bool
+	}{
+		"nothing":                                    {nil, false, nil, unknown, false},
+		"the attribute of the file":                  {attr(at), false, nil, told(at, "attr"), true},
+		"the same, and a sidecar of the file":        {attr(at), false, side(at), told(at, "attr"), true},
+		"the same, and one of another":               {attr(at), false, side(4, 3), told(at, "attr"), true},
+		"an attribute of other bytes":                {attr(4), false, nil, aspect{MediaType: "attr"}, false},
+		"older, and a sidecar of the file":           {attr(4), false, side(at), told(at, "sidecar"), true},
+		"the same, and one that was of the file":     {attr(4), false, side(6, at), told(at, "was"), true},
+		"the same, and one of other bytes":           {attr(4), false, side(3), aspect{MediaType: "attr"}, false},
+		"a spoilt attribute":                         {nil, true, nil, unknown, false},
+		"the same, and a sidecar of the file ":       {nil, true, side(at), told(at, "sidecar"), true},
+		"the same, and a sidecar of other bytes":     {nil, true, side(4), unknown, false},
+		"a sidecar of the file":                      {nil, false, side(at), told(at, "sidecar"), true},
+		"a sidecar that was of the file":             {nil, false, side(6, at), told(at, "was"), true},
+		"a sidecar of other bytes":                   {nil, false, side(4, 3), aspect{MediaType: "sidecar"}, false},
+		"an attribute that knows no properties":      {&aspect{Modified: at, Unknown: true}, false, nil, aspect{Modified: at, Unknown: true}, true},
+		"the same, of other bytes":                   {&aspect{Modified: 4, Unknown: true}, false, nil, unknown, false},
+		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Now: aspect{Modified: 4, Unknown: true}}, unknown, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, sure := known(at, tt.attr, tt.spoilt, tt.sidecar)
+			if !reflect.DeepEqual(got, tt.want) || sure != tt.sure {
+				t.Errorf("got %+v, %v, want %+v, %v", got, sure, tt.want, tt.sure)
+			}
+		})
+	}
+}
+
+// hasAttr reports whether an item's file has the attribute.
+func hasAttr(t *testing.T, s *Store, item string) bool {
+	t.Helper()
+	path, err := s.Path(sp, item)
+	must(t, err)
+	_, err = unix.Lgetxattr(path, attrName, nil)
+	if err != nil && !noAttr(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func sidecars(t *testing.T, s *Store) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(s.cfg.Root, metaDir, sp, "*", "*"))
+	must(t, err)
+	return all
+}
+
+// A new root has layout 2, an older one and a file system without attributes layout 1; an older version, which reads the
+// format that it knows and no other, refuses the former.
+func TestLayoutOfARoot(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cfg   Config
+		want  int
+		attrs bool
+	}{
+		"new":                        {Config{}, layoutAttrs, true},
+		"older":                      {Config{format: layoutSidecars}, layoutSidecars, false},
+		"no attributes":              {Config{attrRoom: -1}, layoutSidecars, false},
+		"no attributes, though full": {Config{attrRoom: 1}, layoutAttrs, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, tt.cfg)
+			must(t, s.WriteMarker(t.Context()), s.CreateSpace(t.Context(), storage.Space{Name: sp}))
+			again := open(t, Config{Root: s.cfg.Root, attrRoom: tt.cfg.attrRoom})
+			doc, err := again.marker(again.sess)
+			if err != nil || doc.Format != tt.want {
+				t.Errorf("got format %d, %v, want %d", doc.Format, err, tt.want)
+			}
+			put(t, again, "a", "x")
+			if got := hasAttr(t, again, "a"); got != tt.attrs {
+				t.Errorf("attribute: %v, want %v", got, tt.attrs)
+			}
+			if got := len(sidecars(t, again)); got != btoi(!tt.attrs) {
+				t.Errorf("got %d sidecars", got)
+			}
+			if got := stat(t, again, "a"); len(got.Digests) != 2 || got.Properties.MediaType != "text/plain" || got.PropertiesUnknown {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
+// A real file system without attributes.
+func TestNoAttributes(t *testing.T) {
+	if !mounts(t) {
+		return
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("ramfs", dir, "ramfs", 0, ""); err != nil {
+		need.Missing(t, need.Kernel("a mount of its own"), err)
+	}
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	s := store(t, Config{Root: dir})
+	if s.sess.canAttrs {
+		need.Missing(t, need.Kernel("a file system without attributes"), "ramfs has them")
+	}
+	must(t, s.WriteMarker(t.Context()))
+	put(t, s, "a", "x")
+	if got := stat(t, s, "a"); len(got.Digests) != 2 || got.PropertiesUnknown {
+		t.Errorf("got %+v", got)
+	}
+	if doc, err := s.marker(s.sess); err != nil || doc.Format != layoutSidecars {
+		t.Errorf("got %+v, %v", doc, err)
+	}
+	if _, err := s.Upgrade(t.Context(), UpgradeOptions{}); !errors.Is(err, storage.ErrUnsupported) {
+		t.Errorf("Upgrade: %v", err)
+	}
+	// A root of layout 2 that was copied here.
+	must(t, s.mark(s.sess, layoutAttrs))
+	there := open(t, Config{Root: dir})
+	put(t, there, "b", "x")
+	if got := stat(t, there, "b"); len(got.Digests) != 2 || got.PropertiesUnknown {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// A real file system on which an attribute has no more than a block of 1 KiB.
+func TestLittleRoom(t *testing.T) {
+	need.Full(t)
+	s := store(t, Config{Root: loop(t, "ext4", "mkfs.ext4", "-q", "-b", "1024")})
+	for n, want := range map[int]bool{10: true, 600: true, 2000: false} {
+		item, long := fmt.Sprint("item", n), map[string]string{"k": strings.Repeat("v", n)}
+		for _, size := range []map[string]string{nil, long, nil, long} {
+			set := storage.Properties{User: size}
+			o, err := s.Put(t.Context(), sp, item, strings.NewReader("x"), storage.PutOptions{Size: 1, Properties: set})
+			must(t, err)
+			if got := stat(t, s, item); !maps.Equal(got.Properties.User, size) || !maps.Equal(got.Digests, o.Digests) {
+				t.Errorf("%d: Put: got %+v", n, got)
+			}
+			if got := hasAttr(t, s, item); got != (want || size == nil) {
+				t.Errorf("%d: attribute: %v", n, got)
+			}
+			for _, size := range []map[string]string{nil, long} {
+				_, err = s.SetProperties(t.Context(), sp, item, storage.Properties{User: size}, storage.Condition{})
+				must(t, err)
+				if got := stat(t, s, item); !maps.Equal(got.Properties.User, size) || !maps.Equal(got.Digests, o.Digests) || got.Version != o.Version {
+					t.Errorf("%d: SetProperties: got %+v", n, got)
+				}
+				if got := hasAttr(t, s, item); got != (want || size == nil) {
+					t.Errorf("%d: attribute: %v", n, got)
+				}
+			}
+		}
+	}
+}
+
+// A tree that was copied, or restored, without attributes has properties that are unknown, and not none.
+func TestRestoredWithoutAttributes(t *testing.T) {
+	for name, whole := range map[string]bool{"times restored": true, "times of the restore": false} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{})
+			must(t, s.WriteMarker(t.Context()))
+			o := put(t, s, "d/a", "bytes")
+			must(t, s.Close())
+			there := filepath.Join(t.TempDir(), "root")
+			must(t, os.CopyFS(there, os.DirFS(s.cfg.Root)))
+			at := o.Modified.Add(time.Hour)
+			if whole {
+				at = o.Modified
+			}
+			must(t, os.Chtimes(filepath.Join(there, sp, "d/a"), time.Time{}, at))
+			r := open(t, Config{Root: there})
+			got := stat(t, r, "d/a")
+			if !got.PropertiesUnknown || len(got.Digests) > 0 || got.Properties.MediaType != "" || (got.Version == o.Version) != whole {
+				t.Errorf("got %+v", got)
+			}
+			if content, err := read(t, r, "d/a", got.Version); content != "bytes" || err != nil {
+				t.Errorf("got %q, %v", content, err)
+			}
+			for listed, err := range r.List(t.Context(), sp, "") {
+				if err != nil || listed.Version != got.Version {
+					t.Errorf("List: got %+v, %v", listed, err)
+				}
+			}
+		})
+	}
+}
+
+// Of a file that others brought nothing is known, also not that it has no properties.
+func TestPropertiesOfFilesOfOthers(t *testing.T) {
+	eachLayout(t, "adopted", func(t *testing.T, format int) {
+		s := store(t, Config{format: format})
+		must(t, os.WriteFile(filepath.Join(s.cfg.Root, sp, "a"), []byte("x"), 0o666))
+		if got := stat(t, s, "a"); !got.PropertiesUnknown {
+			t.Errorf("got %+v", got)
+		}
+		_, err := s.SetProperties(t.Context(), sp, "a", storage.Properties{}, storage.Condition{})
+		must(t, err)
+		if got := stat(t, s, "a"); got.PropertiesUnknown {
+			t.Errorf("when they are set: got %+v", got)
+		}
+	})
+}
+
+// Two items that are one file keep what is known of each beside it.
+func TestHardLinks(t *testing.T) {
+	s := store(t, Config{})
+	in := func(name string) string { return filepath.Join(s.cfg.Root, sp, name) }
+	must(t, os.WriteFile(in("a"), []byte("x"), 0o666), os.Link(in("a"), in("b")))
+	for _, item := range []string{"a", "b"} {
+		_, err := s.SetProperties(t.Context(), sp, item, storage.Properties{MediaType: "of/" + item}, storage.Condition{})
+		must(t, err)
+	}
+	for _, item := range []string{"a", "b"} {
+		if got := stat(t, s, item); got.Properties.MediaType != "of/"+item {
+			t.Errorf("%s: got %+v", item, got)
+		}
+	}
+	put(t, s, "a", "new")
+	if got := stat(t, s, "b"); got.Properties.MediaType != "of/b" || got.Size != 1 {
+		t.Errorf("b after a put of a: %+v", got)
+	}
+}
+
+// A file that a person moves or copies with its attribute keeps its digests and properties.
+func TestMovedByAPerson(t *testing.T) {
+	s := store(t, Config{})
+	o, err := s.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{
+		Size: 1, Properties: storage.Properties{MediaType: "a/b"}, Original: storage.Original{Version: "v"},
+	})
+	must(t, err, os.Rename(filepath.Join(s.cfg.Root, sp, "a"), filepath.Join(s.cfg.Root, sp, "b")))
+	got := stat(t, s, "b")
+	if !maps.Equal(got.Digests, o.Digests) || got.Properties.MediaType != "a/b" || got.Original != (storage.Original{}) {
+		t.Errorf("got %+v, want all of %+v but the original", got, o)
+	}
+	if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,75 @@
+package file
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Shared syncs are of directories in which several calls change names at a time: one sync is enough for all that was
+// changed before it began.
+type syncs struct {
+	mu   sync.Mutex
+	dirs map[dirID]*dirSync
+}
+
+// A dirID is a directory, whatever its path.
+type dirID struct{ dev, ino uint64 }
+
+type dirSync struct {
+	users int        // calls under way; guarded by syncs.mu
+	next  *round     // has not begun; guarded by syncs.mu
+	turn  sync.Mutex // held by the round that syncs
+}
+
+// A round is one sync. err is set before done is closed.
+type round struct {
+	done chan struct{}
+	err  error
+}
+
+// share returns the result of a sync of a directory that begins after the call: of one that others wait for too, or of
+// do.
+func (s *syncs) share(id dirID, do func() error) error {
+	s.mu.Lock()
+	d := s.dirs[id]
+	if d == nil {
+		d = &dirSync{}
+		if s.dirs == nil {
+			s.dirs = map[dirID]*dirSync{}
+		}
+		s.dirs[id] = d
+	}
+	d.users++
+	r, leads := d.next, false
+	if r == nil {
+		r, leads = &round{done: make(chan struct{})}, true
+		d.next = r
+	}
+	s.mu.Unlock()
+	if leads {
+		d.turn.Lock()
+		s.mu.Lock()
+		d.next = nil // who comes from now on may have changed something that this sync does not see
+		s.mu.Unlock()
+		r.err = do()
+		close(r.done)
+		d.turn.Unlock()
+	}
+	<-r.done
+	s.mu.Lock()
+	if d.users--; d.users == 0 {
+		delete(s.dirs, id)
+	}
+	s.mu.Unlock()
+	return r.err
+}
+
+// syncShared has all names in an opened directory on disk.
+func (s *session) syncShared(dir int, path string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return named("stat", path, err)
+	}
+	return s.syncs.share(dirID{st.Dev, st.Ino}, func() error { return fsync(dir, path) })
+}

@@ -1,0 +1,206 @@
+package file
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// began returns a Put of an item that has come as far as the lock: its bytes are on disk and dated.
+func began(t *testing.T, s *Store, item string) *write {
+	t.Helper()
+	p, err := newPlace(sp, item)
+	must(t, err)
+	tmp, err := s.sess.temp()
+	must(t, err)
+	t.Cleanup(tmp.discard)
+	w := &write{s: s, sess: s.sess, p: p, t: tmp}
+	t.Cleanup(w.discard)
+	must(t, w.prepare())
+	return w
+}
+
+// A Put is dated after the deletes that came first, whoever made them and whatever the clock says.
+func TestPutIsLaterThanDeletes(t *testing.T) {
+	ctx := t.Context()
+	del := func(t *testing.T, s *Store) time.Time {
+		t.Helper()
+		d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+		must(t, err)
+		return d.Time
+	}
+	back := func(now *time.Time) { *now = now.Add(-2 * time.Second) }
+	tests := map[string]func(t *testing.T, s *Store, now *time.Time) (deleted, put time.Time){
+		"a delete while it waits for the lock": func(t *testing.T, s *Store, _ *time.Time) (time.Time, time.Time) {
+			w := began(t, s, "a")
+			at := del(t, s)
+			must(t, w.commit(ctx))
+			return at, stat(t, s, "a").Modified
+		},
+		"the clock goes back": func(t *testing.T, s *Store, now *time.Time) (time.Time, time.Time) {
+			at := del(t, s)
+			back(now)
+			return at, put(t, s, "a", "two").Modified
+		},
+		"the clock of another process is behind": func(t *testing.T, s *Store, now *time.Time) (time.Time, time.Time) {
+			at := del(t, s)
+			must(t, s.Close())
+			behind := now.Add(-4 * time.Minute)
+			return at, put(t, open(t, Config{Root: s.cfg.Root, now: func() time.Time { return behind }}), "a", "two").Modified
+		},
+		"a second delete is later than the first": func(t *testing.T, s *Store, now *time.Time) (time.Time, time.Time) {
+			at := del(t, s)
+			back(now)
+			must(t, os.WriteFile(filepath.Join(s.cfg.Root, sp, "a"), nil, 0o666),
+				os.Chtimes(filepath.Join(s.cfg.Root, sp, "a"), time.Time{}, *now))
+			return at, del(t, s)
+		},
+		"the process died before it removed the file": func(t *testing.T, s *Store, now *time.Time) (time.Time, time.Time) {
+			p, err := newPlace(sp, "a")
+			must(t, err)
+			at := now.Add(time.Second)
+			must(t, s.sess.setDeleted(p, at))
+			return at, put(t, s, "a", "two").Modified
+		},
+	}
+	for name, f := range tests {
+		t.Run(name, func(t *testing.T) {
+			now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+			s := store(t, Config{now: func() time.Time { return now }})
+			put(t, s, "a", "one")
+			deleted, put := f(t, s, &now)
+			if put.UnixMilli() <= deleted.UnixMilli() {
+				t.Errorf("deleted at %v, and what came next is dated %v", deleted, put)
+			}
+			if put.Sub(now) > maxAhead {
+				t.Errorf("dated %v, at %v", put, now)
+			}
+		})
+	}
+}
+
+// What is dated too far ahead of the clock does not date what comes next: it is refused, with the reason, and can
+// be read. When the time is set right the same calls work.
+func TestTimesFromAhead(t *testing.T) {
+	ctx := t.Context()
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	for name, ahead := range map[string]func(t *testing.T, s *Store, by time.Duration){
+		"the file": func(t *testing.T, s *Store, by time.Duration) {
+			must(t, os.Chtimes(filepath.Join(s.cfg.Root, sp, "a"), time.Time{}, now.Add(by)))
+		},
+		"a delete": func(t *testing.T, s *Store, by time.Duration) {
+			p, err := newPlace(sp, "a")
+			must(t, err, s.sess.setDeleted(p, now.Add(by)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{now: func() time.Time { return now }})
+			put(t, s, "a", "one")
+			ahead(t, s, maxAhead+time.Second)
+			was := stat(t, s, "a")
+			_, putErr := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
+			_, delErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+			for call, err := range map[string]error{"Put": putErr, "Delete": delErr} {
+				if !retry.IsPermanent(err) || !storage.IsNotApplied(err) || !strings.Contains(err.Error(), "ahead of the clock") {
+					t.Errorf("%s: got %v, want that the time is ahead, for good and not applied", call, err)
+				}
+			}
+			if got, err := read(t, s, "a", was.Version); got != "one" || err != nil {
+				t.Errorf("got %q, %v", got, err)
+			}
+			ahead(t, s, maxAhead-time.Second)
+			if got := put(t, s, "a", "two").Modified.Sub(now); got > maxAhead {
+				t.Errorf("dated %v ahead", got)
+			}
+			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+			must(t, err)
+		})
+	}
+}
+
+// An error of a mutation is marked as not applied before the first step that others see, and not after it.
+func TestNotAppliedMark(t *testing.T) {
+	ctx := t.Context()
+	s := store(t, Config{})
+	a := put(t, s, "a", "one")
+	put(t, s, "d/below", "x")
+	opts := storage.PutOptions{Size: storage.UnknownSize}
+	wrong := opts
+	wrong.Condition.Version = "1"
+	absent := opts
+	absent.Condition.Absent = true
+	_, putErr := s.Put(ctx, sp, "a", strings.NewReader(""), wrong)
+	_, absentErr := s.Put(ctx, sp, "a", strings.NewReader(""), absent)
+	_, nameErr := s.Put(ctx, sp, "\xff", strings.NewReader(""), opts)
+	_, brokenErr := s.Put(ctx, sp, "a", iotestErr{}, opts)
+	_, sizeErr := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 2})
+	_, setErr := s.SetProperties(ctx, sp, "none", storage.Properties{}, storage.Condition{})
+	_, setVersion := s.SetProperties(ctx, sp, "a", storage.Properties{}, wrong.Condition)
+	_, delErr := s.Delete(ctx, sp, "none", storage.DeleteOptions{})
+	_, delVersion := s.Delete(ctx, sp, "a", storage.DeleteOptions{Condition: wrong.Condition})
+	for call, err := range map[string]error{
+		"Put, changed": putErr, "Put, exists": absentErr, "Put, name": nameErr, "Put, broken": brokenErr, "Put, size": sizeErr,
+		"SetProperties, absent": setErr, "SetProperties, changed": setVersion, "Delete, absent": delErr, "Delete, changed": delVersion,
+		"CreateSpace, exists": s.CreateSpace(ctx, storage.Space{Name: sp}), "CreateSpace, name": s.CreateSpace(ctx, storage.Space{Name: ""}),
+		"SetSpace, absent":    s.SetSpace(ctx, storage.Space{Name: "none"}),
+		"DeleteSpace, absent": s.DeleteSpace(ctx, "none"), "DeleteSpace, not empty": s.DeleteSpace(ctx, sp),
+	} {
+		if !storage.IsNotApplied(err) {
+			t.Errorf("%s: got %v, want it marked", call, err)
+		}
+	}
+	if got := stat(t, s, "a"); got.Version != a.Version {
+		t.Errorf("got %+v, want %+v", got, a)
+	}
+}
+
+// A file system that takes no writes any more after the first visible step: the error says ErrReadOnly, and not that
+// nothing was done.
+func TestReadOnlyAfterTheFirstStep(t *testing.T) {
+	ctx := t.Context()
+	for name, call := range map[string]func(s *Store) error{
+		"Delete": func(s *Store) error {
+			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+			return err
+		},
+		"Delete, keeping": func(s *Store) error {
+			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: true})
+			return err
+		},
+		"Put": func(s *Store) error {
+			_, err := s.Put(ctx, sp, "a", strings.NewReader("new"), storage.PutOptions{Size: 3})
+			return err
+		},
+		"Put, keeping": func(s *Store) error {
+			_, err := s.Put(ctx, sp, "a", strings.NewReader("new"), storage.PutOptions{Size: 3, KeepReplaced: true})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{})
+			put(t, s, "a", "old")
+			was := stat(t, s, "a")
+			s.cfg.step = func(done string) error {
+				if done == "moved" || done == "removed" {
+					return named("test", "a", unix.EROFS)
+				}
+				return nil
+			}
+			err := call(s)
+			if !errors.Is(err, storage.ErrReadOnly) || storage.IsNotApplied(err) {
+				t.Errorf("got %v, want ErrReadOnly, which leaves open what was done", err)
+			}
+			if got, err := s.Stat(ctx, sp, "a"); err == nil && got.Version == was.Version {
+				t.Errorf("it was not applied: %+v", got)
+			}
+		})
+	}
+}

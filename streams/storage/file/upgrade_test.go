@@ -1,0 +1,190 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// older returns a root of layout 1 with some items, closed, and their objects.
+func older(t *testing.T, cfg Config) (Config, map[string]storage.Object) {
+	t.Helper()
+	cfg.Root, cfg.format = inMemory(t), layoutSidecars
+	s := store(t, cfg)
+	must(t, s.WriteMarker(t.Context()))
+	want := map[string]storage.Object{}
+	for i := range 20 {
+		item := fmt.Sprintf("d%d/item%d", i%3, i)
+		_, err := s.Put(t.Context(), sp, item, strings.NewReader(item), storage.PutOptions{
+			Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "a/b", User: map[string]string{"k": strings.Repeat("v", 50*i)}},
+			Original: storage.Original{Modified: time.UnixMilli(int64(i)).UTC(), Version: "v"},
+		})
+		must(t, err)
+		want[item] = stat(t, s, item)
+	}
+	must(t, s.Close())
+	return Config{Root: cfg.Root}, want
+}
+
+// same checks that all items are as they were.
+func sameItems(t *testing.T, s *Store, want map[string]storage.Object) {
+	t.Helper()
+	for item, want := range want {
+		got := stat(t, s, item)
+		if got.Version != want.Version || !maps.Equal(got.Digests, want.Digests) || got.Properties.MediaType != want.Properties.MediaType ||
+			!maps.Equal(got.Properties.User, want.Properties.User) || got.Original != want.Original || got.PropertiesUnknown {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+}
+
+// An upgrade moves all that is known of every item to the item's file, and changes nothing that the store says.
+func TestUpgrade(t *testing.T) {
+	ctx := t.Context()
+	cfg, want := older(t, Config{})
+	s := open(t, cfg)
+	if s.sess.attrs.Load() {
+		t.Fatal("it has layout 2 already")
+	}
+	sameItems(t, s, want)
+	in := func(path ...string) string { return filepath.Join(append([]string{s.cfg.Root}, path...)...) }
+	// One that others rewrote, one that they took away, one whose sidecar is spoilt, and one that is no sidecar.
+	must(t, os.WriteFile(in(sp, "d0/item0"), []byte("by hand"), 0o666), os.Rename(in(sp, "d1/item1"), in("away")))
+	_, spoilt := sidecarPath(placeIn(sp, "d2/item2"))
+	must(t, os.WriteFile(in(spoilt), []byte("{"), 0o666), os.WriteFile(filepath.Dir(in(spoilt))+"/notes.txt", nil, 0o666))
+	delete(want, "d0/item0")
+	delete(want, "d1/item1")
+	delete(want, "d2/item2")
+
+	counts := Upgraded{Moved: 18, Absent: 1, Spoilt: 1}
+	before := everything(t, s.cfg.Root)
+	if got, err := s.Upgrade(ctx, UpgradeOptions{DryRun: true}); err != nil || got != counts {
+		t.Errorf("dry run: got %+v, %v, want %+v", got, err, counts)
+	}
+	if after := everything(t, s.cfg.Root); after != before || s.sess.attrs.Load() || hasAttr(t, s, "d2/item5") {
+		t.Error("a dry run changed something")
+	}
+	var last Upgraded
+	got, err := s.Upgrade(ctx, UpgradeOptions{Each: func(u Upgraded) { last = u }})
+	if err != nil || got != counts || last != counts {
+		t.Errorf("got %+v (%+v), %v, want %+v", got, last, err, counts)
+	}
+	sameItems(t, s, want)
+	for item := range want {
+		if !hasAttr(t, s, item) {
+			t.Errorf("%s has no attribute", item)
+		}
+	}
+	if o := stat(t, s, "d0/item0"); len(o.Digests) > 0 || o.Properties.MediaType != "a/b" || o.PropertiesUnknown {
+		t.Errorf("the file that others rewrote: %+v", o)
+	}
+	if o := stat(t, s, "d2/item2"); !o.PropertiesUnknown {
+		t.Errorf("the item whose sidecar is spoilt: %+v", o)
+	}
+	must(t, os.Rename(in("away"), in(sp, "d1/item1")))
+	if o := stat(t, s, "d1/item1"); o.Properties.MediaType != "a/b" || len(o.Digests) == 0 {
+		t.Errorf("the file that was away: %+v", o)
+	}
+	if got, err := s.Upgrade(ctx, UpgradeOptions{}); err != nil || got != (Upgraded{Moved: 1, Spoilt: 1}) {
+		t.Errorf("again: got %+v, %v", got, err)
+	}
+	if left := sidecars(t, s); len(left) != 2 {
+		t.Errorf("left are %q", left)
+	}
+}
+
+// Processes that use the root, of this version or an older one, hold the switch up, and nothing is changed.
+func TestUpgradeInUse(t *testing.T) {
+	for name, use := range map[string]func(t *testing.T, root string) (end func()){
+		"this version": func(t *testing.T, root string) func() {
+			other := open(t, Config{Root: root})
+			return func() { must(t, other.Close()) }
+		},
+		"an older one": func(t *testing.T, root string) func() {
+			dir := filepath.Join(root, tmpDir, "older")
+			must(t, os.Mkdir(dir, 0o777))
+			f, err := os.Open(dir)
+			must(t, err, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+			return func() { must(t, f.Close()) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, want := older(t, Config{})
+			end := use(t, cfg.Root)
+			s := open(t, cfg)
+			if got, err := s.Upgrade(t.Context(), UpgradeOptions{}); !errors.Is(err, ErrInUse) || got != (Upgraded{}) {
+				t.Errorf("got %+v, %v, want ErrInUse", got, err)
+			}
+			if doc, err := s.marker(s.sess); err != nil || doc.Format != layoutSidecars || hasAttr(t, s, "d2/item5") {
+				t.Errorf("it was changed: %+v, %v", doc, err)
+			}
+			end()
+			if got, err := s.Upgrade(t.Context(), UpgradeOptions{}); err != nil || got.Moved != int64(len(want)) {
+				t.Errorf("got %+v, %v", got, err)
+			}
+			sameItems(t, s, want)
+		})
+	}
+}
+
+// An upgrade that is ended goes on where it was, beside processes that use the root.
+func TestUpgradeEnds(t *testing.T) {
+	cfg, want := older(t, Config{})
+	s := open(t, cfg)
+	ctx, end := context.WithCancel(t.Context())
+	got, err := s.Upgrade(ctx, UpgradeOptions{Each: func(Upgraded) { end() }})
+	if !errors.Is(err, context.Canceled) || got.Moved == 0 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	other := open(t, cfg)
+	sameItems(t, other, want)
+	o, err := other.Put(t.Context(), sp, "d0/item0", strings.NewReader("new"), storage.PutOptions{Size: 3})
+	must(t, err)
+	want["d0/item0"] = o
+	if _, err := s.Upgrade(t.Context(), UpgradeOptions{}); err != nil {
+		t.Error(err)
+	}
+	sameItems(t, other, want)
+	if left := sidecars(t, s); len(left) > 0 {
+		t.Errorf("left are %q", left)
+	}
+}
+
+// What an attribute has no room for stays where it is.
+func TestUpgradeWithoutRoom(t *testing.T) {
+	cfg, want := older(t, Config{})
+	cfg.attrRoom = 500
+	s := open(t, cfg)
+	got, err := s.Upgrade(t.Context(), UpgradeOptions{})
+	if err != nil || got.Moved == 0 || got.Kept == 0 || got.Moved+got.Kept != int64(len(want)) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	sameItems(t, s, want)
+	if left := sidecars(t, s); len(left) != int(got.Kept) {
+		t.Errorf("left are %d, want %d", len(left), got.Kept)
+	}
+}
+
+// An older version knows format 1 only: what it does with the marker of a root of layout 2 is to refuse the root.
+func TestMarkerOfLayoutTwo(t *testing.T) {
+	s := open(t, Config{})
+	must(t, s.WriteMarker(t.Context()))
+	b, err := os.ReadFile(filepath.Join(s.cfg.Root, markerFile))
+	if want := `{"format":2,"store":"1"}` + "\n"; err != nil || string(b) != want {
+		t.Errorf("got %s, %v, want %s", b, err, want)
+	}
+	must(t, os.WriteFile(filepath.Join(s.cfg.Root, markerFile), []byte(`{"format":3,"store":"1"}`), 0o666))
+	if err := s.Marker(t.Context()); !errors.Is(err, storage.ErrWrongMarker) {
+		t.Errorf("a root of a later version: got %v, want ErrWrongMarker", err)
+	}
+}
