@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 )
 
 // Peak returns how many bytes are alive on the heap at most while f runs, besides those that are alive before, as the garbage
@@ -20,15 +21,16 @@ func Peak(f func()) int64 {
 	before := read()
 	stop, most := make(chan struct{}), make(chan int64)
 	go func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
 		top := int64(0)
 		for {
 			select {
 			case <-stop:
 				most <- max(top, read())
 				return
-			default:
+			case <-tick.C:
 				top = max(top, read())
-				runtime.Gosched()
 			}
 		}
 	}()

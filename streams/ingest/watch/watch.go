@@ -85,16 +85,15 @@ func (w *Watch) Run(ctx context.Context) error {
 		since := time.Time{}
 		for gctx.Err() == nil {
 			published, err := w.session(gctx, since)
-			switch {
-			case gctx.Err() != nil:
-				return nil
-			case errors.Is(err, errMissed):
+			if errors.Is(err, errMissed) {
 				since = published
 				continue
 			}
 			since = time.Time{} // what comes back may be another tree
-			w.log.Warn("not watched: deletes are not picked up meanwhile; the tree is walked when it is back",
-				"root", w.cfg.Root, "err", err, "again", w.cfg.again)
+			if err != nil && gctx.Err() == nil {
+				w.log.Warn("not watched: deletes are not picked up meanwhile; the tree is walked when it is back",
+					"root", w.cfg.Root, "err", err, "again", w.cfg.again)
+			}
 			_ = retry.Sleep(gctx, w.cfg.again) // only ctx ends it early
 		}
 		return nil
