@@ -126,7 +126,7 @@ func TestWalkAfterOverflow(t *testing.T) {
 	w.write("photos/maps/x", "123")
 	w.run()
 	w.tells("ADD still/old 1", "ADD still/deep/er/old 1", "ADD photos/deep/er/old 1", "ADD photos/changed 1", "ADD photos/maps/x 3")
-	later := time.Now().Add(10 * w.watch.cfg.again)
+	later := time.Now().Add(20 * w.watch.cfg.again)
 	w.until("some time passes", func() bool { return time.Now().After(later) })
 	hold := make(chan chan struct{}, 1)
 	w.mu.Lock()
