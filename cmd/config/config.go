@@ -132,8 +132,8 @@ type Store struct {
 	Repair string `key:"repair" oneof:"auto|approve|off"`
 	// Whether others than millrace may change this store.
 	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
-	// Driver file: whether role ingester watches the directory (inotify), and reports changes as soon as it sees them. What it does not
-	// see, such as files that were there before or changes made while it did not run, is not picked up: import it (docs/first-steps.md).
+	// Driver file: whether role ingester watches the directory (inotify), and reports changes as soon as it sees them. When it starts, it
+	// reports all files that are there. It does not report what was deleted while it did not run (docs/ingest.md).
 	Watch bool `key:"watch"`
 	// What it may be asked for by one process.
 	Limits Limits `key:"limits"`

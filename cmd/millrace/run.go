@@ -64,8 +64,8 @@ missing, a root that is another store's, a port that is taken.`, app.Roles()),
 // warnNotCompared logs what a planner does not see, until a sweep compares stores.
 func warnNotCompared(log *slog.Logger, roles []schemas.Role) {
 	if slices.Contains(roles, schemas.RolePlanner) {
-		log.Warn("only changes that are reported from now on are copied: files that are there already, changes made while "+
-			"the ingester is stopped, and what a new store or pair lacks are not", "do", "millrace import (docs/first-steps.md)")
+		log.Warn("only changes that are reported from now on are copied: files that are there already in a store that is not watched, "+
+			"what was deleted while the ingester is stopped, and what a new store or pair lacks are not", "do", "millrace import (docs/first-steps.md)")
 	}
 }
 

@@ -165,39 +165,8 @@ func (e *event) data(b []byte, asJSON bool) {
 // structured reads a CloudEvent in JSON. Extensions are left out.
 func structured(index int, raw []byte) event {
 	e := event{index: index}
-	var (
-		a           = map[string]string{}
-		data        []byte
-		plain, many bool
-		members     int
-	)
-	err := jsonpart.Members(raw, func(name string, v []byte) error {
-		if members++; members > maxAttributes {
-			many = true
-			return errTooMany
-		}
-		switch name {
-		case "data":
-			data, plain = bytes.Clone(v), true
-		case "id", "source", "specversion", "type", "datacontenttype", "data_base64":
-			if delete(a, name); string(v) == "null" {
-				return nil
-			}
-			var s string
-			if err := json.Unmarshal(v, &s); err != nil {
-				e.fault("ce-"+name, "is no text")
-				s = string(v[:min(len(v), maxSource)]) // so that it is not missing too
-			}
-			a[name] = s
-		}
-		return nil
-	})
-	switch {
-	case many:
-		e.fault("", "has more than %d attributes", maxAttributes)
-		return e
-	case err != nil:
-		e.fault("", "is no JSON object")
+	a, data, plain := e.members(raw)
+	if a == nil {
 		return e
 	}
 	e.attributes(a)
@@ -227,6 +196,42 @@ func structured(index int, raw []byte) event {
 		e.data(data, asJSON)
 	}
 	return e
+}
+
+// members reads the attributes of a CloudEvent in JSON that are known, and its data; plain: it has member data. The
+// attributes are nil if it cannot be read.
+func (e *event) members(raw []byte) (a map[string]string, data []byte, plain bool) {
+	a = map[string]string{}
+	n := 0
+	err := jsonpart.Members(raw, func(name string, v []byte) error {
+		if n++; n > maxAttributes {
+			return errTooMany
+		}
+		switch name {
+		case "data":
+			data, plain = bytes.Clone(v), true
+		case "id", "source", "specversion", "type", "datacontenttype", "data_base64":
+			if delete(a, name); string(v) == "null" {
+				return nil
+			}
+			var s string
+			if err := json.Unmarshal(v, &s); err != nil {
+				e.fault("ce-"+name, "is no text")
+				s = string(v[:min(len(v), maxSource)]) // so that it is not missing too
+			}
+			a[name] = s
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errTooMany):
+		e.fault("", "has more than %d attributes", maxAttributes)
+	case err != nil:
+		e.fault("", "is no JSON object")
+	default:
+		return a, data, plain
+	}
+	return nil, nil, false
 }
 
 // isJSON reads the content type of an event's data; unset is what holds where there is none.

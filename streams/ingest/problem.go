@@ -29,22 +29,23 @@ func (p *problem) write(w io.Writer) error {
 		return err
 	}
 	out := bufio.NewWriter(w)
-	out.Write(b[:len(b)-1]) // without its brace; errors are kept until Flush
+	put := func(b []byte) { _, _ = out.Write(b) } // Flush returns its error
+	put(b[:len(b)-1])                             // without its brace
 	for i, f := range p.Faults {
 		if b, err = json.Marshal(f); err != nil {
 			return err
 		}
 		if i == 0 {
-			out.WriteString(`,"faults":[`)
+			put([]byte(`,"faults":[`))
 		} else {
-			out.WriteByte(',')
+			put([]byte(","))
 		}
-		out.Write(b)
+		put(b)
 	}
 	if len(p.Faults) > 0 {
-		out.WriteByte(']')
+		put([]byte("]"))
 	}
-	out.WriteString("}\n")
+	put([]byte("}\n"))
 	return out.Flush()
 }
 

@@ -53,18 +53,18 @@ func TestOCFLMemory(t *testing.T) {
 		}
 	}
 	const mib = 1 << 20
-	const slack = 8 * mib // what comes while garbage is looked for
+	const slack = 4 * mib // what comes while garbage is looked for
 	for name, tt := range map[string]struct {
 		write func(*testing.T) int64
 		rows  int
 		most  float64 // times its size
 	}{
-		"one version":        {func(t *testing.T) int64 { return bigOCFL(t, path, 10_000, 1) }, 10_000, 2},
-		"twenty versions":    {func(t *testing.T) int64 { return bigOCFL(t, path, 2_500, 20) }, 2_500, 0.5},
-		"one path, always":   {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[` + strings.Repeat(`"",`, mib) + `""]}}`), 0, 0},
-		"empty lists":        {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[]` + strings.Repeat(`,"":[]`, mib/4) + `}}`), 0, 0},
+		"one version":        {func(t *testing.T) int64 { return bigOCFL(t, path, 5_000, 1) }, 5_000, 2},
+		"twenty versions":    {func(t *testing.T) int64 { return bigOCFL(t, path, 2_000, 15) }, 2_000, 0.5},
+		"one path, always":   {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[` + strings.Repeat(`"",`, mib/2) + `""]}}`), 0, 0},
+		"empty lists":        {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[]` + strings.Repeat(`,"":[]`, mib/16) + `}}`), 0, 0},
 		"what is not read":   {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"x":[` + strings.Repeat(`{},`, mib/2) + `7],"manifest":{}}`), 0, 0},
-		"versions of a name": {write(`{"digestAlgorithm":"sha512","head":"v1","manifest":{},"versions":{"v1":{}` + strings.Repeat(`,"v1":{}`, mib/8) + `}}`), 0, 0},
+		"versions of a name": {write(`{"digestAlgorithm":"sha512","head":"v1","manifest":{},"versions":{"v1":{}` + strings.Repeat(`,"v1":{}`, mib/16) + `}}`), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			size := tt.write(t)

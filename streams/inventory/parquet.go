@@ -132,8 +132,12 @@ func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield
 	readers := make([]*columnReader, len(columns))
 	for i, c := range columns {
 		readers[i] = &columnReader{column: c, pages: group.ColumnChunks()[c.index].Pages()}
-		defer readers[i].close()
 	}
+	defer func() {
+		for _, r := range readers {
+			r.close()
+		}
+	}()
 	for range group.NumRows() {
 		at.Line++
 		row := bucketRow{at: *at, size: -1}

@@ -24,6 +24,9 @@ const (
 	maxPageValues    = 1 << 22
 )
 
+// plainDictionary is what older writers call dictionary encoding.
+const plainDictionary format.Encoding = 2
+
 var errParquet = errors.New("not what a writer of Parquet files makes")
 
 // A thriftText reads the compact protocol of Thrift.
@@ -307,7 +310,7 @@ func checkPage(h pageHeader, page []byte, codec format.CompressionCodec, optiona
 	switch format.Encoding(h.encoding) {
 	case format.Plain:
 		return nil
-	case format.PlainDictionary, format.RLEDictionary:
+	case plainDictionary, format.RLEDictionary:
 		if len(values) == 0 {
 			return nil
 		}

@@ -69,19 +69,19 @@ func TestParquetMemory(t *testing.T) {
 	long := strings.Repeat("k", 8<<10)
 	gzip := parquet.Compression(&parquet.Gzip)
 	large := []parquet.WriterOption{gzip, parquet.PageBufferSize(1 << 30), parquet.SkipPageBounds("key"), parquet.SkipPageBounds("other")}
-	bomb := parquetOf(t, 12800, func(int) plainRow { return plainRow{long} }, large...)
+	bomb := parquetOf(t, 3200, func(int) plainRow { return plainRow{long} }, large...)
 	for name, tt := range map[string]struct {
 		file []byte
 		rows int
 		most int64
 		want string
 	}{
-		"many rows":                     {parquetOf(t, 50_000, func(i int) keyRow { return keyRow{Key: fmt.Sprintf("photos/%012d.jpg", i*i)} }), 50_000, 16 * mib, ""},
-		"many groups":                   {parquetOf(t, 50_000, func(i int) keyRow { return keyRow{Key: fmt.Sprint(i)} }, parquet.MaxRowsPerRowGroup(2000)), 50_000, 16 * mib, ""},
-		"a large page":                  {bomb, 0, 16 * mib, "a page has 104908800 bytes"},
-		"a page larger than it says":    {lying(t, bomb, 12800*(8<<10+4), 1000), 0, 16 * mib, "a page is larger than it says"},
-		"a column that is not read":     {parquetOf(t, 12800, func(int) wideRow { return wideRow{"k", long} }, large...), 12800, 16 * mib, ""},
-		"a long value, again and again": {parquetOf(t, 4_000, func(int) wideRow { return wideRow{long, ""} }), 4_000, 24 * mib, ""},
+		"many rows":                     {parquetOf(t, 20_000, func(i int) keyRow { return keyRow{Key: fmt.Sprintf("photos/%012d.jpg", i*i)} }), 20_000, 16 * mib, ""},
+		"many groups":                   {parquetOf(t, 20_000, func(i int) keyRow { return keyRow{Key: fmt.Sprint(i)} }, parquet.MaxRowsPerRowGroup(2000)), 20_000, 16 * mib, ""},
+		"a large page":                  {bomb, 0, 16 * mib, "a page has 26227200 bytes"},
+		"a page larger than it says":    {lying(t, bomb, 3200*(8<<10+4), 1000), 0, 16 * mib, "a page is larger than it says"},
+		"a column that is not read":     {parquetOf(t, 3200, func(int) wideRow { return wideRow{"k", long} }, large...), 3200, 16 * mib, ""},
+		"a long value, again and again": {parquetOf(t, 1_000, func(int) wideRow { return wideRow{long, ""} }), 1_000, 24 * mib, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var rows int

@@ -1,29 +1,26 @@
-// Package watch tells of what others do in a directory tree: what the kernel says of it is a hint, and what is told
-// is what the store shows when nothing has happened to a path for a while.
+// Package watch reports what others do in a directory tree. What the kernel says is a hint; what is published is what the store
+// shows when nothing has happened to a path for a while.
 //
-// What was there before the watch began, what happened while nothing was watched, what the kernel dropped, and the
-// items of a directory that went as a whole are not reported, and nothing finds them later; each but the first is
-// logged. A root that is gone tells of
-// nothing; it is waited for. A file that came and went within the quiet time is told of as deleted, for it may have
-// replaced one that was known; of an item that nobody knew that changes nothing.
+// The tree is walked when a watch begins, and again after the kernel has dropped events, or more paths waited than
+// there is room for: every file found is a hint as well, and its Change has the id of any other that reports the same
+// content. The first walk looks at all files; one that follows looks at those that were written since the last moment up
+// to which everything had been published. A walk finds no deletes: a file that went while nothing was watched, in dropped
+// events, or with its directory as a whole, is not reported, and nothing finds it later. A root that is gone reports
+// nothing; it is waited for, and walked when it is back. A file that came and went within the quiet time is reported as
+// deleted, for it may have replaced one that was known; of an item that is not on record that changes nothing.
 package watch
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/ingest/hint"
@@ -46,8 +43,12 @@ type Config struct {
 	quiet time.Duration
 	// Limit bounds the paths that wait to be looked at [100,000].
 	Limit int
-	// again is the time between two looks whether the root is there, while it is watched and while it is not [30 s].
+	// again is the time between two looks whether the root is there, while it is watched and while it is not [30 s]. A
+	// walk that dropped events make necessary waits for the next of them.
 	again time.Duration
+	// margin is how much older than the last published moment a file must be for the next walk to leave it out [1 min]: the
+	// times of files and the machine's are two clocks.
+	margin time.Duration
 }
 
 // A Watch watches one tree.
@@ -69,6 +70,7 @@ func New(cfg Config, stores hint.Stores, out Publisher, count func(hint.Row), lo
 	cfg.quiet = cmp.Or(cfg.quiet, time.Second)
 	cfg.Limit = cmp.Or(cfg.Limit, 100_000)
 	cfg.again = cmp.Or(cfg.again, 30*time.Second)
+	cfg.margin = cmp.Or(cfg.margin, time.Minute)
 	if count == nil {
 		count = func(hint.Row) {}
 	}
@@ -80,9 +82,16 @@ func New(cfg Config, stores hint.Stores, out Publisher, count func(hint.Row), lo
 func (w *Watch) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
+		since := time.Time{}
 		for gctx.Err() == nil {
-			if err := w.session(gctx); err != nil && gctx.Err() == nil {
-				w.log.Warn("not watched: what happens meanwhile is not picked up; import it afterwards",
+			published, err := w.session(gctx, since)
+			if errors.Is(err, errMissed) {
+				since = published
+				continue
+			}
+			since = time.Time{} // what comes back may be another tree
+			if err != nil && gctx.Err() == nil {
+				w.log.Warn("not watched: deletes are not picked up meanwhile; the tree is walked when it is back",
 					"root", w.cfg.Root, "err", err, "again", w.cfg.again)
 			}
 			_ = retry.Sleep(gctx, w.cfg.again) // only ctx ends it early
@@ -93,183 +102,14 @@ func (w *Watch) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// A session is one time of watching a root that stays where it is.
-type session struct {
-	*Watch
-	notify *fsnotify.Watcher
-	root   fs.FileInfo
-	dirs   map[string]bool // watched, by path below the root; "." is the root
-	full   bool            // the kernel has no watches left: told once
-}
-
-// session watches until ctx is done, or the root goes, which is an error.
-func (w *Watch) session(ctx context.Context) error {
-	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("begin to watch: %w", err)
-	}
-	defer notify.Close()
-	s := &session{Watch: w, notify: notify, dirs: map[string]bool{}}
-	if s.root, err = os.Stat(w.cfg.Root); err != nil {
-		return err
-	}
-	if err := s.there(ctx); err != nil {
-		return err
-	}
-	if err := s.add(ctx, ".", false); err != nil {
-		return err
-	}
-	w.log.Info("watched", "root", w.cfg.Root, "directories", len(s.dirs), "existing", "not picked up: import them")
-	tick := time.NewTicker(w.cfg.again)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e, ok := <-notify.Events:
-			if !ok {
-				return fsnotify.ErrClosed
-			}
-			if err := s.event(ctx, e); err != nil {
-				return err
-			}
-		case err, ok := <-notify.Errors:
-			if !ok {
-				return fsnotify.ErrClosed
-			}
-			s.failed(err)
-		case <-tick.C:
-			if err := s.there(ctx); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// there says whether the root is what it was, and the store's.
-func (s *session) there(ctx context.Context) error {
-	now, err := os.Stat(s.cfg.Root)
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(now, s.root) {
-		return fmt.Errorf("another directory has come in the place of %s", s.cfg.Root)
-	}
-	store, ok := s.store.Store(s.cfg.Account, s.cfg.Store)
-	if !ok {
-		return fmt.Errorf("account %q has no store %q", s.cfg.Account, s.cfg.Store)
-	}
-	return store.Marker(ctx)
-}
-
-// add watches a directory and those below it. Of one that is new all files are hints: they may have come before it
-// was watched.
-func (s *session) add(ctx context.Context, dir string, isNew bool) error {
-	return filepath.WalkDir(filepath.Join(s.cfg.Root, dir), func(name string, d fs.DirEntry, err error) error {
-		rel, relErr := filepath.Rel(s.cfg.Root, name)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case relErr != nil:
-			return relErr
-		case errors.Is(err, fs.ErrNotExist) && rel != ".":
-			return nil // it went again
-		case err != nil && rel != ".":
-			s.log.Warn("a directory is not watched: what happens in it is not picked up; import it", "path", rel, "err", err)
-			return nil
-		case err != nil:
-			return err
-		case d.IsDir() && own(rel):
-			return fs.SkipDir
-		case d.IsDir():
-			return s.addOne(rel, name)
-		case isNew && d.Type().IsRegular():
-			s.noted(rel, false)
-		}
-		return nil
-	})
-}
-
-// own says whether a directory is the driver's, or the file system's own.
-func own(rel string) bool { return rel == ".millrace" || rel == "lost+found" }
-
-func (s *session) addOne(rel, name string) error {
-	err := s.notify.Add(name)
-	switch {
-	case err == nil:
-		s.dirs[rel] = true
-	case errors.Is(err, unix.ENOSPC):
-		if !s.full {
-			s.full = true
-			s.log.Error("the kernel has no watches left: raise fs.inotify.max_user_watches, and start again; the rest is not watched",
-				"path", rel, "directories", len(s.dirs))
-		}
-	case errors.Is(err, fs.ErrNotExist) && rel != ".":
-	case rel == ".":
-		return fmt.Errorf("watch %s: %w", name, err)
-	default:
-		s.log.Warn("a directory is not watched: what happens in it is not picked up; import it", "path", rel, "err", err)
-	}
-	return nil
-}
-
-// event takes what the kernel says. An error ends the session.
-func (s *session) event(ctx context.Context, e fsnotify.Event) error {
-	rel, err := filepath.Rel(s.cfg.Root, e.Name)
-	if err != nil {
-		return err
-	}
-	gone := e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
-	switch {
-	case rel == "." && gone:
-		return errors.New("the root went")
-	case rel == ".", own(strings.SplitN(filepath.ToSlash(rel), "/", 2)[0]):
-		return nil
-	case gone && s.dirs[rel]:
-		s.forget(rel)
-		return nil
-	case gone:
-		s.noted(rel, true)
-		return nil
-	case e.Has(fsnotify.Create):
-		if info, err := os.Lstat(e.Name); err == nil && info.IsDir() {
-			return s.add(ctx, rel, true)
-		}
-		s.noted(rel, false)
-	case e.Has(fsnotify.Write):
-		s.noted(rel, false)
-	}
-	return nil
-}
-
-// forget lets go of a directory that went, with those below it. One that was moved would go on telling of its old
-// name. Which items it held nobody says.
-func (s *session) forget(rel string) {
-	for dir := range s.dirs {
-		if dir == rel || strings.HasPrefix(dir, rel+"/") {
-			_ = s.notify.Remove(filepath.Join(s.cfg.Root, dir)) // may be gone already
-			delete(s.dirs, dir)
-		}
-	}
-	s.log.Info("a directory went: the removal of what was in it, and did not go file by file, is not picked up", "path", rel)
-}
-
-// failed takes an error of the kernel's.
-func (s *session) failed(err error) {
-	if errors.Is(err, fsnotify.ErrEventOverflow) {
-		s.log.Warn("the kernel dropped events, since they came too fast: import what changed, and raise fs.inotify.max_queued_events")
-		return
-	}
-	s.log.Warn("watch", "err", err)
-}
-
 // noted notes a hint about a path below the root.
-func (s *session) noted(rel string, gone bool) {
-	if _, _, ok := s.cfg.ItemAt(filepath.ToSlash(rel)); !ok {
+func (w *Watch) noted(rel string, gone bool) {
+	if _, _, ok := w.cfg.ItemAt(filepath.ToSlash(rel)); !ok {
 		return
 	}
-	if fits, first := s.queue.note(filepath.ToSlash(rel), time.Now(), gone); !fits && first {
-		s.log.Warn("too many paths wait to be looked at: others are not picked up; import them", "limit", s.cfg.Limit)
+	if fits, first := w.queue.note(filepath.ToSlash(rel), time.Now(), gone); !fits && first {
+		w.log.Warn("too many paths wait to be looked at: the tree is walked again, and deletes among the others are not picked up",
+			"limit", w.cfg.Limit)
 	}
 }
 
@@ -296,6 +136,8 @@ func (w *Watch) tell(ctx context.Context) error {
 			g.Go(func() error {
 				if err := w.one(ctx, p); err != nil {
 					w.failedOne(ctx, p, err)
+				} else {
+					w.queue.done(p)
 				}
 				return nil
 			})
@@ -309,9 +151,10 @@ func (w *Watch) failedOne(ctx context.Context, p pending, err error) {
 	case ctx.Err() != nil:
 	case retry.IsPermanent(err):
 		w.log.Error("a path cannot be reported: it is not picked up", "path", p.path, "err", err)
+		w.queue.done(p)
 	default:
 		if p.failures == 0 {
-			w.log.Warn("a path cannot be told of now: it is looked at again", "path", p.path, "err", err)
+			w.log.Warn("a path cannot be reported now: it is looked at again", "path", p.path, "err", err)
 		}
 		w.queue.again(p, time.Now())
 	}
@@ -319,21 +162,7 @@ func (w *Watch) failedOne(ctx context.Context, p pending, err error) {
 
 // one looks at a path and publishes what that comes to.
 func (w *Watch) one(ctx context.Context, p pending) error {
-	space, item, ok := w.cfg.ItemAt(p.path)
-	if !ok {
-		return nil
-	}
-	c := schemas.Copy{Account: w.cfg.Account, Store: w.cfg.Store, Space: space, Item: item}
-	s, err := w.look.Look(ctx, c)
-	if err != nil {
-		return err
-	}
-	s.Received = p.last
-	h := hint.Hint{Kind: hint.Created, Vendor: "watch", Event: "written"}
-	if p.gone {
-		h.Kind, h.Event = hint.Removed, "removed"
-	}
-	d, err := hint.Decide(c, h, s)
+	d, _, err := w.lookAt(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -344,6 +173,29 @@ func (w *Watch) one(ctx context.Context, p pending) error {
 	}
 	w.count(d.Row)
 	return nil
+}
+
+// lookAt looks at a path, and decides what that comes to. A path that is no item's comes to nothing.
+func (w *Watch) lookAt(ctx context.Context, p pending) (hint.Decision, hint.Sight, error) {
+	space, item, ok := w.cfg.ItemAt(p.path)
+	if !ok {
+		return hint.Decision{}, hint.Sight{}, nil
+	}
+	c := schemas.Copy{Account: w.cfg.Account, Store: w.cfg.Store, Space: space, Item: item}
+	s, err := w.look.Look(ctx, c)
+	if err != nil {
+		return hint.Decision{}, hint.Sight{}, err
+	}
+	s.Received = p.last
+	h := hint.Hint{Kind: hint.Created, Vendor: "watch", Event: "written"}
+	switch {
+	case p.gone:
+		h.Kind, h.Event = hint.Removed, "removed"
+	case p.found:
+		h.Event = "found"
+	}
+	d, err := hint.Decide(c, h, s)
+	return d, s, err
 }
 
 // backoff is how long a path waits after it failed.

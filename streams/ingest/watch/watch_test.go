@@ -26,7 +26,7 @@ import (
 
 // A tree is a file store that is watched, in real time: the kernel knows no other.
 type tree struct {
-	t     *testing.T
+	t     testing.TB
 	root  string
 	store *storagetest.Faulty
 	watch *Watch
@@ -37,11 +37,18 @@ type tree struct {
 	ids  map[string]int
 	fail int // so many publications fail
 	done bool
+
+	forgetful bool // what is published is only counted, and calls of the store are not kept
+	inner     storage.Store
+	published int            // messages
+	count     map[string]int // of messages, by item
+
+	hold chan chan struct{} // where it is set, a look whether the root is there says so, and waits to be let go
 }
 
-func newTree(t *testing.T) *tree {
+func newTree(t testing.TB) *tree {
 	t.Helper()
-	w := &tree{t: t, root: filepath.Join(t.TempDir(), "root"), ids: map[string]int{}}
+	w := &tree{t: t, root: filepath.Join(t.TempDir(), "root"), ids: map[string]int{}, count: map[string]int{}}
 	inner, err := file.Open(file.Config{ID: "acme/1", Root: w.root, Create: true})
 	if err != nil {
 		t.Fatal(err)
@@ -50,29 +57,54 @@ func newTree(t *testing.T) *tree {
 	if err := inner.WriteMarker(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.store = storagetest.NewFaulty(inner)
-	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond, again: 50 * time.Millisecond}
-	if w.watch, err = New(cfg, w, w, nil, slog.New(slog.NewTextHandler(w, nil))); err != nil {
-		t.Fatal(err)
-	}
+	w.inner, w.store = inner, storagetest.NewFaulty(inner)
+	w.begin(nil)
 	return w
 }
 
-func (w *tree) run() {
+// begin makes a Watch, as a process does that starts.
+func (w *tree) begin(more func(*Config)) {
+	w.t.Helper()
+	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond, again: 50 * time.Millisecond}
+	if more != nil {
+		more(&cfg)
+	}
+	var err error
+	if w.watch, err = New(cfg, w, w, nil, slog.New(slog.NewTextHandler(w, nil))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// run runs the Watch until the test ends, or end is called.
+func (w *tree) run() (end func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.watch.Run(ctx) }()
-	w.t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			w.t.Error(err)
 		}
 	})
+	w.t.Cleanup(end)
 	w.says("msg=watched")
+	return end
 }
 
 func (w *tree) Store(account, id string) (storage.Store, bool) {
+	w.mu.Lock()
+	hold := w.hold
+	w.hold = nil
+	w.mu.Unlock()
+	if hold != nil {
+		let := make(chan struct{})
+		hold <- let
+		<-let
+	}
+	if w.forgetful {
+		return w.inner, true
+	}
 	return w.store, account == "acme" && id == "1"
 }
 
@@ -90,6 +122,10 @@ func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
 	if !failed || w.done {
 		for _, m := range msgs {
 			c := m.Body.(*pb.Change)
+			if w.published++; w.forgetful {
+				continue
+			}
+			w.count[c.GetSpace()+"/"+c.GetItem()]++
 			if w.ids[c.GetId()]++; w.ids[c.GetId()] == 1 {
 				w.told = append(w.told, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"), c.GetSpace(), c.GetItem(), c.GetSize()))
 			}
@@ -134,13 +170,18 @@ func (w *tree) says(text string) {
 func (w *tree) tells(want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
-	w.until(fmt.Sprintf("tells %q", want), func() bool {
+	w.until(fmt.Sprintf("tells %.1000q", want), func() bool {
 		got := slices.Sorted(slices.Values(w.told))
 		return slices.Equal(got, want)
 	})
 	w.mu.Lock()
 	w.told = nil
 	w.mu.Unlock()
+}
+
+// has says whether all that is wanted was told; the caller holds mu.
+func (w *tree) has(want ...string) bool {
+	return !slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(w.told, s) })
 }
 
 func (w *tree) write(path, text string) {
@@ -165,7 +206,8 @@ func TestWatch(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/old", "12345")
 	w.run()
-	w.write("photos/a", "1") // in a directory that was there
+	w.tells("ADD photos/old 5") // which was there before
+	w.write("photos/a", "1")    // in a directory that was there
 	w.tells("ADD photos/a 1")
 	w.write("photos/2026/05/b c", "12") // with directories that are new, and a new space
 	w.write("maps/m", "123")
@@ -206,6 +248,7 @@ func TestWatchLosesItsRoot(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/a", "1")
 	w.run()
+	w.tells("ADD photos/a 1")
 	w.do(os.Rename(w.root, w.root+".away"))
 	w.says("not watched")
 	w.do(os.Mkdir(w.root, 0o755)) // a mount point without its disk
@@ -252,9 +295,9 @@ func TestWatchFaults(t *testing.T) {
 func TestWatchSaysWhatItMisses(t *testing.T) {
 	w := newTree(t)
 	s := &session{Watch: w.watch}
-	s.failed(fsnotify.ErrEventOverflow)
+	w.do(s.dropped(fsnotify.ErrEventOverflow, true))
 	w.says("the kernel dropped events")
-	s.failed(errors.New("other"))
+	w.do(s.dropped(errors.New("other"), true))
 	w.says("err=other")
 	w.watch.queue.limit = 1
 	s.noted("photos/a", false)

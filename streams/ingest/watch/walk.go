@@ -1,0 +1,280 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/ingest/hint"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// entriesAtOnce is how many entries of a directory are read at a time, and progress how often a walk says how far it is.
+const (
+	entriesAtOnce = 512
+	progress      = 30 * time.Second
+)
+
+// A walk goes over the tree, and later over the directories that come: it watches each before it reads it, so that what
+// comes while it is read is a hint, too. It holds the directories that it has seen and not read, and the files of one turn.
+type walk struct {
+	s     *session
+	since time.Time // what is older is left out; zero: nothing is
+
+	mu    sync.Mutex // guards the rest
+	stack []found    // directories to be read
+	at    bool       // one is being read, or its files are looked at
+	wake  chan struct{}
+
+	files []pending // for the goroutine of run, as all that follows
+	count struct{ directories, seen, looked int64 }
+	begun time.Time
+	said  time.Time
+}
+
+// A found is a directory.
+type found struct {
+	path string // below the root
+	all  bool   // no file in it or below is left out
+}
+
+func newWalk(s *session, since time.Time) *walk {
+	now := time.Now()
+	return &walk{s: s, since: since, stack: []found{{path: ".", all: since.IsZero()}}, wake: make(chan struct{}, 1), begun: now, said: now}
+}
+
+// add has a directory read that came.
+func (w *walk) add(path string) { w.push(found{path, true}) }
+
+func (w *walk) push(d found) {
+	w.mu.Lock()
+	w.stack = append(w.stack, d)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// busy says whether there is anything to be read, or looked at.
+func (w *walk) busy() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.at || len(w.stack) > 0
+}
+
+// next takes a directory: the one that came last, so that there are not more than lie beside one path.
+func (w *walk) next() (d found, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.at = len(w.stack) > 0; !w.at {
+		return d, false
+	}
+	d = w.stack[len(w.stack)-1]
+	w.stack = w.stack[:len(w.stack)-1]
+	return d, true
+}
+
+// run walks until ctx is done. Its error ends the session.
+func (w *walk) run(ctx context.Context) error {
+	w.s.log.Info("walk the tree", "root", w.s.cfg.Root, "since", sinceWord(w.since))
+	for first := true; ctx.Err() == nil; {
+		d, ok := w.next()
+		if ok {
+			if err := w.read(ctx, d); err != nil {
+				return err
+			}
+			continue
+		}
+		if first {
+			first = false
+			w.s.log.Info("watched", w.progress()...)
+		}
+		select {
+		case <-ctx.Done():
+		case <-w.wake:
+		}
+	}
+	return nil
+}
+
+func sinceWord(t time.Time) string {
+	if t.IsZero() {
+		return "all files"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func (w *walk) progress() []any {
+	return []any{"root", w.s.cfg.Root, "directories", w.count.directories, "files", w.count.seen, "looked", w.count.looked,
+		"took", time.Since(w.begun).Round(time.Millisecond)}
+}
+
+// read watches a directory, reads it, and looks at its files.
+func (w *walk) read(ctx context.Context, d found) error {
+	is, err := w.s.add(d.path)
+	if !is || err != nil {
+		return err
+	}
+	w.count.directories++
+	flags := unix.O_NOFOLLOW
+	if d.path == "." {
+		flags = 0 // which may be a link
+	}
+	f, err := os.OpenFile(filepath.Join(w.s.cfg.Root, d.path), os.O_RDONLY|unix.O_DIRECTORY|flags, 0)
+	if err != nil {
+		return w.unread(d.path, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return w.unread(d.path, err)
+	}
+	// What was moved into a directory may be older than the directory's change, and so may all below it.
+	d.all = d.all || w.isNew(info)
+	for {
+		entries, err := f.ReadDir(entriesAtOnce)
+		for _, e := range entries {
+			if err := w.entry(ctx, d, e); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return w.look(ctx)
+		case err != nil:
+			return errors.Join(w.unread(d.path, err), w.look(ctx))
+		}
+	}
+}
+
+// unread says that a directory, or the rest of it, cannot be read; without the root there is no walk.
+func (w *walk) unread(path string, err error) error {
+	switch {
+	case path == ".":
+		return fmt.Errorf("walk %s: %w", w.s.cfg.Root, err)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return nil // it went, or something else has its name
+	}
+	w.s.mu.Lock()
+	w.s.failed = true
+	w.s.mu.Unlock()
+	w.s.log.Warn("a directory cannot be read: files that were there before are not picked up; import them", "path", path, "err", err)
+	return nil
+}
+
+// isNew says whether a file or directory may have changed since: by its change time, which programs cannot set.
+func (w *walk) isNew(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return !ok || !time.Unix(st.Ctim.Unix()).Before(w.since)
+}
+
+func (w *walk) entry(ctx context.Context, d found, e fs.DirEntry) error {
+	rel := filepath.Join(d.path, e.Name())
+	switch {
+	case e.IsDir() && !own(rel):
+		w.push(found{rel, d.all})
+		return nil
+	case !e.Type().IsRegular():
+		return nil
+	}
+	path := filepath.ToSlash(rel)
+	if _, _, ok := w.s.cfg.ItemAt(path); !ok {
+		return nil
+	}
+	w.count.seen++
+	if !d.all {
+		if info, err := e.Info(); err == nil && !w.isNew(info) {
+			return nil
+		}
+	}
+	now := time.Now()
+	w.files = append(w.files, pending{path: path, last: now, first: now, found: true})
+	if len(w.files) == turn {
+		return w.look(ctx)
+	}
+	return nil
+}
+
+// look looks at the files that wait, and publishes what they come to, all at once. What fails waits with the hints of the
+// kernel; if there is no room, it is waited for.
+func (w *walk) look(ctx context.Context) error {
+	all := w.files
+	w.files = w.files[:0]
+	if len(all) == 0 {
+		return nil
+	}
+	defer w.tellProgress(int64(len(all)))
+	var (
+		g         errgroup.Group
+		mu        sync.Mutex
+		decisions []hint.Decision
+		told      []pending
+		failures  []pending
+		last      error
+	)
+	g.SetLimit(lookers)
+	for _, p := range all {
+		g.Go(func() error {
+			d, s, err := w.s.lookAt(ctx, p)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case retry.IsPermanent(err):
+				w.s.log.Error("a path cannot be reported: it is not picked up", "path", p.path, "err", err)
+			case err != nil:
+				failures, last = append(failures, p), err
+			case s.Present && p.last.Sub(s.Object.Modified) < w.s.cfg.quiet:
+				w.s.noted(p.path, false) // it may be written on: that is waited for
+			default:
+				decisions, told = append(decisions, d), append(told, p)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // each path keeps its own error
+	msgs := make([]schemas.Message, 0, len(decisions))
+	for _, d := range decisions {
+		if d.Change != nil {
+			msgs = append(msgs, schemas.Message{Topic: schemas.Changes, Body: d.Change})
+		}
+	}
+	if len(msgs) > 0 {
+		if err := w.s.out.Publish(ctx, msgs...); err != nil {
+			failures, last, decisions = append(failures, told...), err, nil
+		}
+	}
+	for _, d := range decisions {
+		w.s.count(d.Row)
+	}
+	if len(failures) > 0 && ctx.Err() == nil {
+		w.s.log.Warn("paths cannot be reported now: they are looked at again", "paths", len(failures), "first", failures[0].path, "err", last)
+	}
+	for _, p := range failures {
+		for !w.s.queue.offer(p, time.Now()) {
+			if err := retry.Sleep(ctx, w.s.cfg.quiet); err != nil {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+func (w *walk) tellProgress(looked int64) {
+	w.count.looked += looked
+	if now := time.Now(); now.Sub(w.said) >= progress {
+		w.said = now
+		w.s.log.Info("walk the tree: at work", w.progress()...)
+	}
+}
