@@ -124,8 +124,9 @@ func (w *write) commit(ctx context.Context) error {
 	for range maxTries {
 		var at *spot
 		if at, err = w.try(ctx); err == nil {
-			defer at.close()
-			return w.settle(ctx, at)
+			err = w.settle(ctx, at)
+			at.close()
+			return err
 		}
 		if w.shown || errors.Is(err, errRemoved) || !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
 			return err
