@@ -64,7 +64,11 @@ func (s *session) look(p place) (fd int, at string, st unix.Stat_t, a aspect, un
 		// not, the file is, or was changed, by others.
 		_, now, err := s.locate(p)
 		if err == nil && now.Mtim == st.Mtim && now.Ino == st.Ino {
-			a, _, unread = s.aspect(fd, p, &st)
+			for range 2 { // twice: it may move to and fro
+				if a, sure, unread = s.aspect(fd, p, &st); sure || unread != nil {
+					break
+				}
+			}
 			return fd, at, st, a, unread, nil
 		}
 		unix.Close(fd)

@@ -76,7 +76,7 @@ func TestStatWhileItMoves(t *testing.T) {
 			}
 		})
 	}
-	for n := range 300 {
+	for n := range 6000 {
 		props := storage.Properties{MediaType: strings.Repeat("long", 100*(n%2))}
 		if _, err := s.SetProperties(ctx, sp, "a", props, storage.Condition{}); err != nil {
 			t.Error(err)
