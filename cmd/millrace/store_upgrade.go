@@ -41,12 +41,20 @@ has no such layout.`,
 			}
 			display := progress.New(c.ErrOrStderr())
 			defer display.Close()
-			step := display.Step("upgrade", 0)
+			var step *progress.Step // begun with the first sidecar
 			done, err := app.UpgradeStore(c.Context(), cfg, slog.New(slog.NewTextHandler(display, nil)), names[0], file.UpgradeOptions{
 				DryRun: dryRun,
-				Each:   func(u file.Upgraded) { step.Set(u.Moved + u.Kept + u.Absent + u.Spoilt) },
+				Each: func(u file.Upgraded, total int64) {
+					if step == nil {
+						step = display.Step("upgrade", total)
+					}
+					step.Set(u.Moved + u.Kept + u.Absent + u.Spoilt)
+				},
 			})
-			step.End(err == nil)
+			if step != nil {
+				step.End(err == nil)
+			}
+			display.Close()
 			if err != nil {
 				return err
 			}

@@ -74,7 +74,7 @@ func (r *runner) storageFigures() []figure {
 			r.localItems(larges, a.large, largeWork, float64(larges)*float64(a.large)/(1<<20))},
 		{fmt.Sprintf("files: %s x 10 KiB put with properties and digests, %d at once", count(a.written), sideWork), "s",
 			"write, fsync, rename, fsync of the directory", atMost(1.8), r.filePuts},
-		{"files: a look at an item with digests and properties, cached", "us", "stat", atMost(3), r.fileStats},
+		{"files: a look at an item with digests and properties, cached", "us", "lstat", atMost(3), r.fileStats},
 		{fmt.Sprintf("emit: %s puts over a store that does nothing, 256 callers, fsync", count(a.emitted)), "mutations/s", "",
 			target{op: ">=", bound: 20_000}, r.emitted(0)},
 		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{}, r.emitted(3 * time.Millisecond)},

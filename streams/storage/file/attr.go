@@ -181,7 +181,7 @@ func decodeAttr(item string, b []byte) (a aspect, err error) {
 
 // readAttr returns what the attribute of an opened file says: nil if it has none, errAttr if that is spoilt.
 func readAttr(fd int, item string) (*aspect, error) {
-	var small [1024]byte
+	var small [512]byte
 	b := small[:]
 	n, err := fgetxattr(fd, b)
 	if errors.Is(err, unix.ERANGE) {

@@ -124,8 +124,9 @@ func (w *write) commit(ctx context.Context) error {
 	for range maxTries {
 		var at *spot
 		if at, err = w.try(ctx); err == nil {
-			defer at.close()
-			return w.settle(ctx, at)
+			err = w.settle(ctx, at)
+			at.close()
+			return err
 		}
 		if w.shown || errors.Is(err, errRemoved) || !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
 			return err
@@ -168,7 +169,7 @@ func (w *write) try(ctx context.Context) (at *spot, err error) {
 		err = w.first(at)
 	}
 	if err == nil && !w.beside {
-		err = w.sess.removeSidecar(w.p) // it speaks of the file that was replaced
+		err = w.s.dropSidecar(w.sess, w.p, at)
 	}
 	return at, err
 }
@@ -293,11 +294,37 @@ func (w *write) placeSidecar() error {
 	if err == nil {
 		err = w.s.did("sidecar placed")
 	}
-	return err
+	if err != nil || w.sess.ordered {
+		return err
+	}
+	// The file's name must not be on disk before the sidecar's is.
+	dir, _ := sidecarPath(w.p)
+	if err := w.sess.syncDir(dir); err != nil {
+		return err
+	}
+	return w.s.did("sidecar synced")
 }
 
-// settle returns when the names of the file and of its sidecar are on disk. The sidecar's was given
-// first, so where the journal keeps the order of renames it is there when the other is.
+// dropSidecar removes an item's sidecar after its file was replaced by one with an attribute, or removed. The caller has
+// locked the item. Where the journal keeps no order that is on disk first: else the file of before could come back
+// without its sidecar.
+func (s *Store) dropSidecar(sess *session, p place, at *spot) error {
+	if !sess.ordered {
+		_, path := sidecarPath(p)
+		if _, err := sess.stat(path); err != nil {
+			return skipAbsent(err)
+		}
+		if err := sess.syncShared(at.dir, at.at); err != nil {
+			return err
+		}
+		if err := s.did("directory synced"); err != nil {
+			return err
+		}
+	}
+	return sess.removeSidecar(p)
+}
+
+// settle returns when the file's name is on disk. Its sidecar's was given first, and is: by the journal, or by a sync.
 func (w *write) settle(ctx context.Context, at *spot) error {
 	if err := w.sess.syncShared(at.dir, at.at); err != nil {
 		return err
@@ -309,11 +336,6 @@ func (w *write) settle(ctx context.Context, at *spot) error {
 		return nil
 	}
 	sideDir, _ := sidecarPath(w.p)
-	if !w.sess.ordered {
-		if err := w.sess.syncDir(sideDir); err != nil {
-			return err
-		}
-	}
 	return w.sess.settled(ctx, sideDir+"/")
 }
 
@@ -334,7 +356,7 @@ func (t *temp) date(at time.Time) (unix.Stat_t, error) {
 }
 
 // dateLater dates the file at a time, or after it where a file system with coarse times
-// would not tell it from another's millisecond, and has that on disk.
+// would not tell it from another's millisecond. That is not synced.
 func (t *temp) dateLater(at, than time.Time) (st unix.Stat_t, err error) {
 	for _, step := range []time.Duration{0, time.Millisecond, time.Second, 2 * time.Second} {
 		st, err = t.date(at.Add(step))
@@ -342,7 +364,7 @@ func (t *temp) dateLater(at, than time.Time) (st unix.Stat_t, err error) {
 			return st, err
 		}
 		if milli(&st) > than.UnixMilli() {
-			return st, fsync(t.fd, t.path())
+			return st, nil
 		}
 	}
 	return st, fmt.Errorf("date %s at %v: the file system keeps no such time", t.name, at)

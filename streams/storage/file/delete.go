@@ -88,7 +88,7 @@ func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.De
 		err = s.did("removed")
 	}
 	if err == nil {
-		err = sess.removeSidecar(p)
+		err = s.dropSidecar(sess, p, at)
 	}
 	return at, d, err
 }

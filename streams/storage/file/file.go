@@ -4,10 +4,14 @@
 //
 // A file becomes visible whole or not at all, and is on disk when a call returns. An
 // item exists if and only if its bytes do: files that others put into the tree are items,
-// without digests. Properties and digests are kept beside the tree, in root/.millrace.
+// without digests, and with properties that are unknown. Properties and digests are kept in
+// an extended attribute of the item's file (attr.go), or beside the tree, in root/.millrace
+// (sidecar.go). The bytes are read whatever became of those.
 // No symbolic link below the root is ever followed, and nothing but regular files is
-// an item. Several processes may use one root. An item that is found to be absent is
-// absent only if Marker succeeds afterwards.
+// an item. Several processes may use one root, on several machines if locks on bytes of
+// files work between them. Nothing is written into a root that is not marked as the store,
+// unless Config.Unmarked says so. An item that is found to be absent is absent only if
+// Marker succeeds afterwards.
 //
 // An item's version is its modification time: a file whose bytes were changed behind
 // the driver's back and whose time was set back is still the version that it was, and

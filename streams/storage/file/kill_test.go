@@ -173,3 +173,50 @@ func endsAfter(t *testing.T, n int, kill bool, before Config, format int, cfg Co
 	}
 	return ended
 }
+
+// Where the journal keeps no order what comes first is synced first: the sidecar before the file that it speaks of takes
+// its place, and the file's directory before the sidecar of the file of before goes.
+func TestOrderOfSteps(t *testing.T) {
+	ctx := t.Context()
+	replace := func(s *Store) error {
+		_, err := s.Put(ctx, sp, "a", strings.NewReader("new"), storage.PutOptions{Size: 3})
+		return err
+	}
+	remove := func(s *Store) error { _, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{}); return err }
+	set := func(s *Store) error {
+		_, err := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
+		return err
+	}
+	side, attr, full := Config{format: layoutSidecars}, Config{}, Config{attrRoom: 1}
+	for name, tt := range map[string]struct {
+		was, now           Config
+		do                 func(*Store) error
+		ordered, unordered string
+	}{
+		"put, sidecar over sidecar":         {side, side, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
+		"put, attribute over sidecar":       {side, attr, replace, "written, moved", "written, moved, directory synced"},
+		"put, attribute over attribute":     {attr, attr, replace, "written, moved", "written, moved"},
+		"put, sidecar over attribute":       {attr, full, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
+		"delete, sidecar":                   {side, attr, remove, "recorded, removed", "recorded, removed, directory synced"},
+		"delete, attribute":                 {attr, attr, remove, "recorded, removed", "recorded, removed"},
+		"set properties, from a sidecar":    {side, attr, set, "attribute written, attribute synced", "attribute written, attribute synced"},
+		"set properties, from an attribute": {attr, full, set, "sidecar placed", "sidecar placed"},
+	} {
+		for kept, want := range map[bool]string{true: tt.ordered, false: tt.unordered} {
+			t.Run(fmt.Sprintf("%s, order is kept: %v", name, kept), func(t *testing.T) {
+				was, now := tt.was, tt.now
+				was.Root = inMemory(t)
+				now.Root = was.Root
+				put(t, store(t, was), "a", "old")
+				var steps []string
+				now.step = func(done string) error { steps = append(steps, done); return nil }
+				s := open(t, now)
+				s.sess.ordered = kept
+				must(t, tt.do(s))
+				if got := strings.Join(steps, ", "); got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		}
+	}
+}

@@ -50,7 +50,13 @@ func (s *session) makeSlots() error {
 	if err == nil && int64(n) < missing {
 		err = unix.ENOSPC
 	}
-	return named("write", lockFile, err)
+	if err != nil {
+		return named("write", lockFile, err)
+	}
+	if err := fsync(s.lockFD, lockFile); err != nil {
+		return err
+	}
+	return s.syncDir(ownDir)
 }
 
 // deleted returns the time of the newest delete in p's slot, whose stripe the caller has locked.

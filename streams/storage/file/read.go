@@ -60,10 +60,16 @@ func (s *session) look(p place) (fd int, at string, st unix.Stat_t, a aspect, un
 		if a, sure, unread = s.aspect(fd, p, &st); sure || unread != nil {
 			return fd, at, st, a, unread, nil
 		}
-		// A writer may just be replacing or removing file and sidecar: if not, the file is, or was changed, by others.
+		// A writer may just be replacing or removing file and sidecar, or moving what the sidecar says to the attribute: if
+		// not, the file is, or was changed, by others.
 		_, now, err := s.locate(p)
 		if err == nil && now.Mtim == st.Mtim && now.Ino == st.Ino {
-			return fd, at, st, a, nil, nil
+			for range 2 { // twice: it may move to and fro
+				if a, sure, unread = s.aspect(fd, p, &st); sure || unread != nil {
+					break
+				}
+			}
+			return fd, at, st, a, unread, nil
 		}
 		unix.Close(fd)
 		if err != nil {

@@ -17,9 +17,9 @@ type syncs struct {
 type dirID struct{ dev, ino uint64 }
 
 type dirSync struct {
-	users int        // calls under way; guarded by syncs.mu
-	next  *round     // has not begun; guarded by syncs.mu
-	turn  sync.Mutex // held by the round that syncs
+	users int           // calls under way; guarded by syncs.mu
+	next  *round        // has not begun; guarded by syncs.mu
+	turn  chan struct{} // full while a round syncs
 }
 
 // A round is one sync. err is set before done is closed.
@@ -34,7 +34,7 @@ func (s *syncs) share(id dirID, do func() error) error {
 	s.mu.Lock()
 	d := s.dirs[id]
 	if d == nil {
-		d = &dirSync{}
+		d = &dirSync{turn: make(chan struct{}, 1)}
 		if s.dirs == nil {
 			s.dirs = map[dirID]*dirSync{}
 		}
@@ -48,13 +48,13 @@ func (s *syncs) share(id dirID, do func() error) error {
 	}
 	s.mu.Unlock()
 	if leads {
-		d.turn.Lock()
+		d.turn <- struct{}{}
 		s.mu.Lock()
 		d.next = nil // who comes from now on may have changed something that this sync does not see
 		s.mu.Unlock()
 		r.err = do()
 		close(r.done)
-		d.turn.Unlock()
+		<-d.turn
 	}
 	<-r.done
 	s.mu.Lock()

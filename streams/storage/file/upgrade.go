@@ -19,8 +19,10 @@ var ErrInUse = errors.New("another process uses the store")
 
 // UpgradeOptions are how a store is upgraded.
 type UpgradeOptions struct {
-	DryRun bool           // only count sidecars; nothing is changed
-	Each   func(Upgraded) // called after every sidecar with the counts so far, one call at a time
+	DryRun bool // only count sidecars; nothing is changed
+	// Each is called after every sidecar with the counts so far, and with how many sidecars there were at the start, one
+	// call at a time.
+	Each func(done Upgraded, total int64)
 }
 
 // Upgraded counts the sidecars that an Upgrade has looked at.
@@ -90,8 +92,10 @@ type upgrade struct {
 	s    *Store
 	sess *session
 	o    UpgradeOptions
-	mu   sync.Mutex // guards done
-	done Upgraded
+	// total is how many sidecars there were at the start.
+	total int64
+	mu    sync.Mutex // guards done
+	done  Upgraded
 }
 
 func (u *upgrade) count(n *int64) {
@@ -99,40 +103,49 @@ func (u *upgrade) count(n *int64) {
 	defer u.mu.Unlock()
 	*n++
 	if u.o.Each != nil {
-		u.o.Each(u.done)
+		u.o.Each(u.done, u.total)
 	}
 }
 
 // spaces looks at the sidecars of all spaces.
 func (u *upgrade) spaces(ctx context.Context) error {
-	dirs, err := u.sess.names(metaDir)
+	spaces, err := u.sess.names(metaDir)
 	if err != nil {
 		return err
 	}
-	for _, space := range dirs {
-		for i := range byte(shards) {
-			shard := metaDir + "/" + space + "/" + shardName(i)
-			if err := u.shard(ctx, space, shard); err != nil {
-				return err
-			}
-			if u.o.DryRun {
-				continue
-			}
-			if err := u.sess.unlink(shard, unix.AT_REMOVEDIR); err != nil && !leftBehind(err) {
-				return err
+	each := func(do func(space, shard string) error) error {
+		for _, space := range spaces {
+			for i := range byte(shards) {
+				if err := do(space, metaDir+"/"+space+"/"+shardName(i)); err != nil {
+					return err
+				}
 			}
 		}
+		return nil
 	}
-	return nil
+	err = each(func(_, shard string) error {
+		names, err := u.sess.names(shard)
+		u.total += int64(len(names))
+		return skipAbsent(err)
+	})
+	if err != nil {
+		return err
+	}
+	return each(func(space, shard string) error {
+		if err := u.shard(ctx, space, shard); err != nil || u.o.DryRun {
+			return err
+		}
+		if err := u.sess.unlink(shard, unix.AT_REMOVEDIR); err != nil && !leftBehind(err) {
+			return err
+		}
+		return nil
+	})
 }
 
 func (u *upgrade) shard(ctx context.Context, space, dir string) error {
 	names, err := u.sess.names(dir)
-	if isAbsent(err) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return skipAbsent(err)
 	}
 	group, each := errgroup.WithContext(ctx)
 	group.SetLimit(upgradeAtOnce)
@@ -184,6 +197,9 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	}
 	defer at.close()
 	n, err := u.item(at, p)
+	if isAbsent(err) { // another program has just removed the file
+		n, err = &u.done.Absent, nil
+	}
 	if err != nil {
 		return fmt.Errorf("upgrade item %q: %w", sc.Item, err)
 	}

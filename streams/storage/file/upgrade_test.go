@@ -75,9 +75,10 @@ func TestUpgrade(t *testing.T) {
 		t.Error("a dry run changed something")
 	}
 	var last Upgraded
-	got, err := s.Upgrade(ctx, UpgradeOptions{Each: func(u Upgraded) { last = u }})
-	if err != nil || got != counts || last != counts {
-		t.Errorf("got %+v (%+v), %v, want %+v", got, last, err, counts)
+	var total int64
+	got, err := s.Upgrade(ctx, UpgradeOptions{Each: func(u Upgraded, n int64) { last, total = u, n }})
+	if err != nil || got != counts || last != counts || total != 21 { // with the one that is no sidecar
+		t.Errorf("got %+v (%+v of %d), %v, want %+v", got, last, total, err, counts)
 	}
 	sameItems(t, s, want)
 	for item := range want {
@@ -142,7 +143,7 @@ func TestUpgradeEnds(t *testing.T) {
 	cfg, want := older(t, Config{})
 	s := open(t, cfg)
 	ctx, end := context.WithCancel(t.Context())
-	got, err := s.Upgrade(ctx, UpgradeOptions{Each: func(Upgraded) { end() }})
+	got, err := s.Upgrade(ctx, UpgradeOptions{Each: func(Upgraded, int64) { end() }})
 	if !errors.Is(err, context.Canceled) || got.Moved == 0 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
