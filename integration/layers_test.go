@@ -34,10 +34,11 @@ func layers() []layer {
 		need    = "internal/need"
 		nearest = "internal/nearest"
 		tally   = "internal/tally"
+		parts   = "internal/jsonpart"
 		record  = "streams/record" // between what is on record and what a store shows
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, "internal/testrun"}, nil},
+		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, "internal/heaptest", "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
@@ -53,7 +54,7 @@ func layers() []layer {
 		{[]string{"streams/deletion"}, []string{wire, retry, storage, digest, policy, record, "streams/duplicate"}},
 		{[]string{"streams/duplicate", "streams/fixity", "streams/steward", "streams/sweep"},
 			[]string{wire, retry, storage, digest, policy, record}},
-		{[]string{"streams/ingest/..."}, []string{wire, retry, storage, digest, record, "streams/ingest/..."}},
+		{[]string{"streams/ingest/..."}, []string{wire, retry, storage, digest, record, parts, "streams/ingest/..."}},
 		{[]string{"sinks/clickhouse/clickhousetest"}, []string{wire, retry, child, need, tally, "sinks/clickhouse/..."}},
 		{[]string{"streams/kafka/..."}, []string{wire, retry, "streams/kafka/..."}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
@@ -71,7 +72,7 @@ func layers() []layer {
 // inTests is what the tests of any package may import besides, of ours.
 func inTests() []string {
 	return []string{
-		"internal/need",
+		"internal/need", "internal/heaptest",
 		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
 		"streams/storage/storagetest", "streams/kafka/kafkatest", "sinks/clickhouse/clickhousetest",
 	}
@@ -92,6 +93,7 @@ func onlyImporters() map[string][]string {
 		"github.com/vbauerster/mpb":         {"cmd/millrace/..."},
 		"github.com/planetscale/vtprotobuf": {"schemas/..."},
 		"github.com/parquet-go":             {"streams/inventory"},
+		"github.com/klauspost/compress":     {"streams/inventory"},
 		"github.com/fsnotify":               {"streams/ingest/watch"},
 		"github.com/minio/minio-go":         {"streams/storage/s3", harness},
 		"github.com/minio/crc64nvme":        {"streams/digest", "streams/storage/s3/..."},

@@ -38,7 +38,7 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 func TestEveryListHasForms(t *testing.T) {
 	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list", "object show",
 		"pause", "pause list"}
-	documents := []string{"demo", "dead show", "store probe", "store upgrade", "import", "verify", "rebuild", "sweep start", "migrate"}
+	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import", "verify", "rebuild", "sweep start", "migrate"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident close",
 		"space back", "space gone", "store init", "workers"}
 	for words, c := range leaves(newRoot()) {
