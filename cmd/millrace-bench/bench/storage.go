@@ -177,7 +177,7 @@ func (r *runner) lookedAt(where place) func(context.Context) (measurement, error
 		s.look = true
 		defer func() { s.look = false }()
 		for i := range r.amounts.long() {
-			u, err := r.peerSide(ctx, peer, s, "copy", fmt.Sprint("look", i), sideWork)
+			u, err := r.peerCopy(ctx, peer, s, fmt.Sprint("look", i), sideWork)
 			if err != nil {
 				return m, err
 			}
@@ -213,7 +213,12 @@ func (r *runner) compare(ctx context.Context, where place, do string) (d compari
 		if peer == "" {
 			continue
 		}
-		if u, err = r.peerSide(ctx, peer, s, do, fmt.Sprint("peer", i), sideWork); err != nil {
+		if do == "hash" {
+			u, err = r.peerHash(ctx, peer, s, "md5", sideWork)
+		} else {
+			u, err = r.peerCopy(ctx, peer, s, fmt.Sprint("peer", i), sideWork)
+		}
+		if err != nil {
 			return d, err
 		}
 		d.peers = append(d.peers, u)

@@ -82,7 +82,7 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 			if peer == "" {
 				continue
 			}
-			rate, err = synced(mib(sizes), func() (cost, error) { return r.peerSide(ctx, peer, s, "copy", fmt.Sprint("peer", i), largeWork) })
+			rate, err = synced(mib(sizes), func() (cost, error) { return r.peerCopy(ctx, peer, s, fmt.Sprint("peer", i), largeWork) })
 			if err != nil {
 				return m, err
 			}

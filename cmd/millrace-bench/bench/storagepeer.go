@@ -14,11 +14,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
-// peerSide runs the peer's side: it has what was found to be its fastest settings for such work (docs/benchmarks.md).
-func (r *runner) peerSide(ctx context.Context, program string, s *server, do, to string, transfers int) (u cost, err error) {
-	if do == "hash" {
-		return r.peerHash(ctx, program, s, "md5", transfers)
-	}
+// peerCopy has the peer copy all items, with what was found to be its fastest settings for such work (docs/benchmarks.md).
+func (r *runner) peerCopy(ctx context.Context, program string, s *server, to string, transfers int) (u cost, err error) {
 	if _, err := s.make(ctx, to); err != nil {
 		return u, err
 	}

@@ -223,7 +223,7 @@ func TestNotAppliedBefore(t *testing.T) {
 			var r io.Reader = bytes.NewReader(content)
 			if tt.r != nil {
 				r = tt.r(r)
-				if o.Absent = tt.want == storage.ErrChanged; o.Absent { //nolint:errorlint // a table's value
+				if o.Absent = tt.want == storage.ErrChanged; o.Absent {
 					o.Size = storage.UnknownSize
 				}
 			}

@@ -152,7 +152,7 @@ func TestPiecesWithoutMemory(t *testing.T) {
 					others = nil
 				}
 			}
-			if !errors.Is(err, tt.want) || (err == io.EOF) != (tt.read == n) || !bytes.Equal(got, content[:tt.read]) { //nolint:errorlint // only io.EOF itself is the end
+			if !errors.Is(err, tt.want) || (err == io.EOF) != (tt.read == n) || !bytes.Equal(got, content[:tt.read]) {
 				t.Errorf("read %d bytes (%v), want %d (%v)", len(got), err, tt.read, tt.want)
 			}
 			p.Close()
