@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,15 +56,19 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 			b.Send(change(item))
 		}
 		sent := time.Now()
+		var mu sync.Mutex // guards calls
 		calls := map[string]int{}
 		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxAttempts: 2,
 			Retry: retry.Policy{Attempts: 2, Wait: time.Millisecond}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			item := d.Body.(*pb.Change).GetItem()
+			mu.Lock()
 			calls[item]++
+			call := calls[item]
+			mu.Unlock()
 			switch {
 			case item == "slow":
 				time.Sleep(4 * time.Second)
-			case item == "broken", item == "flaky" && calls[item] == 1:
+			case item == "broken", item == "flaky" && call == 1:
 				return nil, errNet
 			case item == "bad":
 				return nil, retry.Permanent(errNet)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,11 +40,14 @@ func TestPausePart(t *testing.T) {
 				other.Body.(*pb.Change).Account = "umbrella"
 				b.Send(change("a"), other)
 				cfg, c := paused(t, b, tt.entry)
+				var mu sync.Mutex // guards got: the messages are handled side by side
 				start, got := time.Now(), map[string]string{}
 				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 					Describe: kafka.About, Bytes: tt.room},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						history := slices.ContainsFunc(d.Headers, func(h schemas.Header) bool { return h.Key == schemas.TrailHistory })
+						mu.Lock()
+						defer mu.Unlock()
 						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt, d.Waits, history, time.Since(start).Round(time.Minute))
 						return plan(ctx, d)
 					})

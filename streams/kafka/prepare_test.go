@@ -125,11 +125,12 @@ func TestBeside(t *testing.T) {
 	owners, handlers := [2]map[string]bool{{}, {}}, map[string]int{} // of the last call; of each item
 	for n := range 2 {
 		gc := stewards()
-		var prepared, busy atomic.Bool
+		var prepared atomic.Bool
+		var busy atomic.Int32
 		gc.Prepare = func(context.Context) error { prepared.Store(true); return nil }
 		gc.Every = 20 * time.Millisecond
 		gc.Beside = func(_ context.Context, owns func(string) bool) error {
-			if !prepared.Load() || busy.Load() {
+			if !prepared.Load() || busy.Load() > 0 {
 				t.Error("called before Prepare, or beside a handler")
 			}
 			mu.Lock()
@@ -141,8 +142,8 @@ func TestBeside(t *testing.T) {
 			return errors.New("is logged")
 		}
 		g, err := kafka.NewPool(b.Config(), gc, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			busy.Store(true)
-			defer busy.Store(false)
+			busy.Add(1)
+			defer busy.Add(-1)
 			mu.Lock()
 			defer mu.Unlock()
 			handlers[string(d.Key)] = n
