@@ -30,7 +30,9 @@ type plant struct {
 func newPlant(t *testing.T) *plant {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
-	state, err := app.OpenState(t.Context(), app.StateConfig{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Progress: t.Output()})
+	state, err := app.OpenState(t.Context(), app.StateConfig{
+		Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Progress: t.Output(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +115,9 @@ func (p *plant) serve(t *testing.T, roles string) (kill func()) {
 	}
 	killed := false
 	t.Cleanup(func() {
+		if t.Failed() {
+			defer func() { t.Logf("%s printed:\n%s", roles, out.String()) }()
+		}
 		if killed {
 			return
 		}
@@ -205,8 +210,13 @@ func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	var last string // what was seen last
 	for {
+		began := time.Now()
 		counts, err := db.CopyCounts(ctx, "acme")
+		if ctx.Err() == nil {
+			last = fmt.Sprintf("%+v, %v, in %v", counts, err, time.Since(began))
+		}
 		if err == nil && len(counts) == 3 {
 			whole := true
 			for _, c := range counts[1:] {
@@ -218,7 +228,8 @@ func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("after three minutes: %+v, %v, want %d live and verified and 1 tombstone in stores 2 and 3", counts, err, n)
+			t.Fatalf("after three minutes: %s; since %v: %+v, %v; want %d live and verified and 1 tombstone in stores 2 and 3",
+				last, time.Since(began), counts, err, n)
 		case <-tick.C:
 		}
 	}
