@@ -22,18 +22,17 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A plant is a broker and a ClickHouse in this process, and a configuration that names them.
+// A plant is a broker in this process, a ClickHouse beside it, and a configuration that names them.
 type plant struct {
-	cfg  *config.Config
-	file string
+	cfg    *config.Config
+	file   string
+	engine *engine
 }
 
 func newPlant(t *testing.T) *plant {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
-	state, err := app.OpenState(t.Context(), app.StateConfig{
-		Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Progress: t.Output(),
-	})
+	state, err := app.OpenState(t.Context(), app.StateConfig{Dir: t.TempDir(), WithoutEngine: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +61,8 @@ func newPlant(t *testing.T) *plant {
 	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second}
 	state.Configure(&cfg)
-	p := &plant{file: filepath.Join(dir, "millrace.yaml")}
+	p := &plant{file: filepath.Join(dir, "millrace.yaml"), engine: newEngine(t, dir)}
+	cfg.ClickHouse.Addresses = []string{p.engine.server.Addr()}
 	p.write(t, "policies/duplication-accounts.json", `["acme"]`)
 	p.write(t, "policies/acme-duplication-policy.json",
 		`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}], "spacesToIgnore": ["scratch"]}`)
@@ -197,6 +197,16 @@ func TestRolesApart(t *testing.T) {
 		}
 	}
 	put("odd", ids[0], "another content")
+	harness.Eventually(t, time.Minute, "copy what will be deleted", func(ctx context.Context) error { // or there is no tombstone
+		p.engine.revive(t) // the kill may have ended it
+		var errs []error
+		for _, id := range []string{"2", "3"} {
+			dest, _ := a.Stores().Store("acme", id)
+			_, err := dest.Stat(ctx, "odd", ids[1])
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
 	if _, err := store.Delete(ctx, "odd", ids[1], storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -247,6 +257,7 @@ func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
 			t.Fatalf("after three minutes: %s; since %v: %+v, %v; want %d live and verified and 1 tombstone in stores 2 and 3",
 				last, time.Since(began), counts, err, n)
 		case <-tick.C:
+			p.engine.revive(t)
 		}
 	}
 }
