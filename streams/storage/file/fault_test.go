@@ -141,7 +141,9 @@ func TestDiesBeforeRename(t *testing.T) {
 			must(t, err)
 			w := &write{s: s, sess: s.sess, p: p, t: tmp, digests: map[string]string{"md5": "ff"}}
 			w.o.Properties.MediaType, w.o.Original.Version = "never/seen", "never seen"
-			must(t, w.prepare(), w.placeSidecar())
+			at, err := s.sess.find(p)
+			must(t, err, w.date(t.Context(), at), w.placeSidecar())
+			at.close()
 			tmp.discard() // and now it is dead
 			if !present {
 				if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) {
