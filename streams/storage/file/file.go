@@ -175,7 +175,9 @@ func (s *Store) admit(sess *session) error {
 	if err != nil {
 		return err
 	}
-	sess.attrs.Store(format == layoutAttrs && sess.canAttrs && s.cfg.attrRoom >= 0)
+	has := sess.canAttrs && s.cfg.attrRoom >= 0
+	sess.attrs.Store(format == layoutAttrs && has)
+	sess.bare = format == layoutAttrs && !has
 	sess.admitted.Store(true)
 	return nil
 }

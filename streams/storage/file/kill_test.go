@@ -200,7 +200,7 @@ func TestOrderOfSteps(t *testing.T) {
 		"delete, sidecar":                   {side, attr, remove, "recorded, removed", "recorded, removed, directory synced"},
 		"delete, attribute":                 {attr, attr, remove, "recorded, removed", "recorded, removed"},
 		"set properties, from a sidecar":    {side, attr, set, "attribute written, attribute synced", "attribute written, attribute synced"},
-		"set properties, from an attribute": {attr, full, set, "sidecar placed", "sidecar placed"},
+		"set properties, from an attribute": {attr, full, set, "sidecar placed, attribute removed", "sidecar placed, attribute removed"},
 	} {
 		for kept, want := range map[bool]string{true: tt.ordered, false: tt.unordered} {
 			t.Run(fmt.Sprintf("%s, order is kept: %v", name, kept), func(t *testing.T) {

@@ -222,12 +222,11 @@ func (u *upgrade) item(at *spot, p place) (*int64, error) {
 	if a.Modified != at.st.Mtim.Nano() { // others have changed the bytes
 		a.Modified, a.Size = at.st.Mtim.Nano(), at.st.Size
 	}
-	inAttr, err := u.s.describe(u.sess, at, p, a)
-	if err != nil {
-		return nil, err
-	}
-	if !inAttr {
+	switch inAttr, err := u.s.describe(u.sess, at, p, a); {
+	case storage.IsNotApplied(err) && retry.IsPermanent(err), err == nil && !inAttr:
 		return &u.done.Kept, nil
+	case err != nil:
+		return nil, err
 	}
 	return &u.done.Moved, nil
 }
