@@ -241,6 +241,6 @@ func probeAttrs(dir int) (bool, error) {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPERM):
 		return false, nil
 	default:
-		return err == nil, named("set attribute", tmpDir, err)
+		return err == nil, named("set attribute", scratchDir, err)
 	}
 }

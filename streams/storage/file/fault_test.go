@@ -78,7 +78,7 @@ func TestRootSwapped(t *testing.T) {
 	if got, err := read(t, s, "a", ""); got != "second disk" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if left, err := filepath.Glob(filepath.Join(s.cfg.Root+".old", tmpDir, "*")); err != nil || len(left) != 0 {
+	if left, err := filepath.Glob(filepath.Join(s.cfg.Root+".old", scratchDir, "*")); err != nil || len(left) != 0 {
 		t.Errorf("temporary directories of the session before: %v, %v", left, err)
 	}
 }
@@ -111,7 +111,7 @@ func TestLeftovers(t *testing.T) {
 	tmp, err := s.sess.temp()
 	must(t, err)
 	defer tmp.discard()
-	dead := filepath.Join(s.cfg.Root, tmpDir, "dead")
+	dead := filepath.Join(s.cfg.Root, scratchDir, "dead")
 	must(t, os.Mkdir(dead, 0o777), os.WriteFile(filepath.Join(dead, "1"), []byte("half a file"), 0o666))
 	open(t, Config{Root: s.cfg.Root})
 	if _, err := os.Stat(dead); !errors.Is(err, fs.ErrNotExist) {

@@ -91,6 +91,48 @@ func TestFoldingFileSystem(t *testing.T) {
 	t.Run("vfat", func(t *testing.T) { refusesFolded(t, loop(t, "vfat", "mkfs.vfat")) })
 }
 
+// Starts and writes that are refused leave no directory for temporary files, nor a lock, and no descriptor open.
+func TestRefusedStartLeavesNothing(t *testing.T) {
+	s := store(t, Config{})
+	must(t, s.WriteMarker(t.Context()), s.Close())
+	was := probes
+	defer func() { probes = was }()
+	probes = append(probes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"}) // as if it folded all names
+	fds := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(all)
+	}
+	before := fds()
+	for range 3 {
+		if r, err := Open(Config{ID: "1", Root: s.cfg.Root}); !errors.Is(err, errFolds) {
+			t.Errorf("Open: got %v, want that names are folded", err)
+			if err == nil {
+				r.Close()
+			}
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(s.cfg.Root, scratchDir, "*")); err != nil || len(left) > 0 {
+		t.Errorf("left are %q, %v", left, err)
+	}
+	if after := fds(); after > before {
+		t.Errorf("got %d descriptors after %d", after, before)
+	}
+	probes = was
+	again := open(t, Config{Root: s.cfg.Root})
+	here := again.sess.tmp.Load()
+	must(t, os.RemoveAll(filepath.Join(s.cfg.Root, here.path)))
+	probes = append(probes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
+	for range 3 {
+		if _, err := again.Put(t.Context(), sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, errFolds) {
+			t.Errorf("Put: got %v, want that names are folded", err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(s.cfg.Root, scratchDir, "*")); err != nil || len(left) > 0 {
+		t.Errorf("after the directory went: left are %q, %v", left, err)
+	}
+}
+
 // A directory that folds names, in a file system whose others do not, takes no items.
 func TestFoldingDirectory(t *testing.T) {
 	need.Full(t)

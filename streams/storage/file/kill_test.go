@@ -149,10 +149,12 @@ func endsAfter(t *testing.T, n int, kill bool, before Config, format int, cfg Co
 	put(t, s, "a", "old")
 	must(t, s.mark(s.sess, format), s.Close())
 	there := sidecarBytes(t, cfg.Root)
-	ended, err := endsAt(open(t, cfg), n, kill, do)
+	first := open(t, cfg)
+	ended, err := endsAt(first, n, kill, do)
 	if !ended {
 		must(t, err)
 	}
+	must(t, first.Close())
 	again := open(t, cfg)
 	if got := state(t, again, "a"); got != want && (!ended || got != old) {
 		t.Errorf("after %d steps: got %s", n, got)

@@ -73,8 +73,14 @@ func (s *Store) switchLayout(sess *session) (err error) {
 		if alive {
 			return fmt.Errorf("%w: it has %s", ErrInUse, dir)
 		}
-		return nil
+		return sess.removeFlat(dir)
 	})
+	if err == nil {
+		err = sess.bar()
+	}
+	if err == nil {
+		err = s.did("barred")
+	}
 	if err == nil {
 		err = s.mark(sess, layoutAttrs)
 	}
