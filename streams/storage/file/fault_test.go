@@ -290,6 +290,32 @@ func TestLockedByAnother(t *testing.T) {
 	put(t, s, "a", "now")
 }
 
+// After a person removed the file of locks, processes that have it open do not write beside those that open a new one.
+func TestLocksRemoved(t *testing.T) {
+	s := store(t, Config{})
+	must(t, s.WriteMarker(t.Context()))
+	put(t, s, "a", "one")
+	must(t, os.Remove(filepath.Join(s.cfg.Root, lockFile)))
+	other := open(t, Config{Root: s.cfg.Root})
+	if _, err := s.lock(t.Context(), s.sess, sp, "a"); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Fatalf("got %v, want that it is unavailable", err)
+	}
+	// The next call opens the new file.
+	d, err := s.Delete(t.Context(), sp, "a", storage.DeleteOptions{})
+	must(t, err)
+	if got := put(t, other, "a", "two").Modified; got.UnixMilli() <= d.Time.UnixMilli() {
+		t.Errorf("deleted at %v, and put by another process at %v", d.Time, got)
+	}
+	unlock, err := s.lock(t.Context(), s.sess, sp, "a")
+	must(t, err)
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := other.Put(ctx, sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Put by another process while it is locked: got %v", err)
+	}
+}
+
 // No descriptor is left open by any way through the store.
 func TestNothingStaysOpen(t *testing.T) {
 	count := func() int {

@@ -36,6 +36,8 @@ type session struct {
 	syncs    syncs
 	admitted atomic.Bool // the marker was read and is right, and prepare has returned
 
+	lost atomic.Bool // the file of locks was removed: others lock another one
+
 	mu    sync.Mutex // guards prepare and gone
 	gone  []*scratch // closed with the session: calls under way may use them
 	ready atomic.Bool
