@@ -52,7 +52,7 @@ func (w *write) replaced(at *spot) (*aspect, error) {
 	if !at.present {
 		return nil, nil
 	}
-	a, err := w.sess.aspectAt(at, w.p)
+	a, err := w.sess.aspectOf(at, w.p)
 	if err != nil {
 		return nil, err
 	}

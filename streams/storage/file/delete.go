@@ -59,7 +59,7 @@ func (s *Store) remove(ctx context.Context, sess *session, p place, o storage.De
 	if err := o.Condition.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, true); err != nil {
 		return at, d, err
 	}
-	a, err := sess.aspectAt(at, p)
+	a, err := sess.aspectOf(at, p)
 	if err != nil {
 		return at, d, err
 	}

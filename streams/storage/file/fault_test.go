@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -196,6 +197,67 @@ func TestSidecarSpoilt(t *testing.T) {
 				t.Errorf("then: got %+v", o)
 			}
 		})
+	}
+}
+
+func TestIsDamaged(t *testing.T) {
+	for err, want := range map[unix.Errno]bool{
+		unix.EIO: true, unix.EUCLEAN: true, unix.EBADMSG: true, unix.EISDIR: true, unix.ENXIO: true,
+		unix.EMFILE: false, unix.ENOMEM: false, unix.EACCES: false, unix.ESTALE: false, unix.ETIMEDOUT: false,
+	} {
+		if got := isDamaged(fmt.Errorf("look: %w", named("read", "x", err))); got != want {
+			t.Errorf("%v: got %v", err, got)
+		}
+	}
+}
+
+// A sidecar that cannot be read keeps no one from reading the bytes, writing the item or deleting it. Its properties are
+// not set, since the digests would be lost.
+func TestUnreadableSidecar(t *testing.T) {
+	ctx := t.Context()
+	for name, keep := range map[string]bool{"gone": false, "kept": true} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{format: layoutSidecars})
+			_, side := sidecarPath(placeIn(sp, "a"))
+			side = filepath.Join(s.cfg.Root, side)
+			harm := func() { must(t, os.Remove(side), unix.Mknod(side, unix.S_IFSOCK|0o666, 0)) } // cannot be opened
+			put(t, s, "a", "x")
+			harm()
+			if _, err := s.Stat(ctx, sp, "a"); err == nil || errors.Is(err, storage.ErrNotFound) {
+				t.Errorf("Stat: got %v, want that it cannot be read", err)
+			}
+			_, err := s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "a/b"}, storage.Condition{})
+			if !errors.Is(err, unix.ENXIO) || !storage.IsNotApplied(err) {
+				t.Errorf("SetProperties: got %v, want that it cannot be read, not applied", err)
+			}
+			if got, err := read(t, s, "a", ""); got != "x" || err != nil {
+				t.Errorf("Open: got %q, %v, want the bytes", got, err)
+			}
+			_, err = s.Put(ctx, sp, "a", strings.NewReader("y"), storage.PutOptions{Size: 1, KeepReplaced: keep})
+			if got := stat(t, s, "a"); err != nil || got.PropertiesUnknown || len(got.Digests) == 0 {
+				t.Errorf("Put: got %+v, %v", got, err)
+			}
+			harm()
+			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: keep})
+			if err != nil || !d.Object.PropertiesUnknown {
+				t.Errorf("Delete: got %+v, %v", d, err)
+			}
+			if got := kept(t, s, sp, "a"); len(got) != 2*btoi(keep) {
+				t.Errorf("kept are %q", got)
+			}
+		})
+	}
+}
+
+// A device without a driver is no item, as any device.
+func TestDeviceWithoutDriver(t *testing.T) {
+	s := store(t, Config{})
+	path := filepath.Join(s.cfg.Root, sp, "a")
+	if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 250))); err != nil {
+		need.Missing(t, need.Kernel("device nodes"), err)
+	}
+	if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err erro
 	for _, at := range []string{p.path, p.beside} {
 		fd, err := s.open(at, unix.O_RDONLY|unix.O_NONBLOCK)
 		switch {
-		case isAbsent(err), errors.Is(err, unix.ENXIO): // the latter of a socket
+		case isAbsent(err), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV): // the latter two of sockets and devices
 			continue
 		case errors.Is(err, fs.ErrPermission):
 			if st, serr := s.stat(at); isAbsent(serr) || serr == nil && !isRegular(&st) {
