@@ -144,9 +144,6 @@ func (w *write) try(ctx context.Context) (at *spot, err error) {
 			at.close()
 		}
 	}()
-	if err := checkNames(at.dir, at.at); err != nil {
-		return at, err
-	}
 	if err := w.o.Condition.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, at.present); err != nil {
 		return at, err
 	}

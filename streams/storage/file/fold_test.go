@@ -144,10 +144,21 @@ func TestFoldingDirectory(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "chattr", "+F", folds).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, item := range []string{"folds/a", "folds/below/a"} {
+	must(t, os.WriteFile(filepath.Join(folds, "b"), []byte("b"), 0o666)) // as another program has left it
+	for _, item := range []string{"folds/a", "folds/below/a", "folds/B"} {
 		_, err := s.Put(t.Context(), sp, item, strings.NewReader("x"), storage.PutOptions{Size: 1})
-		if !errors.Is(err, errFolds) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
-			t.Errorf("%s: got %v, want that names are folded", item, err)
+		_, setErr := s.SetProperties(t.Context(), sp, item, storage.Properties{}, storage.Condition{})
+		_, delErr := s.Delete(t.Context(), sp, item, storage.DeleteOptions{})
+		for call, err := range map[string]error{"Put": err, "SetProperties": setErr, "Delete": delErr} {
+			if call != "Put" && item == "folds/below/a" {
+				continue // its directory is not there
+			}
+			if !errors.Is(err, errFolds) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
+				t.Errorf("%s(%q): got %v, want that names are folded", call, item, err)
+			}
 		}
+	}
+	if b, err := os.ReadFile(filepath.Join(folds, "b")); string(b) != "b" || err != nil {
+		t.Errorf("the file of the other program: %q, %v", b, err)
 	}
 }

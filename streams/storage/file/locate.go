@@ -75,7 +75,11 @@ func (s *session) spotOf(file string) (*spot, error) {
 	if p.dir, err = s.dir(p.at); err != nil {
 		return nil, err
 	}
-	if err := p.look(path.Base(file)); err != nil {
+	err = checkNames(p.dir, p.at)
+	if err == nil {
+		err = p.look(path.Base(file))
+	}
+	if err != nil {
 		p.close()
 		return nil, err
 	}

@@ -191,6 +191,10 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	}
 	defer unlock()
 	at, err := u.sess.find(p)
+	if errors.Is(err, errFolds) { // nothing is written to its directory
+		u.count(&u.done.Kept)
+		return nil
+	}
 	if isAbsent(err) || err == nil && !at.present {
 		u.count(&u.done.Absent)
 		if err == nil {
