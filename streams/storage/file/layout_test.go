@@ -92,8 +92,6 @@ func TestKnown(t *testing.T) {
 		"a sidecar of the file":                      {nil, false, side(at), told(at, "sidecar"), true},
 		"a sidecar that was of the file":             {nil, false, side(6, at), told(at, "was"), true},
 		"a sidecar of other bytes":                   {nil, false, side(4, 3), aspect{MediaType: "sidecar"}, false},
-		"an attribute that knows no properties":      {&aspect{Modified: at, Unknown: true}, false, nil, aspect{Modified: at, Unknown: true}, true},
-		"the same, of other bytes":                   {&aspect{Modified: 4, Unknown: true}, false, nil, unknown, false},
 		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Now: aspect{Modified: 4, Unknown: true}}, unknown, false},
 	}
 	for name, tt := range tests {
