@@ -36,7 +36,7 @@ func (m *Markers) Confirm(ctx context.Context, key string, s Store, since time.T
 		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return Ended(ctx)
 		case <-r.done:
 		}
 		if !r.gaveUp && !r.began.Before(since) {

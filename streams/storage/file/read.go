@@ -82,7 +82,7 @@ func (s *session) look(p place) (fd int, at string, st unix.Stat_t, a aspect, un
 // Stat implements storage.Store.
 func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
 	if ctx.Err() != nil {
-		return storage.Object{}, context.Cause(ctx)
+		return storage.Object{}, storage.Ended(ctx)
 	}
 	p, err := newPlace(space, item)
 	if err != nil {

@@ -52,24 +52,27 @@ type harm struct {
 	code   string
 	done   bool // the request was carried out all the same
 	late   bool // "make test" leaves it out
+	ends   bool // the caller's context ends before there is an answer, with the error of another call as its cause
 }
 
 func harms() map[string]harm {
 	return map[string]harm{
-		"refused, 400":       {400, "InvalidRequest", false, true},
-		"refused, 403":       {403, "AccessDenied", false, false},
-		"refused, 405":       {405, "MethodNotAllowed", false, false},
-		"refused, 409":       {409, "OperationAborted", false, true},
-		"refused, 412":       {412, "PreconditionFailed", false, false},
-		"no such upload":     {404, "NoSuchUpload", false, true},
-		"request timeout":    {408, "RequestTimeout", false, true},
-		"failed":             {500, "InternalError", false, true},
-		"failed, but done":   {500, "InternalError", true, true},
-		"not implemented":    {501, "NotImplemented", false, true},
-		"the same, but done": {501, "NotImplemented", true, false},
-		"slow down":          {503, "SlowDown", false, true},
-		"cut":                {0, "", false, true},
-		"cut, but done":      {0, "", true, false},
+		"refused, 400":       {400, "InvalidRequest", false, true, false},
+		"refused, 403":       {403, "AccessDenied", false, false, false},
+		"refused, 405":       {405, "MethodNotAllowed", false, false, false},
+		"refused, 409":       {409, "OperationAborted", false, true, false},
+		"refused, 412":       {412, "PreconditionFailed", false, false, false},
+		"no such upload":     {404, "NoSuchUpload", false, true, false},
+		"request timeout":    {408, "RequestTimeout", false, true, false},
+		"failed":             {500, "InternalError", false, true, false},
+		"failed, but done":   {500, "InternalError", true, true, false},
+		"not implemented":    {501, "NotImplemented", false, true, false},
+		"the same, but done": {501, "NotImplemented", true, false, false},
+		"slow down":          {503, "SlowDown", false, true, false},
+		"cut":                {0, "", false, true, false},
+		"cut, but done":      {0, "", true, false, false},
+		"ended":              {0, "", false, true, true},
+		"ended, but done":    {0, "", true, false, true},
 	}
 }
 
@@ -80,6 +83,7 @@ type harmful struct {
 	k    int // the first that is harmed; -1: none
 	all  bool
 	sent []string // guarded by the order of requests: the store makes one at a time
+	end  context.CancelCauseFunc
 }
 
 func (h *harmful) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -95,6 +99,10 @@ func (h *harmful) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	} else if req.Body != nil {
 		req.Body.Close()
+	}
+	if h.ends {
+		h.end(storage.NotApplied(&refused{storage.ErrNotFound, http.StatusNotFound})) // of another call
+		return nil, req.Context().Err()
 	}
 	if h.status == 0 {
 		return nil, errReset
@@ -157,8 +165,10 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 	}
 	time.Sleep(2 * spaceFresh)
 	was := visible(srv)
-	h.sent, h.k = nil, k
-	err = m.do(t.Context(), s)
+	ctx, end := context.WithCancelCause(t.Context())
+	defer end(nil)
+	h.sent, h.k, h.end = nil, k, end
+	err = m.do(ctx, s)
 	decided := slices.IndexFunc(h.sent, func(r string) bool {
 		return strings.HasPrefix(r, m.decides) && (strings.Contains(m.decides, "uploadId") || !strings.Contains(r, "uploadId"))
 	})

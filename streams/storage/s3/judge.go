@@ -175,7 +175,7 @@ func translate(ctx context.Context, about subject, what string, err error) error
 		return nil
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+		return fmt.Errorf("%s: %w", what, storage.Ended(ctx))
 	}
 	var answer minio.ErrorResponse
 	if !errors.As(err, &answer) || answer.StatusCode == 0 && answer.Code == "" {

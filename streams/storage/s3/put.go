@@ -343,7 +343,7 @@ func partOf(n int, first, size int64) int64 {
 func read(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err error) {
 	for empty := 0; n < len(b); {
 		if ctx.Err() != nil {
-			return n, false, context.Cause(ctx)
+			return n, false, storage.Ended(ctx)
 		}
 		m, err := r.Read(b[n:])
 		n += m

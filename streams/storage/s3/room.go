@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // A part is a piece of what is put, in memory.
@@ -31,7 +33,7 @@ func newRoom(full int64, parts int) *room {
 // part returns memory for size bytes, when there is some. One that is larger than all has it for itself.
 func (r *room) part(ctx context.Context, size int64) (part, error) {
 	if err := r.left.Acquire(ctx, min(size, r.all)); err != nil {
-		return part{}, context.Cause(ctx)
+		return part{}, storage.Ended(ctx)
 	}
 	return r.taken(size), nil
 }

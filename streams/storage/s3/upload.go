@@ -246,8 +246,8 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 }
 
 // sendAll reads parts one after the other, and sends them side by side.
-func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, size int64) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (w *write) sendAll(caller context.Context, u *upload, r io.Reader, p part, size int64) error {
+	ctx, cancel := context.WithCancelCause(caller)
 	defer cancel(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -289,5 +289,8 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 		p = part{next.bytes[:m], next.free}
 	}
 	all.Wait()
-	return context.Cause(ctx)
+	if caller.Err() != nil {
+		return storage.Ended(caller)
+	}
+	return context.Cause(ctx) // of this call
 }
