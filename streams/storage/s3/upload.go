@@ -169,8 +169,12 @@ func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (min
 		}
 		return err
 	})
-	if err != nil && doubt && ctx.Err() == nil { // the last answer may be about the effect of an earlier request
-		err = fmt.Errorf("whether it is stored is not known: %v", err) //nolint:errorlint // it is no fact
+	switch unknown := "whether it is stored is not known"; {
+	case err == nil, !doubt:
+	case ctx.Err() != nil:
+		err = fmt.Errorf("%s: %w", unknown, storage.Ended(ctx))
+	default: // the last answer may be about the effect of an earlier request
+		err = fmt.Errorf("%s: %v", unknown, err) //nolint:errorlint // it is no fact
 	}
 	return info, answer, err
 }
