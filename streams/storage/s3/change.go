@@ -60,11 +60,12 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			u.abort(ctx)
-		} else {
+	completed := false
+	defer func() { // also if the transport panics
+		if completed {
 			u.done(ctx)
+		} else {
+			u.abort(ctx)
 		}
 	}()
 	size := partSize(1<<30, from.o.Size)
@@ -80,6 +81,7 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
 		retry.Alive(ctx)
 	}
 	_, _, err = u.complete(ctx, nil, unfound)
+	completed = err == nil
 	return err
 }
 

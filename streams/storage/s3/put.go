@@ -80,7 +80,7 @@ func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutO
 		return nil, nil, err
 	}
 	defer func() {
-		if err != nil {
+		if w == nil { // also if the transport panics
 			free()
 		}
 	}()
@@ -125,11 +125,11 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	if err != nil {
 		return minio.UploadInfo{}, nil, err
 	}
+	defer part.release() // also if r panics
 	n, end, err := read(ctx, r, part.bytes)
 	if err == nil && !end {
-		return w.inParts(ctx, r, part, size)
+		return w.inParts(ctx, r, &part, size)
 	}
-	defer part.free()
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read what is put: %w", w.what, err)
 	}

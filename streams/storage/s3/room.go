@@ -15,6 +15,20 @@ type part struct {
 	free  func()
 }
 
+// take returns what p is, which is empty then.
+func (p *part) take() part {
+	taken := *p
+	*p = part{}
+	return taken
+}
+
+// release frees p, unless it is empty.
+func (p *part) release() {
+	if taken := p.take(); taken.free != nil {
+		taken.free()
+	}
+}
+
 // A room is the memory that parts have: so many of full size at a time, and as many small ones as take no more than those.
 type room struct {
 	all    int64 // bytes
