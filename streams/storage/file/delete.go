@@ -126,8 +126,8 @@ func (s *Store) after(ctx context.Context, modified time.Time) (time.Time, error
 	first := modified.Truncate(time.Millisecond).Add(time.Millisecond)
 	now := s.now()
 	if wait := first.Sub(now); wait > 0 && wait <= 2*time.Millisecond {
-		if err := retry.Sleep(ctx, wait); err != nil {
-			return time.Time{}, err
+		if retry.Sleep(ctx, wait) != nil {
+			return time.Time{}, storage.Ended(ctx)
 		}
 		now = s.now()
 	}

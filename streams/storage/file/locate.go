@@ -250,7 +250,7 @@ func (s *session) settled(ctx context.Context, p string) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return storage.Ended(ctx)
 		}
 	}
 	return nil

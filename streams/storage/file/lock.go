@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // Items are locked in stripes: within a process by a channel, between processes by a
@@ -96,7 +97,7 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 		select {
 		case held <- struct{}{}:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, storage.Ended(ctx)
 		}
 	}
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
@@ -113,9 +114,10 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 			return unlock, nil
 		}
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) { // another process has it
-			if err = retry.Sleep(ctx, wait); err == nil {
+			if retry.Sleep(ctx, wait) == nil {
 				continue
 			}
+			err = storage.Ended(ctx)
 		}
 		<-held
 		return nil, named("lock", lockFile, err)

@@ -86,7 +86,7 @@ func isItemAbsent(err error) bool {
 // Stat implements storage.Store.
 func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
 	if ctx.Err() != nil {
-		return storage.Object{}, context.Cause(ctx)
+		return storage.Object{}, storage.Ended(ctx)
 	}
 	p, err := newPlace(space, item)
 	if err != nil {

@@ -163,7 +163,7 @@ func (u *upgrade) shard(ctx context.Context, space, dir string) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return context.Cause(ctx)
+	return storage.Ended(ctx)
 }
 
 // sidecar moves what one sidecar says.
