@@ -130,33 +130,39 @@ func (s *Store) report(t Ticket, p Pending, c *pb.Change) error {
 	return nil
 }
 
-// see returns what is there as a Change without an op; nil where it is absent. Absence is a
-// fact only in the store that it should be.
-func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, err error) {
+// see returns what is there as a Change without an op; nil if it is absent. Neither is believed unless the store's marker is
+// right before the look and after it: else what is seen may be of another store, or of an empty mount point.
+func (s *Store) see(ctx context.Context, d *pb.Change) (*pb.Change, error) {
+	if err := s.known(ctx, time.Now()); err != nil {
+		return nil, err
+	}
+	seen, err := s.look(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	return seen, s.known(ctx, time.Now())
+}
+
+// look is see without a look at the marker.
+func (s *Store) look(ctx context.Context, d *pb.Change) (*pb.Change, error) {
 	if d.GetItem() == "" {
 		o, err := s.inner.StatSpace(ctx, d.GetSpace())
-		if err == nil {
-			return spaceChange(d, o), nil
-		}
-		if errors.Is(err, storage.ErrNoSpace) {
-			err = s.known(ctx, time.Now())
-		}
-		if err != nil {
+		switch {
+		case errors.Is(err, storage.ErrNoSpace):
+			return nil, nil
+		case err != nil:
 			return nil, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
 		}
-		return nil, nil
+		return spaceChange(d, o), nil
 	}
 	o, err := s.inner.Stat(ctx, d.GetSpace(), d.GetItem())
-	if err == nil {
-		return record.Content(schemas.CopyOf(d), o), nil
-	}
-	if errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) {
-		err = s.known(ctx, time.Now())
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, storage.ErrNotFound), errors.Is(err, storage.ErrNoSpace):
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("look at item %q: %w", d.GetItem(), err)
 	}
-	return nil, nil
+	return record.Content(schemas.CopyOf(d), o), nil
 }
 
 // verdict returns the Change to tell; nil where there is none.
