@@ -82,40 +82,58 @@ func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// resolve looks at the store to find out what came of a mutation. An error leaves it as it is.
+// resolve looks at the store to find out what came of a mutation. An error leaves it as it is, or with its outcome noted:
+// then the next call goes on there.
 func (s *Store) resolve(ctx context.Context, m *mutation, crowded bool) error {
 	p, err := s.cfg.Outbox.Read(m.ticket)
-	if err != nil {
+	switch {
+	case errors.Is(err, errNotHeld): // it is noted that nothing was done
+		s.drop(m)
+		return nil
+	case err != nil:
 		return err
-	}
-	p.Intent.Crowded = p.Intent.Crowded || crowded
-	seen, err := s.see(ctx, p.Intent.Draft)
-	if err != nil {
-		return err
-	}
-	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities())
-	c := s.verdict(v, p.Intent, p.Came, seen)
-	if v == undecided {
-		if err := s.report(m.ticket, p, c); err != nil {
+	case p.Change == nil:
+		p.Intent.Crowded = p.Intent.Crowded || crowded
+		if p.Change, p.Settled, err = s.outcome(ctx, m.ticket, p); err != nil {
 			return err
 		}
 	}
-	settled, err := s.cfg.Outbox.Outcome(m.ticket, c)
-	if err == nil && c != nil {
-		err = s.cfg.Outbox.Safe(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("note what came of it: %w", err)
-	}
-	s.count.resolved(v)
-	if c != nil {
-		s.settle(m, settled, c, false)
+	if p.Change == nil {
+		s.drop(m)
 		return nil
 	}
+	if err := s.cfg.Outbox.Safe(ctx); err != nil {
+		return fmt.Errorf("note what came of it: %w", err)
+	}
+	s.settle(m, p.Settled, p.Change, false)
+	return nil
+}
+
+// outcome looks at the store, and notes and returns the Change of an intent; nil if nothing was done.
+func (s *Store) outcome(ctx context.Context, t Ticket, p Pending) (c *pb.Change, settled Ticket, err error) {
+	seen, err := s.see(ctx, p.Intent.Draft)
+	if err != nil {
+		return nil, 0, err
+	}
+	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities())
+	c = s.verdict(v, p.Intent, p.Came, seen)
+	if v == undecided {
+		if err := s.report(t, p, c); err != nil {
+			return nil, 0, err
+		}
+	}
+	if settled, err = s.cfg.Outbox.Outcome(t, c); err != nil {
+		return nil, 0, fmt.Errorf("note what came of it: %w", err)
+	}
+	s.count.resolved(v)
+	return c, settled, nil
+}
+
+// drop forgets an orphan of which there is nothing to publish.
+func (s *Store) drop(m *mutation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.lane.orphans = slices.DeleteFunc(m.lane.orphans, func(x *mutation) bool { return x == m })
-	return nil
 }
 
 // report tells of an intent that nobody can decide on.
