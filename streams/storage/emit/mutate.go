@@ -34,9 +34,6 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
 			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
-				if m.came == nil { // the bytes were never judged to be good
-					err = storage.NotApplied(err)
-				}
 				return nil, err
 			}
 			c := stored(in.Draft, obj)
@@ -274,6 +271,10 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 		return storage.NotApplied(fmt.Errorf("note the intent: %w", err))
 	}
 	change, err := call()
+	err = ofCall(ctx, err)
+	if op := in.Draft.GetOp(); m.came == nil && (op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE) {
+		err = storage.NotApplied(err) // the bytes were never judged to be good
+	}
 	// From here on what was done must be noted, also when the caller has gone.
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
 	defer cancel()
@@ -297,6 +298,15 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 		err = fmt.Errorf("%w; and look what was done: %v", err, lerr) //nolint:errorlint // its marks and class are not of this call
 	}
 	return err
+}
+
+// ofCall returns the error of a call without the mark of the error that ended ctx, as that of another call of its group:
+// it proves nothing of this one.
+func ofCall(ctx context.Context, err error) error {
+	if ctx.Err() == nil || !storage.IsNotApplied(context.Cause(ctx)) || !storage.IsNotApplied(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %v", ctx.Err(), err) //nolint:errorlint // its marks and class may be of the other call
 }
 
 // intend notes the intent of a mutation.
