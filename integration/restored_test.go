@@ -111,8 +111,11 @@ func (m *loop) land(c *pb.Change) {
 		r = proto.CloneOf(old)
 	}
 	m.manifest[at] = r
-	if !c.GetPropertiesUnknown() {
-		r.MediaType, r.Properties = c.GetMediaType(), c.GetProperties()
+	switch {
+	case !c.GetPropertiesUnknown():
+		r.MediaType, r.Properties, r.PropertiesOf = c.GetMediaType(), c.GetProperties(), nil
+	case r.GetPropertiesOf() == nil && r.GetChangeId() != "" && !r.GetTime().AsTime().Equal(c.GetTime().AsTime()):
+		r.PropertiesOf = &pb.Content{Version: r.GetVersion(), Digests: r.GetDigests()}
 	}
 	if c.GetOp() == pb.Op_OP_SET_PROPERTIES {
 		return
