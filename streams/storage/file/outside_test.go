@@ -378,8 +378,8 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
-// A file that another program holds a lease on, as Samba does, cannot be looked at until that program gives the lease up,
-// which the look has it asked for. That is no absence, and passes.
+// A file that another program holds a lease on, as Samba does, cannot be looked at until that program gives the lease
+// up, for which the look has the kernel ask it. The error is transient, and no absence.
 func TestLeaseOfAnotherProgram(t *testing.T) {
 	s := store(t, Config{})
 	put(t, s, "a", "x")
@@ -389,7 +389,8 @@ func TestLeaseOfAnotherProgram(t *testing.T) {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		need.Missing(t, need.Kernel("leases"), err)
 	}
-	if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, unix.EAGAIN) || errors.Is(err, storage.ErrNotFound) || retry.ClassOf(err) != retry.Transient {
+	_, err = s.Stat(t.Context(), sp, "a")
+	if !errors.Is(err, unix.EAGAIN) || errors.Is(err, storage.ErrNotFound) || retry.ClassOf(err) != retry.Transient {
 		t.Errorf("got %v, want EAGAIN, as transient, and no fact", err)
 	}
 	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)

@@ -182,13 +182,15 @@ func TestUpgradeBesideHardLinks(t *testing.T) {
 	s := store(t, Config{Root: inMemory(t)})
 	must(t, s.WriteMarker(t.Context()))
 	want := put(t, s, "a", "x")
-	must(t, s.sess.setSidecar(placeIn(sp, "a"), sidecar{Item: "a", Now: aspect{Modified: want.Modified.UnixNano(), MediaType: "of/before"}}),
+	before := sidecar{Item: "a", Now: aspect{Modified: want.Modified.UnixNano(), MediaType: "of/before"}}
+	must(t, s.sess.setSidecar(placeIn(sp, "a"), before),
 		os.Link(filepath.Join(s.cfg.Root, sp, "a"), filepath.Join(s.cfg.Root, sp, "b")))
 	if got, err := s.Upgrade(t.Context(), UpgradeOptions{}); err != nil || got != (Upgraded{Kept: 1}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	for _, item := range []string{"a", "b"} {
-		if got := stat(t, s, item); !maps.Equal(got.Digests, want.Digests) || got.Properties.MediaType != want.Properties.MediaType {
+		got := stat(t, s, item)
+		if !maps.Equal(got.Digests, want.Digests) || got.Properties.MediaType != want.Properties.MediaType {
 			t.Errorf("got %+v, want what %+v has", got, want)
 		}
 	}
@@ -237,7 +239,8 @@ func TestOlderVersionCannotWrite(t *testing.T) {
 		cfg, want := older(t, Config{})
 		s := open(t, cfg)
 		for n := range 2 {
-			if ended, err := endsAt(s, n, false, func(s *Store) error { _, err := s.Upgrade(t.Context(), UpgradeOptions{}); return err }); !ended {
+			upgrade := func(s *Store) error { _, err := s.Upgrade(t.Context(), UpgradeOptions{}); return err }
+			if ended, err := endsAt(s, n, false, upgrade); !ended {
 				t.Fatalf("after %d steps: %v", n, err)
 			}
 			again := open(t, cfg)
