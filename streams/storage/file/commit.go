@@ -183,8 +183,11 @@ func (w *write) date(ctx context.Context, at *spot) error {
 	if err := w.describe(at); err != nil {
 		return err
 	}
-	if err := w.flush(); err != nil {
-		return err
+	// Of a large file, whose bytes are on disk, a journal that keeps order has the rest on disk with its name.
+	if w.t.size < large || w.beside || !w.sess.ordered {
+		if err := w.flush(); err != nil {
+			return err
+		}
 	}
 	return w.s.did("written")
 }

@@ -137,8 +137,8 @@ func (s *Store) after(ctx context.Context, modified time.Time) (time.Time, error
 	return now, nil
 }
 
-// absentAt returns the time of an absence that has just been seen: now, or that of the newest delete, if that is later. The
-// caller has locked the item.
+// absentAt returns the time of an absence that has just been seen: now, or that of the newest delete, if that is later.
+// The caller has locked the item.
 func (s *Store) absentAt(sess *session, p place) (time.Time, error) {
 	deleted, err := sess.deleted(p)
 	now := s.now()
@@ -201,6 +201,9 @@ func (s *Store) keepLink(sess *session, p place, at *spot, a aspect) (undo func(
 		}
 		return fsync(to, dir)
 	})
+	if err == nil {
+		err = s.did("kept")
+	}
 	if err != nil {
 		return nil, errors.Join(err, undo())
 	}

@@ -211,8 +211,8 @@ func TestIsDamaged(t *testing.T) {
 	}
 }
 
-// A sidecar that cannot be read keeps no one from reading the bytes, writing the item or deleting it. Its properties are
-// not set, since the digests would be lost.
+// An item whose sidecar cannot be read can be read, written and deleted. Its properties are not set, since the digests
+// would be lost.
 func TestUnreadableSidecar(t *testing.T) {
 	ctx := t.Context()
 	for name, keep := range map[string]bool{"gone": false, "kept": true} {
@@ -373,7 +373,8 @@ func TestLocksRemoved(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := other.Put(ctx, sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+	_, err = other.Put(ctx, sp, "a", strings.NewReader(""), storage.PutOptions{})
+	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Put by another process while it is locked: got %v", err)
 	}
 }

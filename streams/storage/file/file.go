@@ -194,8 +194,8 @@ func (s *Store) admits(sess *session) (format int, err error) {
 	return 0, retry.Unavailable(err)
 }
 
-// now returns the clock's time, later than all that it returned before, unless the clock was far ahead then and has been
-// set right.
+// now returns the clock's time, later than all that it returned before, unless the clock was far ahead then and has
+// been set right.
 func (s *Store) now() time.Time {
 	t := s.cfg.now().UnixNano()
 	s.clock.Lock()

@@ -195,14 +195,16 @@ func TestOrderOfSteps(t *testing.T) {
 		do                 func(*Store) error
 		ordered, unordered string
 	}{
-		"put, sidecar over sidecar":         {side, side, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
-		"put, attribute over sidecar":       {side, attr, replace, "written, moved", "written, moved, directory synced"},
-		"put, attribute over attribute":     {attr, attr, replace, "written, moved", "written, moved"},
-		"put, sidecar over attribute":       {attr, full, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
-		"delete, sidecar":                   {side, attr, remove, "recorded, removed", "recorded, removed, directory synced"},
-		"delete, attribute":                 {attr, attr, remove, "recorded, removed", "recorded, removed"},
-		"set properties, from a sidecar":    {side, attr, set, "attribute written, attribute synced", "attribute written, attribute synced"},
-		"set properties, from an attribute": {attr, full, set, "sidecar placed, attribute removed", "sidecar placed, attribute removed"},
+		"put, sidecar over sidecar":      {side, side, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
+		"put, attribute over sidecar":    {side, attr, replace, "written, moved", "written, moved, directory synced"},
+		"put, attribute over attribute":  {attr, attr, replace, "written, moved", "written, moved"},
+		"put, sidecar over attribute":    {attr, full, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
+		"delete, sidecar":                {side, attr, remove, "recorded, removed", "recorded, removed, directory synced"},
+		"delete, attribute":              {attr, attr, remove, "recorded, removed", "recorded, removed"},
+		"set properties, from a sidecar": {side, attr, set, "attribute written, attribute synced", "attribute written, attribute synced"},
+		"set properties, from an attribute": {
+			attr, full, set, "sidecar placed, attribute removed", "sidecar placed, attribute removed",
+		},
 	} {
 		for kept, want := range map[bool]string{true: tt.ordered, false: tt.unordered} {
 			t.Run(fmt.Sprintf("%s, order is kept: %v", name, kept), func(t *testing.T) {

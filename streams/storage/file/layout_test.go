@@ -333,7 +333,8 @@ func TestHardLinksWithAttribute(t *testing.T) {
 		s := store(t, Config{Root: inMemory(t)})
 		put(t, s, "a", "x")
 		in := func(name string) string { return filepath.Join(s.cfg.Root, sp, name) }
-		must(t, os.Link(in("a"), in("b")), os.WriteFile(in("a"), []byte("y"), 0o666), os.Chtimes(in("a"), time.Time{}, time.UnixMilli(5)))
+		must(t, os.Link(in("a"), in("b")), os.WriteFile(in("a"), []byte("y"), 0o666),
+			os.Chtimes(in("a"), time.Time{}, time.UnixMilli(5)))
 		for _, item := range []string{"a", "b"} {
 			_, err := s.SetProperties(ctx, sp, item, of(item), storage.Condition{})
 			must(t, err)

@@ -124,7 +124,7 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 	}
 }
 
-// hasLocks returns an error if the file of locks was removed. The next call makes a session, and with it the file, anew.
+// hasLocks returns an error if the file of locks was removed. The next call makes a new session, and the file with it.
 func (s *session) hasLocks() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.lockFD, &st); err != nil {

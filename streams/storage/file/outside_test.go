@@ -13,6 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -371,5 +375,27 @@ func TestSkipped(t *testing.T) {
 	}
 	if err := s.DeleteSpace(t.Context(), sp); !errors.Is(err, storage.ErrNotEmpty) {
 		t.Errorf("DeleteSpace of a directory with files that are no items: got %v, want ErrNotEmpty", err)
+	}
+}
+
+// A file that another program holds a lease on, as Samba does, cannot be looked at until that program gives the lease
+// up, for which the look has the kernel ask it. The error is transient, and no absence.
+func TestLeaseOfAnotherProgram(t *testing.T) {
+	s := store(t, Config{})
+	put(t, s, "a", "x")
+	f, err := os.OpenFile(filepath.Join(s.cfg.Root, sp, "a"), os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		need.Missing(t, need.Kernel("leases"), err)
+	}
+	_, err = s.Stat(t.Context(), sp, "a")
+	if !errors.Is(err, unix.EAGAIN) || errors.Is(err, storage.ErrNotFound) || retry.ClassOf(err) != retry.Transient {
+		t.Errorf("got %v, want EAGAIN, as transient, and no fact", err)
+	}
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	must(t, err)
+	if got := stat(t, s, "a"); got.Properties.MediaType != "text/plain" {
+		t.Errorf("got %+v", got)
 	}
 }

@@ -48,7 +48,8 @@ func (s *Store) SetProperties(
 		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
 	}
 	if sess.bare {
-		return storage.Object{}, retry.Permanent(fmt.Errorf("set properties of item %q: %s has format %d, and no extended attributes here: %w",
+		return storage.Object{}, retry.Permanent(fmt.Errorf(
+			"set properties of item %q: root %s has format %d, and its file system here has no extended attributes: %w",
 			item, s.cfg.Root, layoutAttrs, storage.ErrUnsupported))
 	}
 	was, err := sess.aspectAt(at, p)
@@ -66,8 +67,8 @@ func (s *Store) SetProperties(
 // describe writes what is known of a file that is in its place and returns when that is on disk: to the attribute, or,
 // if the attribute cannot have it, to a sidecar. It reports whether the attribute has it. At each step one of the two
 // speaks for the file; if both do, the attribute counts. So it is refused, for good and with nothing changed, if an
-// attribute counts that may not be changed: the file may not be written to, or is another item too. The caller has locked
-// the item.
+// attribute counts that may not be changed: the file may not be written to, or is another item too. The caller has
+// locked the item.
 func (s *Store) describe(sess *session, at *spot, p place, a aspect) (inAttr bool, err error) {
 	fd, err := at.open()
 	if err != nil {

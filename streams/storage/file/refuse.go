@@ -12,7 +12,8 @@ import (
 
 // refuse is what every mutation of a Plain returns.
 func (p *Plain) refuse(verb, name string) error {
-	return storage.NotApplied(retry.Permanent(fmt.Errorf("%s %q in store %q: %w", verb, name, p.cfg.ID, storage.ErrReadOnly)))
+	err := fmt.Errorf("%s %q in store %q: %w", verb, name, p.cfg.ID, storage.ErrReadOnly)
+	return storage.NotApplied(retry.Permanent(err))
 }
 
 // CreateSpace implements storage.Store.

@@ -22,8 +22,8 @@ type dirSync struct {
 	turn  chan struct{} // full while a round syncs
 }
 
-// A round is one sync. err is set before done is closed. Before the round begins it is the error of the round before: the
-// kernel reports what it could not write to one sync only, and what callers of this round changed may be part of that.
+// A round is one sync. err is set before done is closed. Before the round begins it is the error of the round before:
+// the kernel reports to one sync only what it could not write, and that may be what callers of this round changed.
 type round struct {
 	done chan struct{}
 	err  error

@@ -66,7 +66,7 @@ func TestSharedSyncFails(t *testing.T) {
 		)
 		for n := range got {
 			wg.Go(func() {
-				time.Sleep(time.Duration(n) * 10 * time.Millisecond) // the second comes during the first's sync, the third during the second's
+				time.Sleep(time.Duration(n) * 10 * time.Millisecond) // each comes during the sync of the one before
 				got[n] = s.share(dirID{}, func() error {
 					time.Sleep(15 * time.Millisecond)
 					if n == 0 {

@@ -28,7 +28,7 @@ type UpgradeOptions struct {
 // Upgraded counts the sidecars that an Upgrade has looked at.
 type Upgraded struct {
 	Moved  int64 `json:"moved"`  // to the attribute of the item's file
-	Kept   int64 `json:"kept"`   // the attribute has no room, or may not be written: the sidecar stays
+	Kept   int64 `json:"kept"`   // the attribute has no room, or may not be changed: the sidecar stays
 	Absent int64 `json:"absent"` // the item has no file now: the sidecar stays, for the file may come back
 	Spoilt int64 `json:"spoilt"` // the sidecar says nothing and stays; the properties of its item are unknown
 }

@@ -177,6 +177,29 @@ func TestUpgradeWithoutRoom(t *testing.T) {
 	}
 }
 
+// An attribute that counts and may not be changed keeps the upgrade from nothing: the sidecar that it hides stays.
+func TestUpgradeBesideHardLinks(t *testing.T) {
+	s := store(t, Config{Root: inMemory(t)})
+	must(t, s.WriteMarker(t.Context()))
+	want := put(t, s, "a", "x")
+	before := sidecar{Item: "a", Now: aspect{Modified: want.Modified.UnixNano(), MediaType: "of/before"}}
+	must(t, s.sess.setSidecar(placeIn(sp, "a"), before),
+		os.Link(filepath.Join(s.cfg.Root, sp, "a"), filepath.Join(s.cfg.Root, sp, "b")))
+	if got, err := s.Upgrade(t.Context(), UpgradeOptions{}); err != nil || got != (Upgraded{Kept: 1}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, item := range []string{"a", "b"} {
+		got := stat(t, s, item)
+		if !maps.Equal(got.Digests, want.Digests) || got.Properties.MediaType != want.Properties.MediaType {
+			t.Errorf("got %+v, want what %+v has", got, want)
+		}
+	}
+	must(t, os.Remove(filepath.Join(s.cfg.Root, sp, "b")))
+	if got, err := s.Upgrade(t.Context(), UpgradeOptions{}); err != nil || got != (Upgraded{Moved: 1}) {
+		t.Errorf("when it has one name: got %+v, %v", got, err)
+	}
+}
+
 // An older version cannot write to a root of layout 2, whether it reads the marker or not: it makes a directory for its
 // temporary files first.
 func TestOlderVersionCannotWrite(t *testing.T) {
@@ -216,7 +239,8 @@ func TestOlderVersionCannotWrite(t *testing.T) {
 		cfg, want := older(t, Config{})
 		s := open(t, cfg)
 		for n := range 2 {
-			if ended, err := endsAt(s, n, false, func(s *Store) error { _, err := s.Upgrade(t.Context(), UpgradeOptions{}); return err }); !ended {
+			upgrade := func(s *Store) error { _, err := s.Upgrade(t.Context(), UpgradeOptions{}); return err }
+			if ended, err := endsAt(s, n, false, upgrade); !ended {
 				t.Fatalf("after %d steps: %v", n, err)
 			}
 			again := open(t, cfg)
