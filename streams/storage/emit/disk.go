@@ -42,6 +42,9 @@ type directory struct {
 	path     string
 	lock     *os.File // nil: it has none, and is only read
 	readOnly bool
+	// self is open all the time, to be synced, unless the directory is only read: an fsync that had to open it could fail
+	// for want of a descriptor, and would miss an error of writing that another open file has been told of.
+	self *os.File
 }
 
 var _ disk = (*directory)(nil)
@@ -72,7 +75,12 @@ func openDirectory(path string) (*directory, error) {
 		lock.Close()
 		return nil, fmt.Errorf("lock outbox %s: %w", path, err)
 	}
-	return &directory{path: path, lock: lock}, nil
+	self, err := os.Open(path)
+	if err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("open outbox: %w", err)
+	}
+	return &directory{path: path, lock: lock, self: self}, nil
 }
 
 // readDirectory opens a directory to read it, and keeps writers out if it has a lock. Nothing is written: an outbox that
@@ -97,11 +105,14 @@ func readDirectory(path string) (*directory, error) {
 	return d, nil
 }
 
-func (d *directory) close() error {
-	if d.lock == nil {
-		return nil
+func (d *directory) close() (err error) {
+	if d.self != nil {
+		err = d.self.Close()
 	}
-	return d.lock.Close()
+	if d.lock != nil {
+		err = errors.Join(err, d.lock.Close())
+	}
+	return err
 }
 
 func flock(f *os.File, how int) error {
@@ -160,14 +171,7 @@ func (d *directory) rename(from, to string) error {
 
 func (d *directory) remove(name string) error { return os.Remove(filepath.Join(d.path, name)) }
 
-func (d *directory) sync() error {
-	f, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
+func (d *directory) sync() error { return d.self.Sync() }
 
 // osFile is an os.File whose length is of the disk's own making.
 type osFile struct{ *os.File }

@@ -216,7 +216,7 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	}
 	// What will be noted of it fits then: its Change, what came, and that it is done.
 	h := &held{began: in.Began.UnixMilli(), crowded: in.Crowded, reserve: int64(in.Draft.SizeVT() + 4096)}
-	h.key = Pending{Intent: in}.held(0, 0).Key
+	h.key = Pending{Intent: in}.held(0).Key
 	f.mu.Lock()
 	t, target, err := f.intend(h, b)
 	f.mu.Unlock()

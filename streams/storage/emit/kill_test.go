@@ -236,8 +236,8 @@ func checkKilled(t *testing.T, dir string, kills int) {
 		deeds[d] = true
 	}
 	ids, toldOf := map[string]bool{}, map[deedDone]string{}
-	last, set := map[string]int64{}, map[string]bool{} // newest time told, and whether of properties
-	unknown := map[string]int{}                        // reports, by item
+	newest := map[string]published{} // by item
+	unknown := map[string]int{}      // reports, by item
 	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t, filepath.Join(dir, "outbox", undecidedName), kills) {
 		unknown[l.Intent.Item]++
 	}
@@ -267,16 +267,12 @@ func checkKilled(t *testing.T, dir string, kills int) {
 		if !deeds[d] && (d.Op != "DELETE" || !deeds[deedDone{"PUT", d.Item, d.Version, ""}]) && !sweep {
 			t.Errorf("%+v was told and not done", c)
 		}
-		// Changes that no store dates are apart by a millisecond, however close they were made.
-		slack := int64(0)
-		if c.Op == "OP_SET_PROPERTIES" != set[c.Item] {
-			slack = 3
+		last := newest[c.Item]
+		if c.MS < last.MS && !sweep {
+			t.Errorf("%+v overtakes %+v", c, last)
 		}
-		if c.MS+slack < last[c.Item] && !sweep {
-			t.Errorf("%+v overtakes one of %d", c, last[c.Item])
-		}
-		if c.MS > last[c.Item] {
-			last[c.Item], set[c.Item] = c.MS, c.Op == "OP_SET_PROPERTIES"
+		if c.MS > last.MS {
+			newest[c.Item] = c
 		}
 	}
 	missing := 0

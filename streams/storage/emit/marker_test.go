@@ -1,11 +1,14 @@
 package emit
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -123,10 +126,118 @@ func TestMarkerGoesMissing(t *testing.T) {
 			if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) {
 				t.Errorf("got %v, want ErrNoMarker, and nothing that says that it is absent", err)
 			}
-			if marked := name != "Delete that may have found nothing"; storage.IsNotApplied(err) != marked {
+			left := 0
+			if name == "Delete that may have found nothing" {
+				left = 1 // it is looked into when the marker is back
+			}
+			if marked := left == 0; storage.IsNotApplied(err) != marked {
 				t.Errorf("got %v, marked %v, want %v", err, !marked, marked)
 			}
+			w.wantOps(left)
+			w.mem.Mark("1")
+			must(t, w.s.Flush(t.Context()))
 			w.wantOps(0)
 		})
 	}
+}
+
+// A mountPoint shows one store or another.
+type mountPoint struct{ storage.Store }
+
+// A mutation is looked into only in its own store. Neither what is seen there nor an absence is believed, unless the marker
+// was right before the look and after it: nothing is published, and the intent stays until the store is back.
+func TestMutationIsLookedIntoInItsOwnStore(t *testing.T) {
+	for name, tt := range map[string]struct {
+		shown string // before, at and after the look: 1 is the store, 2 is another one, 0 is an empty mount point
+		want  error
+	}{
+		"another store":          {"222", storage.ErrWrongMarker},
+		"another from the look":  {"122", storage.ErrWrongMarker},
+		"another until the look": {"221", storage.ErrWrongMarker},
+		"empty":                  {"000", storage.ErrNoMarker},
+		"empty from the look":    {"100", storage.ErrNoMarker},
+		"empty until the look":   {"001", storage.ErrNoMarker},
+	} {
+		for method, m := range deeds() {
+			for _, done := range []bool{false, true} {
+				if method == "Put" && !done {
+					continue // no byte came, which proves it
+				}
+				t.Run(fmt.Sprintf("%s %s done %v", name, method, done), func(t *testing.T) {
+					testLookAt(t, method, m, done, tt.shown, tt.want)
+				})
+			}
+		}
+	}
+}
+
+func testLookAt(t *testing.T, method string, m testDeed, done bool, shown string, want error) {
+	w, _ := newDeedWorld(t)
+	stores := map[byte]storage.Store{'1': w.mem, '2': otherStore(t), '0': emptyStore(t)}
+	at := &mountPoint{w.mem}
+	w.faulty = storagetest.NewFaulty(at)
+	process := func() {
+		var err error
+		w.s, err = New(w.faulty, w.s.cfg, w.topic)
+		must(t, err)
+	}
+	process()
+	look := "Stat"
+	if strings.HasSuffix(method, "Space") {
+		look = "StatSpace"
+	}
+	w.faulty.Script(storagetest.Fault{Method: method, Done: done}, storagetest.Fault{Method: look, Skip: 1})
+	if err := m.call(w); !errors.Is(err, storagetest.ErrFault) {
+		t.Fatalf("got %v, want the store's error", err)
+	}
+	w.wantOps(1)
+	process()
+	looked := false
+	w.faulty.Before(func(_ context.Context, c storagetest.Call) error {
+		switch {
+		case c.Method == look:
+			at.Store, looked = stores[shown[1]], true
+		case !looked:
+			at.Store = stores[shown[0]]
+		default:
+			at.Store = stores[shown[2]]
+		}
+		return nil
+	})
+	if err := w.s.Flush(t.Context()); !errors.Is(err, want) {
+		t.Errorf("Flush: got %v, want %v", err, want)
+	}
+	w.wantOps(1)
+	w.faulty.Before(nil)
+	at.Store = w.mem
+	must(t, w.s.Flush(t.Context()))
+	if done {
+		w.wantOps(0, m.op)
+	} else {
+		w.wantOps(0)
+	}
+	w.wantNoLanes()
+}
+
+// otherStore is another store, with the spaces and items of newDeedWorld, in the place of store 1.
+func otherStore(t *testing.T) *mem.Store {
+	m, err := mem.New(mem.Config{ID: "1"})
+	must(t, err)
+	m.Mark("2")
+	must(t, m.CreateSpace(t.Context(), storage.Space{Name: sp, Properties: map[string]string{"k": "v"}}))
+	for _, item := range []string{"a", "b"} {
+		_, err := m.Put(t.Context(), sp, item, strings.NewReader("bytes of store 2"), storage.PutOptions{
+			Size: 16, Properties: storage.Properties{MediaType: "x/y"},
+		})
+		must(t, err)
+	}
+	must(t, m.CreateSpace(t.Context(), storage.Space{Name: "s"}))
+	must(t, m.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
+	return m
+}
+
+func emptyStore(t *testing.T) *mem.Store {
+	m, err := mem.New(mem.Config{ID: "1"})
+	must(t, err)
+	return m
 }

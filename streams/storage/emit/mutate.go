@@ -34,9 +34,6 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
 			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
-				if m.came == nil { // the bytes were never judged to be good
-					err = storage.NotApplied(err)
-				}
 				return nil, err
 			}
 			c := stored(in.Draft, obj)
@@ -224,20 +221,41 @@ func spaceChange(draft *pb.Change, o storage.Space) *pb.Change {
 	}
 }
 
-// undated gives a Change that the store does not date the emitter's time. Two
-// changes of one item or space never have the same.
+// undated gives a Change that the store does not date the emitter's time. Two changes of one item or space never have
+// the same, and none is dated ahead of the clock, by which the store may date the next one: a Change waits until the
+// millisecond of the one before it is over.
 func (s *Store) undated(c *pb.Change) *pb.Change {
-	now := s.cfg.Now().UnixMilli()
 	key := s.key(c.GetSpace(), c.GetItem())
+	for before := (time.Time{}); ; {
+		now := s.cfg.Now()
+		at, ok := s.date(key, now.UnixMilli(), now.Equal(before)) // a clock that stands still is not waited for
+		if ok {
+			c.Time = record.Time(time.UnixMilli(at))
+			return c
+		}
+		before = now
+		time.Sleep(time.UnixMilli(at).Sub(now))
+	}
+}
+
+// longestAhead is how many milliseconds a clock may be behind the last Change to be waited for: one that was set back
+// further is not.
+const longestAhead = 1000
+
+// date returns the time in ms of the next Change of a key, and whether it is taken: unless always, it is not while it is
+// ahead of the clock.
+func (s *Store) date(key string, now int64, always bool) (at int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.times) > 1<<12 {
 		maps.DeleteFunc(s.times, func(_ string, t int64) bool { return t < now })
 	}
-	now = max(now, s.times[key]+1)
-	s.times[key] = now
-	c.Time = record.Time(time.UnixMilli(now))
-	return c
+	at = max(now, s.times[key]+1)
+	if ahead := at - now; ahead > 0 && ahead <= longestAhead && !always {
+		return at, false
+	}
+	s.times[key] = at
+	return at, true
 }
 
 // lookTime bounds how long a failed call is looked into, and an outcome is noted, when
@@ -253,6 +271,10 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 		return storage.NotApplied(fmt.Errorf("note the intent: %w", err))
 	}
 	change, err := call()
+	err = ofCall(ctx, err)
+	if op := in.Draft.GetOp(); m.came == nil && (op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE) {
+		err = storage.NotApplied(err) // the bytes were never judged to be good
+	}
 	// From here on what was done must be noted, also when the caller has gone.
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
 	defer cancel()
@@ -276,6 +298,15 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 		err = fmt.Errorf("%w; and look what was done: %v", err, lerr) //nolint:errorlint // its marks and class are not of this call
 	}
 	return err
+}
+
+// ofCall returns the error of a call without the mark of the error that ended ctx, as that of another call of its group:
+// it proves nothing of this one.
+func ofCall(ctx context.Context, err error) error {
+	if ctx.Err() == nil || !storage.IsNotApplied(context.Cause(ctx)) || !storage.IsNotApplied(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %v", ctx.Err(), err) //nolint:errorlint // its marks and class may be of the other call
 }
 
 // intend notes the intent of a mutation.

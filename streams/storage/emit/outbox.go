@@ -44,6 +44,8 @@ type Pending struct {
 	Intent Intent   // zero once there is a Change
 	Came   *Content // what was streamed, where that was noted
 	Change *pb.Change
+	// Settled is when Change was noted; 0: it was not.
+	Settled Ticket
 }
 
 // A Held is one mutation in an Outbox, in short.
@@ -131,19 +133,14 @@ type Memory struct {
 
 	mu    sync.Mutex // guards what follows
 	last  Ticket
-	held  map[Ticket]*remembered
+	held  map[Ticket]*Pending
 	stats Stats
-}
-
-type remembered struct {
-	Pending
-	settled Ticket
 }
 
 var _ Outbox = (*Memory)(nil)
 
 // NewMemory returns an outbox that holds at most limit mutations.
-func NewMemory(limit int) *Memory { return &Memory{limit: limit, held: map[Ticket]*remembered{}} }
+func NewMemory(limit int) *Memory { return &Memory{limit: limit, held: map[Ticket]*Pending{}} }
 
 // Durable implements Outbox.
 func (m *Memory) Durable() bool { return false }
@@ -156,11 +153,11 @@ func (m *Memory) Intend(_ context.Context, in Intent) (Ticket, error) {
 		return 0, retry.Unavailable(ErrOutboxFull)
 	}
 	m.last++
-	m.held[m.last] = &remembered{Pending: Pending{Intent: in}}
+	m.held[m.last] = &Pending{Intent: in}
 	return m.last, nil
 }
 
-func (m *Memory) find(t Ticket) (*remembered, error) {
+func (m *Memory) find(t Ticket) (*Pending, error) {
 	if r := m.held[t]; r != nil {
 		return r, nil
 	}
@@ -189,7 +186,7 @@ func (m *Memory) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 	case c == nil:
 		delete(m.held, t)
 	default:
-		r.Change, r.settled = c, m.last
+		r.Change, r.Settled = c, m.last
 	}
 	return m.last, err
 }
@@ -227,7 +224,7 @@ func (m *Memory) Held() iter.Seq[Held] {
 		m.mu.Lock()
 		all := make([]Held, 0, len(m.held))
 		for t, r := range m.held {
-			all = append(all, r.Pending.held(t, r.settled))
+			all = append(all, r.held(t))
 		}
 		m.mu.Unlock()
 		for _, h := range sorted(all) {
@@ -243,8 +240,8 @@ func sorted(all []Held) []Held {
 	return all
 }
 
-func (p Pending) held(t, settled Ticket) Held {
-	h := Held{Ticket: t, Settled: settled, Began: p.Intent.Began, Crowded: p.Intent.Crowded}
+func (p Pending) held(t Ticket) Held {
+	h := Held{Ticket: t, Settled: p.Settled, Began: p.Intent.Began, Crowded: p.Intent.Crowded}
 	c := p.Intent.Draft
 	if p.Change != nil {
 		c = p.Change
@@ -262,7 +259,7 @@ func (m *Memory) Read(t Ticket) (Pending, error) {
 	if err != nil {
 		return Pending{}, err
 	}
-	return r.Pending, nil
+	return *r, nil
 }
 
 // Stats implements Outbox.

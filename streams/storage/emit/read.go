@@ -40,6 +40,7 @@ func (f *File) Read(t Ticket) (p Pending, err error) {
 		return Pending{}, err
 	}
 	if n.kind == kindOutcome {
+		p.Settled = h.settled
 		p.Change, err = parseChange(n.body)
 		return p, err
 	}

@@ -82,40 +82,58 @@ func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// resolve looks at the store to find out what came of a mutation. An error leaves it as it is.
+// resolve looks at the store to find out what came of a mutation. An error leaves it as it is, or with its outcome noted:
+// then the next call goes on there.
 func (s *Store) resolve(ctx context.Context, m *mutation, crowded bool) error {
 	p, err := s.cfg.Outbox.Read(m.ticket)
-	if err != nil {
+	switch {
+	case errors.Is(err, errNotHeld): // it is noted that nothing was done
+		s.drop(m)
+		return nil
+	case err != nil:
 		return err
-	}
-	p.Intent.Crowded = p.Intent.Crowded || crowded
-	seen, err := s.see(ctx, p.Intent.Draft)
-	if err != nil {
-		return err
-	}
-	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities())
-	c := s.verdict(v, p.Intent, p.Came, seen)
-	if v == undecided {
-		if err := s.report(m.ticket, p, c); err != nil {
+	case p.Change == nil:
+		p.Intent.Crowded = p.Intent.Crowded || crowded
+		if p.Change, p.Settled, err = s.outcome(ctx, m.ticket, p); err != nil {
 			return err
 		}
 	}
-	settled, err := s.cfg.Outbox.Outcome(m.ticket, c)
-	if err == nil && c != nil {
-		err = s.cfg.Outbox.Safe(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("note what came of it: %w", err)
-	}
-	s.count.resolved(v)
-	if c != nil {
-		s.settle(m, settled, c, false)
+	if p.Change == nil {
+		s.drop(m)
 		return nil
 	}
+	if err := s.cfg.Outbox.Safe(ctx); err != nil {
+		return fmt.Errorf("note what came of it: %w", err)
+	}
+	s.settle(m, p.Settled, p.Change, false)
+	return nil
+}
+
+// outcome looks at the store, and notes and returns the Change of an intent; nil if nothing was done.
+func (s *Store) outcome(ctx context.Context, t Ticket, p Pending) (c *pb.Change, settled Ticket, err error) {
+	seen, err := s.see(ctx, p.Intent.Draft)
+	if err != nil {
+		return nil, 0, err
+	}
+	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities())
+	c = s.verdict(v, p.Intent, p.Came, seen)
+	if v == undecided {
+		if err := s.report(t, p, c); err != nil {
+			return nil, 0, err
+		}
+	}
+	if settled, err = s.cfg.Outbox.Outcome(t, c); err != nil {
+		return nil, 0, fmt.Errorf("note what came of it: %w", err)
+	}
+	s.count.resolved(v)
+	return c, settled, nil
+}
+
+// drop forgets an orphan of which there is nothing to publish.
+func (s *Store) drop(m *mutation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.lane.orphans = slices.DeleteFunc(m.lane.orphans, func(x *mutation) bool { return x == m })
-	return nil
 }
 
 // report tells of an intent that nobody can decide on.
@@ -130,33 +148,39 @@ func (s *Store) report(t Ticket, p Pending, c *pb.Change) error {
 	return nil
 }
 
-// see returns what is there as a Change without an op; nil where it is absent. Absence is a
-// fact only in the store that it should be.
-func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, err error) {
+// see returns what is there as a Change without an op; nil if it is absent. Neither is believed unless the store's marker is
+// right before the look and after it: else what is seen may be of another store, or of an empty mount point.
+func (s *Store) see(ctx context.Context, d *pb.Change) (*pb.Change, error) {
+	if err := s.known(ctx, time.Now()); err != nil {
+		return nil, err
+	}
+	seen, err := s.look(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	return seen, s.known(ctx, time.Now())
+}
+
+// look is see without a look at the marker.
+func (s *Store) look(ctx context.Context, d *pb.Change) (*pb.Change, error) {
 	if d.GetItem() == "" {
 		o, err := s.inner.StatSpace(ctx, d.GetSpace())
-		if err == nil {
-			return spaceChange(d, o), nil
-		}
-		if errors.Is(err, storage.ErrNoSpace) {
-			err = s.known(ctx, time.Now())
-		}
-		if err != nil {
+		switch {
+		case errors.Is(err, storage.ErrNoSpace):
+			return nil, nil
+		case err != nil:
 			return nil, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
 		}
-		return nil, nil
+		return spaceChange(d, o), nil
 	}
 	o, err := s.inner.Stat(ctx, d.GetSpace(), d.GetItem())
-	if err == nil {
-		return record.Content(schemas.CopyOf(d), o), nil
-	}
-	if errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) {
-		err = s.known(ctx, time.Now())
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, storage.ErrNotFound), errors.Is(err, storage.ErrNoSpace):
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("look at item %q: %w", d.GetItem(), err)
 	}
-	return nil, nil
+	return record.Content(schemas.CopyOf(d), o), nil
 }
 
 // verdict returns the Change to tell; nil where there is none.

@@ -61,7 +61,7 @@ func salvageCopy(ctx context.Context, dir, to string) (in Inspection, err error)
 	if err != nil {
 		return in, errors.Join(fmt.Errorf("salvage outbox %s: %w", dir, err), os.RemoveAll(partial))
 	}
-	return in, (&directory{path: filepath.Dir(to)}).sync()
+	return in, syncDirectory(filepath.Dir(to))
 }
 
 // salvageInto copies an outbox, and salvages the copy.
@@ -86,7 +86,16 @@ func salvageInto(ctx context.Context, d *directory, to string) error {
 			err = errors.Join(err, os.Remove(filepath.Join(to, name)))
 		}
 	}
-	return errors.Join(err, ctx.Err(), (&directory{path: to}).sync())
+	return errors.Join(err, ctx.Err(), syncDirectory(to))
+}
+
+func syncDirectory(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }
 
 func copyFile(ctx context.Context, from, to string) error {

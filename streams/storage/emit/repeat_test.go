@@ -1,0 +1,98 @@
+package emit
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// A stalled outbox fails as many calls of Safe, or of Outcome, as it is told.
+type stalled struct {
+	*File
+	safe, outcome int
+	noted         bool // an Outcome that fails is noted all the same
+}
+
+func (o *stalled) Safe(ctx context.Context) error {
+	if o.safe > 0 {
+		o.safe--
+		return context.DeadlineExceeded // as if the fsync of another caller took longer
+	}
+	return o.File.Safe(ctx)
+}
+
+func (o *stalled) Outcome(t Ticket, c *pb.Change) (settled Ticket, err error) {
+	if o.outcome == 0 {
+		return o.File.Outcome(t, c)
+	}
+	o.outcome--
+	if o.noted {
+		settled, _ = o.File.Outcome(t, c)
+	}
+	return settled, errStep
+}
+
+// A mutation that is looked into ends once, whatever fails after the look, also if its outcome is noted by then: the next
+// look goes on there, in this process or the next. What was made is published, once, and the item is free again.
+func TestLookGoesOnAfterItsOutcome(t *testing.T) {
+	for name, fails := range map[string]stalled{
+		"outcome fails":                 {outcome: 1},
+		"outcome fails twice":           {outcome: 2},
+		"outcome fails, but is noted":   {outcome: 1, noted: true},
+		"outcome is not safe":           {safe: 1},
+		"outcome is not safe, again":    {safe: 2},
+		"noted, fails, and is not safe": {outcome: 1, noted: true, safe: 2},
+	} {
+		for method, m := range deeds() {
+			for _, done := range []bool{false, true} {
+				for _, then := range []string{"flush", "kill", "power"} {
+					t.Run(fmt.Sprintf("%s %s done %v %s", name, method, done, then), func(t *testing.T) {
+						testLookGoesOn(t, method, m, done, fails, then)
+					})
+				}
+			}
+		}
+	}
+}
+
+func testLookGoesOn(t *testing.T, method string, m testDeed, done bool, fails stalled, then string) {
+	d, inner := newRAM(), memory(t)
+	must(t, inner.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
+	_, err := inner.Put(t.Context(), sp, "b", strings.NewReader("b"), storage.PutOptions{Size: 1})
+	must(t, err)
+	w := durable(t, d, inner, func(c *Config) {
+		fails.File = c.Outbox.(*File)
+		c.Outbox = &fails
+	})
+	w.faulty.Script(storagetest.Fault{Method: method, Done: done})
+	if err := m.call(w); err == nil {
+		t.Fatal("got no error, want the store's")
+	}
+	got := w.topic.take()
+	if then != "flush" {
+		w = durable(t, d.left(then == "power", rand.New(rand.NewPCG(1, 1))), inner)
+	}
+	for range 3 { // the outbox may still fail
+		if err = w.s.Flush(t.Context()); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Errorf("Flush: %v", err)
+	}
+	var want []string
+	if done {
+		want = []string{m.op}
+	}
+	if got = append(got, w.topic.take()...); !slices.Equal(ops(got), want) || w.held() != 0 {
+		t.Errorf("got %v and %d in the outbox, want %v", ops(got), w.held(), want)
+	}
+	w.wantNoLanes()
+}

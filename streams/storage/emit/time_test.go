@@ -1,0 +1,101 @@
+package emit
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// Changes that the store does not date are apart by a millisecond, however close they were made, and none is dated
+// ahead of the clock: the Put that follows is dated by the store, by the same clock, and would count as the older one.
+func TestNoChangeIsDatedAhead(t *testing.T) {
+	const n = 5
+	for name, act := range map[string]func(w *world){
+		// Deletes of the same item were under way when the process ended, and are looked into by the next one.
+		"deletes that are looked into": func(w *world) {
+			o, err := w.mem.Stat(w.t.Context(), sp, "a")
+			must(w.t, err)
+			_, err = w.mem.Delete(w.t.Context(), sp, "a", storage.DeleteOptions{})
+			must(w.t, err)
+			must(w.t, retry.Sleep(w.t.Context(), time.Second))
+			for range n {
+				in := Intent{Draft: w.s.draft(w.t.Context(), pb.Op_OP_DELETE, sp, "a"), Began: time.Now()}
+				in.Before = stored(in.Draft, o)
+				_, err := w.s.cfg.Outbox.Intend(w.t.Context(), in)
+				must(w.t, err)
+			}
+			w.s, err = New(w.faulty, w.s.cfg, w.topic)
+			must(w.t, err)
+			must(w.t, w.s.Flush(w.t.Context()))
+		},
+		"properties": func(w *world) {
+			for i := range n {
+				p := storage.Properties{MediaType: strings.Repeat("x", i+1)}
+				_, err := w.s.SetProperties(w.t.Context(), sp, "a", p, storage.Condition{})
+				must(w.t, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				must(t, w.putItem("a", "one"))
+				must(t, retry.Sleep(t.Context(), time.Second))
+				w.topic.take()
+				w.topic.set(func(c *pb.Change) (bool, error) {
+					if at := c.GetTime().AsTime(); at.After(time.Now()) {
+						t.Errorf("%s is dated %v ahead of the clock", c.GetOp(), time.Until(at))
+					}
+					return true, nil
+				})
+				act(w)
+				must(t, w.putItem("a", "two"))
+				got := w.topic.take()
+				if len(got) != n+1 {
+					t.Fatalf("got %v, want %d changes", ops(got), n+1)
+				}
+				for i, c := range got[1:n] {
+					if !c.GetTime().AsTime().After(got[i].GetTime().AsTime()) {
+						t.Errorf("changes %d and %d have times %v and %v", i, i+1, got[i].GetTime(), c.GetTime())
+					}
+				}
+				if last, put := got[n-1].GetTime().AsTime(), got[n].GetTime().AsTime(); put.Before(last) {
+					t.Errorf("the Put is dated %v before the %s that it follows", last.Sub(put), got[n-1].GetOp())
+				}
+			})
+		})
+	}
+}
+
+// A clock that stands still, or was set back, is not waited for.
+func TestClockIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		at := time.Now()
+		w.s.cfg.Now = func() time.Time { return at }
+		began, last := time.Now(), time.Time{}
+		set := func() {
+			t.Helper()
+			must(t, w.s.SetSpace(t.Context(), storage.Space{Name: sp}))
+			got := w.topic.take()
+			if c := got[0].GetTime().AsTime(); len(got) != 1 || !c.After(last) {
+				t.Errorf("got %v, want one change after %v", got, last)
+			} else {
+				last = c
+			}
+		}
+		for range 5 {
+			set()
+		}
+		at = at.Add(-time.Hour)
+		set()
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("6 mutations took %v", took)
+		}
+	})
+}
