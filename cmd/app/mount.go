@@ -64,7 +64,7 @@ func (m *mount) found(ctx context.Context) (storage.Store, error) {
 	select {
 	case <-l.done:
 	case <-ctx.Done():
-		return nil, retry.Unavailable(fmt.Errorf("look for the store's marker: %w", context.Cause(ctx)))
+		return nil, retry.Unavailable(fmt.Errorf("look for the store's marker: %w", storage.Ended(ctx)))
 	}
 	if l.err != nil {
 		return nil, retry.Unavailable(l.err)

@@ -48,7 +48,7 @@ func TestMountContract(t *testing.T) {
 		}),
 			storagetest.Only("Capabilities", "Spaces", "SpaceErrors", "OddIDs", "BadNames", "Nesting", "List", "ListModel", "ListCancelled",
 				"Put", "PutLarge", "PutCondition", "PutDigests", "PutBroken", "PutVersions", "OpenPinned", "OpenWhileChange", "Properties",
-				"Delete", "Keep", "NotApplied", "RacePut", "RaceReplace", "RaceDelete", "RaceNeighbours"))
+				"Delete", "Keep", "NotApplied", "Ended", "RacePut", "RaceReplace", "RaceDelete", "RaceNeighbours"))
 	})
 }
 
@@ -87,6 +87,21 @@ type located struct{ storage.Store }
 
 func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
 	return storage.Place{At: ref, Close: func() error { return nil }}, nil
+}
+
+// A caller whose context ends while the root hangs does not get what the cause says of another call.
+func TestMountEnded(t *testing.T) {
+	hangs := make(chan struct{})
+	defer close(hangs)
+	m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { <-hangs; return nil, os.ErrNotExist }}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(storagetest.OtherCall())
+	for call, err := range calls(ctx, m) {
+		if !errors.Is(err, context.Canceled) || errors.Is(err, storage.ErrNotFound) || retry.ClassOf(err) != retry.ClassUnavailable ||
+			storage.IsNotApplied(err) != slices.Contains(mutations, call) {
+			t.Errorf("%s: got %v, want the end of the context", call, err)
+		}
+	}
 }
 
 // calls are all that a store can be asked for, but its marker.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -40,6 +41,9 @@ func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err er
 			return false, err
 		}
 	}
+	if d.Row == "C3" {
+		o.Verify = func(digest.Set, int64) error { return w.unchanged(ctx, s.Destination.Object) }
+	}
 	put, err := w.stream(ctx, s.Source.Object.Version, o)
 	if errors.Is(err, storage.ErrDigest) {
 		return w.misreading(s, d, err)
@@ -49,6 +53,20 @@ func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err er
 	}
 	w.copied(s, d, put)
 	return d.Row == "C0", nil // the check that follows a repair is its second look
+}
+
+// unchanged returns ErrChanged if the destination is not as it was seen. A condition on its version does not hold off a
+// newer command that has put the same bytes with newer properties, if a version is a function of the bytes.
+func (w *work) unchanged(ctx context.Context, seen storage.Object) error {
+	o, err := w.Store.Stat(ctx, w.Copy.Space, w.Copy.Item)
+	if err != nil {
+		return fmt.Errorf("stat %s: %w", w.Copy, err)
+	}
+	if o.Version != seen.Version || !o.Modified.Equal(seen.Modified) || o.PropertiesUnknown != seen.PropertiesUnknown ||
+		o.Properties.MediaType != seen.Properties.MediaType || !maps.Equal(o.Properties.User, seen.Properties.User) {
+		return fmt.Errorf("put %s with other properties: %w", w.Copy, storage.ErrChanged)
+	}
+	return nil
 }
 
 // prepare makes sure, before something is written where nothing was, that the store is

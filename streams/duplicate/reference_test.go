@@ -4,12 +4,14 @@ import (
 	"context"
 	"io"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
@@ -150,9 +152,10 @@ func TestProperties(t *testing.T) {
 
 // A store that sets no properties gets them with the same bytes, once, verified, and without keeping what it replaces.
 func TestPropertiesWithTheBytes(t *testing.T) {
-	prepare := func(t *testing.T) (*world, *pb.DuplicationCommand) {
+	prepareWith := func(t *testing.T, versions mem.Weak) (*world, *pb.DuplicationCommand) {
+		versions.Properties = true
 		w := newWorld(t)
-		weak, err := mem.New(mem.Config{ID: "2", Weak: mem.Weak{Properties: true}, Now: func() time.Time { return hour(10) }})
+		weak, err := mem.New(mem.Config{ID: "2", Weak: versions, Now: func() time.Time { return hour(10) }})
 		w.must(err)
 		w.mem["2"], w.faulty["2"] = weak, storagetest.NewFaulty(weak)
 		weak.Mark("2")
@@ -163,6 +166,7 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		return w, command(w.tell(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
 			Version: o.Version, Time: ms(o.Modified.Add(2 * time.Hour))}))
 	}
+	prepare := func(t *testing.T) (*world, *pb.DuplicationCommand) { return prepareWith(t, mem.Weak{}) }
 	carried := func(w *world) {
 		t.Helper()
 		o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
@@ -215,6 +219,35 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		w.mem["1"].Corrupt("photos", "a.jpg", []byte("hullo"))
 		w.mustRun(c).ends("C4s", "source-suspect", handedOn, 0, 2)
 		w.holds("2", "hello")
+	})
+	// A newer command has put the same bytes with newer properties, while this one stood still between its look and its Put.
+	t.Run("newer properties meanwhile", func(t *testing.T) {
+		newest := storage.Properties{MediaType: "image/webp", User: map[string]string{"by": "her"}}
+		for name, weak := range map[string]mem.Weak{"an ETag": {Versions: true}, "an ETag, of no condition": {Versions: true, Conditions: true}, "unique": {}} {
+			for again, f := range map[string]storagetest.Fault{
+				"": {}, ", failed": {Method: "Put"}, ", done, failed": {Method: "Put", Done: true},
+			} {
+				w, c := prepareWith(t, weak)
+				w.once("2", "Put", func() {
+					_, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", newest, storage.Condition{})
+					w.must(err)
+					o, err := w.mem["2"].Put(t.Context(), "photos", "a.jpg", strings.NewReader("hello"), storage.PutOptions{Size: 5, Properties: newest})
+					w.must(err)
+					w.journal.add(record.Seal(record.Content(at("2"), o)))
+				})
+				if f.Method != "" {
+					w.faulty["2"].Script(f)
+				}
+				_, _ = w.crash(c, 0)
+				for range 2 { // what was found out is lost
+					o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+					if err != nil || !reflect.DeepEqual(o.Properties, newest) {
+						t.Errorf("%s%s: got %+v, %v, want %+v", name, again, o.Properties, err, newest)
+					}
+					w.mustRun(c).ends("C2", "in-sync", nothing, 0, 0)
+				}
+			}
+		}
 	})
 	t.Run("replaced meanwhile", func(t *testing.T) {
 		w, c := prepare(t)

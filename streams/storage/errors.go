@@ -56,7 +56,7 @@ func (e *notApplied) Unwrap() error { return e.err }
 // and its mark say nothing about this call.
 func Ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
-	if err == nil || cause == err {
+	if err == nil || cause == err { //nolint:errorlint // a cause that wraps err says more
 		return err
 	}
 	return fmt.Errorf("%w: %v", err, cause) //nolint:errorlint // the cause is not wrapped

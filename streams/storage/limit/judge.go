@@ -197,9 +197,8 @@ func (r *reader) Close() error {
 	closed := r.closed
 	r.closed = nil
 	r.mu.Unlock()
-	err := r.ReadCloser.Close()
 	if closed != nil {
-		closed()
+		defer closed()
 	}
-	return err
+	return r.ReadCloser.Close()
 }

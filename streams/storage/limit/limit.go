@@ -35,7 +35,8 @@ var _ storage.Store = (*Store)(nil)
 // Throttle, which may be nil, and no two stores do.
 func NewThrottled(inner storage.Store, b *Breaker, t *Throttle) *Store { return &Store{inner, b, t} }
 
-// enter lets an operation through when it is its turn. One that is let through leaves.
+// enter lets an operation through when it is its turn. One that is let through leaves, and gives its slot back, also if the
+// inner store panics.
 func (s *Store) enter(ctx context.Context) (pass, error) {
 	p, err := s.breaker.enter(ctx)
 	if err != nil {
@@ -63,7 +64,6 @@ func (s *Store) wait(ctx context.Context, p pass, c class) error {
 
 // leave reports what an operation learned that the store alone took time for, and returns its error.
 func (s *Store) leave(ctx context.Context, p pass, err error) error {
-	s.throttle.give(others)
 	s.throttle.learn(err)
 	if err == nil && s.breaker.knows(p, answered) {
 		return nil
@@ -87,6 +87,7 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 	if err != nil {
 		return storage.Space{}, err
 	}
+	defer s.throttle.give(others)
 	o, err := s.inner.StatSpace(ctx, space)
 	return o, s.leave(ctx, p, err)
 }
@@ -97,6 +98,7 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 	if err != nil {
 		return storage.NotApplied(err)
 	}
+	defer s.throttle.give(others)
 	return s.leave(ctx, p, s.inner.CreateSpace(ctx, space))
 }
 
@@ -106,6 +108,7 @@ func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
 	if err != nil {
 		return storage.NotApplied(err)
 	}
+	defer s.throttle.give(others)
 	return s.leave(ctx, p, s.inner.SetSpace(ctx, space))
 }
 
@@ -115,6 +118,7 @@ func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 	if err != nil {
 		return storage.NotApplied(err)
 	}
+	defer s.throttle.give(others)
 	return s.leave(ctx, p, s.inner.DeleteSpace(ctx, space))
 }
 
@@ -169,6 +173,7 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if err != nil {
 		return storage.Object{}, err
 	}
+	defer s.throttle.give(others)
 	o, err := s.inner.Stat(ctx, space, item)
 	return o, s.leave(ctx, p, err)
 }
@@ -196,6 +201,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
 	}
+	defer s.throttle.give(others)
 	o, err := s.inner.SetProperties(ctx, space, item, p, c)
 	return o, s.leave(ctx, in, err)
 }
@@ -206,6 +212,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 	if err != nil {
 		return storage.Deleted{}, storage.NotApplied(err)
 	}
+	defer s.throttle.give(others)
 	d, err := s.inner.Delete(ctx, space, item, o)
 	return d, s.leave(ctx, p, err)
 }
@@ -216,6 +223,7 @@ func (s *Store) Marker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer s.throttle.give(others)
 	return s.leave(ctx, p, s.inner.Marker(ctx))
 }
 
@@ -225,5 +233,6 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer s.throttle.give(others)
 	return s.leave(ctx, p, s.inner.WriteMarker(ctx))
 }

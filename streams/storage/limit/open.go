@@ -17,6 +17,12 @@ func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadC
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
+	closed := func() { s.throttle.give(reads) }
+	defer func() {
+		if closed != nil { // also if the inner store panics
+			closed()
+		}
+	}()
 	r, o, err := s.inner.Open(ctx, space, item, version)
 	s.throttle.learn(err)
 	e := opened
@@ -24,15 +30,16 @@ func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadC
 		e = judge(ctx, err)
 	}
 	if p = s.breaker.leave(p, e, err); err != nil {
-		s.throttle.give(reads)
 		return nil, storage.Object{}, s.breaker.blame(e, err)
 	}
-	return &reader{
+	body := &reader{
 		ReadCloser: r, alive: func() { retry.Alive(ctx) }, over: func() bool { return ctx.Err() != nil },
 		report: func(e event, err error) { p = s.breaker.leave(p, e, err) }, blame: s.breaker.blame,
 		judge: func(err error, begun bool) event { return judgeStream(ctx, err, begun) },
-		move:  func(n int) error { return s.throttle.move(ctx, n) }, closed: func() { s.throttle.give(reads) },
-	}, o, nil
+		move:  func(n int) error { return s.throttle.move(ctx, n) }, closed: closed,
+	}
+	closed = nil
+	return body, o, nil
 }
 
 // Locate implements storage.Locator.
@@ -41,6 +48,7 @@ func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 	if err != nil {
 		return storage.Place{}, err
 	}
+	defer s.throttle.give(others)
 	at, err := storage.Locate(ctx, s.inner, ref)
 	return at, s.leave(ctx, p, err)
 }

@@ -18,7 +18,7 @@ var errPanic = errors.New("panic of the test")
 // recovered calls f, and reports whether it has panicked with errPanic.
 func recovered(f func() error) (panicked bool) {
 	defer func() {
-		if p := recover(); p == error(errPanic) {
+		if p := recover(); p == errPanic {
 			panicked = true
 		} else if p != nil {
 			panic(p)

@@ -15,6 +15,7 @@ import (
 	"github.com/minio/minio-go/v7"
 
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
@@ -232,10 +233,11 @@ func TestTwoGoOnWithOneUpload(t *testing.T) {
 					}
 					other.facts.Store(s.facts.Load())
 					all.Go(func() {
-						for range 3 { // as the caller does
+						for try := range 5 {
 							if _, errs[i] = other.Put(t.Context(), "s", "item", bytes.NewReader(contents[i]), o); errs[i] == nil {
 								return
 							}
+							time.Sleep(retry.Policy{Wait: time.Second}.Backoff(try + 1)) // as a caller does
 						}
 					})
 				}

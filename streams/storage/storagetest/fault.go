@@ -196,7 +196,7 @@ func sequence[T any](ctx context.Context, x Fault, err error, inner iter.Seq2[T,
 			}
 		}
 		if x.Err != nil {
-			yield(zero, x.Err)
+			yield(zero, x.fail())
 		}
 	}
 }

@@ -225,7 +225,7 @@ func (f *Faulty) Open(ctx context.Context, space, item, version string) (io.Read
 	}
 	if x.Done && x.Err != nil {
 		r.Close()
-		return nil, storage.Object{}, x.Err
+		return nil, storage.Object{}, x.fail()
 	}
 	return x.body(ctx, r), o, nil
 }
