@@ -42,8 +42,8 @@ type directory struct {
 	path     string
 	lock     *os.File // nil: it has none, and is only read
 	readOnly bool
-	// self is open all the time, to be synced, unless the directory is only read: an fsync that had to open it could fail
-	// for want of a descriptor, and would miss an error of writing that another open file has been told of.
+	// self is open all the time, to be synced, unless the directory is only read: an fsync that had to open it could
+	// fail for want of a descriptor, and would miss an error of writing that another open file has been told of.
 	self *os.File
 }
 
@@ -66,7 +66,7 @@ func openDirectory(path string) (*directory, error) {
 	if err := flock(lock, unix.LOCK_EX); err != nil {
 		defer lock.Close()
 		if flock(lock, unix.LOCK_SH) == nil {
-			return nil, fmt.Errorf("outbox %s: %w by a process that reads it, as millrace outbox check does", path, ErrLocked)
+			return nil, fmt.Errorf("outbox %s: %w by a process that reads it, as outbox check does", path, ErrLocked)
 		}
 		return nil, locked(path, lock, err)
 	}

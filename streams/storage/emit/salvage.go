@@ -17,9 +17,9 @@ const (
 )
 
 // Salvage keeps what can be read of a damaged outbox, and returns what Inspect did of it before. With to, it is written into
-// a new outbox in that directory, which must neither be there nor lie in the old one, and the old one stays as it is; the
-// copy has another name until it is whole. Without, the damaged segments are set aside in the old one, and a call that was killed is made again. Of an
-// outbox that is sound nothing is written.
+// a new outbox in that directory, which must neither be there nor lie in the old one, and the old one stays as it is;
+// the copy has another name until it is whole. Without, the damaged segments are set aside in the old one, and a call
+// that was killed is made again. Of an outbox that is sound nothing is written.
 func Salvage(ctx context.Context, dir, to string) (Inspection, error) {
 	if to != "" {
 		return salvageCopy(ctx, dir, to)
