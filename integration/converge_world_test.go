@@ -99,7 +99,6 @@ type convergeWorld struct {
 	binary   string // millrace
 	seed     uint64
 	model    *converge.Model
-	engine   *engine
 	backup   string // directory with what the engine had before the clients began
 	app      *app.App
 	client   *emit.Store

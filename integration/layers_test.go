@@ -94,7 +94,6 @@ func onlyImporters() map[string][]string {
 		"github.com/planetscale/vtprotobuf": {"schemas/..."},
 		"github.com/parquet-go":             {"streams/inventory"},
 		"github.com/klauspost/compress":     {"streams/inventory"},
-		"github.com/fsnotify":               {"streams/ingest/watch"},
 		"github.com/minio/minio-go":         {"streams/storage/s3", harness},
 		"github.com/minio/crc64nvme":        {"streams/digest", "streams/storage/s3/..."},
 	}

@@ -111,8 +111,11 @@ func (m *loop) land(c *pb.Change) {
 		r = proto.CloneOf(old)
 	}
 	m.manifest[at] = r
-	if !c.GetPropertiesUnknown() {
-		r.MediaType, r.Properties = c.GetMediaType(), c.GetProperties()
+	switch {
+	case !c.GetPropertiesUnknown():
+		r.MediaType, r.Properties, r.PropertiesOf = c.GetMediaType(), c.GetProperties(), nil
+	case r.GetPropertiesOf() == nil && r.GetChangeId() != "" && !r.GetTime().AsTime().Equal(c.GetTime().AsTime()):
+		r.PropertiesOf = &pb.Content{Version: r.GetVersion(), Digests: r.GetDigests()}
 	}
 	if c.GetOp() == pb.Op_OP_SET_PROPERTIES {
 		return
@@ -204,9 +207,9 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 	t.Parallel()
 	props := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
 	items := map[string]storage.Properties{"typed": props, "plain": {}}
-	for name, lost := range map[string][]string{"source": {"1"}, "destination": {"2"}, "both": {"1", "2"}} {
+	for name, lost := range map[string][]string{"source": {"1"}, "destination": {"2"}, "both": {"1", "2"}, "both, with new times": {"1", "2"}} {
 		t.Run(name, func(t *testing.T) {
-			m := newLoop(t)
+			m, redated := newLoop(t), strings.HasSuffix(name, "new times")
 			for item, p := range items {
 				m.put(item, p)
 			}
@@ -223,6 +226,9 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 				damaged = append(damaged, store+" typed")
 				for item := range items {
 					m.mem[store].Strip("photos", item)
+					if redated {
+						m.mem[store].Date("photos", item, time.Now().Add(time.Second))
+					}
 				}
 			}
 			for id, s := range m.mem { // which have no calls so far

@@ -71,13 +71,14 @@ type App struct {
 	outboxes   []*emit.File       // of the stores that emit
 	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
 	folder     *policyFolder
+	settle     time.Duration // for which a commit may last; a rebuild looks again after it
 	restate    time.Duration // between looks for incidents that were overwritten; 0: that of the Pool
 }
 
 // Open makes the parts that cfg asks for. Nothing runs before Run.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	log := o.Log
-	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain)}
+	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain), settle: kafka.CommitTimeout}
 	defer func() {
 		if err != nil {
 			a.Close()

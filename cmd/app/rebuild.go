@@ -18,6 +18,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
+// stepSettle is the step of a rebuild in which it waits for commits of sinks that had begun before it moved positions.
+const stepSettle = "wait for commits that had begun"
+
 // Bounds of what a rebuild stores at once.
 const (
 	rebuildRows  = 10_000
@@ -111,13 +114,23 @@ func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, d
 
 // fillGaps fills the gaps of the tables that have positions, and returns those that it filled.
 func (r *rebuilder) fillGaps(ctx context.Context) (filled []clickhouse.Gap, err error) {
-	last := map[clickhouse.Gap]bool{}
+	last, settled := map[clickhouse.Gap]bool{}, true
 	for {
 		// A sink that runs commits meanwhile, and moves no position over a gap: what it has committed is filled, too.
 		gaps, err := r.lookForGaps(ctx)
-		if err != nil || len(gaps) == 0 {
+		if err != nil || len(gaps) == 0 && settled {
 			return filled, err
 		}
+		if len(gaps) == 0 { // but a sink that looked at a position before it was moved may still commit
+			r.told(stepSettle, 0, 1)
+			if err := retry.Sleep(ctx, r.settle); err != nil {
+				return filled, err
+			}
+			r.told(stepSettle, 1, 1)
+			last, settled = map[clickhouse.Gap]bool{}, true
+			continue
+		}
+		settled = false
 		now := map[clickhouse.Gap]bool{}
 		for _, g := range gaps {
 			if last[g] {

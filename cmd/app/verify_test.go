@@ -66,33 +66,40 @@ func (v *verified) exec(statement string) {
 // sink runs sink and state until they have committed all that is in the topics.
 func (v *verified) sink(roles ...schemas.Role) {
 	v.t.Helper()
+	for _, role := range roles {
+		if role == schemas.RoleState {
+			v.store(role, clickhouse.NewState(v.db))
+		} else {
+			v.store(role, clickhouse.NewSink(v.db))
+		}
+	}
+}
+
+// A topicSink is a sink that knows its topics.
+type topicSink interface {
+	kafka.BatchSink
+	Topics() []schemas.Topic
+}
+
+// store runs a sink until it has committed all that was published.
+func (v *verified) store(role schemas.Role, to topicSink) {
+	v.t.Helper()
 	ctx, stop := context.WithTimeout(v.t.Context(), time.Minute)
 	defer stop()
-	ended := make(chan error, len(roles))
-	for _, role := range roles {
-		var to interface {
-			kafka.BatchSink
-			Topics() []schemas.Topic
-		} = clickhouse.NewSink(v.db)
-		if role == schemas.RoleState {
-			to = clickhouse.NewState(v.db)
-		}
-		g, err := kafka.NewBatchGroup(v.b.Config(), kafka.BatchConfig{Role: role, Topics: to.Topics(), MaxAge: 50 * time.Millisecond}, to)
-		if err != nil {
+	g, err := kafka.NewBatchGroup(v.b.Config(), kafka.BatchConfig{Role: role, Topics: to.Topics(), MaxAge: 50 * time.Millisecond}, to)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	for _, topic := range to.Topics() {
+		if _, err := v.admin.NewWatermark(topic, map[schemas.Role][]schemas.Topic{role: {topic}}).Wait(ctx); err != nil {
 			v.t.Fatal(err)
-		}
-		go func() { ended <- g.Run(ctx) }()
-		for _, topic := range to.Topics() {
-			if _, err := v.admin.NewWatermark(topic, map[schemas.Role][]schemas.Topic{role: {topic}}).Wait(ctx); err != nil {
-				v.t.Fatal(err)
-			}
 		}
 	}
 	stop()
-	for range roles {
-		if err := <-ended; err != nil {
-			v.t.Fatal(err)
-		}
+	if err := <-ended; err != nil {
+		v.t.Fatal(err)
 	}
 }
 

@@ -54,6 +54,9 @@ func eventually(ctx context.Context, check func(context.Context) error) error {
 	}
 }
 
+// At returns the Cluster of brokers that the harness has not started, to ask them only.
+func At(brokers ...string) *Cluster { return &Cluster{addrs: brokers} }
+
 // client is one that neither joins a group nor waits long for a broker that is away.
 func (c *Cluster) client(more ...kgo.Opt) (*kgo.Client, error) {
 	opts := append([]kgo.Opt{

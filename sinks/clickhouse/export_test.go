@@ -219,3 +219,17 @@ func (db *DB) KnowReplicas(n uint64, ago time.Duration) {
 
 // Quorum is how many replicas must have a row.
 func (db *DB) Quorum(ctx context.Context) (string, error) { return db.quorum(ctx) }
+
+// Described reads what a fresh read does, of what has landed.
+func (db *DB) Described(ctx context.Context, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
+	known := map[schemas.Copy]*pb.CopyRecord{}
+	states, err := db.records(ctx, copies, db.evidence, known)
+	if err == nil {
+		err = db.describe(ctx, states, known)
+	}
+	all := make([]schemas.KnownCopy, len(copies))
+	for i, c := range copies {
+		all[i] = schemas.KnownCopy{Copy: c, Record: known[c]}
+	}
+	return all, err
+}

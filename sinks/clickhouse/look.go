@@ -30,11 +30,12 @@ func (db *DB) EachLive(ctx context.Context, of schemas.Copy, each func(schemas.K
 }
 
 // Records returns what the tables have of each copy now, in their order. Unlike Reader.Fresh
-// it does not wait for what is still on its way: it is for looking on, not for deciding.
+// it does not wait for what is still on its way, and does not say which content properties were reported of: it is for
+// looking on, not for deciding.
 func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	for part := range slices.Chunk(copies, 1000) {
-		if err := db.records(ctx, part, db.audit, known); err != nil {
+		if _, err := db.records(ctx, part, db.audit, known); err != nil {
 			return nil, err
 		}
 	}

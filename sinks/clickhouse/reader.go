@@ -244,7 +244,11 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	defer cancelRead()
 	for len(copies) > 0 {
 		n := min(len(copies), r.cfg.maxBatch)
-		if err := r.db.records(ctx, copies[:n], r.db.evidence, known); err != nil {
+		states, err := r.db.records(ctx, copies[:n], r.db.evidence, known)
+		if err == nil {
+			err = r.db.describe(ctx, states, known)
+		}
+		if err != nil {
 			return nil, retry.Unavailable(err)
 		}
 		copies = copies[n:]

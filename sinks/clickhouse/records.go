@@ -19,10 +19,10 @@ import (
 // A reading returns what the audit log has of the newest content of copies: audit or evidence.
 type reading func(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
 
-// records puts what is on record of each copy into known. log reads the audit log.
+// records puts what is on record of each copy into known, and returns the states that it read. log reads the audit log.
 func (db *DB) records(
 	ctx context.Context, copies []schemas.Copy, log reading, known map[schemas.Copy]*pb.CopyRecord,
-) error {
+) ([]stateRecord, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	var audit map[schemas.Copy]*pb.Record
 	g.Go(func() (err error) {
@@ -40,7 +40,7 @@ func (db *DB) records(
 		return err
 	})
 	if err := g.Wait(); err != nil {
-		return err
+		return nil, err
 	}
 	for _, c := range copies {
 		known[c] = &pb.CopyRecord{Manifest: none(), Audit: orNone(audit[c])}
@@ -48,11 +48,11 @@ func (db *DB) records(
 	for _, s := range states {
 		r := known[s.copy()]
 		if r == nil {
-			return fmt.Errorf("read the manifest: it tells of %s, which was not asked for", s.copy())
+			return nil, fmt.Errorf("read the manifest: it tells of %s, which was not asked for", s.copy())
 		}
 		s.fill(r)
 	}
-	return nil
+	return states, nil
 }
 
 // asked is true of the rows of the copies that withCopies sends. That the items are asked for by themselves decides most
@@ -95,7 +95,7 @@ func orNone(r *pb.Record) *pb.Record {
 }
 
 // stateFields are read from copy_merged into a stateRecord. Times are in milliseconds, shifted
-// as in a version: zero is never.
+// as in a version: zero is never. Properties of a content that was deleted are not those of the next one.
 const stateFields = `account, store, space, item,
   toInt64(bitShiftRight(content.ver, 83)) AS written, content.ns AS written_ns, content.change AS written_by,
   content.origin AS written_origin, content.size AS size, content.version AS version, content.etag AS etag,
@@ -103,8 +103,10 @@ const stateFields = `account, store, space, item,
   content.source_version AS source_version, digests,
   content.ver > deleted.ver AS live,
   toInt64(bitShiftRight(deleted.ver, 83)) AS gone, deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
-  properties.media_type != '' AND (properties.ver > content.ver OR content.media_type = '') AS retyped,
-  properties.media_type AS new_type, properties.user AS user_properties,
+  if((properties.ver > deleted.ver OR content.ver < deleted.ver) AS counts, toInt64(bitShiftRight(properties.ver, 83)), 0) AS described,
+  if(counts, properties.media_type, '') AS new_type,
+  new_type != '' AND (properties.ver > content.ver OR content.media_type = '') AS retyped,
+  mapFilter((k, v) -> counts, properties.user) AS user_properties,
   toInt64(bitShiftRight(attempt.ver, 83)) AS attempted, toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
 
 type stateRecord struct {
@@ -129,6 +131,7 @@ type stateRecord struct {
 	GoneNanos      uint32            `ch:"gone_ns"`
 	GoneBy         string            `ch:"gone_by"`
 	GoneOrigin     string            `ch:"gone_origin"`
+	Described      int64             `ch:"described"`
 	Retyped        uint8             `ch:"retyped"`
 	NewType        string            `ch:"new_type"`
 	UserProperties map[string]string `ch:"user_properties"`

@@ -98,9 +98,15 @@ func histories() [][]*schemas.Delivery {
 		var checks []schemas.Body
 		for i := range 20 {
 			c := change(fmt.Sprintf("p%02d/%02d", part, i), time.Duration(i)*time.Hour)
+			if i == 7 {
+				c.Properties = map[string]string{"by": "me"}
+			}
 			of = append(of, c)
 			checks = append(checks, result(c, time.Duration(i+1)*time.Hour))
 		}
+		lost := change(fmt.Sprintf("p%02d/07", part), 30*time.Hour)
+		lost.MediaType, lost.PropertiesUnknown = "", true
+		of = append(of, lost)
 		pending := result(change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
 		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8, "content-missing", false, at(64*time.Hour)
 		checks = append(checks, pending)
@@ -152,6 +158,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	}
 	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
 	return map[string]func(context.Context, *clickhouse.DB) (any, error){
+		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Described(ctx, copies) },
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30})
 		},

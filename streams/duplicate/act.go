@@ -16,10 +16,9 @@ import (
 
 // copy streams the source's bytes to the destination: C4, C4d, C4n, C5, C0, and C3 at stores that set no properties.
 func (w *work) copy(ctx context.Context, s Sight, d Decision) (done bool, err error) {
-	properties, _ := s.Source.properties()
 	o := storage.PutOptions{
 		Condition:    storage.Condition{Absent: s.Destination.Presence == Absent, Version: s.Destination.Object.Version},
-		Properties:   properties,
+		Properties:   s.given(d.Known.Union(s.Source.digests())),
 		Digests:      d.Known.Union(computable(s.Source.digests())),
 		Compute:      []string{digest.MD5, digest.SHA256},
 		Size:         s.Source.Object.Size,

@@ -241,17 +241,19 @@ func (s Sight) digestsMissing() (Decision, bool) {
 func has(s digest.Set) bool { return s[digest.MD5] != "" || s[digest.SHA256] != "" }
 
 // inSync decides where both sides hold the same bytes: C2, C2u, C3. Properties that a store cannot tell are never set
-// elsewhere. At the destination those on record stand for them: what is on record and was lost is not set again here,
-// and if none are on record, unknown is none.
+// elsewhere. At the destination those on record of this content stand for them: what is on record and was lost is not set
+// again here, and if none are on record, unknown is none.
 func (s Sight) inSync(k knowledge) Decision {
-	fromLost, okFrom := s.Source.lost()
-	toLost, okTo := s.Destination.lost()
+	content := s.Source.digests().Union(s.Destination.digests())
+	source, okSource := s.Source.lost(content)
+	destination, okDestination := s.Destination.lost(content)
+	fromLost, toLost := source == digest.Agree, destination == digest.Agree
 	row, ok := s.destinationRow()
 	d := Decision{Row: "C2", Result: "in-sync", Newer: k.newer}
 	switch {
-	case !okFrom || !okTo:
+	case !okSource || !okDestination:
 		return s.needRecords("C9")
-	case !s.Source.Object.PropertiesUnknown && !s.sameProperties():
+	case !s.Source.Object.PropertiesUnknown && !s.sameProperties(content):
 		return Decision{Row: "C3", action: actSetProperties, Result: "properties-set", Newer: k.newer}
 	case fromLost || toLost:
 		d.Row, d.Result, d.CheckSource, d.CheckDestination = "C2u", "properties-unknown", fromLost, toLost
@@ -281,13 +283,15 @@ func (s Sight) inSync(k knowledge) Decision {
 func (s Sight) copy(k knowledge, lost bool) Decision {
 	d := Decision{Row: "C5", action: actCopy, Result: "copied", Known: k.digests, Newer: k.newer}
 	over := s.Destination.Presence == Present
-	var ok bool
-	d.CheckSource, ok = s.Source.lost()
+	fromLost, ok := s.Source.lost(k.digests.Union(s.Source.digests()))
+	d.CheckSource = fromLost == digest.Agree
 	switch {
 	case over && s.Command.GetIfAbsent():
 		return s.left(k)
 	case !ok:
 		return s.needRecords("C9")
+	case fromLost == digest.Incomparable && len(s.Source.Read) == 0:
+		return Decision{Row: "C1", action: actReadBytes, ReadSource: true} // they may be those that had the properties
 	case over:
 		d.Row = "C4"
 	case lost:
@@ -476,7 +480,7 @@ func (s Sight) repair() Decision {
 			return Decision{Row: "C0", action: actFail}
 		}
 	}
-	if _, ok := s.Source.lost(); !ok {
+	if _, ok := s.Source.lost(nil); !ok {
 		return Decision{Row: "C0", action: actFail}
 	}
 	known, ok := reference(order.GetDigests(), s.Destination.Record)

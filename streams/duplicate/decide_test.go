@@ -61,6 +61,18 @@ func typed(r *pb.Record) *pb.Record {
 	return r
 }
 
+// of has the properties of a row reported of another content.
+func of(r *pb.Record, version string, digests digest.Set) *pb.Record {
+	r.PropertiesOf = &pb.Content{Version: version, Digests: digests}
+	return r
+}
+
+// claimed has the properties of a row claimed by a listing.
+func claimed(r *pb.Record) *pb.Record {
+	r.PropertiesClaimed = true
+	return r
+}
+
 // lose has the store unable to tell the properties.
 func (s *Side) lose() { s.Object.Properties, s.Object.PropertiesUnknown = storage.Properties{}, true }
 
@@ -396,6 +408,39 @@ func TestDecideCarries(t *testing.T) {
 			s.Destination.lose()
 			s.records(typed(row(live, "v1", a, 2)), row(live, "d1", a, 3))
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C2: the properties on record were those of other bytes": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.records(of(typed(row(live, "v1", a, 2)), "v0", md5of(b)), row(live, "d1", a, 3))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C2u: the properties on record were those of these bytes, in another version": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(live, "d1", a, 3))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
+		"C2: the bytes that had the properties on record are not known": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.lose()
+			s.records(of(typed(row(live, "v1", a, 2)), "v0", nil), of(typed(row(live, "d1", a, 3)), "", nil))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C2: the properties on record were only claimed": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.Destination.lose()
+			s.records(claimed(typed(row(live, "v1", a, 2))), claimed(typed(row(live, "d1", a, 3))))
+			s.checked()
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C3: the destination had the same with other bytes": {func(s *Sight) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = image
+			s.Destination.lose()
+			s.records(typed(row(live, "v1", a, 2)), of(typed(row(live, "d1", a, 3)), "d0", md5of(b)))
+			s.checked()
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
 		"C9: to know whether properties are lost takes the record": {func(s *Sight) { s.copied("d1", a); s.Destination.lose() },
 			Decision{Row: "C9", action: actReadRecords}},
 		"C9: a row that a sweep carries says nothing of properties": {func(s *Sight) {
@@ -414,6 +459,36 @@ func TestDecideCarries(t *testing.T) {
 		"C5: the source cannot tell properties, and none are on record": {func(s *Sight) {
 			s.Source.lose()
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C5: the source has lost the properties of these bytes, which another version had": {func(s *Sight) {
+			s.Source.lose()
+			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a), CheckSource: true}},
+		"C5: the properties on record of the source are those of other bytes": {func(s *Sight) {
+			s.Source.lose()
+			s.records(of(typed(row(live, "v1", a, 2)), "v0", md5of(b)), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C5: the properties on record of the source were only claimed": {func(s *Sight) {
+			s.Source.lose()
+			s.records(claimed(typed(row(live, "v1", a, 2))), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		"C1: the source's bytes may be those that had the properties on record": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.Source = there("v1", "", 2)
+			s.Source.lose()
+			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
+		}, Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
+		"C5: the source's bytes, which were read, are those that had the properties on record": {func(s *Sight) {
+			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.Source = there("v1", "", 2)
+			s.Source.lose()
+			s.Source.Read = md5of(a)
+			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true, CheckSource: true}},
+		"C5: the bytes that had the properties on record are not known": {func(s *Sight) {
+			s.Source.lose()
+			s.Source.Read = md5of(a)
+			s.records(of(typed(row(live, "v1", a, 2)), "v0", nil), row(none, "", "", 0))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
 		"C4: over a destination that has lost its properties": {func(s *Sight) { s.copied("d1", b); s.Destination.lose() },
 			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},

@@ -87,17 +87,25 @@ func (j *journal) add(c *pb.Change) {
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
 		old := j.rows[at]
-		if j.rows[at] = known(c).GetManifest(); c.GetPropertiesUnknown() {
-			j.rows[at].MediaType, j.rows[at].Properties = old.GetMediaType(), old.GetProperties()
+		if j.rows[at] = known(c).GetManifest(); c.GetPropertiesUnknown() && isLive(old) {
+			keep(j.rows[at], old)
 		}
 	case pb.Op_OP_SET_PROPERTIES:
 		if old := j.rows[at]; old != nil {
 			set := proto.Clone(old).(*pb.Record)
-			set.MediaType, set.Properties = c.GetMediaType(), c.GetProperties()
+			set.MediaType, set.Properties, set.PropertiesOf = c.GetMediaType(), c.GetProperties(), nil
 			j.rows[at] = set
 		}
 	case pb.Op_OP_DELETE:
 		j.rows[at] = &pb.Record{State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: c.GetTime(), Origin: c.GetOrigin()}
+	}
+}
+
+// keep has the properties of old on record of r, whose store cannot tell any.
+func keep(r, old *pb.Record) {
+	r.MediaType, r.Properties, r.PropertiesOf = old.GetMediaType(), old.GetProperties(), old.GetPropertiesOf()
+	if r.PropertiesOf == nil && old.GetTime().AsTime().Before(r.GetTime().AsTime()) {
+		r.PropertiesOf = &pb.Content{Version: old.GetVersion(), Digests: old.GetDigests()}
 	}
 }
 

@@ -64,7 +64,7 @@ func (w *work) stamp(c *pb.Change, o pb.Origin) *pb.Change {
 // not known, is not said to have none.
 func (w *work) content(s Sight, o storage.Object) *pb.Change {
 	o.Original = w.of(s)
-	if _, unknown := s.Source.properties(); unknown && isEmpty(o.Properties) {
+	if s.Source.Object.PropertiesUnknown && isEmpty(o.Properties) {
 		o.PropertiesUnknown = true
 	}
 	return w.stamp(record.Content(w.Copy, o), w.origin())

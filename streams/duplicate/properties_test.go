@@ -187,3 +187,135 @@ func TestPropertiesSetWhileTheDestinationHasLostIts(t *testing.T) {
 		t.Errorf("the copy has %+v", to)
 	}
 }
+
+// overwritten has another program store bytes at the source at an hour, of which the store cannot tell the properties.
+func (w *world) overwritten(text string, h int) *pb.Change {
+	w.t.Helper()
+	w.put("1", text)
+	w.mem["1"].Strip("photos", "a.jpg")
+	o, err := w.mem["1"].Stat(w.t.Context(), "photos", "a.jpg")
+	w.must(err)
+	c := record.Content(at("1"), o)
+	c.Time = stamp(h)
+	return w.tell(c)
+}
+
+// propertiesOf returns the properties of the destination's item.
+func (w *world) propertiesOf(store string) storage.Properties {
+	w.t.Helper()
+	o, err := w.mem[store].Stat(w.t.Context(), "photos", "a.jpg")
+	w.must(err)
+	if o.PropertiesUnknown {
+		w.t.Errorf("the properties in store %s are unknown", store)
+	}
+	return o.Properties
+}
+
+// executions are the ways in which a command comes to its end: at once, and after its outputs were lost, its write
+// failed, or was done and said to have failed.
+func executions() map[string]func(*world, *pb.DuplicationCommand) did {
+	return map[string]func(*world, *pb.DuplicationCommand) did{
+		"at once":           func(w *world, c *pb.DuplicationCommand) did { return w.mustRun(c) },
+		"killed":            killed,
+		"put failed":        fails(storagetest.Fault{Method: "Put"}),
+		"put done, unheard": fails(storagetest.Fault{Method: "Put", Done: true}),
+	}
+}
+
+// Properties on record are not those of other bytes that stand in the item's place: a copy gets none of them, its
+// Change says that they are unknown, and no check is asked for what was not lost. The same bytes in another version have
+// lost theirs.
+func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
+	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	for how, run := range executions() {
+		t.Run("other bytes, "+how, func(t *testing.T) {
+			w := newWorld(t)
+			w.mustRun(command(w.added("1", "hello")))
+			got := run(w, command(w.overwritten("other", 11)))
+			w.holds("2", "other")
+			if p := w.propertiesOf("2"); !reflect.DeepEqual(p, storage.Properties{}) {
+				t.Errorf("the copy has %+v", p)
+			}
+			for _, c := range got.changes {
+				if c.GetStore() == "2" && !c.GetPropertiesUnknown() {
+					t.Errorf("the Change of the copy: %v", c)
+				}
+			}
+			for _, task := range got.tasks[schemas.FixityHigh] {
+				if task.GetStore() == "1" {
+					t.Errorf("a check of the source: %v", task)
+				}
+			}
+			w.mustRun(manual())
+			if p := w.propertiesOf("2"); !reflect.DeepEqual(p, storage.Properties{}) {
+				t.Errorf("after another look the copy has %+v", p)
+			}
+		})
+		t.Run("the same bytes, and the copy is gone, "+how, func(t *testing.T) {
+			w := newWorld(t)
+			w.mustRun(command(w.added("1", "hello")))
+			w.mem["2"].Lose("photos", "a.jpg")
+			c := w.overwritten("hello", 11)
+			c.Digests, c.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+			run(w, command(c))
+			w.holds("2", "hello")
+			if p := w.propertiesOf("2"); !reflect.DeepEqual(p, image) {
+				t.Errorf("the copy has %+v", p)
+			}
+		})
+	}
+}
+
+// A copy of a source of which no properties are known, neither to its store nor on record, leaves the destination its own.
+func TestCopyKeepsPropertiesOfTheDestination(t *testing.T) {
+	own := storage.Properties{MediaType: "text/plain", User: map[string]string{"shelf": "7"}}
+	for how, run := range executions() {
+		for name, claimed := range map[string]bool{"none on record, ": false, "claimed by a listing, ": true} {
+			t.Run(name+how, func(t *testing.T) {
+				w := newWorld(t)
+				w.mustRun(command(w.overwritten("hello", 9)))
+				o, err := w.mem["2"].SetProperties(t.Context(), "photos", "a.jpg", own, storage.Condition{})
+				w.must(err)
+				set := record.Content(at("2"), o)
+				set.Op = pb.Op_OP_SET_PROPERTIES
+				w.tell(set)
+				c := w.overwritten("other", 11)
+				if r := w.journal.rows[at("1")]; claimed {
+					r.MediaType, r.PropertiesClaimed = "image/jpeg", true
+				}
+				run(w, command(c))
+				w.holds("2", "other")
+				w.mustRun(manual())
+				r := w.journal.rows[at("2")]
+				if p := w.propertiesOf("2"); !reflect.DeepEqual(p, own) || r.GetMediaType() != own.MediaType || !reflect.DeepEqual(r.GetProperties(), own.User) {
+					t.Errorf("the copy has %+v, on record is %v", p, r)
+				}
+			})
+		}
+	}
+}
+
+// A repair from a copy of which no properties are known leaves the repaired one its own, also if its bytes are gone.
+func TestRepairKeepsPropertiesOfTheDestination(t *testing.T) {
+	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	for how, run := range executions() {
+		for name, damage := range map[string]func(*world){
+			"rotten, ": func(w *world) { w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO")) },
+			"gone, ":   func(w *world) { w.mem["2"].Lose("photos", "a.jpg") },
+		} {
+			t.Run(name+how, func(t *testing.T) {
+				w := newWorld(t)
+				c := w.added("1", "hello")
+				w.mustRun(command(c))
+				w.mem["1"].Strip("photos", "a.jpg")
+				w.journal.rows[at("1")].MediaType, w.journal.rows[at("1")].Properties = "", nil
+				damage(w)
+				run(w, w.repair(c.GetDigests()))
+				w.holds("2", "hello")
+				if p := w.propertiesOf("2"); !reflect.DeepEqual(p, image) {
+					t.Errorf("the copy has %+v", p)
+				}
+			})
+		}
+	}
+}

@@ -215,40 +215,52 @@ func computable(v digest.Set) digest.Set {
 	return c
 }
 
-// recorded returns the properties that are on record of a live copy.
-func recorded(r *pb.Record) storage.Properties {
-	if !isLive(r) {
-		return storage.Properties{}
-	}
-	return storage.Properties{MediaType: r.GetMediaType(), User: r.GetProperties()}
-}
-
-// lost reports whether properties of the side are on record that its store cannot tell; false, and not ok, if the record
-// would have to be read first. Records that a command carries have no properties.
-func (s Side) lost() (lost, ok bool) {
-	if !s.Object.PropertiesUnknown {
-		return false, true
-	}
+// lost reports whether properties are on record of the side's content that its store cannot tell; false, and not ok, if
+// the record would have to be read first. Records that a command carries have no properties. digests are all that are known
+// of the content; Incomparable: they do not show whether it is the one that had the properties.
+func (s Side) lost(digests digest.Set) (lost digest.Agreement, ok bool) {
 	r := s.Record.GetManifest()
-	return !isEmpty(recorded(r)), r.GetState() != pb.RecordState_RECORD_STATE_UNSPECIFIED
+	switch {
+	case !s.Object.PropertiesUnknown:
+		return digest.Disagree, true
+	case r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED:
+		return digest.Incomparable, false
+	case isEmpty(record.Properties(r)):
+		return digest.Disagree, true
+	}
+	return record.Describes(r, s.Object.Version, digests), true
 }
 
 func isEmpty(p storage.Properties) bool { return p.MediaType == "" && len(p.User) == 0 }
 
-// properties returns those of the side or, if its store cannot tell them, those on record. If there are none, unknown
-// says so.
-func (s Side) properties() (p storage.Properties, unknown bool) {
-	if !s.Object.PropertiesUnknown {
+// properties returns those of the side or, if its store cannot tell them, those on record of the content with these
+// digests. If there are none, unknown says so.
+func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool) {
+	if s.Presence == Present && !s.Object.PropertiesUnknown {
 		return s.Object.Properties, false
 	}
-	lost, _ := s.lost()
-	return recorded(s.Record.GetManifest()), !lost
+	r := s.Record.GetManifest()
+	if p = record.Properties(r); isEmpty(p) || record.Describes(r, s.Object.Version, digests) != digest.Agree {
+		return storage.Properties{}, true
+	}
+	return p, false
 }
 
-// sameProperties compares what users said about both sides.
-func (s Sight) sameProperties() bool {
-	a, _ := s.Source.properties()
-	b, _ := s.Destination.properties()
+// given returns the properties that a copy of the source's content, which has these digests, is given. If nothing is
+// known of any, the destination keeps its own, unless it gets another content and the source had some with the one before.
+func (s Sight) given(digests digest.Set) storage.Properties {
+	p, unknown := s.Source.properties(digests)
+	repair := s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
+	if unknown && (repair || isEmpty(record.Properties(s.Source.Record.GetManifest()))) {
+		p, _ = s.Destination.properties(digests)
+	}
+	return p
+}
+
+// sameProperties compares what users said about both sides, which hold the bytes of these digests.
+func (s Sight) sameProperties(digests digest.Set) bool {
+	a := s.Source.Object.Properties
+	b, _ := s.Destination.properties(digests)
 	return a.MediaType == b.MediaType && sameNames(a.User, b.User, s.FoldCase)
 }
 

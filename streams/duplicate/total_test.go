@@ -51,21 +51,22 @@ func everySight(yield func(Sight) bool) {
 	destinations := []Side{{}, {Presence: Absent}, there("d1", a, 3), there("d1", b, 3), there("d1", "", 3), read(there("d1", "", 3), b)}
 	named := there("d1", a, 3)
 	named.Object.Properties.MediaType = "image/jpeg"
-	of := func(s Side, version string, h int) Side {
+	from := func(s Side, version string, h int) Side {
 		s.Object.Original = storage.Original{Modified: hour(h), Version: version}
 		return s
 	}
 	lost := func(s Side) Side { s.lose(); return s }
 	sources = append(sources, lost(there("v1", a, 2)))
-	destinations = append(destinations, named, lost(there("d1", a, 3)), of(there("d1", a, 6), "v1", 2), of(there("d1", b, 6), "v1", 2), there("d1", a, 6))
+	destinations = append(destinations, named, lost(there("d1", a, 3)), from(there("d1", a, 6), "v1", 2), from(there("d1", b, 6), "v1", 2), there("d1", a, 6))
 	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2), row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
 	guess, adopted := row(tomb, "v1", a, 4), row(live, "v1", b, 2)
 	guess.Origin, adopted.Origin = pb.Origin_ORIGIN_SWEEP, pb.Origin_ORIGIN_FIXITY
-	sourceRows = append(sourceRows, guess, adopted, unsized(row(live, "", "", 2)), typed(row(live, "v1", a, 2)))
+	sourceRows = append(sourceRows, guess, adopted, unsized(row(live, "", "", 2)), typed(row(live, "v1", a, 2)),
+		of(typed(row(live, "v1", a, 2)), "v0", md5of(b)), of(typed(row(live, "v1", "", 2)), "v0", nil))
 	made := row(live, "d1", a, 3)
 	made.SourceTime = stamp(2)
 	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5),
-		unsized(row(live, "", "", 3)), typed(row(live, "d1", a, 3))}
+		unsized(row(live, "", "", 3)), typed(row(live, "d1", a, 3)), of(typed(row(live, "d1", a, 3)), "d0", md5of(b))}
 	tells := []func(*Sight){
 		func(s *Sight) {},
 		func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
@@ -181,7 +182,7 @@ func wrong(s Sight, d Decision) string {
 func wrongProperties(s Sight, d Decision) string {
 	lost := func(s Side) bool {
 		r := s.Record.GetManifest()
-		return s.Object.PropertiesUnknown && isLive(r) && len(r.GetProperties()) > 0
+		return s.Object.PropertiesUnknown && isLive(r) && len(r.GetProperties()) > 0 && r.GetPropertiesOf() == nil
 	}
 	unread := func(s Side) bool { return s.Object.PropertiesUnknown && s.Record.GetManifest() == nil }
 	source, destination := lost(s.Source), lost(s.Destination)

@@ -7,22 +7,31 @@ import (
 	"strings"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/storage"
 )
 
 // JudgeMetadata says what is found of the media type and properties of an item that is present, whatever is found of its
-// bytes: o is what its store says, and m the manifest's record, read afresh. If they are damaged, detail says what is on
-// record. Properties that the store cannot tell are as good as none if none are on record.
-func JudgeMetadata(o storage.Object, m *pb.Record) (found pb.Metadata, detail string) {
-	switch {
+// bytes: o is what its store says, digests are those of its bytes, and m is the manifest's record, read afresh. If they are
+// damaged, detail says what is on record. Properties that the store cannot tell are as good as none if its store is on
+// record to have held none, or held them with other bytes. If it cannot be seen with which, nothing is found.
+func JudgeMetadata(o storage.Object, digests digest.Set, m *pb.Record) (found pb.Metadata, detail string) {
+	switch p := record.Properties(m); {
 	case !o.PropertiesUnknown:
 		return pb.Metadata_METADATA_INTACT, ""
 	case m.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED:
 		return pb.Metadata_METADATA_UNSPECIFIED, ""
-	case m.GetState() == pb.RecordState_RECORD_STATE_LIVE && (m.GetMediaType() != "" || len(m.GetProperties()) > 0):
-		return pb.Metadata_METADATA_DAMAGED, onRecord(m)
+	case p.MediaType == "" && len(p.User) == 0:
+		return pb.Metadata_METADATA_INTACT, ""
 	}
-	return pb.Metadata_METADATA_INTACT, ""
+	switch record.Describes(m, o.Version, digests) {
+	case digest.Agree:
+		return pb.Metadata_METADATA_DAMAGED, onRecord(m)
+	case digest.Disagree:
+		return pb.Metadata_METADATA_INTACT, ""
+	}
+	return pb.Metadata_METADATA_UNSPECIFIED, ""
 }
 
 // onRecord names the media type and the properties of a record, without their values.

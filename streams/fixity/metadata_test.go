@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -20,31 +24,46 @@ func TestJudgeMetadata(t *testing.T) {
 		damaged   = pb.Metadata_METADATA_DAMAGED
 		tombstone = pb.RecordState_RECORD_STATE_TOMBSTONE
 	)
-	typed := &pb.Record{State: live, MediaType: "image/jpeg"}
-	named := &pb.Record{State: live, MediaType: "image/jpeg", Properties: map[string]string{"b": "2", "a\n": "1"}}
-	many := &pb.Record{State: live, Properties: map[string]string{}}
+	typed := &pb.Record{State: live, MediaType: "image/jpeg", Version: "v1", Digests: sums(good)}
+	named := &pb.Record{State: live, MediaType: "image/jpeg", Properties: map[string]string{"b": "2", "a\n": "1"}, Digests: sums(good)}
+	many := &pb.Record{State: live, Properties: map[string]string{}, Digests: sums(good)}
+	of := func(c *pb.Content) *pb.Record {
+		r := proto.CloneOf(typed)
+		r.PropertiesOf = c
+		return r
+	}
+	claimed := proto.CloneOf(typed)
+	claimed.PropertiesClaimed = true
 	for i := range 25 {
 		many.Properties[fmt.Sprintf("%02d%s", i, strings.Repeat("n", 100))] = ""
 	}
 	for name, tt := range map[string]struct {
 		unknown bool
+		digests digest.Set
 		record  *pb.Record
 		want    pb.Metadata
 		detail  string
 	}{
-		"the store tells them":                            {false, typed, intact, ""},
-		"the store tells them, and no record was read":    {false, nil, intact, ""},
-		"unknown, and the manifest did not answer":        {true, &pb.Record{}, open, ""},
-		"unknown, and no record was read":                 {true, nil, open, ""},
-		"unknown, and not on record":                      {true, &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}, intact, ""},
-		"unknown, and on record without any":              {true, &pb.Record{State: live}, intact, ""},
-		"unknown, and on record as deleted":               {true, &pb.Record{State: tombstone, MediaType: "image/jpeg"}, intact, ""},
-		"unknown, and a media type is on record":          {true, typed, damaged, `media type "image/jpeg"`},
-		"unknown, and properties are on record":           {true, named, damaged, `media type "image/jpeg"; 2 properties: "a\n", "b"`},
-		"unknown, and many long properties are on record": {true, many, damaged, "25 properties: " + longNames()},
+		"the store tells them":                              {false, sums(good), typed, intact, ""},
+		"the store tells them, and no record was read":      {false, sums(good), nil, intact, ""},
+		"unknown, and the manifest did not answer":          {true, sums(good), &pb.Record{}, open, ""},
+		"unknown, and no record was read":                   {true, sums(good), nil, open, ""},
+		"unknown, and not on record":                        {true, sums(good), &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}, intact, ""},
+		"unknown, and on record without any":                {true, sums(good), &pb.Record{State: live}, intact, ""},
+		"unknown, and on record as deleted":                 {true, sums(good), &pb.Record{State: tombstone, MediaType: "image/jpeg"}, intact, ""},
+		"unknown, and a media type is on record":            {true, sums(good), typed, damaged, `media type "image/jpeg"`},
+		"unknown, and properties are on record":             {true, sums(good), named, damaged, `media type "image/jpeg"; 2 properties: "a\n", "b"`},
+		"unknown, and many long properties are on record":   {true, sums(good), many, damaged, "25 properties: " + longNames()},
+		"on record of this version, and the bytes rot":      {true, sums(rot), typed, damaged, `media type "image/jpeg"`},
+		"on record of this version, which was not read":     {true, nil, typed, damaged, `media type "image/jpeg"`},
+		"on record of these bytes in another version":       {true, sums(good), of(&pb.Content{Version: "v0", Digests: sums(good)}), damaged, `media type "image/jpeg"`},
+		"on record of other bytes":                          {true, sums(good), of(&pb.Content{Version: "v0", Digests: sums(rot)}), intact, ""},
+		"on record of other bytes, and these were not read": {true, nil, of(&pb.Content{Version: "v0", Digests: sums(rot)}), open, ""},
+		"on record of bytes that are on no record":          {true, sums(good), of(&pb.Content{}), open, ""},
+		"on record as claimed by a listing":                 {true, sums(good), claimed, intact, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, detail := JudgeMetadata(storage.Object{PropertiesUnknown: tt.unknown}, tt.record)
+			got, detail := JudgeMetadata(storage.Object{Version: "v1", PropertiesUnknown: tt.unknown}, tt.digests, tt.record)
 			if got != tt.want || detail != tt.detail {
 				t.Errorf("got %v %q, want %v %q", got, detail, tt.want, tt.detail)
 			}
@@ -69,6 +88,23 @@ func (w *world) recordProperties() *pb.FixityTask {
 	return t
 }
 
+// strip has the store lose the properties, and the version stay on record: of a file it is the time of modification.
+func (w *world) strip() {
+	w.mem.Strip(at.Space, at.Item)
+	o, err := w.mem.Stat(w.t.Context(), at.Space, at.Item)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.object.Version = o.Version
+}
+
+// recordPropertiesOf is recordProperties of properties that were reported of another content.
+func (w *world) recordPropertiesOf(c *pb.Content) *pb.FixityTask {
+	t := w.recordProperties()
+	w.record.Manifest.PropertiesOf = c
+	return t
+}
+
 // A check finds properties that the store has lost, whatever it finds of the bytes, and says nothing of them while the
 // manifest does not answer. A copy of which none are on record has lost none.
 func TestMetadata(t *testing.T) {
@@ -85,15 +121,34 @@ func TestMetadata(t *testing.T) {
 			return w.recordProperties()
 		}, 1, pb.Metadata_METADATA_DAMAGED, 1},
 		"lost, and the bytes are rotten": {func(w *world) *pb.FixityTask {
-			w.mem.Strip(at.Space, at.Item)
+			w.strip()
 			w.mem.Corrupt(at.Space, at.Item, []byte(rot))
 			return w.recordProperties()
 		}, 13, pb.Metadata_METADATA_DAMAGED, 4},
 		"lost, and the bytes are not read": {func(w *world) *pb.FixityTask {
-			w.mem.Strip(at.Space, at.Item)
+			w.strip()
 			w.settings.Never = true
 			return w.recordProperties()
 		}, 15, pb.Metadata_METADATA_DAMAGED, 1},
+		"lost, of the same bytes in another version": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			return w.recordPropertiesOf(&pb.Content{Version: "before", Digests: sums(good)})
+		}, 1, pb.Metadata_METADATA_DAMAGED, 1},
+		"on record of other bytes": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			return w.recordPropertiesOf(&pb.Content{Version: "before", Digests: sums(rot)})
+		}, 1, pb.Metadata_METADATA_INTACT, 1},
+		"on record of another version, and the bytes are not read": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			w.settings.Never = true
+			return w.recordPropertiesOf(&pb.Content{Version: "before", Digests: sums(good)})
+		}, 15, pb.Metadata_METADATA_UNSPECIFIED, 1},
+		"claimed by a listing": {func(w *world) *pb.FixityTask {
+			w.mem.Strip(at.Space, at.Item)
+			t := w.recordProperties()
+			w.record.Manifest.PropertiesClaimed = true
+			return t
+		}, 1, pb.Metadata_METADATA_INTACT, 1},
 		"unknown, and none on record": {func(w *world) *pb.FixityTask {
 			w.mem.Strip(at.Space, at.Item)
 			return task(w.record)
@@ -125,6 +180,23 @@ func TestMetadata(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Bytes that are read twice, with two results, do not show that properties were those of other bytes.
+func TestMetadataOfAMisreading(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.mem.Strip(at.Space, at.Item)
+		task := w.recordPropertiesOf(&pb.Content{Version: "before", Digests: sums(good)})
+		w.store.Script(storagetest.Fault{Method: "Open", Flip: true})
+		o := w.handle(task)
+		if r := o.result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 12 {
+			t.Errorf("got %v", r)
+		}
+		time.Sleep(time.Until(o.due))
+		if r := w.handle(o.again).result; r.GetMetadata() != pb.Metadata_METADATA_DAMAGED || r.GetRow() != 1 {
+			t.Errorf("read again: got %v", r)
+		}
+	})
 }
 
 // While a place does not answer nothing is said of properties, and the bytes decide as ever.

@@ -81,7 +81,11 @@ func (k *check) result(now time.Time) schemas.Message {
 		r.Object = record.Identity(k.object)
 	}
 	if s := k.evidence.Stored.State; s == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || s == pb.EvidenceState_EVIDENCE_STATE_NONE {
-		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, k.known.GetManifest())
+		bytes := k.evidence.Stored.Digests
+		if k.verdict.Row != 12 && len(k.evidence.Content.Digests) > 0 {
+			bytes = k.evidence.Content.Digests
+		}
+		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, bytes, k.known.GetManifest())
 	}
 	if !k.conclusion.Final {
 		r.Next = timestamppb.New(k.conclusion.Next)

@@ -2,18 +2,12 @@ package kafka
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"errors"
-	"hash/fnv"
-	"maps"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -30,158 +24,6 @@ const (
 	backlogPart = 2                // of Bytes: what the messages of a backlog topic may weigh
 	slots       = 3                // parts of the partitions of a backlog topic, one for each flow
 )
-
-// A diversion is which flows of an intake are moved to its backlog topic.
-type diversion struct {
-	any     atomic.Bool  // there are some
-	flying  atomic.Int64 // messages that are moved, and not acknowledged
-	bytes   atomic.Int64 // what they weigh
-	landed  atomic.Int64 // messages that were acknowledged
-	waits   atomic.Bool  // for a second the brokers have acknowledged none, or too few to move more of a partition
-	refused atomic.Bool  // they have refused one for good
-	off     atomic.Bool  // they do not allow it
-
-	mu    sync.Mutex // guards the rest
-	flows map[Work]*route
-	next  time.Time // when it is looked how many have arrived
-}
-
-// A route is where the messages of a flow are moved.
-type route struct {
-	slot    int
-	open    bool // also what arrives is moved
-	arrived int  // messages since it was looked
-}
-
-// flowName is w without what differs between messages of one flow.
-func flowName(w Work) Work {
-	w.Key, w.Bytes = "", 0
-	return w
-}
-
-// take returns where the message of w is to be moved, if its flow is.
-func (d *diversion) take(w Work) (slot int, ok bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := d.flows[flowName(w)]
-	if r == nil || !r.open {
-		return 0, false
-	}
-	r.arrived++
-	return r.slot, !d.waits.Load()
-}
-
-// slotOf returns the slot of a flow: if it has none yet, the one that the fewest others have.
-func (d *diversion) slotOf(f Work) int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if r := d.flows[f]; r != nil {
-		return r.slot
-	}
-	var used [slots]int
-	for _, r := range d.flows {
-		used[r.slot]++
-	}
-	first, slot := int(hash(f.Account, f.Stores[0], f.Stores[1])%slots), 0
-	for i := range slots {
-		if at := (first + i) % slots; i == 0 || used[at] < used[slot] {
-			slot = at
-		}
-	}
-	d.flows[f] = &route{slot: slot}
-	return slot
-}
-
-// open has what arrives of a flow moved, and reports whether it was not before.
-func (d *diversion) open(f Work) (fresh bool) {
-	d.slotOf(f)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	fresh = !d.flows[f].open
-	d.flows[f].open = true
-	d.any.Store(true)
-	return fresh
-}
-
-// expire forgets the flows of which few messages arrive.
-func (d *diversion) expire(now time.Time, few int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if now.Before(d.next) {
-		return
-	}
-	d.next = now.Add(divertFor)
-	maps.DeleteFunc(d.flows, func(_ Work, r *route) bool { return r.arrived < few })
-	for _, r := range d.flows {
-		r.arrived = 0
-	}
-	d.any.Store(len(d.flows) > 0)
-}
-
-// An owner is an account with its flows, the heaviest first.
-type owner struct {
-	account string
-	sum     int64
-	flows   []Work
-}
-
-// owners is a heap with the heaviest account on top.
-type owners []*owner
-
-func (o owners) Len() int { return len(o) }
-func (o owners) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(o[j].sum, o[i].sum), cmp.Compare(o[i].account, o[j].account)) < 0
-}
-func (o owners) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
-func (o *owners) Push(x any)   { *o = append(*o, x.(*owner)) }
-func (o *owners) Pop() any {
-	last := (*o)[len(*o)-1]
-	*o = (*o)[:len(*o)-1]
-	return last
-}
-
-// heaviest returns the flows to move: of the account that has most left its heaviest one, or all if that is less than half
-// of them, until no more than keep is left in all. An account that has less than least stays as it is.
-func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
-	by := map[string]*owner{}
-	var all owners
-	var sum int64
-	for f, n := range weights {
-		o := by[f.Account]
-		if o == nil {
-			o = &owner{account: f.Account}
-			by[f.Account], all = o, append(all, o)
-		}
-		o.sum += n
-		sum += n
-		o.flows = append(o.flows, f)
-	}
-	all = slices.DeleteFunc(all, func(o *owner) bool { return o.sum < least })
-	for _, o := range all {
-		slices.SortFunc(o.flows, func(a, b Work) int {
-			return cmp.Or(cmp.Compare(weights[b], weights[a]), slices.Compare(a.Stores[:], b.Stores[:]))
-		})
-	}
-	heap.Init(&all)
-	for sum > keep && len(all) > 0 {
-		o := all[0]
-		n := weights[o.flows[0]]
-		if n < o.sum-n {
-			flows = append(flows, o.flows...)
-			sum -= o.sum
-			heap.Pop(&all)
-			continue
-		}
-		flows = append(flows, o.flows[0])
-		sum -= n
-		if o.sum, o.flows = o.sum-n, o.flows[1:]; o.sum >= least {
-			heap.Fix(&all, 0)
-		} else {
-			heap.Pop(&all)
-		}
-	}
-	return flows
-}
 
 // divert moves backlogs out of the way until ctx is done.
 func (in *intake) divert(ctx context.Context) {
@@ -207,9 +49,9 @@ func (in *intake) divert(ctx context.Context) {
 		if n := in.diverted.landed.Load(); n > landed || in.diverted.flying.Load() == 0 {
 			landed, since = n, now
 		}
-		waits := now.Sub(since) >= stuckAfter
-		in.diverted.waits.Store(waits)
-		if !waits && !in.diverted.off.Load() {
+		stalled := now.Sub(since) >= stuckAfter
+		in.diverted.stalled.Store(stalled)
+		if !stalled && !in.diverted.off.Load() {
 			in.makeWay(ctx, !heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
 		}
 		for _, sh := range in.owned(nil) { // also if nothing can be moved
@@ -268,7 +110,7 @@ func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows m
 	backlog := func(head, t *task) bool {
 		return shares[t.share] && flows[t.flow.work] && !head.begun() && !t.stays && named[t.share][t.rec.Offset] == 0
 	}
-	in.moving <- struct{}{} // what is read meanwhile comes after
+	in.moving <- struct{}{} // messages that are polled meanwhile are handled or moved after these
 	defer func() { <-in.moving }()
 	if !in.tryOne(ctx, backlog) {
 		return
@@ -282,20 +124,35 @@ func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows m
 	}
 }
 
+// A queued task was taken out of the scheduler; head was the first of its key then.
+type queued struct{ head, task *task }
+
+// withdraw takes the tasks for which gone is true out of the scheduler, and returns them in the order in which they were
+// read.
+func (in *intake) withdraw(gone func(head, t *task) bool) (tasks []queued) {
+	in.p.sched.purge(func(head, t *task) bool {
+		is := gone(head, t)
+		if is {
+			tasks = append(tasks, queued{head, t})
+		}
+		return is
+	}, func(*task) {})
+	slices.SortFunc(tasks, func(a, b queued) int { return cmp.Compare(a.task.seq, b.task.seq) })
+	return tasks
+}
+
 // tryOne moves the tasks of one key for which backlog is true, and reports whether the brokers have taken them.
 func (in *intake) tryOne(ctx context.Context, backlog func(head, t *task) bool) bool {
 	var first *task
-	var tasks []*task
-	in.p.sched.purge(func(head, t *task) bool {
+	tasks := in.withdraw(func(head, t *task) bool {
 		if first == nil && backlog(head, head) && !in.movesMuch(head.share) {
 			first = head
 		}
 		return head == first && backlog(head, t)
-	}, func(t *task) { tasks = append(tasks, t) })
-	slices.SortFunc(tasks, func(a, b *task) int { return cmp.Compare(a.seq, b.seq) })
+	})
 	landed := in.diverted.landed.Load()
-	for _, t := range tasks {
-		in.move(t, in.diverted.slotOf(t.flow.work))
+	for _, q := range tasks {
+		in.move(q.task, in.diverted.slotOf(q.task.flow.work))
 	}
 	return len(tasks) > 0 && in.lands(ctx, landed+int64(len(tasks)))
 }
@@ -303,27 +160,17 @@ func (in *intake) tryOne(ctx context.Context, backlog func(head, t *task) bool) 
 // movePart moves the first of the tasks for which backlog is true. If there are no more, what arrives of flows is moved from
 // then on.
 func (in *intake) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
-	var tasks, rest []*task
-	keys := map[*task]*task{} // the head of the key of each
-	in.p.sched.purge(func(head, t *task) bool {
-		gone := backlog(head, t)
-		if gone {
-			keys[t] = head
-		}
-		return gone
-	}, func(t *task) { tasks = append(tasks, t) })
-	slices.SortFunc(tasks, func(a, b *task) int { return cmp.Compare(a.seq, b.seq) })
+	var rest []*task
 	moves := map[*task]bool{} // by head
-	for _, t := range tasks {
-		head := keys[t]
-		if _, ok := moves[head]; !ok {
-			moves[head] = !in.movesMuch(t.share)
+	for _, q := range in.withdraw(backlog) {
+		if _, ok := moves[q.head]; !ok {
+			moves[q.head] = !in.movesMuch(q.task.share)
 		}
-		if !moves[head] {
-			rest = append(rest, t)
+		if !moves[q.head] {
+			rest = append(rest, q.task)
 			continue
 		}
-		in.move(t, in.diverted.slotOf(t.flow.work))
+		in.move(q.task, in.diverted.slotOf(q.task.flow.work))
 		moved++
 	}
 	if len(rest) > 0 {
@@ -353,7 +200,7 @@ func (in *intake) lands(ctx context.Context, n int64) bool {
 func (in *intake) roomFor(s *share) bool {
 	ok := soon(in.p.out.ctx, func() bool { return !in.movesMuch(s) })
 	if !ok {
-		in.diverted.waits.Store(true)
+		in.diverted.stalled.Store(true)
 	}
 	return ok
 }
@@ -458,52 +305,4 @@ func (in *intake) restrain() {
 			in.cl.ResumeFetchTopics(in.backlog)
 		}
 	}
-}
-
-// A spreader partitions records by their keys, and in backlog topics those with a slot within that.
-type spreader struct {
-	kgo.Partitioner
-	backlogs func(topic string) bool
-}
-
-func (s spreader) ForTopic(topic string) kgo.TopicPartitioner {
-	p := s.Partitioner.ForTopic(topic)
-	if s.backlogs(topic) {
-		return spreadTopic{p}
-	}
-	return p
-}
-
-type spreadTopic struct{ kgo.TopicPartitioner }
-
-func (spreadTopic) RequiresConsistency(*kgo.Record) bool { return true }
-
-// Before a record is sent to a backlog topic its partition says how it is chosen: by its key, or by a slot.
-const byKey = -1
-
-func bySlot(slot int) int32 { return int32(byKey - 1 - slot) }
-
-func (s spreadTopic) Partition(rec *kgo.Record, n int) int {
-	switch {
-	case rec.Partition >= 0: // it is sent again
-		return int(rec.Partition) % n
-	case rec.Partition == byKey:
-		return s.TopicPartitioner.Partition(rec, n)
-	}
-	return partOf(byKey-1-int(rec.Partition), rec.Key, n)
-}
-
-// partOf returns the partition of a key in a slot.
-func partOf(slot int, key []byte, partitions int) int {
-	width := (partitions + slots - 1) / slots
-	return (slot*width + int(hash(string(key))%uint32(width))) % partitions
-}
-
-func hash(words ...string) uint32 {
-	h := fnv.New32a()
-	for _, w := range words {
-		h.Write([]byte(w)) // never fails
-		h.Write([]byte{0})
-	}
-	return h.Sum32()
 }

@@ -540,12 +540,13 @@ func TestPoolBacklogThatIsOver(t *testing.T) {
 func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		slow int
-		wait time.Duration // after a hundred of them
+		slow   int
+		stores int
+		wait   time.Duration // after a hundred of them
 	}{
-		"at once":     {900, 0},
-		"and go on":   {3500, time.Second},
-		"many stores": {3500, time.Second},
+		"at once":     {900, 1, 0},
+		"and go on":   {3500, 1, time.Second},
+		"many stores": {3500, 50, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -554,10 +555,7 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 				quick := copies("quick", "1", 0, 5*tt.slow)
 				var msgs []schemas.Message
 				for i := range tt.slow {
-					to := "1"
-					if name == "many stores" {
-						to = fmt.Sprint(i % 50)
-					}
+					to := fmt.Sprint(i%tt.stores + 1)
 					msgs = append(append(msgs, copies("slow", to, i, 1)...), quick[5*i:5*i+5]...)
 				}
 				l := newTally(time.Millisecond)

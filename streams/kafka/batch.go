@@ -107,7 +107,7 @@ const (
 )
 
 // markTimeout bounds a call of Mark, during which no partition can leave us.
-const markTimeout = commitTimeout / 2
+const markTimeout = CommitTimeout / 2
 
 // batchRetry is the wait between two calls of Store while errors pass: there is no end to it.
 func batchRetry() retry.Policy {
@@ -355,7 +355,7 @@ func (g *BatchGroup) signal() {
 
 // commit commits what was stored of the partitions for which of is true; nil is all.
 func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partition) bool) (ok bool) {
-	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
 	n := g.uncommitted.Load()
 	err := g.commits.sendOf(ctx, cl, of)

@@ -82,8 +82,8 @@ func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), er
 	}, nil
 }
 
-// commitTimeout bounds one commit, during which no partition can leave us.
-const commitTimeout = 10 * time.Second
+// CommitTimeout bounds one commit, from Mark on, during which no partition can leave us.
+const CommitTimeout = 10 * time.Second
 
 // among returns what all holds for parts, or all of it with nil.
 func among[T any](all map[partition]T, parts map[string][]int32) []T {

@@ -10,27 +10,27 @@ import (
 // A task is one record in a Pool.
 type task struct {
 	letter
-	share    *share
-	slot     uint64 // of the share's tracker
-	flow     *flow
-	next     *task // of the same key
-	delivery *schemas.Delivery
-	err      error // of decoding, then of the last call
-	began    time.Time
-	cost     int64
-	seq      uint64 // of all that the scheduler was given
-	tries    int    // calls in this delivery so far
-	decoded  bool
-	working  bool // a worker has it
-	waits    bool // it is postponed
-	slots    bool // it holds those of its flow
-	stays    bool // it cannot be moved to a backlog topic
+	share     *share
+	slot      uint64 // of the share's tracker
+	flow      *flow
+	next      *task // of the same key
+	delivery  *schemas.Delivery
+	err       error // of decoding, then of the last call
+	began     time.Time
+	cost      int64
+	seq       uint64 // of all that the scheduler was given
+	tries     int    // calls in this delivery so far
+	decoded   bool
+	working   bool // a worker has it
+	postponed bool // it waits until it is tried again
+	slots     bool // it holds those of its flow
+	stays     bool // it cannot be moved to a backlog topic
 }
 
 func (t *task) bytes() int64 { return weigh(t.rec) }
 
 // begun reports whether t is at work, or was, or is postponed.
-func (t *task) begun() bool { return t.working || t.waits || t.tries > 0 }
+func (t *task) begun() bool { return t.working || t.postponed || t.tries > 0 }
 
 // A queue holds the tasks of one key, in order. Its head is in its flow, or at work, or
 // parked, or postponed; never two of these.

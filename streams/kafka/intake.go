@@ -191,7 +191,7 @@ func (in *intake) commit(ctx context.Context) error {
 	in.mu.Lock()
 	in.note()
 	in.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
 	if !in.commits.pending(nil) {
 		return nil

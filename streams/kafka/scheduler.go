@@ -438,12 +438,12 @@ func (s *scheduler) shift(q *queue) {
 func (s *scheduler) postpone(q *queue, d time.Duration) {
 	s.mu.Lock()
 	s.ended(q.head)
-	q.head.waits = true
+	q.head.postponed = true
 	q.head.share.leave()
 	s.unlock()
 	time.AfterFunc(d, func() {
 		s.mu.Lock()
-		q.head.waits = false
+		q.head.postponed = false
 		s.push(q)
 		s.wake()
 		s.unlock()

@@ -536,11 +536,11 @@ func TestDiversion(t *testing.T) {
 	}
 	arrive(10)
 	d.expire(now.Add(divertFor), 10)
-	d.waits.Store(true)
+	d.stalled.Store(true)
 	if _, ok := d.take(giant); ok {
 		t.Error("more is moved while the brokers take nothing")
 	}
-	d.waits.Store(false)
+	d.stalled.Store(false)
 	arrive(8) // and the one above
 	d.expire(now.Add(2*divertFor-time.Second), 10)
 	arrive(0)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -57,6 +58,28 @@ func object(c schemas.Copy, o storage.Object) *pb.Change {
 // Original returns what o is to those that are made copies of it.
 func Original(o storage.Object) storage.Original {
 	return storage.Original{Modified: Time(o.Modified).AsTime(), Version: o.Version}
+}
+
+// Properties returns the media type and the properties on record that the store of a live copy has held. Those that were
+// only claimed are none.
+func Properties(r *pb.Record) storage.Properties {
+	if r.GetState() != pb.RecordState_RECORD_STATE_LIVE || r.GetPropertiesClaimed() {
+		return storage.Properties{}
+	}
+	return storage.Properties{MediaType: r.GetMediaType(), User: r.GetProperties()}
+}
+
+// Describes reports whether the properties in r, which was read afresh, were reported of the content of a version or with
+// these digests. Incomparable: what is on record of their content does not say.
+func Describes(r *pb.Record, version string, digests digest.Set) digest.Agreement {
+	name, of := r.GetVersion(), r.GetDigests()
+	if other := r.GetPropertiesOf(); other != nil {
+		name, of = other.GetVersion(), other.GetDigests()
+	}
+	if name != "" && name == version {
+		return digest.Agree
+	}
+	return digest.Set(of).Compare(digests)
 }
 
 // Seal gives ch the id that is a function of what it says, and returns it.

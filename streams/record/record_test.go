@@ -1,6 +1,7 @@
 package record
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -116,6 +117,66 @@ func TestIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := Is(tt.o, tt.id); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDescribes(t *testing.T) {
+	a, b, sha1 := digest.Set{digest.MD5: "aa"}, digest.Set{digest.MD5: "bb"}, digest.Set{digest.SHA1: "aa"}
+	own := &pb.Record{Version: "v1", Digests: a}
+	other := &pb.Record{Version: "v1", Digests: a, PropertiesOf: &pb.Content{Version: "v0", Digests: b}}
+	tests := map[string]struct {
+		r       *pb.Record
+		version string
+		digests digest.Set
+		want    digest.Agreement
+	}{
+		"the content on record":                                    {own, "v1", a, digest.Agree},
+		"its version, of which no digests are known":               {own, "v1", nil, digest.Agree},
+		"its version, and the bytes rot":                           {own, "v1", b, digest.Agree},
+		"its bytes in another version":                             {own, "v2", a, digest.Agree},
+		"other bytes":                                              {own, "v2", b, digest.Disagree},
+		"another version, of which no digests are known":           {own, "v2", nil, digest.Incomparable},
+		"another version, of which other digests are known":        {own, "v2", sha1, digest.Incomparable},
+		"no version, and no digests":                               {&pb.Record{}, "", nil, digest.Incomparable},
+		"of another content, which is back":                        {other, "v2", b, digest.Agree},
+		"of another content than the one on record":                {other, "v1", a, digest.Disagree},
+		"of another content, and no digests are known":             {other, "v1", nil, digest.Incomparable},
+		"of another content, whose version is there":               {other, "v0", nil, digest.Agree},
+		"of another content, of which nothing is on record":        {&pb.Record{Version: "v1", Digests: a, PropertiesOf: &pb.Content{}}, "v1", a, digest.Incomparable},
+		"of another content, on record without a version, is back": {&pb.Record{PropertiesOf: &pb.Content{Digests: b}}, "", b, digest.Agree},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := Describes(tt.r, tt.version, tt.digests); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestProperties(t *testing.T) {
+	const live = pb.RecordState_RECORD_STATE_LIVE
+	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	of := func(f func(*pb.Record)) *pb.Record {
+		r := &pb.Record{State: live, MediaType: image.MediaType, Properties: image.User}
+		f(r)
+		return r
+	}
+	tests := map[string]struct {
+		r    *pb.Record
+		want storage.Properties
+	}{
+		"live":      {of(func(*pb.Record) {}), image},
+		"claimed":   {of(func(r *pb.Record) { r.PropertiesClaimed = true }), storage.Properties{}},
+		"deleted":   {of(func(r *pb.Record) { r.State = pb.RecordState_RECORD_STATE_TOMBSTONE }), storage.Properties{}},
+		"no record": {nil, storage.Properties{}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := Properties(tt.r); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
 	}

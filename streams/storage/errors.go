@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -48,6 +50,17 @@ type notApplied struct{ err error }
 
 func (e *notApplied) Error() string { return e.err.Error() }
 func (e *notApplied) Unwrap() error { return e.err }
+
+// Ended returns the error of a call whose context has ended: ctx.Err(), with the cause of ctx in its text; nil if ctx has not
+// ended. It does not wrap the cause, which may be the error of another call, as with an errgroup: its sentinels, its class
+// and its mark say nothing about this call.
+func Ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if err == nil || cause == err {
+		return err
+	}
+	return fmt.Errorf("%w: %v", err, cause) //nolint:errorlint // the cause is not wrapped
+}
 
 // An AbsentError is the ErrNotFound or ErrNoSpace of a Stat.
 type AbsentError struct {

@@ -29,14 +29,11 @@ func (m *Markers) Confirm(ctx context.Context, key string, s Store, since time.T
 	for {
 		r, mine := m.join(key, since)
 		if mine {
-			r.err = s.Marker(ctx)
-			r.gaveUp = ctx.Err() != nil
-			close(r.done)
-			return r.err
+			return r.read(ctx, s)
 		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return Ended(ctx)
 		case <-r.done:
 		}
 		if !r.gaveUp && !r.began.Before(since) {
@@ -59,6 +56,15 @@ func (m *Markers) join(key string, since time.Time) (r *reading, mine bool) {
 	r = &reading{began: time.Now(), done: make(chan struct{})}
 	m.readings[key] = r
 	return r, true
+}
+
+// read reads the marker for all who wait. If it panics they read it themselves.
+func (r *reading) read(ctx context.Context, s Store) error {
+	r.gaveUp = true
+	defer close(r.done)
+	err := s.Marker(ctx)
+	r.err, r.gaveUp = err, ctx.Err() != nil
+	return err
 }
 
 func (r *reading) over() bool {

@@ -19,7 +19,8 @@ import (
 // A Store is one storage provider of an account. Its methods are safe for concurrent use.
 //
 // Errors wrap the sentinels of this package where a caller may branch on them; any
-// other error means that the store did not answer.
+// other error means that the store did not answer. The error of a call that ends with its
+// context is that of Ended.
 type Store interface {
 	// Capabilities says what the store can do; it does not change and asks nobody.
 	Capabilities() Capabilities

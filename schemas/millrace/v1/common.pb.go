@@ -269,7 +269,12 @@ type Record struct {
 	Properties    map[string]string      `protobuf:"bytes,12,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Origin        Origin                 `protobuf:"varint,13,opt,name=origin,proto3,enum=millrace.v1.Origin" json:"origin,omitempty"`
 	// The size was not reported, which does not mean that the content is empty.
-	SizeUnknown   bool `protobuf:"varint,14,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
+	SizeUnknown bool `protobuf:"varint,14,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
+	// No report that knew what the store held had media_type and properties: a listing or a client claimed them.
+	PropertiesClaimed bool `protobuf:"varint,15,opt,name=properties_claimed,json=propertiesClaimed,proto3" json:"properties_claimed,omitempty"`
+	// The content that media_type and properties were reported of, if it is another than this record's, which was
+	// reported without any.
+	PropertiesOf  *Content `protobuf:"bytes,16,opt,name=properties_of,json=propertiesOf,proto3" json:"properties_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -402,6 +407,74 @@ func (x *Record) GetSizeUnknown() bool {
 	return false
 }
 
+func (x *Record) GetPropertiesClaimed() bool {
+	if x != nil {
+		return x.PropertiesClaimed
+	}
+	return false
+}
+
+func (x *Record) GetPropertiesOf() *Content {
+	if x != nil {
+		return x.PropertiesOf
+	}
+	return nil
+}
+
+// Content pins a content of a copy. What is not known of it is not set.
+type Content struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Algorithm to lower-case hex.
+	Digests       map[string]string `protobuf:"bytes,2,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Content) Reset() {
+	*x = Content{}
+	mi := &file_millrace_v1_common_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Content) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Content) ProtoMessage() {}
+
+func (x *Content) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_common_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Content.ProtoReflect.Descriptor instead.
+func (*Content) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_common_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Content) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Content) GetDigests() map[string]string {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
 // CopyRecord is what is on record of one copy: manifest and audit log side by side.
 type CopyRecord struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -416,7 +489,7 @@ type CopyRecord struct {
 
 func (x *CopyRecord) Reset() {
 	*x = CopyRecord{}
-	mi := &file_millrace_v1_common_proto_msgTypes[1]
+	mi := &file_millrace_v1_common_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +501,7 @@ func (x *CopyRecord) String() string {
 func (*CopyRecord) ProtoMessage() {}
 
 func (x *CopyRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_common_proto_msgTypes[1]
+	mi := &file_millrace_v1_common_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +514,7 @@ func (x *CopyRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRecord.ProtoReflect.Descriptor instead.
 func (*CopyRecord) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_common_proto_rawDescGZIP(), []int{1}
+	return file_millrace_v1_common_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *CopyRecord) GetManifest() *Record {
@@ -487,7 +560,7 @@ type Identity struct {
 
 func (x *Identity) Reset() {
 	*x = Identity{}
-	mi := &file_millrace_v1_common_proto_msgTypes[2]
+	mi := &file_millrace_v1_common_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +572,7 @@ func (x *Identity) String() string {
 func (*Identity) ProtoMessage() {}
 
 func (x *Identity) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_common_proto_msgTypes[2]
+	mi := &file_millrace_v1_common_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +585,7 @@ func (x *Identity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Identity.ProtoReflect.Descriptor instead.
 func (*Identity) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_common_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Identity) GetVersion() string {
@@ -547,7 +620,7 @@ var File_millrace_v1_common_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_common_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x05\n" +
+	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x06\n" +
 	"\x06Record\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.millrace.v1.RecordStateR\x05state\x12:\n" +
 	"\adigests\x18\x02 \x03(\v2 .millrace.v1.Record.DigestsEntryR\adigests\x127\n" +
@@ -569,11 +642,19 @@ const file_millrace_v1_common_proto_rawDesc = "" +
 	"properties\x18\f \x03(\v2#.millrace.v1.Record.PropertiesEntryR\n" +
 	"properties\x12+\n" +
 	"\x06origin\x18\r \x01(\x0e2\x13.millrace.v1.OriginR\x06origin\x12!\n" +
-	"\fsize_unknown\x18\x0e \x01(\bR\vsizeUnknown\x1a:\n" +
+	"\fsize_unknown\x18\x0e \x01(\bR\vsizeUnknown\x12-\n" +
+	"\x12properties_claimed\x18\x0f \x01(\bR\x11propertiesClaimed\x129\n" +
+	"\rproperties_of\x18\x10 \x01(\v2\x14.millrace.v1.ContentR\fpropertiesOf\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
 	"\x0fPropertiesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x01\n" +
+	"\aContent\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12;\n" +
+	"\adigests\x18\x02 \x03(\v2!.millrace.v1.Content.DigestsEntryR\adigests\x1a:\n" +
+	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe0\x01\n" +
 	"\n" +
@@ -625,37 +706,41 @@ func file_millrace_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_millrace_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_millrace_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_millrace_v1_common_proto_goTypes = []any{
 	(Provenance)(0),               // 0: millrace.v1.Provenance
 	(RecordState)(0),              // 1: millrace.v1.RecordState
 	(Origin)(0),                   // 2: millrace.v1.Origin
 	(Priority)(0),                 // 3: millrace.v1.Priority
 	(*Record)(nil),                // 4: millrace.v1.Record
-	(*CopyRecord)(nil),            // 5: millrace.v1.CopyRecord
-	(*Identity)(nil),              // 6: millrace.v1.Identity
-	nil,                           // 7: millrace.v1.Record.DigestsEntry
-	nil,                           // 8: millrace.v1.Record.PropertiesEntry
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Content)(nil),               // 5: millrace.v1.Content
+	(*CopyRecord)(nil),            // 6: millrace.v1.CopyRecord
+	(*Identity)(nil),              // 7: millrace.v1.Identity
+	nil,                           // 8: millrace.v1.Record.DigestsEntry
+	nil,                           // 9: millrace.v1.Record.PropertiesEntry
+	nil,                           // 10: millrace.v1.Content.DigestsEntry
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_millrace_v1_common_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Record.state:type_name -> millrace.v1.RecordState
-	7,  // 1: millrace.v1.Record.digests:type_name -> millrace.v1.Record.DigestsEntry
+	8,  // 1: millrace.v1.Record.digests:type_name -> millrace.v1.Record.DigestsEntry
 	0,  // 2: millrace.v1.Record.provenance:type_name -> millrace.v1.Provenance
-	9,  // 3: millrace.v1.Record.time:type_name -> google.protobuf.Timestamp
-	9,  // 4: millrace.v1.Record.source_time:type_name -> google.protobuf.Timestamp
-	8,  // 5: millrace.v1.Record.properties:type_name -> millrace.v1.Record.PropertiesEntry
+	11, // 3: millrace.v1.Record.time:type_name -> google.protobuf.Timestamp
+	11, // 4: millrace.v1.Record.source_time:type_name -> google.protobuf.Timestamp
+	9,  // 5: millrace.v1.Record.properties:type_name -> millrace.v1.Record.PropertiesEntry
 	2,  // 6: millrace.v1.Record.origin:type_name -> millrace.v1.Origin
-	4,  // 7: millrace.v1.CopyRecord.manifest:type_name -> millrace.v1.Record
-	4,  // 8: millrace.v1.CopyRecord.audit:type_name -> millrace.v1.Record
-	9,  // 9: millrace.v1.CopyRecord.last_pass:type_name -> google.protobuf.Timestamp
-	9,  // 10: millrace.v1.CopyRecord.last_attempt:type_name -> google.protobuf.Timestamp
-	9,  // 11: millrace.v1.Identity.modified:type_name -> google.protobuf.Timestamp
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	5,  // 7: millrace.v1.Record.properties_of:type_name -> millrace.v1.Content
+	10, // 8: millrace.v1.Content.digests:type_name -> millrace.v1.Content.DigestsEntry
+	4,  // 9: millrace.v1.CopyRecord.manifest:type_name -> millrace.v1.Record
+	4,  // 10: millrace.v1.CopyRecord.audit:type_name -> millrace.v1.Record
+	11, // 11: millrace.v1.CopyRecord.last_pass:type_name -> google.protobuf.Timestamp
+	11, // 12: millrace.v1.CopyRecord.last_attempt:type_name -> google.protobuf.Timestamp
+	11, // 13: millrace.v1.Identity.modified:type_name -> google.protobuf.Timestamp
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_common_proto_init() }
@@ -669,7 +754,7 @@ func file_millrace_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_common_proto_rawDesc), len(file_millrace_v1_common_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,7 +1,9 @@
 -- What is on record of the content of each copy now: live, or a tombstone that keeps the
 -- digests of the content before it. Digests are those of the newest content alone, the
--- verified ones where there are any. A size that is not known is NULL. A content whose store could not tell its media type
--- has the one that was known before.
+-- verified ones where there are any. A size that the last report of the content's time does not say is NULL, whatever
+-- earlier reports of that time say. Media type, properties and rights of a content that is deleted are not those of the
+-- next one. Else a content that is reported without a media type, and without digests or with properties that its store
+-- cannot tell, has the media type that was on record before.
 CREATE OR REPLACE VIEW {db}.manifest AS
 WITH
   mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests) AS current,
@@ -13,10 +15,11 @@ SELECT
     mapFilter((k, v) -> NOT is_verified OR substring(v, 9, 1) = char(1), current)) AS digests,
   is_verified AS verified,
   if(content.ver = 0 OR content.size < 0, NULL, content.size) AS size, content.version AS version, content.etag AS etag,
-  if(properties.media_type != '' AND (properties.ver > content.ver OR content.media_type = ''),
+  if(properties.media_type != '' AND (properties.ver > deleted.ver OR NOT live)
+      AND (properties.ver > content.ver OR content.media_type = ''),
     properties.media_type, content.media_type) AS media_type,
-  properties.user AS properties,
-  acl.rights AS acl,
+  mapFilter((k, v) -> properties.ver > deleted.ver OR NOT live, properties.user) AS properties,
+  mapFilter((k, v) -> acl.ver > deleted.ver OR NOT live, acl.rights) AS acl,
   fromUnixTimestamp64Milli(toInt64(bitShiftRight(greatest(content.ver, deleted.ver), 83)) - 17592186044416, 'UTC') AS time,
   lower(hex(if(live, content.change, deleted.change))) AS change,
   if(live, content.origin, deleted.origin) AS origin,

@@ -6,28 +6,28 @@ import (
 	"os"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 )
 
 // A mark finds out up to when the kernel's events were read: a write to a file of its own makes an event that comes behind all
 // that were there before.
 type mark struct {
 	file    *os.File  // which has no name; nil: there is none
-	name    string    // under which it is watched
+	watch   int       // of the file; 0: none
 	written time.Time // zero: its event was read
 	passed  time.Time // all that was before is read
 }
 
-func newMark(notify *fsnotify.Watcher) (*mark, error) {
+func newMark(notify *notifier) (*mark, error) {
 	f, err := os.CreateTemp("", "millrace-watch-")
 	if err != nil {
 		return nil, fmt.Errorf("make a file to mark events with: %w", err)
 	}
-	m := &mark{file: f, name: fmt.Sprintf("/proc/self/fd/%d", f.Fd())}
-	if err := errors.Join(os.Remove(f.Name()), notify.Add(m.name)); err != nil {
+	watch, err := notify.add(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.IN_MODIFY)
+	if err := errors.Join(os.Remove(f.Name()), err); err != nil {
 		return nil, errors.Join(fmt.Errorf("mark events: %w", err), f.Close())
 	}
-	return m, nil
+	return &mark{file: f, watch: watch}, nil
 }
 
 // set writes, unless the event of the last time is still to come.
@@ -47,8 +47,8 @@ func (m *mark) close() {
 }
 
 // is says whether an event is the mark's, and notes that it came.
-func (m *mark) is(e fsnotify.Event) bool {
-	if e.Name != m.name {
+func (m *mark) is(e event) bool {
+	if e.watch != m.watch {
 		return false
 	}
 	m.passed, m.written = m.written, time.Time{}

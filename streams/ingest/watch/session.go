@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -22,31 +22,37 @@ var errMissed = errors.New("hints were missed")
 // A session is one time of watching a root that stays where it is.
 type session struct {
 	*Watch
-	notify *fsnotify.Watcher
+	notify *notifier
 	root   fs.FileInfo
 	walk   *walk
 	mark   *mark
 
 	missed bool // the kernel or the queue dropped hints: the tree must be walked again
 
-	mu     sync.Mutex      // guards the rest
-	dirs   map[string]bool // watched, by path below the root; "." is the root
-	failed bool            // a directory is not watched, or not read, or there is no mark
-	full   bool            // the kernel has no watches left: reported once
+	mu sync.Mutex // guards the rest
+	// dirs are the directories that were seen, by path below the root ("." is the root), with their watches; 0: not watched.
+	// The parent of each is there, too.
+	dirs map[string]int
+	// paths has for each watch the path that it was made for. A directory that was moved is in dirs under two paths until
+	// the event of that is read; its events come under the old one.
+	paths  map[int]string
+	failed bool // a directory is not watched, or not read, or there is no mark
+	full   bool // the kernel has no watches left: reported once
+}
+
+func (w *Watch) newSession(notify *notifier) *session {
+	return &session{Watch: w, notify: notify, dirs: map[string]int{}, paths: map[int]string{}}
 }
 
 // session watches until ctx is done, the root goes, or the tree must be walked again (errMissed). The walk leaves out what
 // is older than since. published is the moment up to which all that happened is published.
 func (w *Watch) session(ctx context.Context, since time.Time) (published time.Time, err error) {
-	notify, err := fsnotify.NewWatcher()
-	if errors.Is(err, unix.EMFILE) {
-		err = fmt.Errorf("%w: fs.inotify.max_user_instances or the limit of open files is reached", err)
-	}
+	notify, err := newNotifier()
 	if err != nil {
-		return since, fmt.Errorf("begin to watch: %w", err)
+		return since, err
 	}
-	defer notify.Close()
-	s := &session{Watch: w, notify: notify, dirs: map[string]bool{}}
+	defer notify.close()
+	s := w.newSession(notify)
 	if s.root, err = os.Stat(w.cfg.Root); err != nil {
 		return since, err
 	}
@@ -64,6 +70,7 @@ func (w *Watch) session(ctx context.Context, since time.Time) (published time.Ti
 	defer s.mark.close()
 	s.walk = newWalk(s, since)
 	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return notify.run(gctx) })
 	g.Go(func() error { return s.walk.run(gctx) })
 	g.Go(func() (err error) {
 		published, err = s.watch(gctx, since)
@@ -82,12 +89,8 @@ func (s *session) watch(ctx context.Context, published time.Time) (time.Time, er
 		select {
 		case <-ctx.Done():
 			return published, nil
-		case e, ok := <-s.notify.Events:
-			if err := s.event(e, ok); err != nil {
-				return published, err
-			}
-		case err, ok := <-s.notify.Errors:
-			if err := s.dropped(err, ok); err != nil {
+		case e := <-s.notify.events:
+			if err := s.event(e); err != nil {
 				return published, err
 			}
 		case <-tick.C:
@@ -137,31 +140,51 @@ func (s *session) there(ctx context.Context) error {
 // own says whether a directory is the driver's, or the file system's own.
 func own(rel string) bool { return rel == ".millrace" || rel == "lost+found" }
 
-// add watches a directory. One that went again is none; the root must be there.
+// what is what the kernel reports of a directory.
+const what = unix.IN_ONLYDIR | unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DELETE_SELF |
+	unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_MOVE_SELF
+
+// add watches a directory. is: it is there. One that went again, or whose parent went, is not, and neither is one in the
+// place of another whose going is not read yet: an event follows. The root must be there.
 func (s *session) add(rel string) (is bool, err error) {
-	name := filepath.Join(s.cfg.Root, rel)
+	name, mask := filepath.Join(s.cfg.Root, rel), uint32(what|unix.IN_DONT_FOLLOW)
+	if rel == "." {
+		mask = what // it may be a link
+	}
 	s.mu.Lock() // or forget could miss what is added under a name that it forgets
 	defer s.mu.Unlock()
-	switch err := s.notify.Add(name); {
+	if _, is := s.dirs[filepath.Dir(rel)]; !is && rel != "." {
+		return false, nil
+	}
+	watch, err := s.notify.add(name, mask)
+	switch before := s.dirs[rel]; {
+	case err == nil && before != 0 && before != watch:
+		if _, is := s.paths[watch]; !is {
+			s.notify.remove(watch)
+		}
+		return false, nil
 	case err == nil:
-		s.dirs[rel] = true
+		if s.dirs[rel] = watch; s.paths[watch] == "" {
+			s.paths[watch] = rel
+		}
 		return true, nil
 	case rel == ".":
 		return false, fmt.Errorf("watch %s: %w", name, err)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		return false, nil
 	case errors.Is(err, unix.ENOSPC):
 		if s.failed = true; !s.full {
 			s.full = true
 			s.log.Error("the kernel has no watches left: raise fs.inotify.max_user_watches above the number of directories, and start "+
 				"again; what happens in the others is found when the tree is walked, at a start or after dropped events",
-				"path", rel, "watched", len(s.dirs), "limit", watchLimit())
+				"path", rel, "watched", len(s.paths), "limit", watchLimit())
 		}
 	default:
 		s.failed = true
 		s.log.Warn("a directory is not watched: what happens in it is found when the tree is walked, at a start or after dropped events",
 			"path", rel, "err", err)
 	}
+	s.dirs[rel] = 0
 	return true, nil
 }
 
@@ -175,69 +198,83 @@ func watchLimit() string {
 }
 
 // event takes what the kernel says. An error ends the session.
-func (s *session) event(e fsnotify.Event, ok bool) error {
-	if !ok {
-		return fsnotify.ErrClosed
+func (s *session) event(e event) error {
+	s.mu.Lock()
+	dir, known := s.paths[e.watch]
+	if e.mask&unix.IN_IGNORED != 0 {
+		delete(s.paths, e.watch) // the kernel ended it, since the directory went
 	}
-	if s.mark.is(e) {
-		return nil
-	}
-	rel, err := filepath.Rel(s.cfg.Root, e.Name)
-	if err != nil {
-		return err
-	}
-	gone := e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
+	s.mu.Unlock()
+	rel := filepath.Join(dir, e.name)
+	isDir := e.mask&unix.IN_ISDIR != 0
 	switch {
-	case rel == "." && gone:
+	case e.mask&unix.IN_Q_OVERFLOW != 0:
+		s.dropped()
+	case s.mark.is(e), !known, own(strings.SplitN(rel, "/", 2)[0]):
+	case e.mask&unix.IN_UNMOUNT != 0:
+		return fmt.Errorf("the file system of %s was unmounted", filepath.Join(s.cfg.Root, dir))
+	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0 && dir == ".":
 		return errors.New("the root went")
-	case rel == ".", own(strings.SplitN(filepath.ToSlash(rel), "/", 2)[0]):
-		return nil
-	case gone && s.forget(rel):
-		return nil
-	case gone:
+	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0,
+		e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0 && isDir:
+		s.forget(rel)
+	case e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 && isDir:
+		s.walk.add(rel)
+	case e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
 		s.noted(rel, true)
-		return nil
-	case e.Has(fsnotify.Create):
-		if info, err := os.Lstat(e.Name); err == nil && info.IsDir() {
-			s.walk.add(rel)
-			return nil
-		}
-		s.noted(rel, false)
-	case e.Has(fsnotify.Write):
+	case e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_MODIFY) != 0:
 		s.noted(rel, false)
 	}
 	return nil
 }
 
-// forget lets go of a directory that went, with those below it; false: it was not watched. One that was moved would go on
-// reporting under its old name. Which items it held is not known.
-func (s *session) forget(rel string) bool {
+// forget ends the watch of a directory that went, and of those below it. Which items they held is not known. Those that
+// were read under a new name already have no watch of their own: they are watched and read anew.
+func (s *session) forget(rel string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.dirs[rel] {
-		return false
+	if _, is := s.dirs[rel]; !is {
+		return
 	}
-	for dir := range s.dirs {
-		if dir == rel || strings.HasPrefix(dir, rel+"/") {
-			_ = s.notify.Remove(filepath.Join(s.cfg.Root, dir)) // may be gone already
-			delete(s.dirs, dir)
+	for again := s.drop(rel); len(again) > 0; {
+		dir := again[0]
+		again = again[1:]
+		if _, is := s.dirs[dir]; is {
+			again = append(again, s.drop(dir)...)
+			s.walk.add(dir)
 		}
 	}
 	s.log.Info("a directory went: the removal of what was in it, and did not go file by file, is not picked up", "path", rel)
-	return true
 }
 
-// dropped takes an error of the kernel's. One of its own ends the session.
-func (s *session) dropped(err error, ok bool) error {
-	switch {
-	case !ok:
-		return fsnotify.ErrClosed
-	case !errors.Is(err, fsnotify.ErrEventOverflow):
-		s.log.Warn("watch", "err", err)
-	case !s.missed:
+// drop ends the watch of a directory and of all below it. It returns the other paths of these, parents first.
+func (s *session) drop(rel string) (others []string) {
+	ended := map[int]bool{}
+	for dir, watch := range s.dirs {
+		if dir != rel && !strings.HasPrefix(dir, rel+"/") {
+			continue
+		}
+		delete(s.dirs, dir)
+		if s.paths[watch] == dir {
+			s.notify.remove(watch)
+			delete(s.paths, watch)
+			ended[watch] = true
+		}
+	}
+	for dir, watch := range s.dirs {
+		if ended[watch] {
+			others = append(others, dir)
+		}
+	}
+	slices.Sort(others)
+	return others
+}
+
+// dropped notes that the kernel had no room for events.
+func (s *session) dropped() {
+	if !s.missed {
 		s.missed = true
 		s.log.Warn("the kernel dropped events, since they came too fast: the tree is walked again, and deletes among them are not "+
 			"picked up; raise fs.inotify.max_queued_events", "root", s.cfg.Root)
 	}
-	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -295,10 +295,9 @@ func TestWatchFaults(t *testing.T) {
 func TestWatchSaysWhatItMisses(t *testing.T) {
 	w := newTree(t)
 	s := &session{Watch: w.watch}
-	w.do(s.dropped(fsnotify.ErrEventOverflow, true))
+	s.mark = new(mark)
+	w.do(s.event(event{watch: -1, mask: unix.IN_Q_OVERFLOW}))
 	w.says("the kernel dropped events")
-	w.do(s.dropped(errors.New("other"), true))
-	w.says("err=other")
 	w.watch.queue.limit = 1
 	s.noted("photos/a", false)
 	s.noted("photos/b", false)

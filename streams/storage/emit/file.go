@@ -10,6 +10,7 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // FileConfig is how a File is opened.
@@ -204,7 +205,7 @@ func (f *File) Durable() bool { return true }
 // Intend implements Outbox.
 func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, context.Cause(ctx)
+		return 0, storage.Ended(ctx)
 	}
 	b, err := intentNote(in)
 	if err != nil {

@@ -25,7 +25,7 @@ func (s *Store) resolveOrphans(ctx context.Context) (failed []error) {
 	s.mu.Unlock()
 	for _, l := range lanes {
 		if ctx.Err() != nil {
-			return append(failed, context.Cause(ctx))
+			return append(failed, storage.Ended(ctx))
 		}
 		if err := s.resolveAll(ctx, l); err != nil {
 			failed = append(failed, err)
@@ -63,7 +63,7 @@ func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
 		case <-changed:
 			return nil
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return storage.Ended(ctx)
 		}
 	}
 	l.resolving = true

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // publish tells of the next Change of a lane, whose busy it has set. An error that is not
@@ -141,7 +142,7 @@ func (s *Store) tell(ctx context.Context, m *mutation) error {
 			case <-changed:
 				continue
 			case <-ctx.Done():
-				return context.Cause(ctx)
+				return storage.Ended(ctx)
 			}
 		}
 		c := s.take(l, n)
@@ -216,7 +217,7 @@ func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Unlock()
 	for _, l := range lanes {
 		if ctx.Err() != nil {
-			return errors.Join(append(failed, context.Cause(ctx))...)
+			return errors.Join(append(failed, storage.Ended(ctx))...)
 		}
 		failed = append(failed, s.drain(ctx, l))
 	}

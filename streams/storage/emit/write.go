@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // Safe implements Outbox.
@@ -39,7 +40,7 @@ func (f *File) syncTo(ctx context.Context, target int64) error {
 			case <-round:
 			case <-ctx.Done():
 				f.mu.Lock()
-				return context.Cause(ctx)
+				return storage.Ended(ctx)
 			}
 			f.mu.Lock()
 			continue

@@ -31,7 +31,6 @@ const (
 	attrName    = "user.millrace"
 	attrVersion = 1
 
-	flagUnknown  = 1 << 0 // the properties are unknown
 	flagOriginal = 1 << 1
 )
 
@@ -48,14 +47,11 @@ func hashItem(item string) uint64 {
 	return h.Sum64()
 }
 
-// encodeAttr returns the attribute of an item's file.
+// encodeAttr returns the attribute of an item's file, of which the properties are known.
 func encodeAttr(item string, a aspect) []byte {
 	b := make([]byte, 0, 192)
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	flags := byte(0)
-	if a.Unknown {
-		flags |= flagUnknown
-	}
 	if a.Original != nil {
 		flags |= flagOriginal
 	}
@@ -151,7 +147,7 @@ func decodeAttr(item string, b []byte) (a aspect, err error) {
 		return aspect{}, errAttr
 	}
 	r, flags := &attrReader{b: b[2:n]}, b[1]
-	a.Modified, a.Size, a.Unknown = int64(r.uint64()), int64(r.uint64()), flags&flagUnknown != 0
+	a.Modified, a.Size = int64(r.uint64()), int64(r.uint64())
 	if n := r.count(); n > 0 {
 		a.Digests = make(digest.Set, n)
 		for range n {
@@ -241,6 +237,6 @@ func probeAttrs(dir int) (bool, error) {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPERM):
 		return false, nil
 	default:
-		return err == nil, named("set attribute", tmpDir, err)
+		return err == nil, named("set attribute", scratchDir, err)
 	}
 }

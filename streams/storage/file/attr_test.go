@@ -21,7 +21,7 @@ func aspects() *rapid.Generator[aspect] {
 	return rapid.Custom(func(t *rapid.T) aspect {
 		a := aspect{
 			Modified: rapid.Int64().Draw(t, "modified"), Size: rapid.Int64Min(0).Draw(t, "size"),
-			MediaType: rapid.String().Draw(t, "media type"), Unknown: rapid.Bool().Draw(t, "unknown"),
+			MediaType: rapid.String().Draw(t, "media type"),
 		}
 		user := rapid.MapOfN(rapid.String(), rapid.String(), 0, 4).Draw(t, "user")
 		if len(user) > 0 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"reflect"
 	"sync"
 	"time"
 
@@ -39,30 +38,13 @@ func (w *write) discard() {
 	}
 }
 
-// prepare dates the file, describes it, and has that on disk. No lock is held: what is in the place may be another
-// file soon.
-func (w *write) prepare() (err error) {
-	var was *aspect
-	if !w.sess.attrs.Load() {
-		at, err := w.sess.find(w.p)
-		if err == nil {
-			was, err = w.replaced(at)
-			at.close()
-		}
-		if err != nil && !isAbsent(err) {
-			return err
-		}
+// prepare has a large file on disk before the item is locked. It is dated and described while the item is locked, and
+// what is synced then is little.
+func (w *write) prepare() error {
+	if w.t.size < large {
+		return nil
 	}
-	if w.st, err = w.t.date(w.s.now()); err != nil {
-		return err
-	}
-	if err := w.describe(was); err != nil {
-		return err
-	}
-	if err := w.flush(); err != nil {
-		return err
-	}
-	return w.s.did("written")
+	return w.syncFile()
 }
 
 // replaced returns what is known of the file that is in the place; nil if there is none.
@@ -70,7 +52,7 @@ func (w *write) replaced(at *spot) (*aspect, error) {
 	if !at.present {
 		return nil, nil
 	}
-	a, err := w.sess.aspectAt(at, w.p)
+	a, err := w.sess.aspectOf(at, w.p)
 	if err != nil {
 		return nil, err
 	}
@@ -80,42 +62,50 @@ func (w *write) replaced(at *spot) (*aspect, error) {
 
 // describe writes what is known of the file to its attribute, or to a sidecar, which also says what is known of the
 // file that is replaced. Neither is synced.
-func (w *write) describe(was *aspect) (err error) {
+func (w *write) describe(at *spot) (err error) {
 	w.discard()
-	w.was = was
 	now := newAspect(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original))
+	inAttr := false
 	if w.sess.attrs.Load() {
-		ok, err := writeAttr(w.t.fd, w.p.item, now, w.s.cfg.attrRoom)
-		if w.beside = !ok; ok || err != nil {
+		if inAttr, err = writeAttr(w.t.fd, w.p.item, now, w.s.cfg.attrRoom); err != nil {
 			return err
 		}
 	}
-	w.beside = true
-	w.side, err = w.sess.sidecarTemp(sidecar{Item: w.p.item, Now: now, Was: was})
+	w.beside = !inAttr
+	if w.beside || w.o.KeepReplaced {
+		if w.was, err = w.replaced(at); err != nil {
+			return err
+		}
+	}
+	if w.beside {
+		w.side, err = w.sess.sidecarTemp(sidecar{Item: w.p.item, Now: now, Was: w.was})
+	}
 	return err
 }
 
-// flush has the file and its sidecar on disk. A large file does not stay in the page cache: whoever reads
-// it next, to see that it is intact, sees what the disk has.
+// flush has the file and its sidecar on disk.
 func (w *write) flush() error {
-	file := func() error {
-		if err := fsync(w.t.fd, w.t.path()); err != nil {
-			return err
-		}
-		if w.t.size >= large {
-			_ = unix.Fadvise(w.t.fd, 0, 0, unix.FADV_DONTNEED) // advice only
-		}
-		return nil
-	}
 	if w.side == nil {
-		return file()
+		return w.syncFile()
 	}
 	var sideErr error
 	var wg sync.WaitGroup
 	wg.Go(func() { sideErr = fsync(w.side.fd, w.side.path()) })
-	err := file()
+	err := w.syncFile()
 	wg.Wait()
 	return errors.Join(err, sideErr)
+}
+
+// syncFile has the file on disk. A large one does not stay in the page cache: the next who reads it, to see that it is
+// intact, sees what the disk has.
+func (w *write) syncFile() error {
+	if err := fsync(w.t.fd, w.t.path()); err != nil {
+		return err
+	}
+	if w.t.size >= large {
+		_ = unix.Fadvise(w.t.fd, 0, 0, unix.FADV_DONTNEED) // advice only
+	}
+	return nil
 }
 
 // commit puts the file into its place, and returns when all is on disk.
@@ -154,13 +144,10 @@ func (w *write) try(ctx context.Context) (at *spot, err error) {
 			at.close()
 		}
 	}()
-	if err := checkNames(at.dir, at.at); err != nil {
-		return at, err
-	}
 	if err := w.o.Condition.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, at.present); err != nil {
 		return at, err
 	}
-	if err := w.refresh(ctx, at); err != nil {
+	if err := w.date(ctx, at); err != nil {
 		return at, err
 	}
 	if at.present {
@@ -174,42 +161,32 @@ func (w *write) try(ctx context.Context) (at *spot, err error) {
 	return at, err
 }
 
-// refresh has the sidecar, if there is one, tell of the file that is in the place now, and dates the new file later
-// than that and than the newest delete, in the milliseconds of changes: of two writers at
-// the same time the one that was last is the one that counts.
-func (w *write) refresh(ctx context.Context, at *spot) (err error) {
+// date dates the file, describes it, and has that on disk. The date is that of now, while the item is locked, and later
+// than that of the file in the place and of the newest delete, in the milliseconds of changes: what others did, or saw,
+// before the file takes its place is not dated after it.
+func (w *write) date(ctx context.Context, at *spot) error {
 	var modified time.Time
 	if at.present {
 		modified = time.Unix(0, at.st.Mtim.Nano())
-	}
-	was := w.was
-	if w.beside || w.o.KeepReplaced {
-		if was, err = w.replaced(at); err != nil {
-			return err
-		}
 	}
 	newest, err := w.s.newest(w.sess, w.p, modified)
 	if err != nil {
 		return err
 	}
-	stale := milli(&w.st) <= newest.UnixMilli()
-	if stale {
-		at, err := w.s.after(ctx, newest)
-		if err != nil {
-			return err
-		}
-		if w.st, err = w.t.dateLater(at, newest); err != nil {
-			return err
-		}
-	}
-	if !stale && (!w.beside || w.side != nil && reflect.DeepEqual(w.was, was)) {
-		w.was = was
-		return nil
-	}
-	if err := w.describe(was); err != nil {
+	now, err := w.s.after(ctx, newest)
+	if err != nil {
 		return err
 	}
-	return w.flush()
+	if w.st, err = w.t.dateLater(now, newest); err != nil {
+		return err
+	}
+	if err := w.describe(at); err != nil {
+		return err
+	}
+	if err := w.flush(); err != nil {
+		return err
+	}
+	return w.s.did("written")
 }
 
 // first puts the file where no file of the item is.
@@ -349,7 +326,10 @@ func (t *temp) date(at time.Time) (unix.Stat_t, error) {
 	}
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}
 	if err := unix.UtimesNanoAt(t.in.fd, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return st, named("date", name, err)
+		if err = named("date", name, err); lost(err) {
+			err = fmt.Errorf("%w: %w", errRemoved, err)
+		}
+		return st, err
 	}
 	err = unix.Fstat(t.fd, &st)
 	return st, named("stat", name, err)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -78,7 +79,7 @@ func TestRootSwapped(t *testing.T) {
 	if got, err := read(t, s, "a", ""); got != "second disk" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if left, err := filepath.Glob(filepath.Join(s.cfg.Root+".old", tmpDir, "*")); err != nil || len(left) != 0 {
+	if left, err := filepath.Glob(filepath.Join(s.cfg.Root+".old", scratchDir, "*")); err != nil || len(left) != 0 {
 		t.Errorf("temporary directories of the session before: %v, %v", left, err)
 	}
 }
@@ -111,7 +112,7 @@ func TestLeftovers(t *testing.T) {
 	tmp, err := s.sess.temp()
 	must(t, err)
 	defer tmp.discard()
-	dead := filepath.Join(s.cfg.Root, tmpDir, "dead")
+	dead := filepath.Join(s.cfg.Root, scratchDir, "dead")
 	must(t, os.Mkdir(dead, 0o777), os.WriteFile(filepath.Join(dead, "1"), []byte("half a file"), 0o666))
 	open(t, Config{Root: s.cfg.Root})
 	if _, err := os.Stat(dead); !errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +142,9 @@ func TestDiesBeforeRename(t *testing.T) {
 			must(t, err)
 			w := &write{s: s, sess: s.sess, p: p, t: tmp, digests: map[string]string{"md5": "ff"}}
 			w.o.Properties.MediaType, w.o.Original.Version = "never/seen", "never seen"
-			must(t, w.prepare(), w.placeSidecar())
+			at, err := s.sess.find(p)
+			must(t, err, w.date(t.Context(), at), w.placeSidecar())
+			at.close()
 			tmp.discard() // and now it is dead
 			if !present {
 				if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) {
@@ -194,6 +197,67 @@ func TestSidecarSpoilt(t *testing.T) {
 				t.Errorf("then: got %+v", o)
 			}
 		})
+	}
+}
+
+func TestIsDamaged(t *testing.T) {
+	for err, want := range map[unix.Errno]bool{
+		unix.EIO: true, unix.EUCLEAN: true, unix.EBADMSG: true, unix.EISDIR: true, unix.ENXIO: true,
+		unix.EMFILE: false, unix.ENOMEM: false, unix.EACCES: false, unix.ESTALE: false, unix.ETIMEDOUT: false,
+	} {
+		if got := isDamaged(fmt.Errorf("look: %w", named("read", "x", err))); got != want {
+			t.Errorf("%v: got %v", err, got)
+		}
+	}
+}
+
+// A sidecar that cannot be read keeps no one from reading the bytes, writing the item or deleting it. Its properties are
+// not set, since the digests would be lost.
+func TestUnreadableSidecar(t *testing.T) {
+	ctx := t.Context()
+	for name, keep := range map[string]bool{"gone": false, "kept": true} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{format: layoutSidecars})
+			_, side := sidecarPath(placeIn(sp, "a"))
+			side = filepath.Join(s.cfg.Root, side)
+			harm := func() { must(t, os.Remove(side), unix.Mknod(side, unix.S_IFSOCK|0o666, 0)) } // cannot be opened
+			put(t, s, "a", "x")
+			harm()
+			if _, err := s.Stat(ctx, sp, "a"); err == nil || errors.Is(err, storage.ErrNotFound) {
+				t.Errorf("Stat: got %v, want that it cannot be read", err)
+			}
+			_, err := s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "a/b"}, storage.Condition{})
+			if !errors.Is(err, unix.ENXIO) || !storage.IsNotApplied(err) {
+				t.Errorf("SetProperties: got %v, want that it cannot be read, not applied", err)
+			}
+			if got, err := read(t, s, "a", ""); got != "x" || err != nil {
+				t.Errorf("Open: got %q, %v, want the bytes", got, err)
+			}
+			_, err = s.Put(ctx, sp, "a", strings.NewReader("y"), storage.PutOptions{Size: 1, KeepReplaced: keep})
+			if got := stat(t, s, "a"); err != nil || got.PropertiesUnknown || len(got.Digests) == 0 {
+				t.Errorf("Put: got %+v, %v", got, err)
+			}
+			harm()
+			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: keep})
+			if err != nil || !d.Object.PropertiesUnknown {
+				t.Errorf("Delete: got %+v, %v", d, err)
+			}
+			if got := kept(t, s, sp, "a"); len(got) != 2*btoi(keep) {
+				t.Errorf("kept are %q", got)
+			}
+		})
+	}
+}
+
+// A device without a driver is no item, as any device.
+func TestDeviceWithoutDriver(t *testing.T) {
+	s := store(t, Config{})
+	path := filepath.Join(s.cfg.Root, sp, "a")
+	if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 250))); err != nil {
+		need.Missing(t, need.Kernel("device nodes"), err)
+	}
+	if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound", err)
 	}
 }
 
@@ -286,6 +350,32 @@ func TestLockedByAnother(t *testing.T) {
 	put(t, s, "b", "another item is not locked")
 	unlock()
 	put(t, s, "a", "now")
+}
+
+// After a person removed the file of locks, processes that have it open do not write beside those that open a new one.
+func TestLocksRemoved(t *testing.T) {
+	s := store(t, Config{})
+	must(t, s.WriteMarker(t.Context()))
+	put(t, s, "a", "one")
+	must(t, os.Remove(filepath.Join(s.cfg.Root, lockFile)))
+	other := open(t, Config{Root: s.cfg.Root})
+	if _, err := s.lock(t.Context(), s.sess, sp, "a"); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Fatalf("got %v, want that it is unavailable", err)
+	}
+	// The next call opens the new file.
+	d, err := s.Delete(t.Context(), sp, "a", storage.DeleteOptions{})
+	must(t, err)
+	if got := put(t, other, "a", "two").Modified; got.UnixMilli() <= d.Time.UnixMilli() {
+		t.Errorf("deleted at %v, and put by another process at %v", d.Time, got)
+	}
+	unlock, err := s.lock(t.Context(), s.sess, sp, "a")
+	must(t, err)
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := other.Put(ctx, sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Put by another process while it is locked: got %v", err)
+	}
 }
 
 // No descriptor is left open by any way through the store.

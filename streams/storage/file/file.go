@@ -80,7 +80,7 @@ type Store struct {
 	window int
 
 	clock sync.Mutex // guards last
-	last  int64      // the newest time given to a file, in ns; times only grow
+	last  int64      // what now returned last, in ns
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -175,7 +175,9 @@ func (s *Store) admit(sess *session) error {
 	if err != nil {
 		return err
 	}
-	sess.attrs.Store(format == layoutAttrs && sess.canAttrs && s.cfg.attrRoom >= 0)
+	has := sess.canAttrs && s.cfg.attrRoom >= 0
+	sess.attrs.Store(format == layoutAttrs && has)
+	sess.bare = format == layoutAttrs && !has
 	sess.admitted.Store(true)
 	return nil
 }
@@ -192,20 +194,17 @@ func (s *Store) admits(sess *session) (format int, err error) {
 	return 0, retry.Unavailable(err)
 }
 
-// now returns the clock's time, later than all that it returned before.
+// now returns the clock's time, later than all that it returned before, unless the clock was far ahead then and has been
+// set right.
 func (s *Store) now() time.Time {
 	t := s.cfg.now().UnixNano()
 	s.clock.Lock()
 	defer s.clock.Unlock()
-	s.last = max(t, s.last+1)
-	return time.Unix(0, s.last).UTC()
-}
-
-// passed has now return times that are not before t from here on.
-func (s *Store) passed(t time.Time) {
-	s.clock.Lock()
-	defer s.clock.Unlock()
-	s.last = max(s.last, t.UnixNano())
+	if s.last-t <= int64(maxAhead) {
+		t = max(t, s.last+1)
+	}
+	s.last = t
+	return time.Unix(0, t).UTC()
 }
 
 // did is called after each effect of a mutation.

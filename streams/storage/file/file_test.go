@@ -82,7 +82,7 @@ func twin(t *testing.T, s storage.Store, id string) storage.Store {
 func TestContract(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, Config{}) },
-		storagetest.WithKept(kept), storagetest.WithTwin(twin), storagetest.Except("NotApplied"))
+		storagetest.WithKept(kept), storagetest.WithTwin(twin))
 }
 
 // Where openat2 is not to be had the contract is kept all the same.

@@ -91,6 +91,48 @@ func TestFoldingFileSystem(t *testing.T) {
 	t.Run("vfat", func(t *testing.T) { refusesFolded(t, loop(t, "vfat", "mkfs.vfat")) })
 }
 
+// Starts and writes that are refused leave no directory for temporary files, nor a lock, and no descriptor open.
+func TestRefusedStartLeavesNothing(t *testing.T) {
+	s := store(t, Config{})
+	must(t, s.WriteMarker(t.Context()), s.Close())
+	was := probes
+	defer func() { probes = was }()
+	probes = append(probes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"}) // as if it folded all names
+	fds := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(all)
+	}
+	before := fds()
+	for range 3 {
+		if r, err := Open(Config{ID: "1", Root: s.cfg.Root}); !errors.Is(err, errFolds) {
+			t.Errorf("Open: got %v, want that names are folded", err)
+			if err == nil {
+				r.Close()
+			}
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(s.cfg.Root, scratchDir, "*")); err != nil || len(left) > 0 {
+		t.Errorf("left are %q, %v", left, err)
+	}
+	if after := fds(); after > before {
+		t.Errorf("got %d descriptors after %d", after, before)
+	}
+	probes = was
+	again := open(t, Config{Root: s.cfg.Root})
+	here := again.sess.tmp.Load()
+	must(t, os.RemoveAll(filepath.Join(s.cfg.Root, here.path)))
+	probes = append(probes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
+	for range 3 {
+		if _, err := again.Put(t.Context(), sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, errFolds) {
+			t.Errorf("Put: got %v, want that names are folded", err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(s.cfg.Root, scratchDir, "*")); err != nil || len(left) > 0 {
+		t.Errorf("after the directory went: left are %q, %v", left, err)
+	}
+}
+
 // A directory that folds names, in a file system whose others do not, takes no items.
 func TestFoldingDirectory(t *testing.T) {
 	need.Full(t)
@@ -102,10 +144,21 @@ func TestFoldingDirectory(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "chattr", "+F", folds).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, item := range []string{"folds/a", "folds/below/a"} {
+	must(t, os.WriteFile(filepath.Join(folds, "b"), []byte("b"), 0o666)) // as another program has left it
+	for _, item := range []string{"folds/a", "folds/below/a", "folds/B"} {
 		_, err := s.Put(t.Context(), sp, item, strings.NewReader("x"), storage.PutOptions{Size: 1})
-		if !errors.Is(err, errFolds) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
-			t.Errorf("%s: got %v, want that names are folded", item, err)
+		_, setErr := s.SetProperties(t.Context(), sp, item, storage.Properties{}, storage.Condition{})
+		_, delErr := s.Delete(t.Context(), sp, item, storage.DeleteOptions{})
+		for call, err := range map[string]error{"Put": err, "SetProperties": setErr, "Delete": delErr} {
+			if call != "Put" && item == "folds/below/a" {
+				continue // its directory is not there
+			}
+			if !errors.Is(err, errFolds) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
+				t.Errorf("%s(%q): got %v, want that names are folded", call, item, err)
+			}
 		}
+	}
+	if b, err := os.ReadFile(filepath.Join(folds, "b")); string(b) != "b" || err != nil {
+		t.Errorf("the file of the other program: %q, %v", b, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -91,8 +92,6 @@ func TestKnown(t *testing.T) {
 		"a sidecar of the file":                      {nil, false, side(at), told(at, "sidecar"), true},
 		"a sidecar that was of the file":             {nil, false, side(6, at), told(at, "was"), true},
 		"a sidecar of other bytes":                   {nil, false, side(4, 3), aspect{MediaType: "sidecar"}, false},
-		"an attribute that knows no properties":      {&aspect{Modified: at, Unknown: true}, false, nil, aspect{Modified: at, Unknown: true}, true},
-		"the same, of other bytes":                   {&aspect{Modified: 4, Unknown: true}, false, nil, unknown, false},
 		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Now: aspect{Modified: 4, Unknown: true}}, unknown, false},
 	}
 	for name, tt := range tests {
@@ -191,6 +190,11 @@ func TestNoAttributes(t *testing.T) {
 	if got := stat(t, there, "b"); len(got.Digests) != 2 || got.PropertiesUnknown {
 		t.Errorf("got %+v", got)
 	}
+	// Others may see the root through a mount that has attributes: what they read there counts before a sidecar.
+	_, err := there.SetProperties(t.Context(), sp, "b", storage.Properties{MediaType: "a/b"}, storage.Condition{})
+	if !errors.Is(err, storage.ErrUnsupported) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
+		t.Errorf("SetProperties: got %v, want ErrUnsupported, for good and not applied", err)
+	}
 }
 
 // A real file system on which an attribute has no more than a block of 1 KiB.
@@ -288,6 +292,117 @@ func TestHardLinks(t *testing.T) {
 	put(t, s, "a", "new")
 	if got := stat(t, s, "b"); got.Properties.MediaType != "of/b" || got.Size != 1 {
 		t.Errorf("b after a put of a: %+v", got)
+	}
+}
+
+// Two items that are one file with an attribute: neither changes what is known of the other. An item that is written
+// again has a file of its own.
+func TestHardLinksWithAttribute(t *testing.T) {
+	ctx := t.Context()
+	of := func(item string) storage.Properties { return storage.Properties{MediaType: "of/" + item} }
+	for name, long := range map[string]string{"in the attribute": "", "too long for it": strings.Repeat("long", 100)} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{Root: inMemory(t), attrRoom: 200})
+			_, err := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{
+				Size: 1, Properties: of("a"), Original: storage.Original{Modified: time.UnixMilli(5).UTC(), Version: "v"},
+			})
+			must(t, err, os.Link(filepath.Join(s.cfg.Root, sp, "a"), filepath.Join(s.cfg.Root, sp, "b")))
+			want := stat(t, s, "a")
+			set := of("b")
+			set.MediaType += long
+			_, err = s.SetProperties(ctx, sp, "b", set, storage.Condition{})
+			if !errors.Is(err, storage.ErrUnsupported) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
+				t.Errorf("got %v, want ErrUnsupported, for good and not applied", err)
+			}
+			if left := sidecarBytes(t, s.cfg.Root); len(left) > 0 {
+				t.Errorf("sidecars are left: %q", left)
+			}
+			if got := stat(t, s, "a"); !reflect.DeepEqual(got, want) {
+				t.Errorf("a: got %+v, want %+v", got, want)
+			}
+			put(t, s, "b", "new")
+			if _, err := s.SetProperties(ctx, sp, "b", set, storage.Condition{}); err != nil {
+				t.Error(err)
+			}
+			if got := stat(t, s, "a"); !reflect.DeepEqual(got, want) || stat(t, s, "b").Properties.MediaType != set.MediaType {
+				t.Errorf("a: got %+v, want %+v; b: %+v", got, want, stat(t, s, "b"))
+			}
+		})
+	}
+	t.Run("after another program changed the bytes", func(t *testing.T) {
+		s := store(t, Config{Root: inMemory(t)})
+		put(t, s, "a", "x")
+		in := func(name string) string { return filepath.Join(s.cfg.Root, sp, name) }
+		must(t, os.Link(in("a"), in("b")), os.WriteFile(in("a"), []byte("y"), 0o666), os.Chtimes(in("a"), time.Time{}, time.UnixMilli(5)))
+		for _, item := range []string{"a", "b"} {
+			_, err := s.SetProperties(ctx, sp, item, of(item), storage.Condition{})
+			must(t, err)
+		}
+		for _, item := range []string{"a", "b"} {
+			if got := stat(t, s, item); got.Properties.MediaType != "of/"+item {
+				t.Errorf("%s: got %+v", item, got)
+			}
+		}
+	})
+}
+
+// setFlags sets the flags of a file, as chattr does.
+func setFlags(t *testing.T, path string, flags int) error {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
+	defer f.Close()
+	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
+}
+
+// The properties of a file that may not be written to are set in a sidecar, unless it has an attribute, which would
+// go on to count: then nothing is changed.
+func TestAttributeMayNotBeWritten(t *testing.T) {
+	const immutable = 0x10 // FS_IMMUTABLE_FL
+	ctx := t.Context()
+	for name, tt := range map[string]struct {
+		cfg     Config
+		own     bool // the file was put through the store
+		refused bool
+	}{
+		"an attribute":                {Config{}, true, true},
+		"an attribute, and no room":   {Config{attrRoom: 1}, true, true},
+		"an attribute, and sidecars":  {Config{format: layoutSidecars}, true, true},
+		"a file of another program":   {Config{}, false, false},
+		"a file of another, sidecars": {Config{format: layoutSidecars}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := store(t, Config{})
+			path := filepath.Join(s.cfg.Root, sp, "a")
+			if tt.own {
+				put(t, s, "a", "x")
+			} else {
+				must(t, os.WriteFile(path, []byte("x"), 0o666))
+			}
+			was := stat(t, s, "a")
+			tt.cfg.Root = s.cfg.Root
+			now := open(t, tt.cfg)
+			if err := setFlags(t, path, immutable); err != nil {
+				need.Missing(t, need.Kernel("files that may not be written to"), err)
+			}
+			defer func() { must(t, setFlags(t, path, 0)) }()
+			_, err := now.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "new/type"}, storage.Condition{})
+			if !tt.refused {
+				if got := stat(t, now, "a"); err != nil || got.Properties.MediaType != "new/type" {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				return
+			}
+			if !errors.Is(err, fs.ErrPermission) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
+				t.Errorf("got %v, want that it may not be written, for good and not applied", err)
+			}
+			if left := sidecarBytes(t, s.cfg.Root); len(left) > 0 {
+				t.Errorf("sidecars are left: %q", left)
+			}
+			if got := stat(t, now, "a"); !reflect.DeepEqual(got, was) {
+				t.Errorf("got %+v, want %+v", got, was)
+			}
+		})
 	}
 }
 

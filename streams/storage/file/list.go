@@ -109,7 +109,7 @@ func (l *lister) dir(ctx context.Context, path, prefix string) (bool, error) {
 	from.set = from.key != ""
 	for {
 		if ctx.Err() != nil {
-			return false, context.Cause(ctx)
+			return false, storage.Ended(ctx)
 		}
 		w, err := l.read(ctx, path, prefix, from)
 		if errors.Is(err, fs.ErrPermission) {
@@ -184,7 +184,7 @@ func (l *lister) shut(at *int) {
 // file yields one item, unless its file has gone since.
 func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id string) (bool, error) {
 	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
+		return false, storage.Ended(ctx)
 	}
 	st, err := l.stat(at, dir, e.path)
 	l.named = err == nil && isRegular(&st)

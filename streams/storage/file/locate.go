@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -74,7 +75,11 @@ func (s *session) spotOf(file string) (*spot, error) {
 	if p.dir, err = s.dir(p.at); err != nil {
 		return nil, err
 	}
-	if err := p.look(path.Base(file)); err != nil {
+	err = checkNames(p.dir, p.at)
+	if err == nil {
+		err = p.look(path.Base(file))
+	}
+	if err != nil {
 		p.close()
 		return nil, err
 	}
@@ -137,6 +142,22 @@ func (s *session) aspectAt(at *spot, p place) (aspect, error) {
 	defer unix.Close(fd)
 	a, _, err := s.aspect(fd, p, &at.st)
 	return a, err
+}
+
+// aspectOf is aspectAt for a file that is replaced or removed: what is damaged so that it cannot be read is unknown.
+func (s *session) aspectOf(at *spot, p place) (aspect, error) {
+	a, err := s.aspectAt(at, p)
+	if isDamaged(err) {
+		return aspect{Unknown: true}, nil
+	}
+	return a, err
+}
+
+// isDamaged reports whether an error of reading says that what is read is damaged, or is no file. Another one may work
+// when it is called again.
+func isDamaged(err error) bool {
+	return slices.ContainsFunc([]error{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.EISDIR, unix.ENXIO},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // absent returns the error for an item that is not there.
@@ -229,7 +250,7 @@ func (s *session) settled(ctx context.Context, p string) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return storage.Ended(ctx)
 		}
 	}
 	return nil

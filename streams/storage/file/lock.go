@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // Items are locked in stripes: within a process by a channel, between processes by a
@@ -96,25 +97,44 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 		select {
 		case held <- struct{}{}:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, storage.Ended(ctx)
 		}
 	}
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		err := setLock(sess.lockFD, i, unix.F_WRLCK, unix.F_OFD_SETLK)
+		unlock := func() {
+			_ = setLock(sess.lockFD, i, unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
+			<-held
+		}
 		if err == nil {
-			return func() {
-				_ = setLock(sess.lockFD, i, unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
-				<-held
-			}, nil
+			if err := sess.hasLocks(); err != nil {
+				unlock()
+				return nil, err
+			}
+			return unlock, nil
 		}
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) { // another process has it
-			if err = retry.Sleep(ctx, wait); err == nil {
+			if retry.Sleep(ctx, wait) == nil {
 				continue
 			}
+			err = storage.Ended(ctx)
 		}
 		<-held
 		return nil, named("lock", lockFile, err)
 	}
+}
+
+// hasLocks returns an error if the file of locks was removed. The next call makes a session, and with it the file, anew.
+func (s *session) hasLocks() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(s.lockFD, &st); err != nil {
+		return named("stat", lockFile, err)
+	}
+	if st.Nlink == 0 {
+		s.lost.Store(true)
+		return retry.Unavailable(fmt.Errorf("%s was removed while the store is in use", lockFile))
+	}
+	return nil
 }
 
 // setLock sets or removes a lock on one byte of a file, which belongs to this opening of it.

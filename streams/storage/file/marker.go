@@ -78,7 +78,13 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	case !errors.Is(err, storage.ErrNoMarker):
 		return err
 	}
-	return s.mark(sess, s.newFormat(sess))
+	format := s.newFormat(sess)
+	if format == layoutAttrs {
+		if err := sess.bar(); err != nil {
+			return refine(err)
+		}
+	}
+	return s.mark(sess, format)
 }
 
 // mark writes the marker and returns when it is on disk.

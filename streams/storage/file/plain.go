@@ -187,7 +187,7 @@ func plainObject(item string, st *unix.Stat_t) storage.Object {
 // Stat implements storage.Store.
 func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, error) {
 	if ctx.Err() != nil {
-		return storage.Object{}, context.Cause(ctx)
+		return storage.Object{}, storage.Ended(ctx)
 	}
 	sess, err := p.enter()
 	if err != nil {
@@ -212,7 +212,7 @@ func (p *Plain) Open(ctx context.Context, space, item, version string) (io.ReadC
 
 func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Object, error) {
 	if ctx.Err() != nil {
-		return nil, storage.Object{}, context.Cause(ctx)
+		return nil, storage.Object{}, storage.Ended(ctx)
 	}
 	sess, err := p.enter()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -46,6 +47,10 @@ func (s *Store) SetProperties(
 	if err := c.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, true); err != nil {
 		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
 	}
+	if sess.bare {
+		return storage.Object{}, retry.Permanent(fmt.Errorf("set properties of item %q: %s has format %d, and no extended attributes here: %w",
+			item, s.cfg.Root, layoutAttrs, storage.ErrUnsupported))
+	}
 	was, err := sess.aspectAt(at, p)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, err)
@@ -60,52 +65,65 @@ func (s *Store) SetProperties(
 
 // describe writes what is known of a file that is in its place and returns when that is on disk: to the attribute, or,
 // if the attribute cannot have it, to a sidecar. It reports whether the attribute has it. At each step one of the two
-// speaks for the file; if both do, the attribute counts. The caller has locked the item.
+// speaks for the file; if both do, the attribute counts. So it is refused, for good and with nothing changed, if an
+// attribute counts that may not be changed: the file may not be written to, or is another item too. The caller has locked
+// the item.
 func (s *Store) describe(sess *session, at *spot, p place, a aspect) (inAttr bool, err error) {
 	fd, err := at.open()
-	if err == nil {
-		defer unix.Close(fd)
-		if sess.attrs.Load() {
-			inAttr, err = s.tryAttr(fd, at, p, a)
-		}
+	if err != nil {
+		return false, storage.NotApplied(err)
 	}
-	if err != nil && !errors.Is(err, fs.ErrPermission) { // of a file that may not be written to
+	defer unix.Close(fd)
+	attr, err := readAttr(fd, p.item)
+	if err != nil && !errors.Is(err, errAttr) {
+		return false, storage.NotApplied(err)
+	}
+	counts, shared := attr != nil && attr.Modified == at.st.Mtim.Nano(), at.st.Nlink > 1
+	if counts && shared {
+		return false, storage.NotApplied(retry.Permanent(fmt.Errorf(
+			"%s has %d names (hard links), which share its attribute; write the item again to give it a file of its own: %w",
+			at.path(), at.st.Nlink, storage.ErrUnsupported)))
+	}
+	err = nil
+	if sess.attrs.Load() && !shared {
+		inAttr, err = writeAttr(fd, p.item, a, s.cfg.attrRoom)
+	}
+	if err == nil && counts && !inAttr { // it is removed in the end: may it be?
+		_, err = writeAttr(fd, p.item, *attr, 0)
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission) && counts:
+		return false, storage.NotApplied(retry.Permanent(err))
+	case err != nil && !errors.Is(err, fs.ErrPermission):
 		return false, err
-	}
-	if inAttr {
-		if err := s.did("attribute written"); err != nil {
-			return false, err
-		}
-		if err := fsync(fd, at.path()); err != nil {
-			return false, err
-		}
-		if err := s.did("attribute synced"); err != nil {
-			return false, err
-		}
-		return true, sess.removeSidecar(p)
+	case inAttr:
+		return true, s.settleAttr(sess, fd, at, p)
 	}
 	if err := sess.setSidecar(p, sidecar{Item: p.item, Now: a}); err != nil {
 		return false, err
 	}
-	if err := s.did("sidecar placed"); err != nil || fd < 0 {
+	if err := s.did("sidecar placed"); err != nil || !counts {
 		return false, err
 	}
-	if _, err := fgetxattr(fd, nil); noAttr(err) {
-		return false, nil
-	}
 	if err := removeAttr(fd); err != nil {
+		return false, err
+	}
+	if err := s.did("attribute removed"); err != nil {
 		return false, err
 	}
 	return false, fsync(fd, at.path())
 }
 
-// tryAttr writes the attribute, if there is room. A file that has several names keeps what is known beside it, unless
-// it has an attribute already: others may be items too.
-func (s *Store) tryAttr(fd int, at *spot, p place, a aspect) (bool, error) {
-	if at.st.Nlink > 1 {
-		if _, err := fgetxattr(fd, nil); noAttr(err) {
-			return false, nil
-		}
+// settleAttr has a file's attribute on disk, and then removes the sidecar.
+func (s *Store) settleAttr(sess *session, fd int, at *spot, p place) error {
+	if err := s.did("attribute written"); err != nil {
+		return err
 	}
-	return writeAttr(fd, p.item, a, s.cfg.attrRoom)
+	if err := fsync(fd, at.path()); err != nil {
+		return err
+	}
+	if err := s.did("attribute synced"); err != nil {
+		return err
+	}
+	return sess.removeSidecar(p)
 }

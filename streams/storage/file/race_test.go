@@ -1,9 +1,7 @@
 package file
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -157,55 +155,6 @@ func TestVersionsGrowInMilliseconds(t *testing.T) {
 			}
 			if got := stat(t, s, tt.item); got.Version != second.Version || !reflect.DeepEqual(got.Digests, second.Digests) {
 				t.Errorf("Stat: got %+v, want %+v", got, second)
-			}
-		})
-	}
-}
-
-// While a sidecar cannot be read nothing is known of what it says, so nothing takes its place.
-func TestSidecarNotRead(t *testing.T) {
-	ctx := t.Context()
-	replace := func(s *Store, keep bool) error {
-		_, err := s.Put(ctx, sp, "a", strings.NewReader("new"), storage.PutOptions{Size: 3, KeepReplaced: keep})
-		return err
-	}
-	remove := func(s *Store, keep bool) error {
-		_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: keep})
-		return err
-	}
-	tests := map[string]func(s *Store) error{
-		"SetProperties": func(s *Store) error {
-			_, err := s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "new/type"}, storage.Condition{})
-			return err
-		},
-		"Put":             func(s *Store) error { return replace(s, false) },
-		"Put, keeping":    func(s *Store) error { return replace(s, true) },
-		"Delete":          func(s *Store) error { return remove(s, false) },
-		"Delete, keeping": func(s *Store) error { return remove(s, true) },
-	}
-	for name, call := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{format: layoutSidecars})
-			put(t, s, "a", "old")
-			want := stat(t, s, "a")
-			p, err := newPlace(sp, "a")
-			must(t, err)
-			_, path := sidecarPath(p)
-			path = filepath.Join(s.cfg.Root, path)
-			// What stands for a broken disk: to open a socket is an error of its own.
-			must(t, os.Rename(path, path+".away"), unix.Mknod(path, unix.S_IFSOCK|0o666, 0))
-			if o, err := s.Stat(ctx, sp, "a"); !errors.Is(err, unix.ENXIO) {
-				t.Errorf("Stat: got %+v, %v, want the error of the sidecar", o, err)
-			}
-			if got, err := read(t, s, "a", ""); got != "old" || err != nil {
-				t.Errorf("Open: got %q, %v, want the bytes", got, err)
-			}
-			if err := call(s); !errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("got %v, want the error of the sidecar", err)
-			}
-			must(t, os.Rename(path+".away", path))
-			if got := stat(t, s, "a"); !reflect.DeepEqual(got, want) || len(got.Digests) == 0 {
-				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err erro
 	for _, at := range []string{p.path, p.beside} {
 		fd, err := s.open(at, unix.O_RDONLY|unix.O_NONBLOCK)
 		switch {
-		case isAbsent(err), errors.Is(err, unix.ENXIO): // the latter of a socket
+		case isAbsent(err), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV): // the latter two of sockets and devices
 			continue
 		case errors.Is(err, fs.ErrPermission):
 			if st, serr := s.stat(at); isAbsent(serr) || serr == nil && !isRegular(&st) {
@@ -79,10 +79,14 @@ func (s *session) look(p place) (fd int, at string, st unix.Stat_t, a aspect, un
 	return -1, "", st, a, nil, fmt.Errorf("item %q: its file keeps changing", p.item)
 }
 
+func isItemAbsent(err error) bool {
+	return errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace)
+}
+
 // Stat implements storage.Store.
 func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
 	if ctx.Err() != nil {
-		return storage.Object{}, context.Cause(ctx)
+		return storage.Object{}, storage.Ended(ctx)
 	}
 	p, err := newPlace(space, item)
 	if err != nil {
@@ -93,9 +97,23 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 		return storage.Object{}, err
 	}
 	defer s.leave(sess)
+	at := s.now()
 	fd, _, st, a, unread, err := sess.look(p)
+	if isItemAbsent(err) && sess.admitted.Load() {
+		// Once more while the item is locked: a Put whose file takes its place after that is dated after that too.
+		unlock, lerr := s.lock(ctx, sess, p.space, p.item)
+		if lerr != nil {
+			return storage.Object{}, lerr
+		}
+		if fd, _, st, a, unread, err = sess.look(p); isItemAbsent(err) {
+			if at, lerr = s.absentAt(sess, p); lerr != nil {
+				err = lerr
+			}
+		}
+		unlock()
+	}
 	if err != nil {
-		return storage.Object{}, storage.Absent(err, s.now())
+		return storage.Object{}, storage.Absent(err, at)
 	}
 	unix.Close(fd)
 	if unread != nil {

@@ -197,7 +197,7 @@ func (r *reading) names(ctx context.Context, fd int, tell func(name []byte, kind
 			return err
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return storage.Ended(ctx)
 		}
 		// struct linux_dirent64: inode and offset (8 bytes each), length (2), type (1), name up to a NUL.
 		for b := buf[:n]; len(b) > 19; {

@@ -12,7 +12,7 @@ import (
 
 // refuse is what every mutation of a Plain returns.
 func (p *Plain) refuse(verb, name string) error {
-	return retry.Permanent(fmt.Errorf("%s %q in store %q: %w", verb, name, p.cfg.ID, storage.ErrReadOnly))
+	return storage.NotApplied(retry.Permanent(fmt.Errorf("%s %q in store %q: %w", verb, name, p.cfg.ID, storage.ErrReadOnly)))
 }
 
 // CreateSpace implements storage.Store.

@@ -59,7 +59,7 @@ func (r *root) enter() (*session, error) {
 	if err != nil {
 		return nil, r.gone(err)
 	}
-	if r.sess == nil || !r.sess.is(&st) {
+	if r.sess == nil || !r.sess.is(&st) || r.sess.lost.Load() {
 		sess, err := openSession(r.dir)
 		if err != nil {
 			return nil, r.gone(err)

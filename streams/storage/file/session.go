@@ -32,8 +32,11 @@ type session struct {
 	// attrs says that what is known of a file that we write goes into its attribute: layout 2, on a file system that has
 	// attributes.
 	attrs    atomic.Bool
+	bare     bool // the root has layout 2 and its file system no attributes; set before admitted
 	syncs    syncs
 	admitted atomic.Bool // the marker was read and is right, and prepare has returned
+
+	lost atomic.Bool // the file of locks was removed: others lock another one
 
 	mu    sync.Mutex // guards prepare and gone
 	gone  []*scratch // closed with the session: calls under way may use them
@@ -53,7 +56,8 @@ type session struct {
 }
 
 const (
-	tmpDir     = ownDir + "/tmp"
+	scratchDir = ownDir + "/scratch"
+	tmpDir     = ownDir + "/tmp" // of older versions; in layout 2 it is a file, so that they cannot write
 	lockFile   = ownDir + "/locks"
 	markerFile = ownDir + "/marker.json"
 	metaDir    = ownDir + "/meta"
@@ -134,7 +138,7 @@ func (s *session) prepare() error {
 	if s.ready.Load() {
 		return nil
 	}
-	for _, dir := range []string{ownDir, tmpDir, metaDir} {
+	for _, dir := range []string{ownDir, scratchDir, metaDir} {
 		if err := s.mkdir(dir); err != nil {
 			return refine(err)
 		}
@@ -186,19 +190,22 @@ type scratch struct {
 
 // renew gives the session a directory for temporary files, and removes those of the dead. A session is alive while
 // it holds the lock on the byte of the file of locks that the name of its directory leads to, which all machines
-// that share the file system see. The directory itself is locked too, for processes of older versions, which look
-// at that only.
+// that share the file system see.
 func (s *session) renew() (err error) {
-	t := &scratch{path: tmpDir + "/" + schemas.NewID(), fd: -1}
+	t := &scratch{path: scratchDir + "/" + schemas.NewID(), fd: -1}
 	// No other process looks for the dead while our directory is not locked yet.
 	if err := setLock(s.lockFD, openStripe, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
 		return named("lock", lockFile, err)
 	}
 	defer func() {
-		err = errors.Join(err, setLock(s.lockFD, openStripe, unix.F_UNLCK, unix.F_OFD_SETLK))
-		if err != nil && t.fd >= 0 {
-			err = errors.Join(err, unix.Close(t.fd))
+		if s.tmp.Load() != t { // it was refused, or failed
+			if t.fd >= 0 {
+				unix.Close(t.fd)
+			}
+			_ = s.removeFlat(t.path) // what stays is removed by the next process
+			_ = setLock(s.lockFD, aliveByte(t.path), unix.F_UNLCK, unix.F_OFD_SETLK)
 		}
+		err = errors.Join(err, setLock(s.lockFD, openStripe, unix.F_UNLCK, unix.F_OFD_SETLK))
 	}()
 	if err := setLock(s.lockFD, aliveByte(t.path), unix.F_WRLCK, unix.F_OFD_SETLK); err != nil {
 		return named("lock", lockFile, err)
@@ -208,9 +215,6 @@ func (s *session) renew() (err error) {
 	}
 	if t.fd, err = s.dir(t.path); err != nil {
 		return err
-	}
-	if err := unix.Flock(t.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return named("lock", t.path, err)
 	}
 	if err := probeNames(t.fd); err != nil {
 		return retry.Unavailable(err)
@@ -229,6 +233,18 @@ func (s *session) renew() (err error) {
 	return nil
 }
 
+// bar makes tmpDir a plain file, on disk. It has no directories of living processes.
+func (s *session) bar() error {
+	if err := s.unlink(tmpDir, unix.AT_REMOVEDIR); err != nil {
+		return err
+	}
+	fd, err := s.create(tmpDir, unix.O_WRONLY|unix.O_CREAT)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Close(fd), s.syncDir(ownDir))
+}
+
 // aliveByte is the byte of the file of locks that the process of a directory for temporary files has locked. It is
 // behind those of the stripes.
 func aliveByte(dir string) int64 {
@@ -237,33 +253,39 @@ func aliveByte(dir string) int64 {
 	return int64(h.Sum64()>>2) | 1<<32
 }
 
-// others calls f for each directory for temporary files but ours. alive says whether its process lives.
+// others calls f for each directory for temporary files but ours. alive says whether its process lives: one of an older
+// version locks the directory only.
 func (s *session) others(ours string, f func(dir string, alive bool) error) error {
-	names, err := s.names(tmpDir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		dir := tmpDir + "/" + name
-		if dir == ours {
-			continue
-		}
-		fd, err := s.dir(dir)
-		if err != nil {
-			continue // not a directory of ours, or gone by now
-		}
-		alive := setLock(s.lockFD, aliveByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
-		if !alive {
-			_ = setLock(s.lockFD, aliveByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
-			alive = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil
-		}
-		err = f(dir, alive)
-		unix.Close(fd)
-		if err != nil {
+	for _, in := range []string{scratchDir, tmpDir} {
+		names, err := s.names(in)
+		if err != nil && !isAbsent(err) {
 			return err
+		}
+		for _, name := range names {
+			dir := in + "/" + name
+			if dir == ours {
+				continue
+			}
+			if err := s.other(dir, f); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+func (s *session) other(dir string, f func(dir string, alive bool) error) error {
+	fd, err := s.dir(dir)
+	if err != nil {
+		return nil // not a directory of ours, or gone by now
+	}
+	defer unix.Close(fd)
+	alive := setLock(s.lockFD, aliveByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
+	if !alive {
+		_ = setLock(s.lockFD, aliveByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
+		alive = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil
+	}
+	return f(dir, alive)
 }
 
 // removeDead removes the temporary files of processes that are gone.
@@ -356,7 +378,7 @@ func (s *session) replace(gone *scratch) error {
 	if s.tmp.Load() != gone {
 		return nil
 	}
-	if err := s.mkdir(tmpDir); err != nil {
+	if err := s.mkdir(scratchDir); err != nil {
 		return err
 	}
 	return s.renew()

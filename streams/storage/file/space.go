@@ -36,7 +36,7 @@ func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
 		}
 		for _, name := range names {
 			if ctx.Err() != nil {
-				yield("", context.Cause(ctx))
+				yield("", storage.Ended(ctx))
 				return
 			}
 			if !yield(name, nil) {

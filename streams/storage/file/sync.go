@@ -22,7 +22,8 @@ type dirSync struct {
 	turn  chan struct{} // full while a round syncs
 }
 
-// A round is one sync. err is set before done is closed.
+// A round is one sync. err is set before done is closed. Before the round begins it is the error of the round before: the
+// kernel reports what it could not write to one sync only, and what callers of this round changed may be part of that.
 type round struct {
 	done chan struct{}
 	err  error
@@ -52,7 +53,14 @@ func (s *syncs) share(id dirID, do func() error) error {
 		s.mu.Lock()
 		d.next = nil // who comes from now on may have changed something that this sync does not see
 		s.mu.Unlock()
-		r.err = do()
+		if err := do(); err != nil {
+			r.err = err
+			s.mu.Lock()
+			if d.next != nil {
+				d.next.err = err
+			}
+			s.mu.Unlock()
+		}
 		close(r.done)
 		<-d.turn
 	}

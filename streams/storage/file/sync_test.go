@@ -54,6 +54,35 @@ func TestSharedSyncs(t *testing.T) {
 	})
 }
 
+// A sync that failed is reported to those who came while it was under way too: what they changed may be part of what
+// it lost, and the kernel reports that once.
+func TestSharedSyncFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			s    syncs
+			wg   sync.WaitGroup
+			boom = errors.New("boom")
+			got  [3]error
+		)
+		for n := range got {
+			wg.Go(func() {
+				time.Sleep(time.Duration(n) * 10 * time.Millisecond) // the second comes during the first's sync, the third during the second's
+				got[n] = s.share(dirID{}, func() error {
+					time.Sleep(15 * time.Millisecond)
+					if n == 0 {
+						return boom
+					}
+					return nil
+				})
+			})
+		}
+		wg.Wait()
+		if got != [3]error{boom, boom, nil} {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
 // While what is known of an item moves between sidecar and attribute, no look at it misses it.
 func TestStatWhileItMoves(t *testing.T) {
 	ctx := t.Context()

@@ -59,7 +59,7 @@ func (s *Store) tidyDay(ctx context.Context, sess *session, day string, o storag
 	left := false
 	for _, name := range names {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return storage.Ended(ctx)
 		}
 		at, err := time.Parse(keptDay+keptTime, day+name[:min(len(name), len(keptTime))])
 		if err != nil || !at.Before(o.Kept) {

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// began returns a Put of an item that has come as far as the lock: its bytes are on disk and dated.
+// began returns a Put of an item that has come as far as the lock.
 func began(t *testing.T, s *Store, item string) *write {
 	t.Helper()
 	p, err := newPlace(sp, item)
@@ -85,6 +86,111 @@ func TestPutIsLaterThanDeletes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A clock that was ahead for a moment dates nothing that is put or deleted after it was set right.
+func TestClockWasAhead(t *testing.T) {
+	ctx := t.Context()
+	for name, by := range map[string]time.Duration{"hours": 2 * time.Hour, "years": 10 * 365 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			right := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+			now := right.Add(by)
+			s := store(t, Config{now: func() time.Time { return now }})
+			put(t, s, "a", "one")
+			now = right
+			near := func(what string, at time.Time) {
+				t.Helper()
+				if at.Sub(now).Abs() > maxAhead {
+					t.Errorf("%s is dated %v, at %v", what, at, now)
+				}
+			}
+			near("a new item", put(t, s, "new", "two").Modified)
+			near("a put over it", put(t, s, "new", "three").Modified)
+			d, err := s.Delete(ctx, sp, "new", storage.DeleteOptions{})
+			must(t, err)
+			near("its delete", d.Time)
+			_, err = s.Stat(ctx, sp, "new")
+			var absent *storage.AbsentError
+			if !errors.As(err, &absent) {
+				t.Fatalf("Stat: got %v", err)
+			}
+			near("its absence", absent.At)
+			near("a put after the delete", put(t, s, "new", "four").Modified)
+		})
+	}
+}
+
+// A Put is not dated before an absence that was seen before its file took its place.
+func TestPutIsLaterThanLooks(t *testing.T) {
+	absentAt := func(t *testing.T, s *Store) time.Time {
+		t.Helper()
+		_, err := s.Stat(t.Context(), sp, "a")
+		var absent *storage.AbsentError
+		if !errors.As(err, &absent) {
+			t.Fatalf("Stat: got %v, want that it is absent", err)
+		}
+		return absent.At
+	}
+	eachLayout(t, "looks", func(t *testing.T, format int) {
+		now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+		clock := func() time.Time { return now }
+		tests := map[string]func(t *testing.T, s, other *Store) (seen time.Time){
+			"of an item that never was": func(t *testing.T, s, other *Store) time.Time {
+				w := began(t, s, "a")
+				now = now.Add(50 * time.Millisecond)
+				seen := absentAt(t, other)
+				must(t, w.commit(t.Context()))
+				return seen
+			},
+			"after a person removed the file": func(t *testing.T, s, other *Store) time.Time {
+				put(t, s, "a", "one")
+				w := began(t, s, "a")
+				must(t, os.Remove(filepath.Join(s.cfg.Root, sp, "a")))
+				now = now.Add(50 * time.Millisecond)
+				seen := absentAt(t, other)
+				now = now.Add(time.Millisecond)
+				must(t, w.commit(t.Context()))
+				return seen
+			},
+			"after a person removed the file, which nobody saw": func(t *testing.T, s, _ *Store) time.Time {
+				put(t, s, "a", "one")
+				w := began(t, s, "a")
+				must(t, os.Remove(filepath.Join(s.cfg.Root, sp, "a")))
+				now = now.Add(50 * time.Millisecond)
+				must(t, w.commit(t.Context()))
+				return now
+			},
+			"between its date and its rename": func(t *testing.T, s, other *Store) (seen time.Time) {
+				s.cfg.step = func(done string) error {
+					if done != "written" {
+						return nil
+					}
+					now = now.Add(50 * time.Millisecond)
+					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+					defer cancel()
+					_, err := other.Stat(ctx, sp, "a")
+					var absent *storage.AbsentError
+					if errors.As(err, &absent) {
+						seen = absent.At
+					} else if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("Stat: got %v", err)
+					}
+					return nil
+				}
+				put(t, s, "a", "x")
+				return seen
+			},
+		}
+		for name, f := range tests {
+			t.Run(name, func(t *testing.T) {
+				s := store(t, Config{format: format, now: clock})
+				seen := f(t, s, open(t, Config{Root: s.cfg.Root, now: clock}))
+				if at := stat(t, s, "a").Modified; at.UnixMilli() < seen.UnixMilli() {
+					t.Errorf("absent at %v, and put at %v", seen, at)
+				}
+			})
+		}
+	})
 }
 
 // What is dated too far ahead of the clock does not date what comes next: it is refused, with the reason, and can

@@ -73,8 +73,14 @@ func (s *Store) switchLayout(sess *session) (err error) {
 		if alive {
 			return fmt.Errorf("%w: it has %s", ErrInUse, dir)
 		}
-		return nil
+		return sess.removeFlat(dir)
 	})
+	if err == nil {
+		err = sess.bar()
+	}
+	if err == nil {
+		err = s.did("barred")
+	}
 	if err == nil {
 		err = s.mark(sess, layoutAttrs)
 	}
@@ -157,7 +163,7 @@ func (u *upgrade) shard(ctx context.Context, space, dir string) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return context.Cause(ctx)
+	return storage.Ended(ctx)
 }
 
 // sidecar moves what one sidecar says.
@@ -185,6 +191,10 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	}
 	defer unlock()
 	at, err := u.sess.find(p)
+	if errors.Is(err, errFolds) { // nothing is written to its directory
+		u.count(&u.done.Kept)
+		return nil
+	}
 	if isAbsent(err) || err == nil && !at.present {
 		u.count(&u.done.Absent)
 		if err == nil {
@@ -222,12 +232,11 @@ func (u *upgrade) item(at *spot, p place) (*int64, error) {
 	if a.Modified != at.st.Mtim.Nano() { // others have changed the bytes
 		a.Modified, a.Size = at.st.Mtim.Nano(), at.st.Size
 	}
-	inAttr, err := u.s.describe(u.sess, at, p, a)
-	if err != nil {
-		return nil, err
-	}
-	if !inAttr {
+	switch inAttr, err := u.s.describe(u.sess, at, p, a); {
+	case storage.IsNotApplied(err) && retry.IsPermanent(err), err == nil && !inAttr:
 		return &u.done.Kept, nil
+	case err != nil:
+		return nil, err
 	}
 	return &u.done.Moved, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -113,7 +114,7 @@ func TestUpgradeInUse(t *testing.T) {
 		},
 		"an older one": func(t *testing.T, root string) func() {
 			dir := filepath.Join(root, tmpDir, "older")
-			must(t, os.Mkdir(dir, 0o777))
+			must(t, os.MkdirAll(dir, 0o777))
 			f, err := os.Open(dir)
 			must(t, err, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 			return func() { must(t, f.Close()) }
@@ -174,6 +175,65 @@ func TestUpgradeWithoutRoom(t *testing.T) {
 	if left := sidecars(t, s); len(left) != int(got.Kept) {
 		t.Errorf("left are %d, want %d", len(left), got.Kept)
 	}
+}
+
+// An older version cannot write to a root of layout 2, whether it reads the marker or not: it makes a directory for its
+// temporary files first.
+func TestOlderVersionCannotWrite(t *testing.T) {
+	refused := func(t *testing.T, root string) {
+		t.Helper()
+		dir := filepath.Join(root, tmpDir)
+		if err := os.Mkdir(dir, 0o777); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("got %v, want that there is something", err)
+		}
+		if err := os.Mkdir(filepath.Join(dir, "older"), 0o777); !errors.Is(err, unix.ENOTDIR) {
+			t.Errorf("got %v, want ENOTDIR", err)
+		}
+	}
+	t.Run("new root", func(t *testing.T) {
+		s := open(t, Config{})
+		must(t, s.WriteMarker(t.Context()))
+		refused(t, s.cfg.Root)
+	})
+	t.Run("root without a marker that an older version wrote to", func(t *testing.T) {
+		root := t.TempDir()
+		must(t, os.MkdirAll(filepath.Join(root, tmpDir, "dead"), 0o777))
+		s := open(t, Config{Root: root})
+		must(t, s.WriteMarker(t.Context()))
+		refused(t, root)
+	})
+	t.Run("upgraded", func(t *testing.T) {
+		cfg, want := older(t, Config{})
+		must(t, os.MkdirAll(filepath.Join(cfg.Root, tmpDir, "dead"), 0o777))
+		s := open(t, cfg)
+		_, err := s.Upgrade(t.Context(), UpgradeOptions{})
+		must(t, err)
+		refused(t, cfg.Root)
+		sameItems(t, open(t, cfg), want)
+		put(t, s, "new", "x")
+	})
+	t.Run("ended in between", func(t *testing.T) {
+		cfg, want := older(t, Config{})
+		s := open(t, cfg)
+		for n := range 2 {
+			if ended, err := endsAt(s, n, false, func(s *Store) error { _, err := s.Upgrade(t.Context(), UpgradeOptions{}); return err }); !ended {
+				t.Fatalf("after %d steps: %v", n, err)
+			}
+			again := open(t, cfg)
+			sameItems(t, again, want)
+			put(t, again, fmt.Sprint("new", n), "x")
+			must(t, again.Close())
+		}
+		_, err := s.Upgrade(t.Context(), UpgradeOptions{})
+		must(t, err)
+		refused(t, cfg.Root)
+		sameItems(t, s, want)
+	})
+	t.Run("layout 1 takes it", func(t *testing.T) {
+		s := open(t, Config{format: layoutSidecars})
+		must(t, s.WriteMarker(t.Context()))
+		must(t, os.MkdirAll(filepath.Join(s.cfg.Root, tmpDir, "older"), 0o777))
+	})
 }
 
 // An older version knows format 1 only: what it does with the marker of a root of layout 2 is to refuse the root.

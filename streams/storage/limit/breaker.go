@@ -149,7 +149,7 @@ func (b *Breaker) begin(ctx context.Context) (pass, error) { return b.let(ctx, s
 
 func (b *Breaker) let(ctx context.Context, u errand) (pass, error) {
 	if ctx.Err() != nil { // it would fail, and nobody could say why
-		return 0, context.Cause(ctx)
+		return 0, storage.Ended(ctx)
 	}
 	if p := pass(b.pass.Load()); p.closed() {
 		return p, nil

@@ -104,7 +104,7 @@ func (t *Throttle) take(ctx context.Context, c class) error {
 		retry.Alive(ctx)
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for a turn at the store: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for a turn at the store: %w", storage.Ended(ctx))
 	}
 }
 
@@ -236,14 +236,14 @@ func (b *bucket) wait(ctx context.Context, n int) error {
 	case b.turn <- struct{}{}:
 		defer func() { <-b.turn }()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return storage.Ended(ctx)
 	}
 	if earliest := time.Now().Add(-burst); b.next.Before(earliest) {
 		b.next = earliest
 	}
 	if d := time.Until(b.next); d > 0 {
-		if err := retry.Sleep(ctx, d); err != nil {
-			return err
+		if retry.Sleep(ctx, d) != nil {
+			return storage.Ended(ctx)
 		}
 	}
 	retry.Alive(ctx)

@@ -20,7 +20,7 @@ func (s *Store) Open(ctx context.Context, space, id, version string) (io.ReadClo
 // pinned returns an item as it is now.
 func (s *Store) pinned(ctx context.Context, ref storage.Ref) (*item, error) {
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return nil, storage.Ended(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

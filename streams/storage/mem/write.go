@@ -182,7 +182,7 @@ func (s *Store) keep(space string, it *item) {
 	s.kept = append(s.kept, Kept{space, clone(it.object), it.bytes})
 }
 
-// reader ends with the cause of ctx when ctx does.
+// reader ends when ctx does.
 type reader struct {
 	ctx context.Context
 	r   io.Reader
@@ -190,7 +190,7 @@ type reader struct {
 
 func (r reader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
+		return 0, storage.Ended(r.ctx)
 	}
 	return r.r.Read(p)
 }

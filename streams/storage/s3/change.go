@@ -60,11 +60,12 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			u.abort(ctx)
-		} else {
+	completed := false
+	defer func() { // also if the transport panics
+		if completed {
 			u.done(ctx)
+		} else {
+			u.abort(ctx)
 		}
 	}()
 	size := partSize(1<<30, from.o.Size)
@@ -80,6 +81,7 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
 		retry.Alive(ctx)
 	}
 	_, _, err = u.complete(ctx, nil, unfound)
+	completed = err == nil
 	return err
 }
 
@@ -130,13 +132,28 @@ func (s *Store) Delete(ctx context.Context, space, item string, d storage.Delete
 	ctx, answer := noted(ctx, when...)
 	err = s.core.RemoveObject(ctx, at.bucket, at.key, minio.RemoveObjectOptions{})
 	if err = s.translate(ctx, anItem, "delete "+named(space, item), err); err != nil {
-		return storage.Deleted{}, applies(err)
+		return storage.Deleted{}, s.kept(ctx, space, item, o, err)
 	}
 	gone := answer.answered()
 	if gone.IsZero() {
 		gone = s.cfg.now()
 	}
 	return storage.Deleted{Object: o, Time: gone.UTC().Truncate(time.Second)}, nil
+}
+
+// kept returns the error of a delete that failed, marked if the service has refused it. That the item is gone or is another
+// may be the effect of that same delete, which a proxy has repeated: then the item must be there as it was.
+func (s *Store) kept(ctx context.Context, space, item string, was storage.Object, err error) error {
+	switch refusalOf(err) {
+	case notRefused:
+		return err
+	case refusedOrRepeated:
+		o, serr := s.Stat(ctx, space, item)
+		if serr != nil || o.Version != was.Version || !o.Modified.Equal(was.Modified) {
+			return err
+		}
+	}
+	return storage.NotApplied(err)
 }
 
 // beforeDelete looks at what is to be deleted, and keeps it if that is asked for.

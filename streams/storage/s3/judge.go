@@ -175,13 +175,13 @@ func translate(ctx context.Context, about subject, what string, err error) error
 		return nil
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+		return fmt.Errorf("%s: %w", what, storage.Ended(ctx))
 	}
 	var answer minio.ErrorResponse
 	if !errors.As(err, &answer) || answer.StatusCode == 0 && answer.Code == "" {
 		return unanswered(what, err)
 	}
-	return refusal(what, judge(about, answer.StatusCode, answer.Code), answer)
+	return errorOf(what, judge(about, answer.StatusCode, answer.Code), answer)
 }
 
 // translate is that, in a store whose spaces are all in one bucket: a bucket that is not there is no space that is absent.
@@ -194,8 +194,8 @@ func (s *Store) translate(ctx context.Context, about subject, what string, err e
 	return err
 }
 
-// refusal is the error of a verdict.
-func refusal(what string, v verdict, answer minio.ErrorResponse) error {
+// errorOf is the error of a verdict.
+func errorOf(what string, v verdict, answer minio.ErrorResponse) error {
 	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, clip(answer.Message))
 	if answer.Region != "" && v.class == retry.ClassUnavailable {
 		said += fmt.Sprintf(" (the bucket's region is %s)", answer.Region)
@@ -225,15 +225,34 @@ type refused struct {
 
 func (r *refused) Unwrap() error { return r.error }
 
-// isRefused says that the service itself has refused a request, and has not carried it out.
-func isRefused(err error) bool {
+// A refusal is what an error says of the request that would have applied a mutation.
+type refusal int
+
+// A proxy sends a PUT or a DELETE again if the connection to the service breaks or the answer takes too long. The caller sees
+// the answer to the second request, and its reason may be the effect of the first.
+const (
+	notRefused        refusal = iota // it may have been carried out, or an equal one may be carried out at this moment
+	refusedOrRepeated                // it was not carried out, and an equal one may have been before
+	isRefused                        // the service has not carried it out
+)
+
+// refusalOf returns which refusal err is.
+func refusalOf(err error) refusal {
 	var r *refused
-	return errors.As(err, &r) && r.status >= 400 && r.status < 500 && r.status != http.StatusRequestTimeout
+	switch {
+	case !errors.As(err, &r), r.status < 400, r.status >= 500, r.status == http.StatusRequestTimeout:
+		return notRefused
+	case r.status == http.StatusConflict && !errors.Is(err, storage.ErrNotEmpty): // of two at once, or it exists
+		return notRefused
+	case r.status == http.StatusNotFound, r.status == http.StatusPreconditionFailed:
+		return refusedOrRepeated
+	}
+	return isRefused
 }
 
 // applies marks the error of the request that would have applied a mutation, if that was refused.
 func applies(err error) error {
-	if isRefused(err) {
+	if refusalOf(err) == isRefused {
 		return storage.NotApplied(err)
 	}
 	return err

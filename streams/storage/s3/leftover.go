@@ -258,5 +258,5 @@ func (s *Store) sweepRecords(ctx context.Context, bucket, prefix string, before 
 			return err
 		}
 	}
-	return context.Cause(ctx)
+	return storage.Ended(ctx)
 }

@@ -69,7 +69,7 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 			}
 		}
 		if ctx.Err() != nil { // the client ends its listing without a word
-			yield(storage.Object{}, context.Cause(ctx))
+			yield(storage.Object{}, storage.Ended(ctx))
 		}
 	})
 }

@@ -66,14 +66,19 @@ func (s *Store) nested(ctx context.Context, space, item string) (free func(), er
 	if !s.facts.Load().Hides {
 		return func() {}, nil
 	}
-	if free, err = s.alone(space, item); err != nil {
+	release, err := s.alone(space, item)
+	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if free == nil { // also if the transport panics
+			release()
+		}
+	}()
 	if err := s.lookForNested(ctx, space, item); err != nil {
-		free()
 		return nil, err
 	}
-	return free, nil
+	return release, nil
 }
 
 // alone notes that an item is put. It fails while one above or below it is put: which of them stays is not known yet.

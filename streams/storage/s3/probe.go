@@ -220,7 +220,7 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
 	}
 	u, err := s.beginAs(ctx, f, at, heading{contentType: plainType})
 	if err != nil {
-		return context.Cause(ctx) // who cannot begin with checksums does not copy with them
+		return storage.Ended(ctx) // who cannot begin with checksums does not copy with them
 	}
 	u.from.Store(&source{at, storage.Object{ETag: info.ETag}})
 	err = errors.Join(u.send(ctx, 1, 0, all[:first]), u.send(ctx, 2, first, all[first:]))
@@ -233,5 +233,5 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
 	} else {
 		u.abort(ctx)
 	}
-	return context.Cause(ctx)
+	return storage.Ended(ctx)
 }

@@ -44,8 +44,12 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 		return w.look(ctx, info, sum, algs)
 	case !w.asked:
 		return storage.Object{}, storage.NotApplied(err)
-	case isRefused(err):
-		return storage.Object{}, storage.NotApplied(w.lost(ctx, err))
+	}
+	switch refusalOf(err) {
+	case isRefused:
+		err = storage.NotApplied(err)
+	case refusedOrRepeated:
+		err = w.lost(ctx, err)
 	}
 	return storage.Object{}, err
 }
@@ -76,7 +80,7 @@ func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutO
 		return nil, nil, err
 	}
 	defer func() {
-		if err != nil {
+		if w == nil { // also if the transport panics
 			free()
 		}
 	}()
@@ -121,11 +125,11 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 	if err != nil {
 		return minio.UploadInfo{}, nil, err
 	}
+	defer part.release() // also if r panics
 	n, end, err := read(ctx, r, part.bytes)
 	if err == nil && !end {
-		return w.inParts(ctx, r, part, size)
+		return w.inParts(ctx, r, &part, size)
 	}
-	defer part.free()
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read what is put: %w", w.what, err)
 	}
@@ -153,16 +157,30 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 // found looks whether a write whose success was not reported is there after all: an object that has these very bytes, by
 // what the service tells of them, and these properties.
 func (w *write) found(ctx context.Context) (minio.UploadInfo, bool) {
-	info, err := w.s.head(ctx, w.spot, w.s.getOptions())
-	if err != nil || info.Size != w.h.Size() || info.ETag == "" {
-		return minio.UploadInfo{}, false
-	}
-	o, err := w.s.object(w.space, w.item, info)
-	if err != nil || o.Digests.Compare(w.h.Sum()) != digest.Agree || o.Properties.MediaType != w.o.Properties.MediaType ||
+	o, info, err := w.there(ctx)
+	if err != nil || w.compare(o) != digest.Agree || o.Properties.MediaType != w.o.Properties.MediaType ||
 		!maps.Equal(o.Properties.User, w.o.Properties.User) {
 		return minio.UploadInfo{}, false
 	}
-	return minio.UploadInfo{ETag: info.ETag, VersionID: info.VersionID}, true
+	return info, true
+}
+
+// there returns the object that is there now.
+func (w *write) there(ctx context.Context) (o storage.Object, at minio.UploadInfo, err error) {
+	info, err := w.s.head(ctx, w.spot, w.s.getOptions())
+	if err != nil {
+		return o, at, w.s.translate(ctx, anItem, "look at "+named(w.space, w.item), err)
+	}
+	o, err = w.s.object(w.space, w.item, info)
+	return o, minio.UploadInfo{ETag: info.ETag, VersionID: info.VersionID}, err
+}
+
+// compare compares the bytes of an object with those that were written.
+func (w *write) compare(o storage.Object) digest.Agreement {
+	if o.Size != w.h.Size() {
+		return digest.Disagree
+	}
+	return o.Digests.Compare(w.h.Sum())
 }
 
 // kept are the algorithms whose digests go into the metadata.
@@ -240,20 +258,25 @@ func (s *Store) condition(ctx context.Context, space, item string, c storage.Con
 	return headers, nil
 }
 
-// lost makes the refusal of a condition the error that its kind has.
+// lost makes the refusal of a condition the error that its kind has. It is marked if an object of other bytes is there: if
+// that of this write is, a proxy may have repeated the request that put it there.
 func (w *write) lost(ctx context.Context, err error) error {
 	if len(w.when) == 0 || !errors.Is(err, storage.ErrChanged) {
 		return err
 	}
-	if w.o.Absent {
-		if strings.HasSuffix(w.item, "/") { // versitygw says so when there is a file of that name, which is another item
-			if _, serr := w.s.Stat(ctx, w.space, w.item); isAbsent(serr) {
-				return retry.Permanent(fmt.Errorf("%s: the service has an object of that name without the slash: %w", w.what, storage.ErrName))
-			}
-		}
-		return fmt.Errorf("%s: %w", w.what, storage.ErrExists)
+	o, _, serr := w.there(ctx)
+	switch {
+	case w.o.Absent && strings.HasSuffix(w.item, "/") && isAbsent(serr): // versitygw says so when there is a file of that name
+		err = retry.Permanent(fmt.Errorf("%s: the service has an object of that name without the slash: %w", w.what, storage.ErrName))
+	case w.o.Absent:
+		err = fmt.Errorf("%s: %w", w.what, storage.ErrExists)
+	default:
+		err = fmt.Errorf("%s: %w", w.what, storage.ErrChanged)
 	}
-	return fmt.Errorf("%s: %w", w.what, storage.ErrChanged)
+	if serr == nil && w.compare(o) == digest.Disagree {
+		return storage.NotApplied(err)
+	}
+	return err
 }
 
 // errContradicts is what a service says of an object that cannot be after what it said before. versitygw gathers its
@@ -343,7 +366,7 @@ func partOf(n int, first, size int64) int64 {
 func read(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err error) {
 	for empty := 0; n < len(b); {
 		if ctx.Err() != nil {
-			return n, false, context.Cause(ctx)
+			return n, false, storage.Ended(ctx)
 		}
 		m, err := r.Read(b[n:])
 		n += m

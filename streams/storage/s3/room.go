@@ -5,12 +5,28 @@ import (
 	"sync"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // A part is a piece of what is put, in memory.
 type part struct {
 	bytes []byte
 	free  func()
+}
+
+// take returns what p is, which is empty then.
+func (p *part) take() part {
+	taken := *p
+	*p = part{}
+	return taken
+}
+
+// release frees p, unless it is empty.
+func (p *part) release() {
+	if taken := p.take(); taken.free != nil {
+		taken.free()
+	}
 }
 
 // A room is the memory that parts have: so many of full size at a time, and as many small ones as take no more than those.
@@ -31,7 +47,7 @@ func newRoom(full int64, parts int) *room {
 // part returns memory for size bytes, when there is some. One that is larger than all has it for itself.
 func (r *room) part(ctx context.Context, size int64) (part, error) {
 	if err := r.left.Acquire(ctx, min(size, r.all)); err != nil {
-		return part{}, context.Cause(ctx)
+		return part{}, storage.Ended(ctx)
 	}
 	return r.taken(size), nil
 }

@@ -77,7 +77,7 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, storage.Ended(ctx)
 		}
 	}
 	return slices.Sorted(maps.Keys(names)), nil
@@ -131,7 +131,7 @@ func (s *Store) any(ctx context.Context, bucket, prefix string) (bool, error) {
 		return info.Err == nil, s.translate(ctx, aBucket, fmt.Sprintf("list bucket %q", bucket), info.Err)
 	}
 	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
+		return false, storage.Ended(ctx)
 	}
 	return false, nil
 }

@@ -42,7 +42,7 @@ func (b *steady) Read(p []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case b.ctx.Err() != nil:
-		b.err = context.Cause(b.ctx)
+		b.err = storage.Ended(b.ctx)
 	case errors.Is(err, storage.ErrNotFound), errors.Is(err, errRange): // it was there before, and longer
 		b.err = fmt.Errorf("%s: it is gone, or shorter: %w", b.what, storage.ErrChanged)
 	default:
@@ -80,7 +80,7 @@ func (b *steady) some(p []byte) (n int, err error) {
 }
 
 // again calls f until it succeeds, or returns an error for which may is false, or the policy is used up. It returns the
-// last error of f, or the cause of ctx.
+// last error of f, or the end of ctx.
 func again(ctx context.Context, p retry.Policy, may func(error) bool, f func() error) error {
 	var last error // for which may is false
 	_, err := p.Do(ctx, func() error {
@@ -90,8 +90,11 @@ func again(ctx context.Context, p retry.Policy, may func(error) bool, f func() e
 		}
 		return err
 	}, func(int, time.Duration, error) { retry.Alive(ctx) })
-	if last != nil {
+	switch {
+	case last != nil:
 		return last
+	case err != nil && ctx.Err() != nil:
+		return storage.Ended(ctx)
 	}
 	return err
 }

@@ -29,7 +29,7 @@ func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.T
 		err = s.tidyUploads(ctx, o, &done)
 	}
 	if ctx.Err() != nil {
-		return done, context.Cause(ctx)
+		return done, storage.Ended(ctx)
 	}
 	if !o.Kept.IsZero() {
 		err = errors.Join(err, s.tidyKept(ctx, o, &done))
@@ -56,7 +56,7 @@ func (s *Store) tidyUploads(ctx context.Context, o storage.TidyOptions, done *st
 			err = errors.Join(err, serr)
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return storage.Ended(ctx)
 		}
 	}
 	return err
@@ -79,7 +79,7 @@ func (s *Store) tidyKept(ctx context.Context, o storage.TidyOptions, done *stora
 		done.Add(o, storage.Tidied{Kept: 1, Bytes: info.Size})
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return storage.Ended(ctx)
 	}
 	return nil
 }

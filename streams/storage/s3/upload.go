@@ -169,8 +169,12 @@ func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (min
 		}
 		return err
 	})
-	if err != nil && doubt && ctx.Err() == nil { // the last answer may be about the effect of an earlier request
-		err = fmt.Errorf("whether it is stored is not known: %v", err) //nolint:errorlint // it is no fact
+	switch unknown := "whether it is stored is not known"; {
+	case err == nil, !doubt:
+	case ctx.Err() != nil:
+		err = fmt.Errorf("%s: %w", unknown, storage.Ended(ctx))
+	default: // the last answer may be about the effect of an earlier request
+		err = fmt.Errorf("%s: %v", unknown, err) //nolint:errorlint // it is no fact
 	}
 	return info, answer, err
 }
@@ -196,27 +200,26 @@ func (u *upload) done(ctx context.Context) {
 	u.unrecord(ctx)
 }
 
-// inParts stores what does not fit into one part: first, and what r has. It is completed when the digests of all of it
-// agree with what is known.
-func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64) (info minio.UploadInfo, sum digest.Set, err error) {
+// inParts stores what does not fit into one part: p, which it empties, and what r has. It is completed when the digests of
+// all of it agree with what is known.
+func (w *write) inParts(ctx context.Context, r io.Reader, p *part, size int64) (info minio.UploadInfo, sum digest.Set, err error) {
 	meta, contentType, err := encode(w.o.Properties, w.o.Digests, w.o.Size, originalText(w.space, w.item, w.o.Original))
 	if err == nil && w.o.Size < 0 {
 		delete(meta, digestsName) // they are told with a size, or not at all
 	}
 	if err != nil {
-		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
 	u, err := w.s.beginAgain(ctx, w.spot, heading{meta: meta, contentType: contentType}, plan{size, w.o.Size})
 	if err != nil {
-		first.free()
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
 	u.from.Store(w.from)
 	right := true // what was sent is what is wanted, as far as anybody knows
-	defer func() {
+	completed := false
+	defer func() { // also if r or the transport panics
 		switch {
-		case err == nil:
+		case completed:
 			u.done(ctx)
 		case right && u.worth() && mayPass(err):
 			w.s.work(u.id, false) // another Put goes on with it, or it is ended by age
@@ -224,7 +227,7 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 			u.abort(ctx)
 		}
 	}()
-	if err := w.sendAll(ctx, u, r, first, size); err != nil {
+	if err := w.sendAll(ctx, u, r, p, size); err != nil {
 		return info, nil, fmt.Errorf("%s: %w", w.what, err)
 	}
 	right = false
@@ -242,26 +245,28 @@ func (w *write) inParts(ctx context.Context, r io.Reader, first part, size int64
 	}
 	right, w.asked = true, true
 	info, w.answer, err = u.complete(ctx, w.h.Sum(), func() (minio.UploadInfo, bool) { return w.found(ctx) }, when...)
+	completed = err == nil
 	return info, sum, err
 }
 
-// sendAll reads parts one after the other, and sends them side by side.
-func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, size int64) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+// sendAll sends p and what r has: it reads parts one after the other, and sends them side by side. The part that is read, and
+// is not sent yet, is in p.
+func (w *write) sendAll(caller context.Context, u *upload, r io.Reader, p *part, size int64) error {
+	ctx, cancel := context.WithCancelCause(caller)
 	defer cancel(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
 	turns := make(chan struct{}, w.s.cfg.parallel)
 	for n, end, sent := 1, false, int64(0); ; n++ {
 		if sent += int64(len(p.bytes)); n > maxParts || sent > maxObject {
-			p.free()
 			cancel(retry.Permanent(fmt.Errorf("more than %d parts, or %d bytes: %w", maxParts, int64(maxObject), storage.ErrTooLarge)))
 			break
 		}
 		_, _ = w.h.Write(p.bytes)
 		retry.Alive(ctx)
 		turns <- struct{}{}
-		this, at := p, sent-int64(len(p.bytes))
+		at := sent - int64(len(p.bytes))
+		this := p.take()
 		all.Go(func() {
 			defer func() { this.free(); <-turns }()
 			if err := u.send(ctx, n, at, this.bytes); err != nil {
@@ -276,18 +281,20 @@ func (w *write) sendAll(ctx context.Context, u *upload, r io.Reader, p part, siz
 			cancel(err)
 			break
 		}
-		m, last, err := read(ctx, r, next.bytes)
+		*p = next
+		m, last, err := read(ctx, r, p.bytes)
 		if err != nil {
-			next.free()
 			cancel(fmt.Errorf("read what is put: %w", err))
 			break
 		}
 		if end = last; end && m == 0 {
-			next.free()
 			break
 		}
-		p = part{next.bytes[:m], next.free}
+		p.bytes = p.bytes[:m]
 	}
 	all.Wait()
-	return context.Cause(ctx)
+	if caller.Err() != nil {
+		return storage.Ended(caller)
+	}
+	return context.Cause(ctx) // of this call
 }

@@ -101,10 +101,12 @@ func mutations(ctx context.Context, s storage.Store) map[string]func() error {
 
 // RunMarks checks that a decorator passes on what the errors of mutations prove: an error that the inner store has marked by
 // storage.NotApplied stays marked, and one that it returns after it has made the mutation is never marked, whatever it
-// wraps. open returns the decorator and the store that it decorates, which is empty and has its marker.
+// wraps, and whatever the cause is with which the context has ended since. open returns the decorator and the store that it decorates, which is empty and has its marker.
 func RunMarks(t *testing.T, open func(t *testing.T) (decorator storage.Store, inner *Faulty)) {
 	for method := range mutations(t.Context(), nil) {
 		for name, f := range map[string]Fault{
+			"done, ended":         {Then: func() {}},
+			"done, failed, ended": {Done: true, Err: ErrFault, Then: func() {}},
 			"marked":              {Err: storage.NotApplied(ErrFault)},
 			"marked, permanent":   {Err: retry.Permanent(storage.NotApplied(ErrFault))},
 			"marked, unavailable": {Err: fmt.Errorf("call: %w", storage.NotApplied(retry.Unavailable(ErrFault)))},
@@ -122,9 +124,19 @@ func RunMarks(t *testing.T, open func(t *testing.T) (decorator storage.Store, in
 					t.Fatal(err)
 				}
 				put(t, inner, "a", "one")
-				f.Method = method
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				if f.Method = method; f.Then != nil {
+					f.Then = func() { cancel(OtherCall()) }
+				}
 				inner.Script(f)
-				err = mutations(t.Context(), s)[method]()
+				err = mutations(ctx, s)[method]()
+				if f.Err == nil && f.Then != nil {
+					if wantEnded(t, method, err); storage.IsNotApplied(err) {
+						t.Errorf("got %v, which is marked, and it is made", err)
+					}
+					return
+				}
 				if marked := storage.IsNotApplied(err); !errors.Is(err, ErrFault) || marked == f.Done {
 					t.Errorf("got %v, marked %v, want the inner store's error, marked %v", err, marked, !f.Done)
 				}

@@ -39,6 +39,9 @@ type Fault struct {
 
 	// What follows are the quiet faults: nobody is told of them.
 
+	// Then is called once the call has been carried out, before it returns.
+	Then func()
+
 	// Delay is waited, or until ctx is done, before the call, or with Mid before what comes after After.
 	Delay time.Duration
 	// Lie reports success of a mutation that is not carried out.
@@ -55,7 +58,7 @@ type Fault struct {
 
 // quiet reports whether something happens but an error.
 func (x Fault) quiet() bool {
-	return x.Delay > 0 || x.Lie || x.Cut || x.Flip || x.Repeat || x.Omit || x.Stale != nil
+	return x.Then != nil || x.Delay > 0 || x.Lie || x.Cut || x.Flip || x.Repeat || x.Omit || x.Stale != nil
 }
 
 // Snapshot returns what a space lists now, for Fault.Stale; never nil.
@@ -72,6 +75,9 @@ func Snapshot(ctx context.Context, s storage.Store, space string) ([]storage.Obj
 
 // leave returns what a call returns that was carried out with err.
 func (x Fault) leave(err error) error {
+	if x.Then != nil {
+		x.Then()
+	}
 	if x.Err == nil || !x.Done {
 		return err
 	}

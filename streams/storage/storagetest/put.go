@@ -198,7 +198,7 @@ func (x *suite) putBroken(t *testing.T) {
 			return copy(p, "more"), nil
 		}))
 		_, err := s.Put(ctx, space, "d/cancelled", r, storage.PutOptions{Size: storage.UnknownSize})
-		wantErr(t, "Put", err, boom)
+		wantErr(t, "Put", err, context.Canceled)
 		lacks(t, s, "d/cancelled")
 	})
 	for o, err := range s.List(t.Context(), space, "") {

@@ -103,6 +103,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"OpenWhileChange": x.openWhileChange,
 		"PutTooLarge":     x.putTooLarge,
 		"NotApplied":      x.notApplied,
+		"Ended":           x.ended,
 		"PutSource":       x.putSource,
 		"Properties":      x.properties,
 		"PropertyValues":  x.propertyValues,

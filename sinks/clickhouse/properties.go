@@ -1,0 +1,96 @@
+package clickhouse
+
+import (
+	"context"
+	"fmt"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+	"github.com/ClickHouse/clickhouse-go/v2/ext"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// describe adds to the manifest's records of live copies which content their properties were reported of, if that is not
+// the content on record, and whether they were only claimed. states are those of the records. The state does not have it:
+// the audit log is read for copies that have properties beside a media type, or properties that are older than their
+// content.
+func (db *DB) describe(ctx context.Context, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord) error {
+	var asked []*stateRecord
+	for i := range states {
+		s := &states[i]
+		m := known[s.copy()].GetManifest()
+		switch {
+		case s.Live == 0 || m.GetMediaType() == "" && len(m.GetProperties()) == 0:
+		case s.NewType == "" && len(s.UserProperties) == 0:
+			m.PropertiesClaimed = true // only verified contents are known to have none beside it
+		case len(s.UserProperties) > 0, s.Described < s.Written:
+			asked = append(asked, s)
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	ctx, err := withDescribed(ctx, asked)
+	if err != nil {
+		return err
+	}
+	rows, err := query[description](ctx, db, "read the audit log", descriptions)
+	if err != nil {
+		return err
+	}
+	found := map[schemas.Copy]description{}
+	for _, d := range rows {
+		found[schemas.Copy{Account: d.Account, Store: d.Store, Space: d.Space, Item: d.Item}] = d
+	}
+	for _, s := range asked {
+		m, d := known[s.copy()].GetManifest(), found[s.copy()]
+		m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held
+		if s.Described < s.Written {
+			m.PropertiesOf = &pb.Content{Version: d.Version, Digests: d.Digests}
+		}
+	}
+	return nil
+}
+
+// descriptions are, of copies and the times of their properties: whether a report of that time knew what the store held,
+// and the newest content at that time, by its richest report.
+const descriptions = `SELECT account, store, space, item,
+  countIf(toUnixTimestamp64Milli(ts) = until AND notEmpty(properties) AND NOT properties_unknown
+    AND (op = 'set_properties' OR provenance = 'verified')) > 0 AS held,
+  argMaxIf(r.version, (ts, richness, off), op != 'set_properties') AS version,
+  mapApply((k, v) -> (toString(k), lower(hex(v))), argMaxIf(r.digests, (ts, richness, off), op != 'set_properties')) AS digests
+FROM (
+  SELECT account, store, space, item, ts, op, off, version, digests, provenance, properties, properties_unknown, richness
+  FROM {db}.audit_log
+  WHERE ` + asked + ` AND op IN ('add', 'update', 'copy', 'set_properties')
+) AS r
+INNER JOIN copies USING (account, store, space, item)
+WHERE toUnixTimestamp64Milli(ts) <= until
+GROUP BY account, store, space, item
+SETTINGS optimize_use_projections = 0`
+
+type description struct {
+	Account string            `ch:"account"`
+	Store   string            `ch:"store"`
+	Space   string            `ch:"space"`
+	Item    string            `ch:"item"`
+	Held    bool              `ch:"held"`
+	Version string            `ch:"version"`
+	Digests map[string]string `ch:"digests"`
+}
+
+// withDescribed is withCopies with the times of their properties.
+func withDescribed(ctx context.Context, copies []*stateRecord) (context.Context, error) {
+	t, err := ext.NewTable("copies", ext.Column("account", "String"), ext.Column("store", "String"),
+		ext.Column("space", "String"), ext.Column("item", "String"), ext.Column("until", "Int64"))
+	if err != nil {
+		return nil, fmt.Errorf("make a table of copies: %w", err)
+	}
+	for _, s := range copies {
+		if err := t.Append(s.Account, s.Store, s.Space, s.Item, s.Described-millisShift); err != nil {
+			return nil, fmt.Errorf("make a table of copies: %w", err)
+		}
+	}
+	return ch.Context(ctx, ch.WithExternalTable(t)), nil
+}

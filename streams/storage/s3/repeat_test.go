@@ -1,0 +1,190 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
+)
+
+// between returns a store with a space "s", and its server; way makes the requests, by next.
+func between(t *testing.T, way func(r *http.Request, next http.RoundTripper) (*http.Response, error)) (*Store, *s3test.Server) {
+	return direct(t, s3test.Options{}, func(c *Config) {
+		next := c.Transport
+		c.Transport = tripper(func(r *http.Request) (*http.Response, error) { return way(r, next) })
+		c.PartBytes, c.parallel, c.digests = testPart, 1, []string{digest.CRC64NVME}
+	})
+}
+
+// An upload was completed by a request whose answer was lost, and the caller goes while the service is asked about it: at
+// each of the requests that follow.
+func TestCompletedAndTheCallerIsGone(t *testing.T) {
+	for gone, more := 1, true; more; gone++ {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			after := 0 // requests since the upload was completed
+			s, srv := between(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+				completes := r.Method == http.MethodPost && r.URL.Query().Has("uploadId")
+				if after > 0 || completes {
+					after++
+				}
+				if after == gone+1 {
+					cancel()
+					return nil, context.Canceled
+				}
+				resp, err := next.RoundTrip(r)
+				switch {
+				case err != nil:
+					return nil, err
+				case after == 1:
+					return answered(r, resp, 504, "GatewayTimeout"), nil
+				case after == 2 && gone > 1: // the first look
+					resp.Body.Close()
+					return nil, errReset
+				}
+				return resp, err
+			})
+			err := put(ctx, s, "new", len(plenty), storage.PutOptions{})
+			if _, there := srv.Object(testBucket, "s/new"); !there || storage.IsNotApplied(err) || ctx.Err() != nil && err == nil {
+				t.Errorf("gone at request %d: there: %t; %v, marked: %t", gone, there, err, storage.IsNotApplied(err))
+			}
+			more = ctx.Err() != nil
+		})
+	}
+}
+
+func TestRefusalOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		about  subject
+		status int
+		code   string
+		want   refusal
+	}{
+		"malformed":                   {anItem, 400, "InvalidRequest", isRefused},
+		"not allowed":                 {anItem, 403, "AccessDenied", isRefused},
+		"absent":                      {anItem, 404, "NoSuchKey", refusedOrRepeated},
+		"absent, by an unknown code":  {anItem, 404, "NoSuchUpload", refusedOrRepeated},
+		"not supported":               {anItem, 405, "MethodNotAllowed", isRefused},
+		"too slow":                    {anItem, 408, "RequestTimeout", notRefused},
+		"two at once":                 {anItem, 409, "OperationAborted", notRefused},
+		"two at once, on condition":   {anItem, 409, "ConditionalRequestConflict", notRefused},
+		"a bucket that is there":      {aBucket, 409, "BucketAlreadyOwnedByYou", notRefused},
+		"a bucket that is not empty":  {aBucket, 409, "BucketNotEmpty", isRefused},
+		"the condition does not hold": {anItem, 412, "PreconditionFailed", refusedOrRepeated},
+		"too many requests":           {anItem, 429, "TooManyRequests", isRefused},
+		"failed":                      {anItem, 500, "InternalError", notRefused},
+		"slow down":                   {anItem, 503, "SlowDown", notRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := translate(t.Context(), tt.about, "do", minio.ErrorResponse{StatusCode: tt.status, Code: tt.code})
+			if got := refusalOf(err); got != tt.want {
+				t.Errorf("%v: got %d, want %d", err, got, tt.want)
+			}
+		})
+	}
+	if got := refusalOf(errReset); got != notRefused {
+		t.Errorf("no answer: got %d", got)
+	}
+}
+
+// A proxy sends each PUT and DELETE again, whose first answer is lost: the caller sees the second one, which is about the
+// effect of the first. What was made is not marked, and the error is the one that the caller may branch on.
+func TestProxyRepeats(t *testing.T) {
+	there := storage.PutOptions{Condition: storage.Condition{Absent: true}}
+	for name, tt := range map[string]struct {
+		do   func(ctx context.Context, s *Store) error
+		want error
+		made func(srv *s3test.Server) bool
+	}{
+		"Put of what is absent": {
+			func(ctx context.Context, s *Store) error { return put(ctx, s, "new", 10, there) }, storage.ErrExists,
+			func(srv *s3test.Server) bool { b, _ := srv.Object(testBucket, "s/new"); return len(b) == 10 },
+		},
+		"Put of a version": {
+			putVersion, storage.ErrChanged,
+			func(srv *s3test.Server) bool { b, _ := srv.Object(testBucket, "s/a"); return len(b) == 10 },
+		},
+		"Delete": {
+			operations["Delete"], storage.ErrNotFound,
+			func(srv *s3test.Server) bool { _, ok := srv.Object(testBucket, "s/a"); return !ok },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on := false
+			s, srv := between(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+				if !on || r.Method != http.MethodPut && r.Method != http.MethodDelete {
+					return next.RoundTrip(r)
+				}
+				var body []byte
+				if r.Body != nil {
+					body, _ = io.ReadAll(r.Body)
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				if resp, err := next.RoundTrip(r); err == nil {
+					resp.Body.Close()
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				return next.RoundTrip(r)
+			})
+			if err := put(t.Context(), s, "a", 5, storage.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			on = true
+			err := tt.do(t.Context(), s)
+			if !errors.Is(err, tt.want) || storage.IsNotApplied(err) || !tt.made(srv) {
+				t.Errorf("got %v, marked: %t, made: %t; want %v, which is not marked, and that it is made",
+					err, storage.IsNotApplied(err), tt.made(srv), tt.want)
+			}
+		})
+	}
+}
+
+// A Put that another one was quicker than is refused, and that it has changed nothing is found out by one look.
+func TestRefusedIsLookedAtOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		size   int // of the bytes that the other one has put
+		marked bool
+	}{
+		"other bytes":    {5, true},
+		"the same bytes": {10, false}, // they may have come by this Put
+	} {
+		t.Run(name, func(t *testing.T) {
+			sent := []string{}
+			s, _ := between(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+				sent = append(sent, r.Method)
+				return next.RoundTrip(r)
+			})
+			if err := put(t.Context(), s, "a", tt.size, storage.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			sent = sent[:0]
+			err := put(t.Context(), s, "a", 10, storage.PutOptions{Condition: storage.Condition{Absent: true}})
+			if !errors.Is(err, storage.ErrExists) || storage.IsNotApplied(err) != tt.marked || !slices.Equal(sent, []string{"PUT", "HEAD"}) {
+				t.Errorf("got %v, marked: %t, by %q; want ErrExists, marked: %t, by a PUT and a HEAD", err, storage.IsNotApplied(err), sent, tt.marked)
+			}
+		})
+	}
+}
+
+// answered gives another answer than a request got.
+func answered(r *http.Request, resp *http.Response, status int, code string) *http.Response {
+	_, _ = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	w := httptest.NewRecorder()
+	refuse(status, code)(w, r)
+	resp = w.Result()
+	resp.Request = r
+	return resp
+}
