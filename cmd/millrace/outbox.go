@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,6 +31,7 @@ func newOutboxCheck() *cobra.Command {
 		Long: `Reads each note of the outbox in DIR and verifies its checksum. It reports how many mutations wait to be published,
 which of them have no outcome (the program looks it up in the store when it starts), and the bytes that were on
 disk and cannot be read any more. An incomplete note at the end is no damage: a process that is killed leaves one.
+If the oldest or the newest segments are missing, it does not find that.
 
 Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox open, 130 interrupted.`,
 		Args: exactly(1),
@@ -80,8 +82,11 @@ open, 130 interrupted.`,
 			if inPlace && to != "" {
 				return fmt.Errorf("%w: --in-place and --to exclude each other", usage.Err)
 			}
-			if to == "" && !inPlace {
-				to = strings.TrimRight(args[0], "/") + ".salvaged"
+			if !inPlace {
+				var err error
+				if to, err = salvageTo(args[0], to); err != nil {
+					return err
+				}
 			}
 			in, err := emit.Salvage(c.Context(), args[0], to)
 			if err != nil {
@@ -103,6 +108,19 @@ open, 130 interrupted.`,
 	c.Flags().BoolVar(&inPlace, "in-place", false, "mend DIR itself")
 	o = outputFlag(c, formText, formJSON)
 	return c
+}
+
+// salvageTo returns the directory of the new outbox: to, or one beside dir.
+func salvageTo(dir, to string) (_ string, err error) {
+	if to != "" {
+		return filepath.Clean(to), nil
+	}
+	if base := filepath.Base(dir); base == "." || base == ".." { // it has a name only as seen from elsewhere
+		if dir, err = filepath.Abs(dir); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Clean(dir) + ".salvaged", nil
 }
 
 // outboxError says of an error that another process causes it.

@@ -26,7 +26,9 @@ func (s causing) wrap(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, context.Cause(ctx))
 }
 
-func (s causing) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s causing) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	obj, err := s.Store.Put(ctx, space, item, r, o)
 	return obj, s.wrap(ctx, err)
 }
@@ -43,10 +45,10 @@ func (s causing) SetProperties(
 	return o, s.wrap(ctx, err)
 }
 
-// A call ends because another one of its group was refused: its context's cause is that one's error, with its mark. The mark
-// proves nothing of this call, also if the store has the cause in its error: what was done is published, and the caller's
-// error is not marked. The mark of a store that refused the call itself may be taken for the other's: then the store is
-// looked at, which shows the same.
+// A call ends because another one of its group was refused: its context's cause is that one's error, with its mark. The
+// mark proves nothing of this call, also if the store has the cause in its error: what was done is published, and the
+// caller's error is not marked. The mark of a store that refused the call itself may be taken for the other's: then the
+// store is looked at, which shows the same.
 func TestMarkOfTheCauseProvesNothing(t *testing.T) {
 	cause := storage.NotApplied(fmt.Errorf("another call: %w", storage.ErrNotFound))
 	calls := map[string]struct {

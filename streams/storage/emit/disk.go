@@ -42,8 +42,8 @@ type directory struct {
 	path     string
 	lock     *os.File // nil: it has none, and is only read
 	readOnly bool
-	// self is open all the time, to be synced, unless the directory is only read: an fsync that had to open it could fail
-	// for want of a descriptor, and would miss an error of writing that another open file has been told of.
+	// self is open all the time, to be synced, unless the directory is only read: an fsync that had to open it could
+	// fail for want of a descriptor, and would miss an error of writing that another open file has been told of.
 	self *os.File
 }
 
@@ -65,10 +65,10 @@ func openDirectory(path string) (*directory, error) {
 	}
 	if err := flock(lock, unix.LOCK_EX); err != nil {
 		defer lock.Close()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock outbox %s: %w", path, err)
+		if flock(lock, unix.LOCK_SH) == nil {
+			return nil, fmt.Errorf("outbox %s: %w by a process that reads it, as outbox check does", path, ErrLocked)
 		}
-		return nil, fmt.Errorf("outbox %s: %w by %s", path, ErrLocked, holder(lock))
+		return nil, locked(path, lock, err)
 	}
 	pid := strconv.Itoa(os.Getpid()) + "\n"
 	if err := errors.Join(lock.Truncate(0), writeAt(lock, []byte(pid), 0)); err != nil {
@@ -96,10 +96,7 @@ func readDirectory(path string) (*directory, error) {
 	}
 	if err := flock(lock, unix.LOCK_SH); err != nil {
 		defer lock.Close()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock outbox %s: %w", path, err)
-		}
-		return nil, fmt.Errorf("outbox %s: %w by %s", path, ErrLocked, holder(lock))
+		return nil, locked(path, lock, err)
 	}
 	d.lock = lock
 	return d, nil
@@ -123,7 +120,15 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// holder names the process that has the lock, as far as it is known.
+// locked returns the error of a lock that was not given: if another has it, with the process that has the outbox open.
+func locked(path string, lock *os.File, err error) error {
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("lock outbox %s: %w", path, err)
+	}
+	return fmt.Errorf("outbox %s: %w by %s", path, ErrLocked, holder(lock))
+}
+
+// holder names the process that has an outbox open, as far as it is known.
 func holder(lock *os.File) string {
 	b, err := io.ReadAll(io.NewSectionReader(lock, 0, 32))
 	pid, perr := strconv.Atoi(strings.TrimSpace(string(b)))

@@ -60,8 +60,8 @@ type Config struct {
 	// Digests that are computed of all that is put; nil: md5 and sha256.
 	Digests []string
 	// Unmarked says that the store has no marker. Else its marker is read before the first mutation, again before an
-	// absence is believed, and before and after a mutation is looked into. A store that does not show the right one is not
-	// written to, and nothing that is seen there is published: it may be an empty mount point, or another store.
+	// absence is believed, and before and after a mutation is looked into. A store that does not show the right one is
+	// not written to, and nothing that is seen there is published: it may be an empty mount point, or another store.
 	Unmarked bool
 	// Outbox holds what is not told of yet; nil: a Memory of 100,000 mutations.
 	Outbox Outbox

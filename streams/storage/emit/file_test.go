@@ -207,6 +207,19 @@ func TestFileOwners(t *testing.T) {
 	}
 	must(t, in.Close())
 	_ = flock.Wait()
+	// By one that reads it, which is not the one that has written its id there.
+	d, err := readDirectory(dir)
+	must(t, err)
+	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) || strings.Contains(err.Error(), "4711") ||
+		!strings.Contains(err.Error(), "by a process that reads it") {
+		t.Errorf("while it is read: %v", err)
+	}
+	_, err = Inspect(t.Context(), dir) // a second reader
+	must(t, err)
+	must(t, d.close())
+	f, err = OpenFile(FileConfig{Dir: dir})
+	must(t, err)
+	must(t, f.Close())
 	if _, err := OpenFile(FileConfig{}); err == nil {
 		t.Error("no directory: got no error")
 	}

@@ -23,7 +23,8 @@ type Inspection struct {
 	// Torn is how many bytes at the end are no whole note, and no later note says that they were on disk. A process that
 	// is killed while it writes leaves it so; it is no damage.
 	Torn int64 `json:"torn"`
-	// Damage is what cannot be read; none: the outbox is sound.
+	// Damage is what cannot be read; none: the outbox is sound. It does not show if the oldest or newest segments are
+	// missing.
 	Damage []Damage `json:"damage"`
 }
 

@@ -15,8 +15,8 @@ import (
 // it and all that hangs on it.
 //
 // Changes of one item do not overtake: one that was done before another began is told before it.
-// Of those that were under way together the one with the earlier time is told first, so none of
-// them is told before it is known what came of all.
+// Of those that were under way together the one with the earlier time is told first, and of one time the one
+// whose outcome was noted first, so none of them is told before it is known what came of all.
 type lane struct {
 	key     string
 	live    []*mutation // of callers that wait
@@ -66,7 +66,7 @@ func (l *lane) next() *entry {
 	best := l.queue[0]
 	if best.crowded {
 		for _, e := range l.queue[1:] {
-			if e.ticket < l.queue[0].settled && (e.time < best.time || e.time == best.time && e.ticket < best.ticket) {
+			if e.ticket < l.queue[0].settled && e.time < best.time {
 				best = e
 			}
 		}

@@ -144,8 +144,8 @@ func TestMarkerGoesMissing(t *testing.T) {
 // A mountPoint shows one store or another.
 type mountPoint struct{ storage.Store }
 
-// A mutation is looked into only in its own store. Neither what is seen there nor an absence is believed, unless the marker
-// was right before the look and after it: nothing is published, and the intent stays until the store is back.
+// A mutation is looked into only in its own store. Neither what is seen there nor an absence is believed, unless the
+// marker was right before the look and after it: nothing is published, and the intent stays until the store is back.
 func TestMutationIsLookedIntoInItsOwnStore(t *testing.T) {
 	for name, tt := range map[string]struct {
 		shown string // before, at and after the look: 1 is the store, 2 is another one, 0 is an empty mount point

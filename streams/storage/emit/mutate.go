@@ -234,7 +234,7 @@ func (s *Store) undated(c *pb.Change) *pb.Change {
 			return c
 		}
 		before = now
-		time.Sleep(time.UnixMilli(at).Sub(now))
+		<-time.After(time.UnixMilli(at).Sub(now))
 	}
 }
 
@@ -242,8 +242,8 @@ func (s *Store) undated(c *pb.Change) *pb.Change {
 // further is not.
 const longestAhead = 1000
 
-// date returns the time in ms of the next Change of a key, and whether it is taken: unless always, it is not while it is
-// ahead of the clock.
+// date returns the time in ms of the next Change of a key, and whether it is taken: unless always, it is not while it
+// is ahead of the clock.
 func (s *Store) date(key string, now int64, always bool) (at int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,8 +300,8 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 	return err
 }
 
-// ofCall returns the error of a call without the mark of the error that ended ctx, as that of another call of its group:
-// it proves nothing of this one.
+// ofCall returns the error of a call without the mark of the error that ended ctx, as that of another call of its
+// group: it proves nothing of this one.
 func ofCall(ctx context.Context, err error) error {
 	if ctx.Err() == nil || !storage.IsNotApplied(context.Cause(ctx)) || !storage.IsNotApplied(err) {
 		return err

@@ -39,8 +39,8 @@ func (o *stalled) Outcome(t Ticket, c *pb.Change) (settled Ticket, err error) {
 	return settled, errStep
 }
 
-// A mutation that is looked into ends once, whatever fails after the look, also if its outcome is noted by then: the next
-// look goes on there, in this process or the next. What was made is published, once, and the item is free again.
+// A mutation that is looked into ends once, whatever fails after the look, also if its outcome is noted by then: the
+// next look goes on there, in this process or the next. What was made is published, once, and the item is free again.
 func TestLookGoesOnAfterItsOutcome(t *testing.T) {
 	for name, fails := range map[string]stalled{
 		"outcome fails":                 {outcome: 1},

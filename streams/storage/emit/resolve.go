@@ -82,8 +82,8 @@ func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// resolve looks at the store to find out what came of a mutation. An error leaves it as it is, or with its outcome noted:
-// then the next call goes on there.
+// resolve looks at the store to find out what came of a mutation. An error leaves it as it is, or with its outcome
+// noted: then the next call goes on there.
 func (s *Store) resolve(ctx context.Context, m *mutation, crowded bool) error {
 	p, err := s.cfg.Outbox.Read(m.ticket)
 	switch {
@@ -148,8 +148,8 @@ func (s *Store) report(t Ticket, p Pending, c *pb.Change) error {
 	return nil
 }
 
-// see returns what is there as a Change without an op; nil if it is absent. Neither is believed unless the store's marker is
-// right before the look and after it: else what is seen may be of another store, or of an empty mount point.
+// see returns what is there as a Change without an op; nil if it is absent. Neither is believed unless the store's
+// marker is right before the look and after it: else what is seen may be of another store, or of an empty mount point.
 func (s *Store) see(ctx context.Context, d *pb.Change) (*pb.Change, error) {
 	if err := s.known(ctx, time.Now()); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,9 +17,9 @@ const (
 )
 
 // Salvage keeps what can be read of a damaged outbox, and returns what Inspect did of it before. With to, it is written into
-// a new outbox in that directory, which must not be there, and the old one stays as it is; the copy has another name until it
-// is whole. Without, the damaged segments are set aside in the old one, and a call that was killed is made again. Of an
-// outbox that is sound nothing is written.
+// a new outbox in that directory, which must neither be there nor lie in the old one, and the old one stays as it is;
+// the copy has another name until it is whole. Without, the damaged segments are set aside in the old one, and a call
+// that was killed is made again. Of an outbox that is sound nothing is written.
 func Salvage(ctx context.Context, dir, to string) (Inspection, error) {
 	if to != "" {
 		return salvageCopy(ctx, dir, to)
@@ -47,12 +48,19 @@ func salvageCopy(ctx context.Context, dir, to string) (in Inspection, err error)
 	if in, err = inspect(ctx, dir, d, d.lock != nil); err != nil || len(in.Damage) == 0 {
 		return in, err
 	}
+	to = filepath.Clean(to)
+	if err := apart(dir, to); err != nil {
+		return in, fmt.Errorf("salvage into %s: %w", to, err)
+	}
 	if _, err := os.Lstat(to); !isAbsent(err) {
 		return in, errors.Join(fmt.Errorf("salvage into %s: it must not be there", to), err)
 	}
 	partial := to + partialSuffix
-	if err := os.Mkdir(partial, 0o700); err != nil {
+	switch err := os.Mkdir(partial, 0o700); {
+	case errors.Is(err, fs.ErrExist):
 		return in, fmt.Errorf("salvage into %s (what an earlier call has left there may be removed): %w", partial, err)
+	case err != nil:
+		return in, fmt.Errorf("salvage into %s: %w", to, err)
 	}
 	err = salvageInto(ctx, d, partial)
 	if err == nil {
@@ -62,6 +70,25 @@ func salvageCopy(ctx context.Context, dir, to string) (in Inspection, err error)
 		return in, errors.Join(fmt.Errorf("salvage outbox %s: %w", dir, err), os.RemoveAll(partial))
 	}
 	return in, syncDirectory(filepath.Dir(to))
+}
+
+// apart returns an error if to lies in dir.
+func apart(dir, to string) error {
+	var real [2]string
+	for i, path := range []string{dir, filepath.Dir(to)} {
+		path, err := filepath.EvalSymlinks(path)
+		if err == nil {
+			real[i], err = filepath.Abs(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	rel, err := filepath.Rel(real[0], real[1])
+	if err == nil && filepath.IsLocal(rel) {
+		err = errors.New("it lies in the outbox")
+	}
+	return err
 }
 
 // salvageInto copies an outbox, and salvages the copy.

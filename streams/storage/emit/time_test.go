@@ -1,14 +1,20 @@
 package emit
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
 // Changes that the store does not date are apart by a millisecond, however close they were made, and none is dated
@@ -70,6 +76,50 @@ func TestNoChangeIsDatedAhead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A store is looked at for the outcome of a Delete while a Put of the same item is under way, which takes its place after
+// the look, within the same millisecond. Of the two Changes that of the Put comes last: it is what is there.
+func TestPutAfterALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		must(t, w.putItem("a", "one"))
+		must(t, retry.Sleep(t.Context(), time.Second))
+		w.topic.take()
+		streamed, goOn := make(chan struct{}), make(chan struct{})
+		w.faulty.Before(func(_ context.Context, c storagetest.Call) error {
+			if c.Method == "Delete" {
+				w.mem.Lose(sp, "a")
+			}
+			return nil
+		})
+		w.faulty.Script(storagetest.Fault{Method: "Delete"})
+		var g errgroup.Group
+		g.Go(func() error {
+			_, err := w.s.Put(t.Context(), sp, "a", strings.NewReader("two"), storage.PutOptions{
+				Size: 3, Verify: func(digest.Set, int64) error {
+					close(streamed)
+					<-goOn
+					return nil
+				},
+			})
+			return err
+		})
+		<-streamed
+		g.Go(func() error {
+			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
+				t.Errorf("got %v, want the store's error", err)
+			}
+			return nil
+		})
+		synctest.Wait()
+		close(goOn)
+		must(t, g.Wait())
+		got := w.wantOps(0, "DELETE", "UPDATE")
+		if of, put := got[0].GetTime().AsTime(), got[1].GetTime().AsTime(); !of.Equal(put) {
+			t.Errorf("got times %v and %v, want one", of, put)
+		}
+	})
 }
 
 // A clock that stands still, or was set back, is not waited for.
