@@ -156,6 +156,31 @@ func TestChangesFaults(t *testing.T) {
 	}
 }
 
+// Of many faults the first are listed, and all are counted.
+func TestChangesManyFaults(t *testing.T) {
+	event := `{"specversion":"1.0","source":"s","type":"millrace.v1.Change"` + strings.Repeat(`,"id":5`, 150) + `,"data":{"op":"x"}}`
+	for name, tt := range map[string]struct {
+		body   string
+		listed int
+		detail string
+	}{
+		"of one event":   {"[" + event + "]", 100, "151 faults in 1 events, of which the first 100 are listed: nothing was written"},
+		"of more events": {"[" + strings.Repeat("{},", 20) + event + "]", 100, "251 faults in 21 events, of which the first 100 are listed: nothing was written"},
+		"as many as may": {"[" + strings.Repeat("{},", 19) + "{}]", 100, "100 faults in 20 events: nothing was written"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := post(handler(t, new(topic), nil), pathChanges, typeBatch, secret, []byte(tt.body))
+			var p problem
+			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 422 {
+				t.Fatalf("got %d, %v: %.300s", w.Code, err, w.Body)
+			}
+			if p.Detail != tt.detail || len(p.Faults) != tt.listed {
+				t.Errorf("got %q and %d faults, want %q and %d", p.Detail, len(p.Faults), tt.detail, tt.listed)
+			}
+		})
+	}
+}
+
 // Whatever is sent, the answer is one of those that are documented, and what is taken can be encoded.
 func FuzzChanges(f *testing.F) {
 	c := change("a")

@@ -46,6 +46,7 @@ type event struct {
 	id, source string
 	change     *pb.Change // nil where it cannot be read; its faults say why
 	faults     []Fault
+	count      int // of its faults, also of those that are not kept
 }
 
 // parse reads the events of a request. A problem is one of all of it.
