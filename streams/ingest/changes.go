@@ -98,6 +98,7 @@ func (h *Handler) complete(e *event, s sender) (foreign bool) {
 		e.fault("account", "is %q: the token is for %q", c.GetAccount(), s.account)
 	}
 	reserved(e)
+	contradictions(e)
 	if c.GetOrigin() == 0 {
 		c.Origin = pb.Origin_ORIGIN_CLIENT
 	}
@@ -149,6 +150,26 @@ func reserved(e *event) {
 		if own.set {
 			e.fault(own.field, "is told by millrace only")
 		}
+	}
+}
+
+// contradictions finds what is reported, and as unknown too.
+func contradictions(e *event) {
+	c := e.change
+	if c.GetSizeUnknown() && c.GetSize() != 0 {
+		e.fault("size", "is %d, and size_unknown is set", c.GetSize())
+	}
+	if !c.GetPropertiesUnknown() {
+		return
+	}
+	if len(c.GetProperties()) > 0 {
+		e.fault("properties", "are set, and properties_unknown too")
+	}
+	if c.GetMediaType() != "" {
+		e.fault("media_type", "is set, and properties_unknown too")
+	}
+	if c.GetOp() == pb.Op_OP_SET_PROPERTIES {
+		e.fault("properties_unknown", "is set, but %s reports properties", c.GetOp())
 	}
 }
 
