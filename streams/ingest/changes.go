@@ -38,7 +38,8 @@ func (h *Handler) changes(r request) (any, *problem) {
 		return nil, p
 	}
 	var (
-		faults []Fault
+		faults []Fault // the first
+		n      int     // of them all
 		status = http.StatusUnprocessableEntity
 		msgs   []schemas.Message
 		out    = accepted{Events: []received{}}
@@ -51,7 +52,8 @@ func (h *Handler) changes(r request) (any, *problem) {
 				status = http.StatusForbidden
 			}
 		}
-		if faults = append(faults, e.faults...); len(faults) > 0 {
+		faults = append(faults, e.faults[:min(len(e.faults), maxFaults-len(faults))]...)
+		if n += e.count; n > 0 {
 			continue
 		}
 		rec := received{Index: e.index, Given: e.id, ID: e.change.GetId(), Status: outcomeWritten}
@@ -63,9 +65,13 @@ func (h *Handler) changes(r request) (any, *problem) {
 		seen[rec.ID] = true
 		out.Events = append(out.Events, rec)
 	}
-	if len(faults) > 0 {
+	if n > 0 {
 		h.metrics.events(wayHTTP, outcomeRefused, len(events))
-		p := refusal(status, "event", "%d faults in %d events: nothing was written", len(faults), len(events))
+		listed := ""
+		if n > len(faults) {
+			listed = fmt.Sprintf(", of which the first %d are listed", len(faults))
+		}
+		p := refusal(status, "event", "%d faults in %d events%s: nothing was written", n, len(events), listed)
 		if p.Faults = faults; status == http.StatusForbidden {
 			p.Type = "urn:millrace:problem:account"
 		}
@@ -92,6 +98,7 @@ func (h *Handler) complete(e *event, s sender) (foreign bool) {
 		e.fault("account", "is %q: the token is for %q", c.GetAccount(), s.account)
 	}
 	reserved(e)
+	contradictions(e)
 	if c.GetOrigin() == 0 {
 		c.Origin = pb.Origin_ORIGIN_CLIENT
 	}
@@ -118,7 +125,7 @@ func (h *Handler) complete(e *event, s sender) (foreign bool) {
 	if !foreign && c.GetAccount() != "" && c.GetStore() != "" && !h.stores.HasStore(c.GetAccount(), c.GetStore()) {
 		e.fault("store", "account %q has no store %q", c.GetAccount(), c.GetStore())
 	}
-	if len(e.faults) == 0 {
+	if e.count == 0 {
 		if _, err := schemas.Encode(e.message()); errors.Is(err, schemas.ErrTooLarge) {
 			e.fault("", "%v", err)
 		} else if err != nil {
@@ -143,6 +150,26 @@ func reserved(e *event) {
 		if own.set {
 			e.fault(own.field, "is told by millrace only")
 		}
+	}
+}
+
+// contradictions finds what is reported, and as unknown too.
+func contradictions(e *event) {
+	c := e.change
+	if c.GetSizeUnknown() && c.GetSize() != 0 {
+		e.fault("size", "is %d, and size_unknown is set", c.GetSize())
+	}
+	if !c.GetPropertiesUnknown() {
+		return
+	}
+	if len(c.GetProperties()) > 0 {
+		e.fault("properties", "are set, and properties_unknown too")
+	}
+	if c.GetMediaType() != "" {
+		e.fault("media_type", "is set, and properties_unknown too")
+	}
+	if c.GetOp() == pb.Op_OP_SET_PROPERTIES {
+		e.fault("properties_unknown", "is set, but %s reports properties", c.GetOp())
 	}
 }
 
@@ -191,7 +218,11 @@ func (e *event) decodeFault(err error) {
 	e.fault("", "%v", err)
 }
 
+// fault adds what is wrong. Faults that would not be listed are counted.
 func (e *event) fault(field, format string, args ...any) {
+	if e.count++; len(e.faults) == maxFaults {
+		return
+	}
 	reason := fmt.Sprintf(format, args...)
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "") + "..."
@@ -199,8 +230,11 @@ func (e *event) fault(field, format string, args ...any) {
 	e.faults = append(e.faults, Fault{Index: e.index, ID: e.id, Field: field, Reason: reason})
 }
 
-// maxReason bounds the text of a fault: of a batch of a thousand all are told.
-const maxReason = 300
+// maxFaults is how many faults an answer lists, and maxReason bounds the text of each.
+const (
+	maxFaults = 100
+	maxReason = 300
+)
 
 // message is what is published.
 func (e *event) message() schemas.Message {

@@ -103,6 +103,15 @@ func TestChangesFaults(t *testing.T) {
 		"of tomorrow":               {typeJSON, string(with(func(c *pb.Change) { c.Time = timestamppb.New(now.Add(6 * time.Minute)) })), 422, []string{"0  time: is 2026-05-04T10:06:00Z, more than 5m0s"}},
 		"item of a space's change":  {typeJSON, string(with(func(c *pb.Change) { c.Op = pb.Op_OP_CREATE_SPACE })), 422, []string{"0  item: is set, but OP_CREATE_SPACE is about a space"}},
 		"out of range, all of them": {typeJSON, string(with(func(c *pb.Change) { c.Item, c.Size, c.Digests["md5"] = long, -1, "xyz" })), 422, []string{"0  item: ", "0  size: ", "0  digests"}},
+		"size, known and not":       {typeJSON, string(with(func(c *pb.Change) { c.SizeUnknown = true })), 422, []string{"0  size: is 5, and size_unknown is set"}},
+		"size, known and not, Protobuf": {typeProtobuf, string(asProtobuf(t, &pb.Change{Op: pb.Op_OP_ADD, Store: "1", Space: "photos", Item: "a", Size: 5, SizeUnknown: true,
+			Time: timestamppb.New(now)})), 422, []string{"0  size: is 5, and size_unknown is set"}},
+		"properties, known and not": {typeJSON, string(with(func(c *pb.Change) { c.Properties, c.PropertiesUnknown = map[string]string{"a": "b"}, true })), 422,
+			[]string{"0  properties: are set, and properties_unknown too"}},
+		"media type, known and not": {typeJSON, string(with(func(c *pb.Change) { c.MediaType, c.PropertiesUnknown = "text/plain", true })), 422,
+			[]string{"0  media_type: is set, and properties_unknown too"}},
+		"unknown properties are set": {typeJSON, string(with(func(c *pb.Change) { c.Op, c.PropertiesUnknown = pb.Op_OP_SET_PROPERTIES, true })), 422,
+			[]string{"0  properties_unknown: is set, but OP_SET_PROPERTIES reports properties"}},
 		"what only we say": {typeJSON, string(with(func(c *pb.Change) {
 			c.Origin, c.Approved, c.SourceTime, c.SourceVersion = pb.Origin_ORIGIN_REPAIR, "me", timestamppb.New(now), "v"
 		})), 422, []string{"0  origin: ORIGIN_REPAIR", "0  approved: ", "0  source_time: ", "0  source_version: "}},
@@ -151,6 +160,73 @@ func TestChangesFaults(t *testing.T) {
 			}
 			if len(out.msgs) != 0 {
 				t.Errorf("%d messages were written", len(out.msgs))
+			}
+		})
+	}
+}
+
+// A size that JSON does not have is unknown. Protobuf has no form of 0 but absence.
+func TestChangesSize(t *testing.T) {
+	text := func(op, more string) []byte {
+		return []byte(`{"op":"` + op + `","store":"1","space":"photos","item":"a","time":"2026-05-04T10:00:00Z"` + more + `}`)
+	}
+	without := &pb.Change{Op: pb.Op_OP_ADD, Store: "1", Space: "photos", Item: "a", Time: timestamppb.New(now)}
+	b64 := base64.StdEncoding.EncodeToString
+	for name, tt := range map[string]struct {
+		kind string
+		body []byte
+		want int64 // -1: unknown
+	}{
+		"none":               {typeJSON, text("OP_ADD", ""), -1},
+		"none, update":       {typeJSON, text("OP_UPDATE", ""), -1},
+		"none, copy":         {typeJSON, text("OP_COPY", ""), -1},
+		"null":               {typeJSON, text("OP_ADD", `,"size":null`), -1},
+		"none in an event":   {typeEvent, []byte(envelope("7", `"data":`+string(text("OP_ADD", "")))), -1},
+		"none in base64":     {typeEvent, []byte(envelope("7", `"data_base64":"`+b64(text("OP_ADD", ""))+`"`)), -1},
+		"none in a text":     {typeEventProtobuf, wire("7", ceTextData, text("OP_ADD", ""), ""), -1},
+		"said to be unknown": {typeJSON, text("OP_ADD", `,"sizeUnknown":true`), -1},
+		"0 and unknown":      {typeJSON, text("OP_ADD", `,"size":0,"sizeUnknown":true`), -1},
+		"0":                  {typeJSON, text("OP_ADD", `,"size":0`), 0},
+		"0 in a text":        {typeJSON, text("OP_ADD", `,"size":"0"`), 0},
+		"5":                  {typeJSON, text("OP_ADD", `,"size":5`), 5},
+		"of no content":      {typeJSON, text("OP_DELETE", ""), 0},
+		"of properties":      {typeJSON, text("OP_SET_PROPERTIES", ""), 0},
+		"none in Protobuf":   {typeProtobuf, asProtobuf(t, without), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := new(topic)
+			w := post(handler(t, out, nil), pathChanges, tt.kind, secret, tt.body)
+			all := out.changes()
+			if w.Code != http.StatusAccepted || len(all) != 1 {
+				t.Fatalf("got %d %s", w.Code, w.Body)
+			}
+			if got := schemas.SizeOf(all[0]); got != tt.want || all[0].GetId() != schemas.ChangeID(all[0]) {
+				t.Errorf("got %v, want size %d", all[0], tt.want)
+			}
+		})
+	}
+}
+
+// Of many faults the first are listed, and all are counted.
+func TestChangesManyFaults(t *testing.T) {
+	event := `{"specversion":"1.0","source":"s","type":"millrace.v1.Change"` + strings.Repeat(`,"id":5`, 150) + `,"data":{"op":"x"}}`
+	for name, tt := range map[string]struct {
+		body   string
+		listed int
+		detail string
+	}{
+		"of one event":   {"[" + event + "]", 100, "151 faults in 1 events, of which the first 100 are listed: nothing was written"},
+		"of more events": {"[" + strings.Repeat("{},", 20) + event + "]", 100, "251 faults in 21 events, of which the first 100 are listed: nothing was written"},
+		"as many as may": {"[" + strings.Repeat("{},", 19) + "{}]", 100, "100 faults in 20 events: nothing was written"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := post(handler(t, new(topic), nil), pathChanges, typeBatch, secret, []byte(tt.body))
+			var p problem
+			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 422 {
+				t.Fatalf("got %d, %v: %.300s", w.Code, err, w.Body)
+			}
+			if p.Detail != tt.detail || len(p.Faults) != tt.listed {
+				t.Errorf("got %q and %d faults, want %q and %d", p.Detail, len(p.Faults), tt.detail, tt.listed)
 			}
 		})
 	}

@@ -46,6 +46,7 @@ type event struct {
 	id, source string
 	change     *pb.Change // nil where it cannot be read; its faults say why
 	faults     []Fault
+	count      int // of its faults, also of those that are not kept
 }
 
 // parse reads the events of a request. A problem is one of all of it.
@@ -159,7 +160,24 @@ func (e *event) data(b []byte, asJSON bool) {
 		e.fault("data", "is not a %s: %s", eventType, strings.ReplaceAll(err.Error(), "\u00a0", " "))
 		return
 	}
+	if asJSON && hasContent(c.GetOp()) && c.GetSize() == 0 && !hasSize(b) {
+		c.SizeUnknown = true
+	}
 	e.change = c
+}
+
+// hasContent reports whether changes of op report a content, which has a size.
+func hasContent(op pb.Op) bool {
+	return op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE || op == pb.Op_OP_COPY
+}
+
+// hasSize reports whether a Change in JSON has a size. protojson makes the same of none and of 0.
+func hasSize(b []byte) (is bool) {
+	_ = jsonpart.Members(b, func(name string, v []byte) error { // protojson has read it
+		is = is || name == "size" && string(v) != "null"
+		return nil
+	})
+	return is
 }
 
 // structured reads a CloudEvent in JSON. Extensions are left out.

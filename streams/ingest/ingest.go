@@ -2,7 +2,7 @@
 // POST /v1/notifications/s3 for what object stores tell of themselves.
 //
 // What is answered with 202 has been acknowledged by Kafka, all of it. A batch with a fault in any of its events is
-// refused as a whole, and every fault of every event is named. Where Kafka does not acknowledge, the answer is 503:
+// refused as a whole, and the faults of its events are listed, 100 at most. Where Kafka does not acknowledge, the answer is 503:
 // some of the batch may be written, and all of it is to be sent again, which is harmless, since ids are functions
 // of what events say. The package publishes through a small interface and knows nothing of Kafka.
 package ingest
@@ -44,15 +44,15 @@ type Config struct {
 	// MaxBody bounds the bytes of a request's body [4 MiB], MaxEvents the events of a batch [1000].
 	MaxBody   int64
 	MaxEvents int
-	// Concurrency bounds the requests that are read and not answered [64]; others are refused with 503.
+	// Concurrency bounds the requests that are being read, handled or answered [64]; others are refused with 503.
 	Concurrency int
-	// Memory bounds the bytes that these requests take together from their bodies' being read until they are answered
-	// [256 MiB]. Each counts with what a body of its size takes at most, some 16 times the size, or with all of Memory
-	// if that is less. One that finds no room is refused with 503.
+	// Memory bounds the bytes that these requests take together from the time that their bodies are read until their
+	// answers are written [256 MiB]. Each counts with what a body of its size takes at most, some 16 times the size, or
+	// with all of Memory if that is less. One that finds no room is refused with 503.
 	Memory int64
 	// readTimeout is how long a body may take to come [30 s], roomTimeout how long it may wait for memory [1 s],
-	// publishTimeout how long Kafka may take [10 s].
-	readTimeout, roomTimeout, publishTimeout time.Duration
+	// publishTimeout how long Kafka may take [10 s], writeTimeout how long a client may take to read its answer [10 s].
+	readTimeout, roomTimeout, publishTimeout, writeTimeout time.Duration
 	// now is the clock; nil: the machine's.
 	now func() time.Time
 }
@@ -83,6 +83,7 @@ func New(cfg Config, out Publisher, stores Stores, metrics *Metrics, log *slog.L
 	cfg.roomTimeout = cmp.Or(cfg.roomTimeout, time.Second)
 	cfg.readTimeout = cmp.Or(cfg.readTimeout, 30*time.Second)
 	cfg.publishTimeout = cmp.Or(cfg.publishTimeout, 10*time.Second)
+	cfg.writeTimeout = cmp.Or(cfg.writeTimeout, 10*time.Second)
 	if cfg.now == nil {
 		cfg.now = time.Now
 	}
@@ -119,8 +120,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.answer(w, r, nil, refusal(http.StatusNotFound, "not-found", "there is nothing here: the paths are %s and %s", pathChanges, pathNotifications))
 		return
 	}
-	body, p := h.serve(w, r, take)
-	h.answer(w, r, body, p)
+	if p := h.serve(w, r, take); p != nil {
+		h.answer(w, r, nil, p)
+	}
 }
 
 // A request is one that was let in, and whose body was read.
@@ -130,41 +132,44 @@ type request struct {
 	body   []byte
 }
 
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(request) (any, *problem)) (any, *problem) {
+// serve lets a request in, handles and answers it. A problem is still to be answered: it takes next to no memory.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(request) (any, *problem)) *problem {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		return nil, refusal(http.StatusMethodNotAllowed, "method", "%s is not allowed here, only POST", r.Method)
+		return refusal(http.StatusMethodNotAllowed, "method", "%s is not allowed here, only POST", r.Method)
 	}
 	sender, ok := h.authorise(r)
 	if !ok {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="millrace"`)
-		return nil, refusal(http.StatusUnauthorized, "token", "a token is wanted, as Authorization: Bearer TOKEN")
+		return refusal(http.StatusUnauthorized, "token", "a token is wanted, as Authorization: Bearer TOKEN")
 	}
 	select {
 	case h.slots <- struct{}{}:
 		defer func() { <-h.slots }()
 	default:
-		return nil, refusal(http.StatusServiceUnavailable, "busy", "%d requests are being handled, which is the limit", h.cfg.Concurrency).after(retryBusy)
+		return refusal(http.StatusServiceUnavailable, "busy", "%d requests are being handled, which is the limit", h.cfg.Concurrency).after(retryBusy)
 	}
 	h.metrics.inFlight(1)
 	defer h.metrics.inFlight(-1)
 	body, p := h.read(w, r)
 	if p != nil {
-		return nil, p
+		return p
 	}
 	weight := h.weight(len(body))
 	ctx, cancel := context.WithTimeout(r.Context(), h.cfg.roomTimeout)
 	defer cancel()
 	if h.room.Acquire(ctx, weight) != nil {
-		return nil, refusal(http.StatusServiceUnavailable, "busy",
+		return refusal(http.StatusServiceUnavailable, "busy",
 			"the requests that are being handled take all of %d bytes of memory", h.cfg.Memory).after(retryBusy)
 	}
 	defer h.room.Release(weight)
-	return take(request{r, sender, body})
+	out, p := take(request{r, sender, body})
+	h.answer(w, r, out, p)
+	return nil
 }
 
 // weight is how many bytes a request with a body of n bytes takes at most. Most is taken by Changes with many short
-// properties, and by the faults of events that have nothing in them.
+// properties.
 func (h *Handler) weight(n int) int64 {
 	events := min(n/2, h.cfg.MaxEvents) // of two bytes at least
 	return min(16*int64(n)+4096*int64(events), h.cfg.Memory)
@@ -234,16 +239,15 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, body any, p *pr
 		}
 	}
 	h.metrics.request(r.URL.Path, code)
+	// It holds until the server sets its own for the next request: some of the answer is written after this returns.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.cfg.writeTimeout))
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	var err error
 	if p != nil {
-		err = p.write(w)
-	} else {
-		err = json.NewEncoder(w).Encode(body)
+		body = p
 	}
-	if err != nil {
+	if err := json.NewEncoder(w).Encode(body); err != nil {
 		h.log.Debug("answer", "path", r.URL.Path, "err", err) // the client has gone
 	}
 }

@@ -5,13 +5,17 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/millrace/millrace/internal/heaptest"
@@ -84,6 +88,8 @@ func hostile(t testing.TB) map[string]struct {
 		"Change of spaces":            {pathChanges, typeJSON, fill("{", " ", "}"), 422},
 		"faults of long ids":          {pathChanges, typeBatchProtobuf, protobufBatch(wire(longID, ceBinaryData, asProtobuf(t, &pb.Change{Size: -1}), ""), 500), 422},
 		"smallest faults":             {pathChanges, typeBatch, []byte("[" + strings.Repeat("{},", 999) + "{}]"), 422},
+		"faults of repeated members":  {pathChanges, typeBatch, fill("[", "{"+strings.Repeat(`"id":5,`, 255)+`"id":5},`, "]"), 422},
+		"faults of repeated data":     {pathChanges, typeBatch, fill("[", "{"+strings.Repeat(`"data":{"op":"x"},`, 50)+`"id":5},`, "]"), 422},
 		"properties, Protobuf":        {pathChanges, typeBatchProtobuf, protobufBatch(wire("7", ceBinaryData, names, ""), 4), 202},
 		"properties, JSON":            {pathChanges, typeBatch, []byte("[" + strings.Repeat(envelope("7", `"data":`+string(text))+",", 3) + "1]"), 422},
 		"properties, base64":          {pathChanges, typeEvent, []byte(envelope("7", `"datacontenttype":"application/protobuf","data_base64":"`+base64.StdEncoding.EncodeToString(names)+`"`)), 202},
@@ -143,31 +149,28 @@ func TestMemoryOfAllRequests(t *testing.T) {
 		"for one, and then free": {weight, time.Minute, true, 202},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out := &topic{wait: make(chan struct{})}
-			h := handler(t, out, func(c *Config) { c.Memory, c.roomTimeout = tt.memory, tt.wait })
-			first, second := make(chan int), make(chan *httptest.ResponseRecorder)
-			go func() { first <- post(h, pathChanges, typeJSON, secret, body).Code }()
-			for h.room.TryAcquire(tt.memory) { // until the first has its memory
-				h.room.Release(tt.memory)
-				runtime.Gosched()
-			}
-			go func() { second <- post(h, pathChanges, typeJSON, secret, body) }()
-			if tt.freed || tt.status == 202 {
-				for len(h.slots) < 2 {
-					runtime.Gosched()
+			synctest.Test(t, func(t *testing.T) {
+				out := &topic{wait: make(chan struct{})}
+				h := handler(t, out, func(c *Config) { c.Memory, c.roomTimeout = tt.memory, tt.wait })
+				first, second := make(chan int), make(chan *httptest.ResponseRecorder)
+				go func() { first <- post(h, pathChanges, typeJSON, secret, body).Code }()
+				synctest.Wait()
+				go func() { second <- post(h, pathChanges, typeJSON, secret, body) }()
+				synctest.Wait()
+				if tt.freed || tt.status == 202 {
+					close(out.wait)
 				}
-				close(out.wait)
-			}
-			w := <-second
-			if w.Code != tt.status || (w.Header().Get("Retry-After") == "1") != (tt.status == 503) {
-				t.Errorf("got %d %v %s, want %d", w.Code, w.Header(), w.Body, tt.status)
-			}
-			if tt.status == 503 {
-				close(out.wait)
-			}
-			if code := <-first; code != 202 {
-				t.Errorf("the first got %d", code)
-			}
+				w := <-second
+				if w.Code != tt.status || (w.Header().Get("Retry-After") == "1") != (tt.status == 503) {
+					t.Errorf("got %d %v %s, want %d", w.Code, w.Header(), w.Body, tt.status)
+				}
+				if tt.status == 503 {
+					close(out.wait)
+				}
+				if code := <-first; code != 202 {
+					t.Errorf("the first got %d", code)
+				}
+			})
 		})
 	}
 }
@@ -198,6 +201,119 @@ func TestMemoryIsFreed(t *testing.T) {
 		})
 	}
 }
+
+// A request whose answer is not read keeps its place and its memory.
+func TestAnswersAreCounted(t *testing.T) {
+	good := asJSON(t, change("a"))
+	weight := (&Handler{cfg: Config{MaxEvents: 1000, Memory: 1 << 30}}).weight(len(good))
+	for name, tt := range map[string]struct {
+		body        []byte
+		concurrency int
+		memory      int64
+	}{
+		"acknowledged, places":  {good, 2, 1 << 20},
+		"acknowledged, memory":  {good, 20, 3*weight - 1},
+		"refused, places":       {[]byte("{}"), 2, 1 << 20},
+		"not an event, a place": {[]byte("["), 2, 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := handler(t, new(topic), func(c *Config) {
+					c.Concurrency, c.Memory, c.roomTimeout = tt.concurrency, tt.memory, time.Millisecond
+				})
+				begun, let := make(chan bool), make(chan bool)
+				var g errgroup.Group
+				for range 2 {
+					g.Go(func() error {
+						r := httptest.NewRequest(http.MethodPost, pathChanges, bytes.NewReader(tt.body))
+						r.Header.Set("Content-Type", typeJSON)
+						r.Header.Set("Authorization", "Bearer "+secret)
+						h.ServeHTTP(&unread{httptest.NewRecorder(), begun, let}, r)
+						return nil
+					})
+					<-begun
+				}
+				if w := post(h, pathChanges, typeJSON, secret, good); w.Code != http.StatusServiceUnavailable {
+					t.Errorf("got %d %s while two answers are not read", w.Code, w.Body)
+				}
+				close(let)
+				_ = g.Wait() // which has no errors
+				if w := post(h, pathChanges, typeJSON, secret, good); w.Code != http.StatusAccepted {
+					t.Errorf("got %d %s after they were", w.Code, w.Body)
+				}
+			})
+		})
+	}
+}
+
+// unread is an answer whose writing begins, and goes on when it is let.
+type unread struct {
+	*httptest.ResponseRecorder
+	begun, let chan bool
+}
+
+func (u *unread) Write(b []byte) (int, error) {
+	select {
+	case u.begun <- true:
+	case <-u.let:
+	}
+	<-u.let
+	return u.ResponseRecorder.Write(b)
+}
+
+// A client that does not read its answer loses its connection in time.
+func TestAnswerThatIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := handler(t, new(topic), nil)
+		conns := &oneConn{conns: make(chan net.Conn, 1)}
+		server := &http.Server{Handler: h, ReadHeaderTimeout: time.Second}
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(conns) }()
+		client, conn := net.Pipe()
+		conns.conns <- conn
+		body := "[" + strings.Repeat("{},", 500) + "{}]"
+		_, err := fmt.Fprintf(client, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s",
+			pathChanges, typeBatch, secret, len(body), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(h.slots) != 1 {
+			t.Error("its place is free, and its answer is not read")
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if len(h.slots) != 0 || !h.room.TryAcquire(h.cfg.Memory) {
+			t.Error("its place or its memory is still taken after 10 s")
+		}
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// oneConn listens for what is put into it.
+type oneConn struct {
+	conns chan net.Conn
+	once  sync.Once
+}
+
+func (o *oneConn) Accept() (net.Conn, error) {
+	if c, ok := <-o.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (o *oneConn) Close() error {
+	o.once.Do(func() { close(o.conns) })
+	return nil
+}
+
+func (o *oneConn) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 // discarding is an answer that is counted and not kept.
 type discarding struct {

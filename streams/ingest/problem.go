@@ -1,10 +1,7 @@
 package ingest
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 )
 
@@ -14,39 +11,10 @@ type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
-	// Faults are all that is wrong with the events.
+	// Faults are what is wrong with the events, or the first of it; Detail has the number of all.
 	Faults []Fault `json:"faults,omitempty"`
 
 	retry int // seconds; 0: sending it again does not help
-}
-
-// write writes the problem as JSON, its faults one by one: they can be many times as long as the body.
-func (p *problem) write(w io.Writer) error {
-	head := *p
-	head.Faults = nil
-	b, err := json.Marshal(head)
-	if err != nil {
-		return err
-	}
-	out := bufio.NewWriter(w)
-	put := func(b []byte) { _, _ = out.Write(b) } // Flush returns its error
-	put(b[:len(b)-1])                             // without its brace
-	for i, f := range p.Faults {
-		if b, err = json.Marshal(f); err != nil {
-			return err
-		}
-		if i == 0 {
-			put([]byte(`,"faults":[`))
-		} else {
-			put([]byte(","))
-		}
-		put(b)
-	}
-	if len(p.Faults) > 0 {
-		put([]byte("]"))
-	}
-	put([]byte("}\n"))
-	return out.Flush()
 }
 
 // A Fault is one thing that is wrong with one event.

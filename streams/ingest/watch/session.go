@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // errMissed: something happened of which there was no hint.
@@ -27,7 +29,10 @@ type session struct {
 	walk   *walk
 	mark   *mark
 
-	missed bool // the kernel or the queue dropped hints: the tree must be walked again
+	begun     time.Time
+	published time.Time // all that was before is published
+	missed    bool      // the kernel or the queue dropped hints: the tree must be walked again
+	unsure    bool      // the root could not be looked at the last time
 
 	mu sync.Mutex // guards the rest
 	// dirs are the directories that were seen, by path below the root ("." is the root), with their watches; 0: not watched.
@@ -36,7 +41,7 @@ type session struct {
 	// paths has for each watch the path that it was made for. A directory that was moved is in dirs under two paths until
 	// the event of that is read; its events come under the old one.
 	paths  map[int]string
-	failed bool // a directory is not watched, or not read, or there is no mark
+	failed bool // a directory is not watched, or there is no mark
 	full   bool // the kernel has no watches left: reported once
 }
 
@@ -44,75 +49,114 @@ func (w *Watch) newSession(notify *notifier) *session {
 	return &session{Watch: w, notify: notify, dirs: map[string]int{}, paths: map[int]string{}}
 }
 
+// A seen says up to when all that happened in a root is published. Without a root nothing is.
+type seen struct {
+	root  fs.FileInfo
+	until time.Time
+}
+
 // session watches until ctx is done, the root goes, or the tree must be walked again (errMissed). The walk leaves out what
-// is older than since. published is the moment up to which all that happened is published.
-func (w *Watch) session(ctx context.Context, since time.Time) (published time.Time, err error) {
+// is older than from, if the root is the same. upTo is from of the next session, if err is not errGone.
+func (w *Watch) session(ctx context.Context, from seen) (upTo seen, err error) {
 	notify, err := newNotifier()
 	if err != nil {
-		return since, err
+		return from, err
 	}
 	defer notify.close()
 	s := w.newSession(notify)
 	if s.root, err = os.Stat(w.cfg.Root); err != nil {
-		return since, err
-	}
-	if err := s.there(ctx); err != nil {
-		return since, err
+		return from, goneIf(err, fs.ErrNotExist, unix.ENOTDIR)
 	}
 	now := time.Now()
-	if now.Before(since) {
-		since = time.Time{} // the clock went back
+	if from.root == nil || !os.SameFile(s.root, from.root) ||
+		wentBack(now.Round(0).Sub(from.until.Round(0)), now.Sub(from.until), w.cfg.margin) {
+		from = seen{root: s.root}
+	}
+	if err := s.there(ctx); err != nil {
+		return from, err
 	}
 	if s.mark, err = newMark(notify); err != nil {
 		s.failed, s.mark = true, new(mark)
 		w.log.Warn("how far events are read is not known: after dropped events more files are looked at than need be", "err", err)
 	}
 	defer s.mark.close()
-	s.walk = newWalk(s, since)
+	s.walk, s.begun, s.published = newWalk(s, from.until), now, from.until
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return notify.run(gctx) })
 	g.Go(func() error { return s.walk.run(gctx) })
-	g.Go(func() (err error) {
-		published, err = s.watch(gctx, since)
-		return err
-	})
+	g.Go(func() error { return s.watch(gctx) })
 	err = g.Wait()
-	return published, err
+	return seen{s.root, s.published}, err
 }
 
+// errGone: the root or the store in it is gone. What comes back may be another tree.
+var errGone = errors.New("the root is gone, or another's")
+
+// goneIf makes err errGone as well if it is one of those.
+func goneIf(err error, those ...error) error {
+	if slices.ContainsFunc(those, func(e error) bool { return errors.Is(err, e) }) {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	return err
+}
+
+// wentBack reports whether the clock of the wall was set back by more than margin while so much time went by, by it and by
+// one that is never set: what changed since may have an earlier time than what changed before.
+func wentBack(wall, passed, margin time.Duration) bool { return passed-wall > margin }
+
 // watch takes what the kernel says until ctx is done; its error ends the session.
-func (s *session) watch(ctx context.Context, published time.Time) (time.Time, error) {
-	begun := time.Now()
+func (s *session) watch(ctx context.Context) error {
 	tick := time.NewTicker(s.cfg.again)
 	defer tick.Stop()
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
-			return published, nil
+			return nil
 		case e := <-s.notify.events:
-			if err := s.event(e); err != nil {
-				return published, err
-			}
+			err = s.event(e)
 		case <-tick.C:
-			if err := s.there(ctx); err != nil {
-				return published, err
-			}
-			if s.walk.busy() {
-				continue // a walk that was begun is done first, or none would end while there is much to do
-			}
-			missed, upTo := s.queue.missed() || s.missed, s.mark.passed
-			if missed || s.unwatched() {
-				upTo = begun // what was before is found
-			}
-			if t := s.queue.since(upTo).Add(-s.cfg.margin); t.After(published) {
-				published = t
-			}
-			if missed {
-				return published, errMissed
-			}
-			s.mark.set(time.Now())
+			err = s.tick(ctx)
+		}
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// tick looks whether the root is there, and finds out up to when all is published. An error ends the session.
+func (s *session) tick(ctx context.Context) error {
+	switch err := s.there(ctx); {
+	case errors.Is(err, errGone):
+		return err
+	case err != nil && ctx.Err() != nil:
+		return nil
+	case err != nil: // which says nothing of the tree: it is watched on
+		if !s.unsure {
+			s.log.Warn("the root cannot be looked at now: it is tried again", "root", s.cfg.Root, "err", err, "again", s.cfg.again)
+		}
+		s.unsure = true
+		return nil
+	}
+	s.unsure = false
+	if s.walk.busy() {
+		return nil // a walk that was begun is done first, or none would end while there is much to do
+	}
+	missed, upTo := s.queue.missed() || s.missed, s.mark.passed
+	if missed || s.unwatched() {
+		upTo = s.begun // what was before is found
+	}
+	if s.walk.again() {
+		upTo = s.published
+	}
+	if t := s.queue.since(upTo).Add(-s.cfg.margin); t.After(s.published) {
+		s.published = t
+	}
+	if missed {
+		return errMissed
+	}
+	s.mark.set(time.Now())
+	return nil
 }
 
 func (s *session) unwatched() bool {
@@ -121,20 +165,21 @@ func (s *session) unwatched() bool {
 	return s.failed
 }
 
-// there says whether the root is what it was, and the store's.
+// there looks whether the root is what it was, and the store's. It returns errGone if not, and other errors if that cannot
+// be found out.
 func (s *session) there(ctx context.Context) error {
 	now, err := os.Stat(s.cfg.Root)
 	if err != nil {
-		return err
+		return goneIf(err, fs.ErrNotExist, unix.ENOTDIR)
 	}
 	if !os.SameFile(now, s.root) {
-		return fmt.Errorf("another directory has come in the place of %s", s.cfg.Root)
+		return fmt.Errorf("%w: another directory has come in the place of %s", errGone, s.cfg.Root)
 	}
 	store, ok := s.store.Store(s.cfg.Account, s.cfg.Store)
 	if !ok {
-		return fmt.Errorf("account %q has no store %q", s.cfg.Account, s.cfg.Store)
+		return fmt.Errorf("%w: account %q has no store %q", errGone, s.cfg.Account, s.cfg.Store)
 	}
-	return store.Marker(ctx)
+	return goneIf(store.Marker(ctx), storage.ErrNoMarker, storage.ErrWrongMarker)
 }
 
 // own says whether a directory is the driver's, or the file system's own.
@@ -212,9 +257,9 @@ func (s *session) event(e event) error {
 		s.dropped()
 	case s.mark.is(e), !known, own(strings.SplitN(rel, "/", 2)[0]):
 	case e.mask&unix.IN_UNMOUNT != 0:
-		return fmt.Errorf("the file system of %s was unmounted", filepath.Join(s.cfg.Root, dir))
+		return fmt.Errorf("%w: the file system of %s was unmounted", errGone, filepath.Join(s.cfg.Root, dir))
 	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0 && dir == ".":
-		return errors.New("the root went")
+		return fmt.Errorf("%w: it was moved or removed", errGone)
 	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0,
 		e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0 && isDir:
 		s.forget(rel)

@@ -34,6 +34,7 @@ type walk struct {
 
 	mu    sync.Mutex // guards the rest
 	stack []found    // directories to be read
+	later []found    // those that could not be read
 	at    bool       // one is being read, or its files are looked at
 	wake  chan struct{}
 
@@ -47,6 +48,8 @@ type walk struct {
 type found struct {
 	path string // below the root
 	all  bool   // no file in it or below is left out
+
+	failed, denied bool // it could not be read the last time; it may not be read
 }
 
 func newWalk(s *session, since time.Time) *walk {
@@ -55,7 +58,7 @@ func newWalk(s *session, since time.Time) *walk {
 }
 
 // add has a directory read that came.
-func (w *walk) add(path string) { w.push(found{path, true}) }
+func (w *walk) add(path string) { w.push(found{path: path, all: true}) }
 
 func (w *walk) push(d found) {
 	w.mu.Lock()
@@ -72,6 +75,20 @@ func (w *walk) busy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.at || len(w.stack) > 0
+}
+
+// again has those directories read again that could not be read. held: what changed in one of them is not found, and the
+// directory may look as old as it is when it can be read. One that may not be read changes when that does.
+func (w *walk) again() (held bool) {
+	w.mu.Lock()
+	later := w.later
+	w.later = nil
+	w.mu.Unlock()
+	for _, d := range later {
+		held = held || !d.denied
+		w.push(d)
+	}
+	return held
 }
 
 // next takes a directory: the one that came last, so that there are not more than lie beside one path.
@@ -134,12 +151,12 @@ func (w *walk) read(ctx context.Context, d found) error {
 	}
 	f, err := os.OpenFile(filepath.Join(w.s.cfg.Root, d.path), os.O_RDONLY|unix.O_DIRECTORY|flags, 0)
 	if err != nil {
-		return w.unread(d.path, err)
+		return w.unread(d, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return w.unread(d.path, err)
+		return w.unread(d, err)
 	}
 	// What was moved into a directory may be older than the directory's change, and so may all below it.
 	d.all = d.all || w.isNew(info)
@@ -154,23 +171,27 @@ func (w *walk) read(ctx context.Context, d found) error {
 		case errors.Is(err, io.EOF):
 			return w.look(ctx)
 		case err != nil:
-			return errors.Join(w.unread(d.path, err), w.look(ctx))
+			return errors.Join(w.unread(d, err), w.look(ctx))
 		}
 	}
 }
 
-// unread says that a directory, or the rest of it, cannot be read; without the root there is no walk.
-func (w *walk) unread(path string, err error) error {
+// unread has a directory read again later that cannot be read now, or not to its end; without the root there is no walk.
+func (w *walk) unread(d found, err error) error {
+	gone := goneIf(err, fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP) // it went, or something else has its name
 	switch {
-	case path == ".":
-		return fmt.Errorf("walk %s: %w", w.s.cfg.Root, err)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return nil // it went, or something else has its name
+	case d.path == ".":
+		return fmt.Errorf("walk %s: %w", w.s.cfg.Root, gone)
+	case errors.Is(gone, errGone):
+		return nil
 	}
-	w.s.mu.Lock()
-	w.s.failed = true
-	w.s.mu.Unlock()
-	w.s.log.Warn("a directory cannot be read: files that were there before are not picked up; import them", "path", path, "err", err)
+	if !d.failed {
+		w.s.log.Warn("a directory cannot be read: files that were there before are picked up when it can be", "path", d.path, "err", err)
+	}
+	d.failed, d.denied = true, errors.Is(err, fs.ErrPermission)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.later = append(w.later, d)
 	return nil
 }
 
@@ -184,7 +205,7 @@ func (w *walk) entry(ctx context.Context, d found, e fs.DirEntry) error {
 	rel := filepath.Join(d.path, e.Name())
 	switch {
 	case e.IsDir() && !own(rel):
-		w.push(found{rel, d.all})
+		w.push(found{path: rel, all: d.all})
 		return nil
 	case !e.Type().IsRegular():
 		return nil

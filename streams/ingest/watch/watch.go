@@ -5,9 +5,10 @@
 // there is room for: every file found is a hint as well, and its Change has the id of any other that reports the same
 // content. The first walk looks at all files; one that follows looks at those that were written since the last moment up
 // to which everything had been published. A walk finds no deletes: a file that went while nothing was watched, in dropped
-// events, or with its directory as a whole, is not reported, and nothing finds it later. A root that is gone reports
-// nothing; it is waited for, and walked when it is back. A file that came and went within the quiet time is reported as
-// deleted, for it may have replaced one that was known; of an item that is not on record that changes nothing.
+// events, or with its directory as a whole, is not reported, and nothing finds it later. A root that is gone, or another
+// store's, reports nothing; it is waited for, and walked when it is back. One that cannot be looked at is watched on. A file
+// that came and went within the quiet time is reported as deleted, for it may have replaced one that was known; of an item
+// that is not on record that changes nothing.
 package watch
 
 import (
@@ -82,14 +83,15 @@ func New(cfg Config, stores hint.Stores, out Publisher, count func(hint.Row), lo
 func (w *Watch) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		since := time.Time{}
+		var from seen
 		for gctx.Err() == nil {
-			published, err := w.session(gctx, since)
-			if errors.Is(err, errMissed) {
-				since = published
+			upTo, err := w.session(gctx, from)
+			if from = upTo; errors.Is(err, errMissed) {
 				continue
 			}
-			since = time.Time{} // what comes back may be another tree
+			if errors.Is(err, errGone) {
+				from = seen{}
+			}
 			if err != nil && gctx.Err() == nil {
 				w.log.Warn("not watched: deletes are not picked up meanwhile; the tree is walked when it is back",
 					"root", w.cfg.Root, "err", err, "again", w.cfg.again)

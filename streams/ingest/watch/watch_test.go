@@ -255,6 +255,7 @@ func TestWatchLosesItsRoot(t *testing.T) {
 	w.says("not watched")
 	w.do(errors.Join(os.Remove(w.root), os.Rename(w.root+".away", w.root)))
 	w.says("msg=watched")
+	w.until("reports all again", func() bool { return w.count["photos/a"] == 2 })
 	w.write("photos/b", "12")
 	w.tells("ADD photos/b 2")
 }
