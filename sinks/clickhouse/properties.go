@@ -3,6 +3,7 @@ package clickhouse
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 	"github.com/ClickHouse/clickhouse-go/v2/ext"
@@ -12,9 +13,8 @@ import (
 )
 
 // describe adds to the manifest's records of live copies which content their properties were reported of, if that is not
-// the content on record, and whether they were only claimed. states are those of the records. The state does not have it:
-// the audit log is read for copies that have properties beside a media type, or properties that are older than their
-// content.
+// the content on record, and whether they were only claimed. states are those of the records. If the state does not show
+// it, as of properties that are older than the content, the audit log is read.
 func (db *DB) describe(ctx context.Context, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord) error {
 	var asked []*stateRecord
 	for i := range states {
@@ -24,7 +24,7 @@ func (db *DB) describe(ctx context.Context, states []stateRecord, known map[sche
 		case s.Live == 0 || m.GetMediaType() == "" && len(m.GetProperties()) == 0:
 		case s.NewType == "" && len(s.UserProperties) == 0:
 			m.PropertiesClaimed = true // only verified contents are known to have none beside it
-		case len(s.UserProperties) > 0, s.Described < s.Written:
+		case s.Described < s.Written, s.Described == s.Written && len(s.UserProperties) > 0 && !s.held():
 			asked = append(asked, s)
 		}
 	}
@@ -51,6 +51,19 @@ func (db *DB) describe(ctx context.Context, states []stateRecord, known map[sche
 		}
 	}
 	return nil
+}
+
+// held reports whether the report that the properties are of has verified a digest of the same content. Else it may have
+// claimed them, or the digest is of a later report.
+func (s *stateRecord) held() bool {
+	at := version{millis: s.Described - millisShift, rank: s.DescribedAt >> 50 & 1, offset: s.DescribedAt & maxOffset}
+	verified := string(at.digest(nil, true, [16]byte{})[:changeAt])
+	for _, v := range s.Digests {
+		if strings.HasPrefix(v, verified) {
+			return true
+		}
+	}
+	return false
 }
 
 // descriptions are, of copies and the times of their properties: whether a report of that time knew what the store held,

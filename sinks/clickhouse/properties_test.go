@@ -180,3 +180,27 @@ func TestPropertiesOnRecord(t *testing.T) {
 		}
 	}
 }
+
+// The state alone says that a store has held the properties of a content that was reported once: the audit log, which is
+// empty here, is not read.
+func TestPropertiesOfTheState(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	c, claimed, checked := change("held", 0), change("claimed", 0), change("checked", 0)
+	for _, c := range []*pb.Change{c, claimed, checked} {
+		c.Properties = map[string]string{"by": "me"}
+	}
+	claimed.Provenance, checked.Origin = pb.Provenance_PROVENANCE_CLAIMED, pb.Origin_ORIGIN_FIXITY
+	if err := clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, 1<<40, c, claimed, checked)); err != nil {
+		t.Fatal(err)
+	}
+	for c, want := range map[*pb.Change]bool{c: false, claimed: true, checked: false} {
+		known, err := db.Described(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := known[0].Record.GetManifest(); m.GetPropertiesClaimed() != want || m.GetPropertiesOf() != nil || len(m.GetProperties()) != 1 {
+			t.Errorf("%s: on record is %v", c.GetItem(), m)
+		}
+	}
+}
