@@ -62,7 +62,8 @@ func propertiesCases() map[string]propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(0, gone), again}, &pb.Record{}}
 	})
 	add("set before the delete", func(w writer) propertiesCase {
-		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, set("you")), w(2*time.Hour, gone), w(3*time.Hour, lost)}, &pb.Record{}}
+		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, set("you")), w(2*time.Hour, gone), w(3*time.Hour, lost)},
+			&pb.Record{}}
 	})
 	add("of a deleted content, and the new one is claimed to have a media type", func(w writer) propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, claimed)},
@@ -82,7 +83,8 @@ func propertiesCases() map[string]propertiesCase {
 	})
 	add("a media type alone, of a content that was replaced", func(w writer) propertiesCase {
 		first := w(0, func(*pb.Change) {})
-		return propertiesCase{[]*pb.Change{first, w(time.Hour, bare)}, &pb.Record{MediaType: "image/jpeg", PropertiesOf: of(first)}}
+		return propertiesCase{[]*pb.Change{first, w(time.Hour, bare)},
+			&pb.Record{MediaType: "image/jpeg", PropertiesOf: of(first)}}
 	})
 	add("set on a content that was replaced, and not on the first", func(w writer) propertiesCase {
 		second := w(time.Hour, lost)
@@ -106,7 +108,8 @@ func propertiesCases() map[string]propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, claimed)}, &pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true}}
 	})
 	add("claimed media type, and the bytes were checked", func(w writer) propertiesCase {
-		return propertiesCase{[]*pb.Change{w(0, claimed), w(0, checked)}, &pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true}}
+		return propertiesCase{[]*pb.Change{w(0, claimed), w(0, checked)},
+			&pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true}}
 	})
 	add("claimed media type of what was stored without", func(w writer) propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, func(c *pb.Change) { c.MediaType = "" }), w(0, claimed)},
@@ -134,8 +137,8 @@ func propertiesCases() map[string]propertiesCase {
 	return cases
 }
 
-// Properties on record are those of the content that is there, or the record says of which content they are, and whether
-// they were only claimed. Those of a deleted content are no properties of the next one.
+// Properties on record are those of the content that is there, or the record says of which content they are, and
+// whether they were only claimed. Those of a deleted content are no properties of the next one.
 func TestPropertiesOnRecord(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -151,7 +154,8 @@ func TestPropertiesOnRecord(t *testing.T) {
 	}
 	both(t, db, schemas.Changes, 0, bodies...)
 	for _, when := range []string{"as they came", "after a merge"} {
-		got, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), copies)
+		fresh := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond))
+		got, err := fresh.Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +167,8 @@ func TestPropertiesOnRecord(t *testing.T) {
 				t.Errorf("%s, %s:\n got %v\nwant %v", name, when, r, want)
 			}
 		}
-		view, err := db.Strings(t.Context(), "SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
+		view, err := db.Strings(t.Context(),
+			"SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,8 +186,8 @@ func TestPropertiesOnRecord(t *testing.T) {
 	}
 }
 
-// The state alone says that a store has held the properties of a content that was reported once: the audit log, which is
-// empty here, is not read.
+// The state alone says that a store has held the properties of a content that was reported once: the audit log, which
+// is empty here, is not read.
 func TestPropertiesOfTheState(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -191,7 +196,8 @@ func TestPropertiesOfTheState(t *testing.T) {
 		c.Properties = map[string]string{"by": "me"}
 	}
 	claimed.Provenance, checked.Origin = pb.Provenance_PROVENANCE_CLAIMED, pb.Origin_ORIGIN_FIXITY
-	if err := clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, 1<<40, c, claimed, checked)); err != nil {
+	reported := deliver(schemas.Changes, 1<<40, c, claimed, checked)
+	if err := clickhouse.NewState(db).Store(t.Context(), reported); err != nil {
 		t.Fatal(err)
 	}
 	for c, want := range map[*pb.Change]bool{c: false, claimed: true, checked: false} {
@@ -199,7 +205,8 @@ func TestPropertiesOfTheState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m := known[0].Record.GetManifest(); m.GetPropertiesClaimed() != want || m.GetPropertiesOf() != nil || len(m.GetProperties()) != 1 {
+		m := known[0].Record.GetManifest()
+		if m.GetPropertiesClaimed() != want || m.GetPropertiesOf() != nil || len(m.GetProperties()) != 1 {
 			t.Errorf("%s: on record is %v", c.GetItem(), m)
 		}
 	}

@@ -316,7 +316,8 @@ func TestReportThatTheStateTakes(t *testing.T) {
 	db := clickhousetest.Open(t)
 	sized, poorer := change("imported", 0), change("imported", 0)
 	poorer.Size, poorer.SizeUnknown, poorer.Version, poorer.Etag = 0, true, "", ""
-	typed, bare, read := change("uploaded in parts", 0), change("uploaded in parts", time.Hour), change("uploaded in parts", time.Hour)
+	const parts = "uploaded in parts"
+	typed, bare, read := change(parts, 0), change(parts, time.Hour), change(parts, time.Hour)
 	bare.MediaType, bare.Digests, bare.Provenance = "", nil, pb.Provenance_PROVENANCE_UNSPECIFIED
 	read.MediaType, read.Origin = "", pb.Origin_ORIGIN_FIXITY
 	const of = "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || version || ' ' || media_type FROM {db}."
