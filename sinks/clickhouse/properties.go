@@ -20,6 +20,9 @@ func (db *DB) describe(ctx context.Context, states []stateRecord, known map[sche
 	for i := range states {
 		s := &states[i]
 		m := known[s.copy()].GetManifest()
+		if s.Outdated != 0 {
+			m.PropertiesOf = &pb.Content{}
+		}
 		switch {
 		case s.Live == 0 || m.GetMediaType() == "" && len(m.GetProperties()) == 0:
 		case s.NewType == "" && len(s.UserProperties) == 0:
@@ -45,8 +48,7 @@ func (db *DB) describe(ctx context.Context, states []stateRecord, known map[sche
 	}
 	for _, s := range asked {
 		m, d := known[s.copy()].GetManifest(), found[s.copy()]
-		m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held
-		if s.Described < s.Written {
+		if m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held; !m.PropertiesClaimed && s.Described < s.Written {
 			m.PropertiesOf = &pb.Content{Version: d.Version, Digests: d.Digests}
 		}
 	}

@@ -46,6 +46,7 @@ func propertiesCases() map[string]propertiesCase {
 		}
 	}
 	of := func(c *pb.Change) *pb.Content { return &pb.Content{Version: c.GetVersion(), Digests: c.GetDigests()} }
+	deleted := &pb.Record{PropertiesOf: &pb.Content{}}
 	jpeg := func() *pb.Record { return &pb.Record{MediaType: "image/jpeg", Properties: user} }
 
 	add("of the content", func(w writer) propertiesCase {
@@ -55,19 +56,19 @@ func propertiesCases() map[string]propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(0, bare), w(0, checked)}, jpeg()}
 	})
 	add("of a deleted content", func(w writer) propertiesCase {
-		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, lost)}, &pb.Record{}}
+		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, lost)}, deleted}
 	})
 	add("of a deleted content, all of one time", func(w writer) propertiesCase {
 		again := w(0, func(c *pb.Change) { lost(c); c.Version = "again" })
-		return propertiesCase{[]*pb.Change{w(0, with), w(0, gone), again}, &pb.Record{}}
+		return propertiesCase{[]*pb.Change{w(0, with), w(0, gone), again}, deleted}
 	})
 	add("set before the delete", func(w writer) propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, set("you")), w(2*time.Hour, gone), w(3*time.Hour, lost)},
-			&pb.Record{}}
+			deleted}
 	})
 	add("of a deleted content, and the new one is claimed to have a media type", func(w writer) propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, claimed)},
-			&pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true}}
+			&pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true, PropertiesOf: &pb.Content{}}}
 	})
 	add("of a deleted content that is put back", func(w writer) propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, with)}, jpeg()}
@@ -127,7 +128,7 @@ func propertiesCases() map[string]propertiesCase {
 	})
 	add("claimed properties of a content that was replaced", func(w writer) propertiesCase {
 		first, want := w(0, func(c *pb.Change) { with(c); claimed(c) }), jpeg()
-		want.PropertiesClaimed, want.PropertiesOf = true, of(first)
+		want.PropertiesClaimed = true
 		return propertiesCase{[]*pb.Change{first, w(time.Hour, bare)}, want}
 	})
 	add("claimed, and then set", func(w writer) propertiesCase {

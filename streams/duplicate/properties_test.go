@@ -251,6 +251,18 @@ func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
 				t.Errorf("after another look the copy has %+v", p)
 			}
 		})
+		t.Run("other bytes, after a delete that the copy was kept from, "+how, func(t *testing.T) {
+			w := newWorld(t)
+			w.mustRun(command(w.added("1", "hello")))
+			w.tell(record.Delete(at("1"), w.remove("1")))
+			c := w.overwritten("other", 11)
+			w.journal.rows[at("1")].PropertiesOf = &pb.Content{} // the deleted one had some
+			run(w, command(c))
+			w.holds("2", "other")
+			if p := w.propertiesOf("2"); !reflect.DeepEqual(p, storage.Properties{}) {
+				t.Errorf("the copy has %+v", p)
+			}
+		})
 		t.Run("the same bytes, and the copy is gone, "+how, func(t *testing.T) {
 			w := newWorld(t)
 			w.mustRun(command(w.added("1", "hello")))

@@ -251,8 +251,9 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 // some with another content: the destination's came with a copy of that.
 func (s Sight) given(digests digest.Set) storage.Properties {
 	p, unknown := s.Source.properties(digests)
-	repair := s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
-	if unknown && (repair || isEmpty(record.Properties(s.Source.Record.GetManifest()))) {
+	r := s.Source.Record.GetManifest()
+	had := !isEmpty(record.Properties(r)) || r.GetPropertiesOf() != nil
+	if unknown && (!had || s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR) {
 		p, _ = s.Destination.properties(digests)
 	}
 	return p
