@@ -207,7 +207,9 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 	t.Parallel()
 	props := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
 	items := map[string]storage.Properties{"typed": props, "plain": {}}
-	for name, lost := range map[string][]string{"source": {"1"}, "destination": {"2"}, "both": {"1", "2"}, "both, with new times": {"1", "2"}} {
+	for name, lost := range map[string][]string{
+		"source": {"1"}, "destination": {"2"}, "both": {"1", "2"}, "both, with new times": {"1", "2"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			m, redated := newLoop(t), strings.HasSuffix(name, "new times")
 			for item, p := range items {

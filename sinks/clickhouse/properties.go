@@ -3,6 +3,7 @@ package clickhouse
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 	"github.com/ClickHouse/clickhouse-go/v2/ext"
@@ -11,20 +12,22 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// describe adds to the manifest's records of live copies which content their properties were reported of, if that is not
-// the content on record, and whether they were only claimed. states are those of the records. The state does not have it:
-// the audit log is read for copies that have properties beside a media type, or properties that are older than their
-// content.
+// describe adds to the manifest's records of live copies which content their properties were reported of, if that is
+// not the content on record, and whether they were only claimed. states are those of the records. If the state does
+// not show it, as of properties that are older than the content, the audit log is read.
 func (db *DB) describe(ctx context.Context, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord) error {
 	var asked []*stateRecord
 	for i := range states {
 		s := &states[i]
 		m := known[s.copy()].GetManifest()
+		if s.Outdated != 0 {
+			m.PropertiesOf = &pb.Content{}
+		}
 		switch {
 		case s.Live == 0 || m.GetMediaType() == "" && len(m.GetProperties()) == 0:
 		case s.NewType == "" && len(s.UserProperties) == 0:
 			m.PropertiesClaimed = true // only verified contents are known to have none beside it
-		case len(s.UserProperties) > 0, s.Described < s.Written:
+		case s.Described < s.Written, s.Described == s.Written && len(s.UserProperties) > 0 && !s.held():
 			asked = append(asked, s)
 		}
 	}
@@ -45,23 +48,37 @@ func (db *DB) describe(ctx context.Context, states []stateRecord, known map[sche
 	}
 	for _, s := range asked {
 		m, d := known[s.copy()].GetManifest(), found[s.copy()]
-		m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held
-		if s.Described < s.Written {
+		if m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held; !m.PropertiesClaimed && s.Described < s.Written {
 			m.PropertiesOf = &pb.Content{Version: d.Version, Digests: d.Digests}
 		}
 	}
 	return nil
 }
 
-// descriptions are, of copies and the times of their properties: whether a report of that time knew what the store held,
-// and the newest content at that time, by its richest report.
+// held reports whether the report that the properties are of has verified a digest of the same content. Else it may
+// have claimed them, or the digest is of a later report.
+func (s *stateRecord) held() bool {
+	at := version{millis: s.Described - millisShift, rank: s.DescribedAt >> 50 & 1, offset: s.DescribedAt & maxOffset}
+	verified := string(at.digest(nil, true, [16]byte{})[:changeAt])
+	for _, v := range s.Digests {
+		if strings.HasPrefix(v, verified) {
+			return true
+		}
+	}
+	return false
+}
+
+// descriptions are, of copies and the times of their properties: whether a report of that time knew what the store
+// held, and the newest content at that time, by its richest report.
 const descriptions = `SELECT account, store, space, item,
   countIf(toUnixTimestamp64Milli(ts) = until AND notEmpty(properties) AND NOT properties_unknown
     AND (op = 'set_properties' OR provenance = 'verified')) > 0 AS held,
   argMaxIf(r.version, (ts, richness, off), op != 'set_properties') AS version,
-  mapApply((k, v) -> (toString(k), lower(hex(v))), argMaxIf(r.digests, (ts, richness, off), op != 'set_properties')) AS digests
+  mapApply((k, v) -> (toString(k), lower(hex(v))),
+    argMaxIf(r.digests, (ts, richness, off), op != 'set_properties')) AS digests
 FROM (
-  SELECT account, store, space, item, ts, op, off, version, digests, provenance, properties, properties_unknown, richness
+  SELECT account, store, space, item, ts, op, off, version, digests, provenance, richness,
+    properties, properties_unknown
   FROM {db}.audit_log
   WHERE ` + asked + ` AND op IN ('add', 'update', 'copy', 'set_properties')
 ) AS r

@@ -46,6 +46,7 @@ func propertiesCases() map[string]propertiesCase {
 		}
 	}
 	of := func(c *pb.Change) *pb.Content { return &pb.Content{Version: c.GetVersion(), Digests: c.GetDigests()} }
+	deleted := &pb.Record{PropertiesOf: &pb.Content{}}
 	jpeg := func() *pb.Record { return &pb.Record{MediaType: "image/jpeg", Properties: user} }
 
 	add("of the content", func(w writer) propertiesCase {
@@ -55,18 +56,19 @@ func propertiesCases() map[string]propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(0, bare), w(0, checked)}, jpeg()}
 	})
 	add("of a deleted content", func(w writer) propertiesCase {
-		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, lost)}, &pb.Record{}}
+		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, lost)}, deleted}
 	})
 	add("of a deleted content, all of one time", func(w writer) propertiesCase {
 		again := w(0, func(c *pb.Change) { lost(c); c.Version = "again" })
-		return propertiesCase{[]*pb.Change{w(0, with), w(0, gone), again}, &pb.Record{}}
+		return propertiesCase{[]*pb.Change{w(0, with), w(0, gone), again}, deleted}
 	})
 	add("set before the delete", func(w writer) propertiesCase {
-		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, set("you")), w(2*time.Hour, gone), w(3*time.Hour, lost)}, &pb.Record{}}
+		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, set("you")), w(2*time.Hour, gone), w(3*time.Hour, lost)},
+			deleted}
 	})
 	add("of a deleted content, and the new one is claimed to have a media type", func(w writer) propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, claimed)},
-			&pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true}}
+			&pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true, PropertiesOf: &pb.Content{}}}
 	})
 	add("of a deleted content that is put back", func(w writer) propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, gone), w(2*time.Hour, with)}, jpeg()}
@@ -82,7 +84,8 @@ func propertiesCases() map[string]propertiesCase {
 	})
 	add("a media type alone, of a content that was replaced", func(w writer) propertiesCase {
 		first := w(0, func(*pb.Change) {})
-		return propertiesCase{[]*pb.Change{first, w(time.Hour, bare)}, &pb.Record{MediaType: "image/jpeg", PropertiesOf: of(first)}}
+		return propertiesCase{[]*pb.Change{first, w(time.Hour, bare)},
+			&pb.Record{MediaType: "image/jpeg", PropertiesOf: of(first)}}
 	})
 	add("set on a content that was replaced, and not on the first", func(w writer) propertiesCase {
 		second := w(time.Hour, lost)
@@ -106,7 +109,8 @@ func propertiesCases() map[string]propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, claimed)}, &pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true}}
 	})
 	add("claimed media type, and the bytes were checked", func(w writer) propertiesCase {
-		return propertiesCase{[]*pb.Change{w(0, claimed), w(0, checked)}, &pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true}}
+		return propertiesCase{[]*pb.Change{w(0, claimed), w(0, checked)},
+			&pb.Record{MediaType: "image/jpeg", PropertiesClaimed: true}}
 	})
 	add("claimed media type of what was stored without", func(w writer) propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, func(c *pb.Change) { c.MediaType = "" }), w(0, claimed)},
@@ -124,7 +128,7 @@ func propertiesCases() map[string]propertiesCase {
 	})
 	add("claimed properties of a content that was replaced", func(w writer) propertiesCase {
 		first, want := w(0, func(c *pb.Change) { with(c); claimed(c) }), jpeg()
-		want.PropertiesClaimed, want.PropertiesOf = true, of(first)
+		want.PropertiesClaimed = true
 		return propertiesCase{[]*pb.Change{first, w(time.Hour, bare)}, want}
 	})
 	add("claimed, and then set", func(w writer) propertiesCase {
@@ -134,8 +138,8 @@ func propertiesCases() map[string]propertiesCase {
 	return cases
 }
 
-// Properties on record are those of the content that is there, or the record says of which content they are, and whether
-// they were only claimed. Those of a deleted content are no properties of the next one.
+// Properties on record are those of the content that is there, or the record says of which content they are, and
+// whether they were only claimed. Those of a deleted content are no properties of the next one.
 func TestPropertiesOnRecord(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -151,7 +155,8 @@ func TestPropertiesOnRecord(t *testing.T) {
 	}
 	both(t, db, schemas.Changes, 0, bodies...)
 	for _, when := range []string{"as they came", "after a merge"} {
-		got, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), copies)
+		fresh := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond))
+		got, err := fresh.Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +168,8 @@ func TestPropertiesOnRecord(t *testing.T) {
 				t.Errorf("%s, %s:\n got %v\nwant %v", name, when, r, want)
 			}
 		}
-		view, err := db.Strings(t.Context(), "SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
+		view, err := db.Strings(t.Context(),
+			"SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,6 +183,32 @@ func TestPropertiesOnRecord(t *testing.T) {
 			if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}."+table+" FINAL"); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+// The state alone says that a store has held the properties of a content that was reported once: the audit log, which
+// is empty here, is not read.
+func TestPropertiesOfTheState(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	c, claimed, checked := change("held", 0), change("claimed", 0), change("checked", 0)
+	for _, c := range []*pb.Change{c, claimed, checked} {
+		c.Properties = map[string]string{"by": "me"}
+	}
+	claimed.Provenance, checked.Origin = pb.Provenance_PROVENANCE_CLAIMED, pb.Origin_ORIGIN_FIXITY
+	reported := deliver(schemas.Changes, 1<<40, c, claimed, checked)
+	if err := clickhouse.NewState(db).Store(t.Context(), reported); err != nil {
+		t.Fatal(err)
+	}
+	for c, want := range map[*pb.Change]bool{c: false, claimed: true, checked: false} {
+		known, err := db.Described(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := known[0].Record.GetManifest()
+		if m.GetPropertiesClaimed() != want || m.GetPropertiesOf() != nil || len(m.GetProperties()) != 1 {
+			t.Errorf("%s: on record is %v", c.GetItem(), m)
 		}
 	}
 }

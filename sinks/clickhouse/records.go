@@ -103,8 +103,10 @@ const stateFields = `account, store, space, item,
   content.source_version AS source_version, digests,
   content.ver > deleted.ver AS live,
   toInt64(bitShiftRight(deleted.ver, 83)) AS gone, deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
-  if((properties.ver > deleted.ver OR content.ver < deleted.ver) AS counts, toInt64(bitShiftRight(properties.ver, 83)), 0) AS described,
-  if(counts, properties.media_type, '') AS new_type,
+  if((properties.ver > deleted.ver OR content.ver < deleted.ver) AS counts,
+    toInt64(bitShiftRight(properties.ver, 83)), 0) AS described,
+  toUInt64(bitShiftRight(properties.ver, 32)) AS described_at,
+  NOT counts AND (properties.media_type != '' OR notEmpty(properties.user)) AS outdated, if(counts, properties.media_type, '') AS new_type,
   new_type != '' AND (properties.ver > content.ver OR content.media_type = '') AS retyped,
   mapFilter((k, v) -> counts, properties.user) AS user_properties,
   toInt64(bitShiftRight(attempt.ver, 83)) AS attempted, toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
@@ -132,6 +134,8 @@ type stateRecord struct {
 	GoneBy         string            `ch:"gone_by"`
 	GoneOrigin     string            `ch:"gone_origin"`
 	Described      int64             `ch:"described"`
+	DescribedAt    uint64            `ch:"described_at"` // rank and offset are its lower 51 bits
+	Outdated       uint8             `ch:"outdated"`     // the properties were those of a content that was deleted
 	Retyped        uint8             `ch:"retyped"`
 	NewType        string            `ch:"new_type"`
 	UserProperties map[string]string `ch:"user_properties"`

@@ -309,6 +309,33 @@ func TestStateOfWhatIsUnknown(t *testing.T) {
 	}
 }
 
+// The state takes the report that came last of a content's time, and the media type of the content before it if that
+// report has none and no verified digests. The audit log joins the reports.
+func TestReportThatTheStateTakes(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	sized, poorer := change("imported", 0), change("imported", 0)
+	poorer.Size, poorer.SizeUnknown, poorer.Version, poorer.Etag = 0, true, "", ""
+	const parts = "uploaded in parts"
+	typed, bare, read := change(parts, 0), change(parts, time.Hour), change(parts, time.Hour)
+	bare.MediaType, bare.Digests, bare.Provenance = "", nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+	read.MediaType, read.Origin = "", pb.Origin_ORIGIN_FIXITY
+	const of = "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || version || ' ' || media_type FROM {db}."
+	is := func(when, from string, want ...string) {
+		t.Helper()
+		got, err := db.Strings(t.Context(), of+from+" ORDER BY item")
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s %s says %q, %v, want %q", when, from, got, err, want)
+		}
+	}
+	both(t, db, schemas.Changes, 0, sized, poorer, typed, bare)
+	is("as reported,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s image/jpeg")
+	is("as reported,", "audit_log_v WHERE ts = (SELECT max(ts) FROM {db}.audit_log) OR item = 'imported'",
+		"imported 1000 v0s image/jpeg", "uploaded in parts 4600 v1h0m0s ")
+	both(t, db, schemas.Changes, 4, read)
+	is("once it is read,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s ")
+}
+
 // Rights of a deleted item are not those of the next one.
 func TestRightsOfADeletedItem(t *testing.T) {
 	t.Parallel()

@@ -241,8 +241,8 @@ func (s Sight) digestsMissing() (Decision, bool) {
 func has(s digest.Set) bool { return s[digest.MD5] != "" || s[digest.SHA256] != "" }
 
 // inSync decides where both sides hold the same bytes: C2, C2u, C3. Properties that a store cannot tell are never set
-// elsewhere. At the destination those on record of this content stand for them: what is on record and was lost is not set
-// again here, and if none are on record, unknown is none.
+// elsewhere. At the destination those on record of this content stand for them: what is on record and was lost is not
+// set again here, and if none are on record, unknown is none.
 func (s Sight) inSync(k knowledge) Decision {
 	content := s.Source.digests().Union(s.Destination.digests())
 	source, okSource := s.Source.lost(content)

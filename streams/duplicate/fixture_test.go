@@ -104,7 +104,8 @@ func (j *journal) add(c *pb.Change) {
 // keep has the properties of old on record of r, whose store cannot tell any.
 func keep(r, old *pb.Record) {
 	r.MediaType, r.Properties, r.PropertiesOf = old.GetMediaType(), old.GetProperties(), old.GetPropertiesOf()
-	if r.PropertiesOf == nil && old.GetTime().AsTime().Before(r.GetTime().AsTime()) {
+	has := old.GetMediaType() != "" || len(old.GetProperties()) > 0
+	if has && r.PropertiesOf == nil && old.GetTime().AsTime().Before(r.GetTime().AsTime()) {
 		r.PropertiesOf = &pb.Content{Version: old.GetVersion(), Digests: old.GetDigests()}
 	}
 }

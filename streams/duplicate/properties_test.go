@@ -223,8 +223,8 @@ func executions() map[string]func(*world, *pb.DuplicationCommand) did {
 }
 
 // Properties on record are not those of other bytes that stand in the item's place: a copy gets none of them, its
-// Change says that they are unknown, and no check is asked for what was not lost. The same bytes in another version have
-// lost theirs.
+// Change says that they are unknown, and no check is asked for what was not lost. The same bytes in another version
+// have lost theirs.
 func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
 	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
 	for how, run := range executions() {
@@ -251,6 +251,18 @@ func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
 				t.Errorf("after another look the copy has %+v", p)
 			}
 		})
+		t.Run("other bytes, after a delete that the copy was kept from, "+how, func(t *testing.T) {
+			w := newWorld(t)
+			w.mustRun(command(w.added("1", "hello")))
+			w.tell(record.Delete(at("1"), w.remove("1")))
+			c := w.overwritten("other", 11)
+			w.journal.rows[at("1")].PropertiesOf = &pb.Content{} // the deleted one had some
+			run(w, command(c))
+			w.holds("2", "other")
+			if p := w.propertiesOf("2"); !reflect.DeepEqual(p, storage.Properties{}) {
+				t.Errorf("the copy has %+v", p)
+			}
+		})
 		t.Run("the same bytes, and the copy is gone, "+how, func(t *testing.T) {
 			w := newWorld(t)
 			w.mustRun(command(w.added("1", "hello")))
@@ -266,7 +278,8 @@ func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
 	}
 }
 
-// A copy of a source of which no properties are known, neither to its store nor on record, leaves the destination its own.
+// A copy of a source of which no properties are known, neither to its store nor on record, leaves the destination its
+// own.
 func TestCopyKeepsPropertiesOfTheDestination(t *testing.T) {
 	own := storage.Properties{MediaType: "text/plain", User: map[string]string{"shelf": "7"}}
 	for how, run := range executions() {
@@ -286,9 +299,9 @@ func TestCopyKeepsPropertiesOfTheDestination(t *testing.T) {
 				run(w, command(c))
 				w.holds("2", "other")
 				w.mustRun(manual())
-				r := w.journal.rows[at("2")]
-				if p := w.propertiesOf("2"); !reflect.DeepEqual(p, own) || r.GetMediaType() != own.MediaType || !reflect.DeepEqual(r.GetProperties(), own.User) {
-					t.Errorf("the copy has %+v, on record is %v", p, r)
+				p, r := w.propertiesOf("2"), record.Properties(w.journal.rows[at("2")])
+				if !reflect.DeepEqual(p, own) || !reflect.DeepEqual(r, own) {
+					t.Errorf("the copy has %+v, on record are %+v", p, r)
 				}
 			})
 		}

@@ -215,9 +215,9 @@ func computable(v digest.Set) digest.Set {
 	return c
 }
 
-// lost reports whether properties are on record of the side's content that its store cannot tell; false, and not ok, if
-// the record would have to be read first. Records that a command carries have no properties. digests are all that are known
-// of the content; Incomparable: they do not show whether it is the one that had the properties.
+// lost reports whether properties are on record of the side's content that its store cannot tell; false, and not ok,
+// if the record would have to be read first. Records that a command carries have no properties. digests are all that
+// are known of the content; Incomparable: they do not show whether it is the one that had the properties.
 func (s Side) lost(digests digest.Set) (lost digest.Agreement, ok bool) {
 	r := s.Record.GetManifest()
 	switch {
@@ -246,12 +246,14 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 	return p, false
 }
 
-// given returns the properties that a copy of the source's content, which has these digests, is given. If nothing is
-// known of any, the destination keeps its own, unless it gets another content and the source had some with the one before.
+// given returns the properties that a copy of the source's content, which has these digests, is given. If none are
+// known, the destination keeps its own. A copy, other than a repair, does not if the source is on record to have had
+// some with another content: the destination's came with a copy of that.
 func (s Sight) given(digests digest.Set) storage.Properties {
 	p, unknown := s.Source.properties(digests)
-	repair := s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
-	if unknown && (repair || isEmpty(record.Properties(s.Source.Record.GetManifest()))) {
+	r := s.Source.Record.GetManifest()
+	had := !isEmpty(record.Properties(r)) || r.GetPropertiesOf() != nil
+	if unknown && (!had || s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR) {
 		p, _ = s.Destination.properties(digests)
 	}
 	return p

@@ -57,7 +57,8 @@ func everySight(yield func(Sight) bool) {
 	}
 	lost := func(s Side) Side { s.lose(); return s }
 	sources = append(sources, lost(there("v1", a, 2)))
-	destinations = append(destinations, named, lost(there("d1", a, 3)), from(there("d1", a, 6), "v1", 2), from(there("d1", b, 6), "v1", 2), there("d1", a, 6))
+	destinations = append(destinations, named, lost(there("d1", a, 3)), from(there("d1", a, 6), "v1", 2),
+		from(there("d1", b, 6), "v1", 2), there("d1", a, 6))
 	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2), row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
 	guess, adopted := row(tomb, "v1", a, 4), row(live, "v1", b, 2)
 	guess.Origin, adopted.Origin = pb.Origin_ORIGIN_SWEEP, pb.Origin_ORIGIN_FIXITY

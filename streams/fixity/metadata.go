@@ -12,10 +12,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// JudgeMetadata says what is found of the media type and properties of an item that is present, whatever is found of its
-// bytes: o is what its store says, digests are those of its bytes, and m is the manifest's record, read afresh. If they are
-// damaged, detail says what is on record. Properties that the store cannot tell are as good as none if its store is on
-// record to have held none, or held them with other bytes. If it cannot be seen with which, nothing is found.
+// JudgeMetadata says what is found of the media type and properties of an item that is present, whatever is found of
+// its bytes: o is what its store says, digests are those of its bytes, and m is the manifest's record, read afresh. If
+// they are damaged, detail says what is on record. Properties that the store cannot tell are as good as none if its
+// store is on record to have held none, or held them with other bytes. If it cannot be seen with which, nothing is
+// found.
 func JudgeMetadata(o storage.Object, digests digest.Set, m *pb.Record) (found pb.Metadata, detail string) {
 	switch p := record.Properties(m); {
 	case !o.PropertiesUnknown:

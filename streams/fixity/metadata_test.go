@@ -22,17 +22,21 @@ func TestJudgeMetadata(t *testing.T) {
 		open      = pb.Metadata_METADATA_UNSPECIFIED
 		intact    = pb.Metadata_METADATA_INTACT
 		damaged   = pb.Metadata_METADATA_DAMAGED
+		none      = pb.RecordState_RECORD_STATE_NONE
 		tombstone = pb.RecordState_RECORD_STATE_TOMBSTONE
 	)
-	typed := &pb.Record{State: live, MediaType: "image/jpeg", Version: "v1", Digests: sums(good)}
-	named := &pb.Record{State: live, MediaType: "image/jpeg", Properties: map[string]string{"b": "2", "a\n": "1"}, Digests: sums(good)}
+	kept, lost := sums(good), `media type "image/jpeg"`
+	typed := &pb.Record{State: live, MediaType: "image/jpeg", Version: "v1", Digests: kept}
+	named := proto.CloneOf(typed)
+	named.Properties = map[string]string{"b": "2", "a\n": "1"}
 	many := &pb.Record{State: live, Properties: map[string]string{}, Digests: sums(good)}
-	of := func(c *pb.Content) *pb.Record {
+	of := func(version string, digests digest.Set) *pb.Record {
 		r := proto.CloneOf(typed)
-		r.PropertiesOf = c
+		r.PropertiesOf = &pb.Content{Version: version, Digests: digests}
 		return r
 	}
-	claimed := proto.CloneOf(typed)
+	gone, claimed := proto.CloneOf(typed), proto.CloneOf(typed)
+	gone.State = tombstone
 	claimed.PropertiesClaimed = true
 	for i := range 25 {
 		many.Properties[fmt.Sprintf("%02d%s", i, strings.Repeat("n", 100))] = ""
@@ -44,23 +48,23 @@ func TestJudgeMetadata(t *testing.T) {
 		want    pb.Metadata
 		detail  string
 	}{
-		"the store tells them":                              {false, sums(good), typed, intact, ""},
-		"the store tells them, and no record was read":      {false, sums(good), nil, intact, ""},
-		"unknown, and the manifest did not answer":          {true, sums(good), &pb.Record{}, open, ""},
-		"unknown, and no record was read":                   {true, sums(good), nil, open, ""},
-		"unknown, and not on record":                        {true, sums(good), &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}, intact, ""},
-		"unknown, and on record without any":                {true, sums(good), &pb.Record{State: live}, intact, ""},
-		"unknown, and on record as deleted":                 {true, sums(good), &pb.Record{State: tombstone, MediaType: "image/jpeg"}, intact, ""},
-		"unknown, and a media type is on record":            {true, sums(good), typed, damaged, `media type "image/jpeg"`},
-		"unknown, and properties are on record":             {true, sums(good), named, damaged, `media type "image/jpeg"; 2 properties: "a\n", "b"`},
-		"unknown, and many long properties are on record":   {true, sums(good), many, damaged, "25 properties: " + longNames()},
-		"on record of this version, and the bytes rot":      {true, sums(rot), typed, damaged, `media type "image/jpeg"`},
-		"on record of this version, which was not read":     {true, nil, typed, damaged, `media type "image/jpeg"`},
-		"on record of these bytes in another version":       {true, sums(good), of(&pb.Content{Version: "v0", Digests: sums(good)}), damaged, `media type "image/jpeg"`},
-		"on record of other bytes":                          {true, sums(good), of(&pb.Content{Version: "v0", Digests: sums(rot)}), intact, ""},
-		"on record of other bytes, and these were not read": {true, nil, of(&pb.Content{Version: "v0", Digests: sums(rot)}), open, ""},
-		"on record of bytes that are on no record":          {true, sums(good), of(&pb.Content{}), open, ""},
-		"on record as claimed by a listing":                 {true, sums(good), claimed, intact, ""},
+		"the store tells them":                              {false, kept, typed, intact, ""},
+		"the store tells them, and no record was read":      {false, kept, nil, intact, ""},
+		"unknown, and the manifest did not answer":          {true, kept, &pb.Record{}, open, ""},
+		"unknown, and no record was read":                   {true, kept, nil, open, ""},
+		"unknown, and not on record":                        {true, kept, &pb.Record{State: none}, intact, ""},
+		"unknown, and on record without any":                {true, kept, &pb.Record{State: live}, intact, ""},
+		"unknown, and on record as deleted":                 {true, kept, gone, intact, ""},
+		"unknown, and a media type is on record":            {true, kept, typed, damaged, lost},
+		"unknown, and properties are on record":             {true, kept, named, damaged, lost + `; 2 properties: "a\n", "b"`},
+		"unknown, and many long properties are on record":   {true, kept, many, damaged, "25 properties: " + longNames()},
+		"on record of this version, and the bytes rot":      {true, sums(rot), typed, damaged, lost},
+		"on record of this version, which was not read":     {true, nil, typed, damaged, lost},
+		"on record of these bytes in another version":       {true, kept, of("v0", kept), damaged, lost},
+		"on record of other bytes":                          {true, kept, of("v0", sums(rot)), intact, ""},
+		"on record of other bytes, and these were not read": {true, nil, of("v0", sums(rot)), open, ""},
+		"on record of bytes that are on no record":          {true, kept, of("", nil), open, ""},
+		"on record as claimed by a listing":                 {true, kept, claimed, intact, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, detail := JudgeMetadata(storage.Object{Version: "v1", PropertiesUnknown: tt.unknown}, tt.digests, tt.record)

@@ -60,8 +60,8 @@ func Original(o storage.Object) storage.Original {
 	return storage.Original{Modified: Time(o.Modified).AsTime(), Version: o.Version}
 }
 
-// Properties returns the media type and the properties on record that the store of a live copy has held. Those that were
-// only claimed are none.
+// Properties returns the media type and the properties on record that the store of a live copy has held. Those that
+// were only claimed are none.
 func Properties(r *pb.Record) storage.Properties {
 	if r.GetState() != pb.RecordState_RECORD_STATE_LIVE || r.GetPropertiesClaimed() {
 		return storage.Properties{}
@@ -69,8 +69,8 @@ func Properties(r *pb.Record) storage.Properties {
 	return storage.Properties{MediaType: r.GetMediaType(), User: r.GetProperties()}
 }
 
-// Describes reports whether the properties in r, which was read afresh, were reported of the content of a version or with
-// these digests. Incomparable: what is on record of their content does not say.
+// Describes reports whether the properties in r, which was read afresh, were reported of the content of a version or
+// with these digests. Incomparable: what is on record of their content does not say.
 func Describes(r *pb.Record, version string, digests digest.Set) digest.Agreement {
 	name, of := r.GetVersion(), r.GetDigests()
 	if other := r.GetPropertiesOf(); other != nil {

@@ -126,6 +126,8 @@ func TestDescribes(t *testing.T) {
 	a, b, sha1 := digest.Set{digest.MD5: "aa"}, digest.Set{digest.MD5: "bb"}, digest.Set{digest.SHA1: "aa"}
 	own := &pb.Record{Version: "v1", Digests: a}
 	other := &pb.Record{Version: "v1", Digests: a, PropertiesOf: &pb.Content{Version: "v0", Digests: b}}
+	unread := &pb.Record{Version: "v1", Digests: a, PropertiesOf: &pb.Content{}}
+	unnamed := &pb.Record{PropertiesOf: &pb.Content{Digests: b}}
 	tests := map[string]struct {
 		r       *pb.Record
 		version string
@@ -144,8 +146,8 @@ func TestDescribes(t *testing.T) {
 		"of another content than the one on record":                {other, "v1", a, digest.Disagree},
 		"of another content, and no digests are known":             {other, "v1", nil, digest.Incomparable},
 		"of another content, whose version is there":               {other, "v0", nil, digest.Agree},
-		"of another content, of which nothing is on record":        {&pb.Record{Version: "v1", Digests: a, PropertiesOf: &pb.Content{}}, "v1", a, digest.Incomparable},
-		"of another content, on record without a version, is back": {&pb.Record{PropertiesOf: &pb.Content{Digests: b}}, "", b, digest.Agree},
+		"of another content, of which nothing is on record":        {unread, "v1", a, digest.Incomparable},
+		"of another content, on record without a version, is back": {unnamed, "", b, digest.Agree},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -273,7 +273,7 @@ type Record struct {
 	// No report that knew what the store held had media_type and properties: a listing or a client claimed them.
 	PropertiesClaimed bool `protobuf:"varint,15,opt,name=properties_claimed,json=propertiesClaimed,proto3" json:"properties_claimed,omitempty"`
 	// The content that media_type and properties were reported of, if it is another than this record's, which was
-	// reported without any.
+	// reported without any. If it was deleted, they are no longer on record, and it is empty.
 	PropertiesOf  *Content `protobuf:"bytes,16,opt,name=properties_of,json=propertiesOf,proto3" json:"properties_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
