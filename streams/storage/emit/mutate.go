@@ -217,7 +217,7 @@ func (s *Store) undated(c *pb.Change) *pb.Change {
 			return c
 		}
 		before = now
-		time.Sleep(time.UnixMilli(at).Sub(now))
+		<-time.After(time.UnixMilli(at).Sub(now))
 	}
 }
 
