@@ -28,3 +28,19 @@ func TestPeak(t *testing.T) {
 		t.Errorf("got %d for eight of %d together", got, size)
 	}
 }
+
+// What is alive counts, and garbage does not.
+func TestAt(t *testing.T) {
+	const size = 8 << 20
+	got := At(func(look func()) {
+		var held []byte
+		for range 16 {
+			held = make([]byte, size)
+			look()
+		}
+		runtime.KeepAlive(held)
+	})
+	if got < size || got > size+size/4 {
+		t.Errorf("got %d for one of %d after the other", got, size)
+	}
+}

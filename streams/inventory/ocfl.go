@@ -93,14 +93,15 @@ var errStopped = errors.New("stopped")
 // openOCFL reads the file to its end, and compares it with its sum in the file beside it, where there is one.
 func (l *Listing) openOCFL() (*object, error) {
 	o := &object{Listing: l, at: Place{File: l.path}, versions: map[string]objectVersion{}}
-	hashes, wanted := map[string]hash.Hash{}, map[string]string{}
+	hashes, wanted, failed := map[string]hash.Hash{}, map[string]string{}, map[string]error{}
 	for _, alg := range []string{"md5", "sha1", "sha256", "sha512"} { // which one counts is in the file
 		side, err := l.readAll(l.path+"."+alg, maxLine)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			failed[alg] = err
+			continue
 		}
 		hashes[alg] = newHash(alg)
 		wanted[alg], _, _ = strings.Cut(strings.TrimSpace(string(side)), " ")
@@ -124,6 +125,9 @@ func (l *Listing) openOCFL() (*object, error) {
 		return nil, invalid(o.at, "it is no OCFL inventory: digestAlgorithm, manifest or versions are missing")
 	}
 	o.algorithm = algorithmOf(o.algorithm)
+	if err := failed[o.algorithm]; err != nil {
+		return nil, err
+	}
 	if h := hashes[o.algorithm]; h != nil {
 		got, want := hex.EncodeToString(h.Sum(nil)), strings.TrimSpace(wanted[o.algorithm])
 		if !strings.EqualFold(want, got) {
