@@ -129,10 +129,8 @@ func (s *session) tick(ctx context.Context) error {
 	switch err := s.there(ctx); {
 	case errors.Is(err, errGone):
 		return err
-	case err != nil && ctx.Err() != nil:
-		return nil
 	case err != nil: // which says nothing of the tree: it is watched on
-		if !s.unsure {
+		if !s.unsure && ctx.Err() == nil {
 			s.log.Warn("the root cannot be looked at now: it is tried again", "root", s.cfg.Root, "err", err, "again", s.cfg.again)
 		}
 		s.unsure = true
