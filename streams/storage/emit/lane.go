@@ -40,6 +40,7 @@ type mutation struct {
 	ticket  Ticket // 0 until its intent is noted: it will come after all that is done by now
 	began   time.Time
 	crowded bool
+	gone    bool // a look found the item absent
 	came    *Content
 	entry   *entry // what is told of it, once that is known
 }
@@ -51,6 +52,7 @@ type entry struct {
 	began           time.Time
 	change          *pb.Change
 	crowded         bool
+	gone            bool // a look found the item absent: what was put in that millisecond was put after it
 	unnoted         bool // the outbox has to have it before it is told, and has not
 
 	over bool          // it is told, or aside
@@ -66,7 +68,7 @@ func (l *lane) next() *entry {
 	best := l.queue[0]
 	if best.crowded {
 		for _, e := range l.queue[1:] {
-			if e.ticket < l.queue[0].settled && e.time < best.time {
+			if e.ticket < l.queue[0].settled && (e.time < best.time || e.time == best.time && e.gone && !best.gone) {
 				best = e
 			}
 		}
@@ -246,7 +248,7 @@ func (s *Store) settle(m *mutation, settled Ticket, c *pb.Change, unnoted bool) 
 	s.leave(m)
 	m.lane.orphans = slices.DeleteFunc(m.lane.orphans, func(x *mutation) bool { return x == m })
 	m.entry = &entry{
-		ticket: m.ticket, settled: settled, change: c, crowded: m.crowded, unnoted: unnoted,
+		ticket: m.ticket, settled: settled, change: c, crowded: m.crowded, gone: m.gone, unnoted: unnoted,
 		time: c.GetTime().AsTime().UnixMilli(), began: m.began,
 	}
 	m.lane.add(m.entry)

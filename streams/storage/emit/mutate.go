@@ -224,11 +224,18 @@ func spaceChange(draft *pb.Change, o storage.Space) *pb.Change {
 // undated gives a Change that the store does not date the emitter's time. Two changes of one item or space never have
 // the same, and none is dated ahead of the clock, by which the store may date the next one: a Change waits until the
 // millisecond of the one before it is over.
-func (s *Store) undated(c *pb.Change) *pb.Change {
+func (s *Store) undated(c *pb.Change) *pb.Change { return s.datedFrom(time.Time{}, c) }
+
+// datedFrom is undated for a Change of what was so at a time; zero is now.
+func (s *Store) datedFrom(from time.Time, c *pb.Change) *pb.Change {
 	key := s.key(c.GetSpace(), c.GetItem())
 	for before := (time.Time{}); ; {
 		now := s.cfg.Now()
-		at, ok := s.date(key, now.UnixMilli(), now.Equal(before)) // a clock that stands still is not waited for
+		least := from
+		if from.IsZero() {
+			least = now
+		}
+		at, ok := s.date(key, least.UnixMilli(), now.UnixMilli(), now.Equal(before)) // a clock that stands still is not waited for
 		if ok {
 			c.Time = record.Time(time.UnixMilli(at))
 			return c
@@ -242,16 +249,16 @@ func (s *Store) undated(c *pb.Change) *pb.Change {
 // further is not.
 const longestAhead = 1000
 
-// date returns the time in ms of the next Change of a key, and whether it is taken: unless always, it is not while it
-// is ahead of the clock.
-func (s *Store) date(key string, now int64, always bool) (at int64, ok bool) {
+// date returns the time in ms of the next Change of a key, least or later, and whether it is taken: unless always, it is
+// not while the last Change of the key has it be ahead of the clock.
+func (s *Store) date(key string, least, now int64, always bool) (at int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.times) > 1<<12 {
 		maps.DeleteFunc(s.times, func(_ string, t int64) bool { return t < now })
 	}
-	at = max(now, s.times[key]+1)
-	if ahead := at - now; ahead > 0 && ahead <= longestAhead && !always {
+	at = max(least, s.times[key]+1)
+	if ahead := at - now; at > least && ahead > 0 && ahead <= longestAhead && !always {
 		return at, false
 	}
 	s.times[key] = at

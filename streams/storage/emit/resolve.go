@@ -105,18 +105,19 @@ func (s *Store) resolve(ctx context.Context, m *mutation, crowded bool) error {
 	if err := s.cfg.Outbox.Safe(ctx); err != nil {
 		return fmt.Errorf("note what came of it: %w", err)
 	}
+	m.gone = p.Change.GetOp() == pb.Op_OP_DELETE
 	s.settle(m, p.Settled, p.Change, false)
 	return nil
 }
 
 // outcome looks at the store, and notes and returns the Change of an intent; nil if nothing was done.
 func (s *Store) outcome(ctx context.Context, t Ticket, p Pending) (c *pb.Change, settled Ticket, err error) {
-	seen, err := s.see(ctx, p.Intent.Draft)
+	seen, at, err := s.see(ctx, p.Intent.Draft)
 	if err != nil {
 		return nil, 0, err
 	}
 	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities())
-	c = s.verdict(v, p.Intent, p.Came, seen)
+	c = s.verdict(v, p.Intent, p.Came, seen, at)
 	if v == undecided {
 		if err := s.report(t, p, c); err != nil {
 			return nil, 0, err
@@ -148,48 +149,54 @@ func (s *Store) report(t Ticket, p Pending, c *pb.Change) error {
 	return nil
 }
 
-// see returns what is there as a Change without an op; nil if it is absent. Neither is believed unless the store's
-// marker is right before the look and after it: else what is seen may be of another store, or of an empty mount point.
-func (s *Store) see(ctx context.Context, d *pb.Change) (*pb.Change, error) {
+// see returns what is there as a Change without an op, nil if it is absent, and when it was so. Neither is believed
+// unless the store's marker is right before the look and after it: else what is seen may be of another store, or of an
+// empty mount point.
+func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, at time.Time, err error) {
 	if err := s.known(ctx, time.Now()); err != nil {
-		return nil, err
+		return nil, at, err
 	}
-	seen, err := s.look(ctx, d)
-	if err != nil {
-		return nil, err
+	if seen, at, err = s.look(ctx, d); err != nil {
+		return nil, at, err
 	}
-	return seen, s.known(ctx, time.Now())
+	return seen, at, s.known(ctx, time.Now())
 }
 
-// look is see without a look at the marker.
-func (s *Store) look(ctx context.Context, d *pb.Change) (*pb.Change, error) {
+// look is see without a look at the marker. What is absent is so at the time that the store says, by the clock by which it
+// dates what is put after that.
+func (s *Store) look(ctx context.Context, d *pb.Change) (seen *pb.Change, at time.Time, err error) {
+	at = s.cfg.Now()
 	if d.GetItem() == "" {
 		o, err := s.inner.StatSpace(ctx, d.GetSpace())
 		switch {
 		case errors.Is(err, storage.ErrNoSpace):
-			return nil, nil
+			return nil, at, nil
 		case err != nil:
-			return nil, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
+			return nil, at, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
 		}
-		return spaceChange(d, o), nil
+		return spaceChange(d, o), at, nil
 	}
 	o, err := s.inner.Stat(ctx, d.GetSpace(), d.GetItem())
 	switch {
 	case errors.Is(err, storage.ErrNotFound), errors.Is(err, storage.ErrNoSpace):
-		return nil, nil
+		var absent *storage.AbsentError
+		if errors.As(err, &absent) && !absent.At.IsZero() {
+			at = absent.At
+		}
+		return nil, at, nil
 	case err != nil:
-		return nil, fmt.Errorf("look at item %q: %w", d.GetItem(), err)
+		return nil, at, fmt.Errorf("look at item %q: %w", d.GetItem(), err)
 	}
-	return record.Content(schemas.CopyOf(d), o), nil
+	return record.Content(schemas.CopyOf(d), o), at, nil
 }
 
 // verdict returns the Change to tell; nil where there is none.
-func (s *Store) verdict(v verdict, in Intent, came *Content, seen *pb.Change) *pb.Change {
+func (s *Store) verdict(v verdict, in Intent, came *Content, seen *pb.Change, at time.Time) *pb.Change {
 	switch v {
 	case done:
-		return record.Seal(s.carriedOut(in, came, seen))
+		return record.Seal(s.carriedOut(in, came, seen, at))
 	case undecided:
-		if c := s.sighted(in, seen); c != nil {
+		if c := s.sighted(in, seen, at); c != nil {
 			return record.Seal(c)
 		}
 	}
@@ -197,44 +204,44 @@ func (s *Store) verdict(v verdict, in Intent, came *Content, seen *pb.Change) *p
 }
 
 // carriedOut returns the Change of an intent that was carried out.
-func (s *Store) carriedOut(in Intent, came *Content, seen *pb.Change) *pb.Change {
+func (s *Store) carriedOut(in Intent, came *Content, seen *pb.Change, at time.Time) *pb.Change {
 	switch op := in.Draft.GetOp(); op {
 	case pb.Op_OP_DELETE:
-		return by(in.Draft, s.gone(in.Before))
+		return by(in.Draft, s.gone(in.Before, at))
 	case pb.Op_OP_SET_PROPERTIES:
 		c := by(in.Draft, proto.CloneOf(seen))
 		c.Op = op
-		return s.undated(c)
+		return s.datedFrom(at, c)
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
 		c := by(in.Draft, proto.CloneOf(seen))
 		c.Op, c.Digests = op, maps.Clone(came.Digests)
 		return c
 	}
-	return s.undated(proto.CloneOf(in.Draft))
+	return s.datedFrom(at, proto.CloneOf(in.Draft))
 }
 
 // sighted returns the Change that tells what is seen, on nobody's behalf; nil where nothing
 // is there, and nothing was.
-func (s *Store) sighted(in Intent, seen *pb.Change) *pb.Change {
+func (s *Store) sighted(in Intent, seen *pb.Change, at time.Time) *pb.Change {
 	var c *pb.Change
 	op, d := in.Draft.GetOp(), in.Draft
 	switch {
 	case seen == nil && in.Before == nil:
 		return nil
 	case seen == nil && d.GetItem() != "":
-		c = s.gone(in.Before)
+		c = s.gone(in.Before, at)
 	case seen == nil:
 		c = proto.CloneOf(in.Before)
 		c.Op, c.Properties, c.Acl = pb.Op_OP_DELETE_SPACE, nil, nil
-		s.undated(c)
+		s.datedFrom(at, c)
 	case d.GetItem() == "":
 		c = proto.CloneOf(seen)
 		c.Op = pb.Op_OP_SET_SPACE_PROPERTIES
-		s.undated(c)
+		s.datedFrom(at, c)
 	case op == pb.Op_OP_SET_PROPERTIES:
 		c = proto.CloneOf(seen)
 		c.Op = op
-		s.undated(c)
+		s.datedFrom(at, c)
 	default:
 		c = proto.CloneOf(seen)
 		c.Op = pb.Op_OP_UPDATE
@@ -243,11 +250,11 @@ func (s *Store) sighted(in Intent, seen *pb.Change) *pb.Change {
 	return c
 }
 
-// gone returns the Change that tells that what was there is not any more.
-func (s *Store) gone(before *pb.Change) *pb.Change {
+// gone returns the Change that says that what was there is absent, and was so at a time.
+func (s *Store) gone(before *pb.Change, at time.Time) *pb.Change {
 	c := proto.CloneOf(before)
 	c.Op, c.MediaType, c.Properties = pb.Op_OP_DELETE, "", nil
-	s.undated(c)
+	s.datedFrom(at, c)
 	if was := before.GetTime().AsTime(); !c.GetTime().AsTime().After(was) {
 		c.Time = record.Time(was.Add(time.Millisecond))
 	}

@@ -78,48 +78,72 @@ func TestNoChangeIsDatedAhead(t *testing.T) {
 	}
 }
 
-// A store is looked at for the outcome of a Delete while a Put of the same item is under way, which takes its place after
-// the look, within the same millisecond. Of the two Changes that of the Put comes last: it is what is there.
+// A Put that takes its place after a look has found the item absent is published after the DELETE of that look, and is not
+// dated before it, however long the marker is read in between.
 func TestPutAfterALook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		must(t, w.putItem("a", "one"))
-		must(t, retry.Sleep(t.Context(), time.Second))
-		w.topic.take()
-		streamed, goOn := make(chan struct{}), make(chan struct{})
-		w.faulty.Before(func(_ context.Context, c storagetest.Call) error {
-			if c.Method == "Delete" {
-				w.mem.Lose(sp, "a")
-			}
-			return nil
-		})
-		w.faulty.Script(storagetest.Fault{Method: "Delete"})
-		var g errgroup.Group
-		g.Go(func() error {
-			_, err := w.s.Put(t.Context(), sp, "a", strings.NewReader("two"), storage.PutOptions{
-				Size: 3, Verify: func(digest.Set, int64) error {
-					close(streamed)
-					<-goOn
+	for name, tt := range map[string]struct {
+		marker bool          // the Put goes on while the marker is read after the look, else after that
+		slow   time.Duration // before it goes on
+	}{
+		"after the mutation was looked into":   {},
+		"while the marker is read":             {marker: true},
+		"while the marker is read, and slowly": {marker: true, slow: 50 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				must(t, w.putItem("a", "one"))
+				must(t, retry.Sleep(t.Context(), 2*time.Second))
+				w.topic.take()
+				streamed, goOn := make(chan struct{}), make(chan struct{})
+				deleted, looked := false, false
+				w.faulty.Before(func(ctx context.Context, c storagetest.Call) error {
+					switch {
+					case c.Method == "Delete":
+						w.mem.Lose(sp, "a")
+						deleted = true
+					case c.Method == "Stat" && deleted && tt.marker:
+						must(t, retry.Sleep(ctx, time.Millisecond)) // or the reading of the marker before it counts as one after it
+						looked = true
+					case c.Method == "Marker" && looked:
+						looked, deleted = false, false
+						must(t, retry.Sleep(ctx, tt.slow))
+						close(goOn)
+						must(t, retry.Sleep(ctx, time.Millisecond)) // the outcome of the Put is noted meanwhile
+					}
 					return nil
-				},
+				})
+				w.faulty.Script(storagetest.Fault{Method: "Delete"})
+				var g errgroup.Group
+				g.Go(func() error {
+					_, err := w.s.Put(t.Context(), sp, "a", strings.NewReader("two"), storage.PutOptions{
+						Size: 3, Verify: func(digest.Set, int64) error {
+							close(streamed)
+							<-goOn
+							return nil
+						},
+					})
+					return err
+				})
+				<-streamed
+				g.Go(func() error {
+					if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
+						t.Errorf("got %v, want the store's error", err)
+					}
+					return nil
+				})
+				synctest.Wait()
+				if !tt.marker {
+					close(goOn)
+				}
+				must(t, g.Wait())
+				got := w.wantOps(0, "DELETE", "UPDATE")
+				if apart := got[1].GetTime().AsTime().Sub(got[0].GetTime().AsTime()); apart != tt.slow {
+					t.Errorf("the UPDATE is dated %v after the DELETE, want %v", apart, tt.slow)
+				}
 			})
-			return err
 		})
-		<-streamed
-		g.Go(func() error {
-			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
-				t.Errorf("got %v, want the store's error", err)
-			}
-			return nil
-		})
-		synctest.Wait()
-		close(goOn)
-		must(t, g.Wait())
-		got := w.wantOps(0, "DELETE", "UPDATE")
-		if of, put := got[0].GetTime().AsTime(), got[1].GetTime().AsTime(); !of.Equal(put) {
-			t.Errorf("got times %v and %v, want one", of, put)
-		}
-	})
+	}
 }
 
 // A clock that stands still, or was set back, is not waited for.
