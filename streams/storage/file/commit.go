@@ -38,10 +38,10 @@ func (w *write) discard() {
 	}
 }
 
-// prepare has a large file on disk before the item is locked. It is dated and described while the item is locked, and
-// what is synced then is little.
+// prepare has the file on disk before the item is locked; it is dated and described under the lock. A small one on a file
+// system that does not keep order is synced only then, once: its date has to be on disk before its name.
 func (w *write) prepare() error {
-	if w.t.size < large {
+	if w.t.size < large && !w.sess.ordered {
 		return nil
 	}
 	return w.syncFile()
@@ -183,8 +183,8 @@ func (w *write) date(ctx context.Context, at *spot) error {
 	if err := w.describe(at); err != nil {
 		return err
 	}
-	// Of a large file, whose bytes are on disk, a journal that keeps order has the rest on disk with its name.
-	if w.t.size < large || w.beside || !w.sess.ordered {
+	// The bytes are on disk if the journal keeps order, and it has the rest on disk with the file's name.
+	if w.beside || !w.sess.ordered {
 		if err := w.flush(); err != nil {
 			return err
 		}

@@ -177,7 +177,7 @@ func (s *Store) admit(sess *session) error {
 	}
 	has := sess.canAttrs && s.cfg.attrRoom >= 0
 	sess.attrs.Store(format == layoutAttrs && has)
-	sess.bare = format == layoutAttrs && !has
+	sess.bare.Store(format == layoutAttrs && !has)
 	sess.admitted.Store(true)
 	return nil
 }

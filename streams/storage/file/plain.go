@@ -194,9 +194,10 @@ func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, e
 		return storage.Object{}, err
 	}
 	defer p.leave(sess)
+	looked := time.Now()
 	_, st, err := p.locate(sess, space, item)
 	if err != nil {
-		return storage.Object{}, storage.Absent(err, time.Now())
+		return storage.Object{}, storage.Absent(err, looked)
 	}
 	return plainObject(item, &st), nil
 }

@@ -47,7 +47,7 @@ func (s *Store) SetProperties(
 	if err := c.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, true); err != nil {
 		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
 	}
-	if sess.bare {
+	if sess.bare.Load() {
 		return storage.Object{}, retry.Permanent(fmt.Errorf(
 			"set properties of item %q: root %s has format %d, and its file system here has no extended attributes: %w",
 			item, s.cfg.Root, layoutAttrs, storage.ErrUnsupported))

@@ -32,7 +32,7 @@ type session struct {
 	// attrs says that what is known of a file that we write goes into its attribute: layout 2, on a file system that has
 	// attributes.
 	attrs    atomic.Bool
-	bare     bool // the root has layout 2 and its file system no attributes; set before admitted
+	bare     atomic.Bool // the root has layout 2 and its file system no attributes; set before admitted
 	syncs    syncs
 	admitted atomic.Bool // the marker was read and is right, and prepare has returned
 

@@ -288,6 +288,7 @@ func (w *write) sendAll(caller context.Context, u *upload, r io.Reader, p *part,
 			break
 		}
 		if end = last; end && m == 0 {
+			p.release() // before what was sent is awaited, and completed
 			break
 		}
 		p.bytes = p.bytes[:m]
