@@ -90,7 +90,7 @@ func TestStorageQuick(t *testing.T) {
 		}
 		absent := "(absent: make peers)"
 		switch {
-		case r.Peer == "stat" || strings.HasPrefix(r.Peer, "write, "): // no program
+		case r.Peer == "lstat" || strings.HasPrefix(r.Peer, "write, "): // no program
 			if r.PeerValue == nil || r.Met == nil {
 				t.Errorf("%s: peer %q has no value", r.Name, r.Peer)
 			}
