@@ -35,7 +35,7 @@ func (w *tree) steps() *stepper {
 	s := w.watch.newSession(notify)
 	s.mark, err = newMark(notify)
 	w.do(err)
-	s.walk = newWalk(s, time.Time{})
+	s.walk = newWalk(s, seen{})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- notify.run(ctx) }()

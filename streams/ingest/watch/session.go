@@ -49,10 +49,12 @@ func (w *Watch) newSession(notify *notifier) *session {
 	return &session{Watch: w, notify: notify, dirs: map[string]int{}, paths: map[int]string{}}
 }
 
-// A seen says up to when all that happened in a root is published. Without a root nothing is.
+// A seen says up to when all that happened in a root is published, but for what is in the directories that wait to be read
+// again. Without a root nothing is.
 type seen struct {
 	root  fs.FileInfo
 	until time.Time
+	later map[string]found
 }
 
 // session watches until ctx is done, the root goes, or the tree must be walked again (errMissed). The walk leaves out what
@@ -80,13 +82,15 @@ func (w *Watch) session(ctx context.Context, from seen) (upTo seen, err error) {
 		w.log.Warn("how far events are read is not known: after dropped events more files are looked at than need be", "err", err)
 	}
 	defer s.mark.close()
-	s.walk, s.begun, s.published = newWalk(s, from.until), now, from.until
+	s.walk, s.begun, s.published = newWalk(s, from), now, from.until
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return notify.run(gctx) })
 	g.Go(func() error { return s.walk.run(gctx) })
 	g.Go(func() error { return s.watch(gctx) })
-	err = g.Wait()
-	return seen{s.root, s.published}, err
+	if err = g.Wait(); !errors.Is(err, errMissed) {
+		return from, err // the walk may not be at its end
+	}
+	return seen{s.root, s.published, s.walk.later}, err
 }
 
 // errGone: the root or the store in it is gone. What comes back may be another tree.
@@ -144,15 +148,13 @@ func (s *session) tick(ctx context.Context) error {
 	if missed || s.unwatched() {
 		upTo = s.begun // what was before is found
 	}
-	if s.walk.again() {
-		upTo = s.published
-	}
 	if t := s.queue.since(upTo).Add(-s.cfg.margin); t.After(s.published) {
 		s.published = t
 	}
 	if missed {
 		return errMissed
 	}
+	s.walk.again(time.Now())
 	s.mark.set(time.Now())
 	return nil
 }
@@ -224,6 +226,9 @@ func (s *session) add(rel string) (is bool, err error) {
 		}
 	default:
 		s.failed = true
+		if before, known := s.dirs[rel]; known && before == 0 {
+			break // it was logged
+		}
 		s.log.Warn("a directory is not watched: what happens in it is found when the tree is walked, at a start or after dropped events",
 			"path", rel, "err", err)
 	}
