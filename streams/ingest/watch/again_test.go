@@ -3,7 +3,10 @@ package watch
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"maps"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -58,7 +61,7 @@ func TestSessionTakesUp(t *testing.T) {
 			w.write("photos/a", "1")
 			root, err := os.Stat(w.root)
 			w.do(err)
-			from := seen{root, at}
+			from := seen{root: root, until: at}
 			tt.do(w, &from)
 			if tt.fault != nil {
 				w.store.Script(storagetest.Fault{Method: "Marker", Err: tt.fault})
@@ -107,16 +110,12 @@ func TestWentBack(t *testing.T) {
 	}
 }
 
-// A directory that cannot be read for want of open files is read when it can be; until then nothing counts as published.
+// A directory that cannot be read for want of open files is read when it can be.
 func TestWalkReadsAgain(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/d/old", "1")
 	s := w.steps()
 	defer s.end()
-	var err error
-	s.s.root, err = os.Stat(w.root)
-	w.do(err)
-	s.s.begun = time.Now().Add(-time.Hour)
 	s.walk(2)
 	var limit syscall.Rlimit
 	w.do(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
@@ -128,35 +127,123 @@ func TestWalkReadsAgain(t *testing.T) {
 	if got := s.missed(); len(got) != 1 {
 		t.Fatalf("missed %q", got)
 	}
-	s.s.missed = true
-	if err := s.s.tick(t.Context()); !errors.Is(err, errMissed) || !s.s.published.IsZero() {
-		t.Errorf("got %v, published up to %v", err, s.s.published)
-	}
+	s.s.walk.again(time.Now().Add(w.watch.cfg.again))
 	s.settle()
 	if got := s.missed(); len(got) != 0 {
 		t.Errorf("missed %q", got)
 	}
-	if err := s.s.tick(t.Context()); !errors.Is(err, errMissed) || s.s.published.IsZero() {
-		t.Errorf("got %v, nothing is published", err)
+}
+
+// The directories that wait to be read again wait on in the next session, which reads all of them whatever it leaves out.
+func TestSessionReadsAgain(t *testing.T) {
+	w := newTree(t)
+	w.write("photos/d/old", "1")
+	w.write("photos/e/old", "1")
+	past, at := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	w.do(os.Chtimes(w.path("photos/d/old"), past, past)) // it is not written on
+	root, err := os.Stat(w.root)
+	w.do(err)
+	later := map[string]found{"photos/d": {path: "photos/d", all: true}, "photos/far": {path: "photos/far", until: at}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	var got seen
+	go func() {
+		var err error
+		got, err = w.watch.session(ctx, seen{root, at, later})
+		ended <- err
+	}()
+	w.tells("ADD photos/d/old 1")
+	w.watch.queue.mu.Lock()
+	w.watch.queue.lost = true
+	w.watch.queue.mu.Unlock()
+	if err := <-ended; !errors.Is(err, errMissed) {
+		t.Error(err)
+	}
+	want := map[string]found{"photos/far": later["photos/far"]}
+	if !maps.Equal(got.later, want) || got.until.Before(at) || len(later) != 2 {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
-// A directory that may not be read does not keep the rest from counting as published.
-func TestWalkOfWhatMayNotBeRead(t *testing.T) {
+// What can neither be watched nor read is logged once, and read again ever more rarely.
+func TestWalkOfWhatCannotBeRead(t *testing.T) {
 	w := newTree(t)
+	w.write("photos/a", "1")
 	s := w.steps()
 	defer s.end()
 	s.settle()
-	for err, held := range map[error]bool{syscall.EACCES: false, syscall.EPERM: false, syscall.EIO: true, syscall.EMFILE: true} {
-		w.do(s.s.walk.unread(found{path: "photos/d"}, err))
-		if got := s.s.walk.again(); got != held || !s.s.walk.busy() {
-			t.Errorf("%v: got %v", err, got)
-		}
+	path := "photos/" + strings.Repeat("x", 300) // no file system has such names
+	s.s.walk.push(found{path: path})
+	for n := range 20 {
 		s.settle()
+		wait := time.Until(s.s.walk.later[path].until)
+		if most := min(w.watch.cfg.again<<n, time.Hour); wait > most || n > 10 && wait < most*49/100 {
+			t.Errorf("it is read again after %v, want %v at most", wait, most)
+		}
+		now := s.s.walk.later[path].until
+		if s.s.walk.again(now.Add(-1)); s.s.walk.busy() {
+			t.Error("it is read before its time")
+		}
+		s.s.walk.again(now)
 	}
+	if got := strings.Count(w.said.String(), "level=WARN"); got != 2 {
+		t.Errorf("logged %d times:\n%s", got, w.said.String())
+	}
+}
+
+// A spoilt directory can be read up to so many entries.
+type spoilt struct {
+	*os.File
+	good int
+}
+
+func (s *spoilt) ReadDir(n int) ([]fs.DirEntry, error) {
+	if s.good == 0 {
+		return nil, syscall.EIO
+	}
+	all, err := s.File.ReadDir(min(n, s.good))
+	s.good -= len(all)
+	return all, err
+}
+
+// A directory that cannot be read to its end reports the files before that once, and all when it can be read.
+func TestWalkOfASpoiltDirectory(t *testing.T) {
+	w := newTree(t)
+	var all []string
+	for _, name := range []string{"a", "b", "c", "d"} {
+		w.write("photos/"+name, "1")
+		all = append(all, "ADD photos/"+name+" 1")
+	}
+	s := w.steps()
+	defer s.end()
+	w.watch.cfg.quiet = 0 // they are published, not queued
+	d := found{path: "photos", all: true}
+	for _, tt := range []struct{ good, published int }{{2, 2}, {2, 2}, {3, 2}, {100, 6}} {
+		f, err := os.Open(w.path("photos"))
+		w.do(err)
+		w.do(s.s.walk.readAll(t.Context(), d, &spoilt{f, tt.good}))
+		w.do(f.Close())
+		if w.published != tt.published {
+			t.Errorf("%d entries can be read: %d published, want %d", tt.good, w.published, tt.published)
+		}
+		var waits bool
+		if d, waits = s.s.walk.later["photos"]; waits != (tt.good < 4) {
+			t.Errorf("%d entries can be read: read again: %v", tt.good, waits)
+		}
+		delete(s.s.walk.later, "photos")
+	}
+	w.tells(all...)
+}
+
+// What went, or is no directory any more, is not read again; without the root there is no walk.
+func TestWalkOfWhatWent(t *testing.T) {
+	w := newTree(t)
+	s := w.steps()
+	defer s.end()
 	for _, err := range []error{syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP} {
 		w.do(s.s.walk.unread(found{path: "photos/d"}, err))
-		if s.s.walk.again(); s.s.walk.busy() {
+		if len(s.s.walk.later) > 0 {
 			t.Errorf("%v: it is read again", err)
 		}
 	}

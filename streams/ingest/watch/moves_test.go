@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/internal/need"
@@ -34,7 +35,7 @@ func (w *tree) steps() *stepper {
 	s := w.watch.newSession(notify)
 	s.mark, err = newMark(notify)
 	w.do(err)
-	s.walk = newWalk(s, time.Time{})
+	s.walk = newWalk(s, seen{})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- notify.run(ctx) }()
@@ -111,6 +112,10 @@ func (w *stepper) writeEverywhere(file string) {
 	}))
 }
 
+func exchange(a, b string) error {
+	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
+}
+
 // A directory that is moved is watched under its new name, whatever was read before the events of the move.
 func TestMovedDirectoryIsWatched(t *testing.T) {
 	moveIntoNew := func(w *stepper) {
@@ -144,6 +149,29 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 			w.do(os.MkdirAll(w.path("inbox/d/sub"), 0o755))
 			w.walk(3) // the other two are where it went
 			w.do(os.Rename(w.path("inbox/d"), w.path("inbox/e")))
+		},
+		"over an empty one that is held open": func(w *stepper) {
+			w.do(os.Mkdir(w.path("inbox/e"), 0o755))
+			w.settle()
+			held, err := os.Open(w.path("inbox/e")) // the kernel reports its removal when it is closed
+			w.do(err)
+			w.t.Cleanup(func() { held.Close() })
+			w.do(unix.Rename(w.path("inbox/d"), w.path("inbox/e")))
+		},
+		"over an empty one that is held open, read before all events": func(w *stepper) {
+			w.do(os.Mkdir(w.path("inbox/e"), 0o755))
+			w.settle()
+			held, err := os.Open(w.path("inbox/e"))
+			w.do(err)
+			w.t.Cleanup(func() { held.Close() })
+			w.do(unix.Rename(w.path("inbox/d"), w.path("inbox/e")))
+			w.s.walk.add("inbox/e")
+			w.walk(1)
+		},
+		"exchanged, new name read in between": func(w *stepper) {
+			w.do(exchange(w.path("inbox/d"), w.path("inbox/c")))
+			w.events(2)
+			w.walk(1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,22 +207,39 @@ func TestEveryDirectoryIsWatched(t *testing.T) {
 		s := w.steps()
 		defer s.end()
 		s.settle()
+		var held []*os.File
+		letGo := func() {
+			for _, f := range held {
+				f.Close()
+			}
+			held = nil
+		}
+		defer letGo()
 		path := rapid.Custom(func(rt *rapid.T) string {
 			return filepath.Join(top, filepath.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 1, 2).Draw(rt, "names")...))
 		})
 		var log []string
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			p, n := w.path(path.Draw(rt, "path")), 0
-			op := rapid.SampledFrom([]string{"mkdir", "mkdir", "move", "move", "move", "remove", "write", "event", "walk"}).Draw(rt, "step")
+			op := rapid.SampledFrom([]string{"mkdir", "mkdir", "move", "move", "move", "exchange", "remove", "write",
+				"hold", "let go", "event", "walk"}).Draw(rt, "step")
 			switch op {
 			case "mkdir":
 				_ = os.Mkdir(p, 0o755) // each may fail, which is one step less
 			case "move":
-				_ = os.Rename(p, w.path(path.Draw(rt, "to")))
+				_ = unix.Rename(p, w.path(path.Draw(rt, "to"))) // which takes the place of an empty directory, unlike os.Rename
+			case "exchange":
+				_ = exchange(p, w.path(path.Draw(rt, "with")))
 			case "remove":
 				_ = os.RemoveAll(p)
 			case "write":
 				_ = os.WriteFile(filepath.Join(p, fmt.Sprint("f", len(log))), nil, 0o600)
+			case "hold":
+				if f, err := os.Open(p); err == nil {
+					held = append(held, f)
+				}
+			case "let go":
+				letGo()
 			case "event":
 				n = rapid.IntRange(1, 3).Draw(rt, "events")
 				s.events(n)

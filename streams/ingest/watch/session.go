@@ -49,10 +49,12 @@ func (w *Watch) newSession(notify *notifier) *session {
 	return &session{Watch: w, notify: notify, dirs: map[string]int{}, paths: map[int]string{}}
 }
 
-// A seen says up to when all that happened in a root is published. Without a root nothing is.
+// A seen says up to when all that happened in a root is published, but for what is in the directories that wait to be read
+// again. Without a root nothing is.
 type seen struct {
 	root  fs.FileInfo
 	until time.Time
+	later map[string]found
 }
 
 // session watches until ctx is done, the root goes, or the tree must be walked again (errMissed). The walk leaves out what
@@ -80,13 +82,15 @@ func (w *Watch) session(ctx context.Context, from seen) (upTo seen, err error) {
 		w.log.Warn("how far events are read is not known: after dropped events more files are looked at than need be", "err", err)
 	}
 	defer s.mark.close()
-	s.walk, s.begun, s.published = newWalk(s, from.until), now, from.until
+	s.walk, s.begun, s.published = newWalk(s, from), now, from.until
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return notify.run(gctx) })
 	g.Go(func() error { return s.walk.run(gctx) })
 	g.Go(func() error { return s.watch(gctx) })
-	err = g.Wait()
-	return seen{s.root, s.published}, err
+	if err = g.Wait(); !errors.Is(err, errMissed) {
+		return from, err // the walk may not be at its end
+	}
+	return seen{s.root, s.published, s.walk.later}, err
 }
 
 // errGone: the root or the store in it is gone. What comes back may be another tree.
@@ -144,15 +148,13 @@ func (s *session) tick(ctx context.Context) error {
 	if missed || s.unwatched() {
 		upTo = s.begun // what was before is found
 	}
-	if s.walk.again() {
-		upTo = s.published
-	}
 	if t := s.queue.since(upTo).Add(-s.cfg.margin); t.After(s.published) {
 		s.published = t
 	}
 	if missed {
 		return errMissed
 	}
+	s.walk.again(time.Now())
 	s.mark.set(time.Now())
 	return nil
 }
@@ -187,8 +189,7 @@ func own(rel string) bool { return rel == ".millrace" || rel == "lost+found" }
 const what = unix.IN_ONLYDIR | unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DELETE_SELF |
 	unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_MOVE_SELF
 
-// add watches a directory. is: it is there. One that went again, or whose parent went, is not, and neither is one in the
-// place of another whose going is not read yet: an event follows. The root must be there.
+// add watches a directory. is: it is there. One that went again, or whose parent went, is not. The root must be there.
 func (s *session) add(rel string) (is bool, err error) {
 	name, mask := filepath.Join(s.cfg.Root, rel), uint32(what|unix.IN_DONT_FOLLOW)
 	if rel == "." {
@@ -200,12 +201,13 @@ func (s *session) add(rel string) (is bool, err error) {
 		return false, nil
 	}
 	watch, err := s.notify.add(name, mask)
-	switch before := s.dirs[rel]; {
-	case err == nil && before != 0 && before != watch:
-		if _, is := s.paths[watch]; !is {
-			s.notify.remove(watch)
-		}
-		return false, nil
+	if before := s.dirs[rel]; err == nil && before != 0 && before != watch {
+		// Another directory took its place. The events of that follow, but not all of them need be read before this, and a
+		// directory that a process holds open reports its removal when that closes it.
+		s.forget(rel)
+		watch, err = s.notify.add(name, mask) // forget may have ended it
+	}
+	switch {
 	case err == nil:
 		if s.dirs[rel] = watch; s.paths[watch] == "" {
 			s.paths[watch] = rel
@@ -224,6 +226,9 @@ func (s *session) add(rel string) (is bool, err error) {
 		}
 	default:
 		s.failed = true
+		if before, known := s.dirs[rel]; known && before == 0 {
+			break // it was logged
+		}
 		s.log.Warn("a directory is not watched: what happens in it is found when the tree is walked, at a start or after dropped events",
 			"path", rel, "err", err)
 	}
@@ -260,7 +265,11 @@ func (s *session) event(e event) error {
 		return fmt.Errorf("%w: it was moved or removed", errGone)
 	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0,
 		e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0 && isDir:
-		s.forget(rel)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.forget(rel) {
+			s.walk.add(rel) // another may be there, which was read already
+		}
 	case e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 && isDir:
 		s.walk.add(rel)
 	case e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0:
@@ -272,12 +281,11 @@ func (s *session) event(e event) error {
 }
 
 // forget ends the watch of a directory that went, and of those below it. Which items they held is not known. Those that
-// were read under a new name already have no watch of their own: they are watched and read anew.
-func (s *session) forget(rel string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, is := s.dirs[rel]; !is {
-		return
+// were read under a new name already have no watch of their own: they are watched and read anew. known: it was in dirs.
+// The caller holds mu.
+func (s *session) forget(rel string) (known bool) {
+	if _, known = s.dirs[rel]; !known {
+		return false
 	}
 	for again := s.drop(rel); len(again) > 0; {
 		dir := again[0]
@@ -288,9 +296,11 @@ func (s *session) forget(rel string) {
 		}
 	}
 	s.log.Info("a directory went: the removal of what was in it, and did not go file by file, is not picked up", "path", rel)
+	return true
 }
 
-// drop ends the watch of a directory and of all below it. It returns the other paths of these, parents first.
+// drop ends the watch of a directory and of all below it. It returns the other paths of these, parents first. The caller
+// holds mu.
 func (s *session) drop(rel string) (others []string) {
 	ended := map[int]bool{}
 	for dir, watch := range s.dirs {

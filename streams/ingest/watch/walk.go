@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -32,10 +33,10 @@ type walk struct {
 	s     *session
 	since time.Time // what is older is left out; zero: nothing is
 
-	mu    sync.Mutex // guards the rest
-	stack []found    // directories to be read
-	later []found    // those that could not be read
-	at    bool       // one is being read, or its files are looked at
+	mu    sync.Mutex       // guards the rest
+	stack []found          // directories to be read
+	later map[string]found // those that could not be read, by path
+	at    bool             // one is being read, or its files are looked at
 	wake  chan struct{}
 
 	files []pending // for the goroutine of run, as all that follows
@@ -49,12 +50,16 @@ type found struct {
 	path string // below the root
 	all  bool   // no file in it or below is left out
 
-	failed, denied bool // it could not be read the last time; it may not be read
+	failures int       // how often it could not be read
+	until    time.Time // it is not read again before
 }
 
-func newWalk(s *session, since time.Time) *walk {
-	now := time.Now()
-	return &walk{s: s, since: since, stack: []found{{path: ".", all: since.IsZero()}}, wake: make(chan struct{}, 1), begun: now, said: now}
+func newWalk(s *session, from seen) *walk {
+	w := &walk{s: s, since: from.until, stack: []found{{path: ".", all: from.until.IsZero()}}, later: map[string]found{},
+		wake: make(chan struct{}, 1), begun: time.Now()}
+	maps.Copy(w.later, from.later)
+	w.said = w.begun
+	return w
 }
 
 // add has a directory read that came.
@@ -77,18 +82,20 @@ func (w *walk) busy() bool {
 	return w.at || len(w.stack) > 0
 }
 
-// again has those directories read again that could not be read. held: what changed in one of them is not found, and the
-// directory may look as old as it is when it can be read. One that may not be read changes when that does.
-func (w *walk) again() (held bool) {
+// again has those directories read again that could not be read, and have waited.
+func (w *walk) again(now time.Time) {
+	var due []found
 	w.mu.Lock()
-	later := w.later
-	w.later = nil
+	for path, d := range w.later {
+		if !now.Before(d.until) {
+			delete(w.later, path)
+			due = append(due, d)
+		}
+	}
 	w.mu.Unlock()
-	for _, d := range later {
-		held = held || !d.denied
+	for _, d := range due {
 		w.push(d)
 	}
-	return held
 }
 
 // next takes a directory: the one that came last, so that there are not more than lie beside one path.
@@ -160,6 +167,21 @@ func (w *walk) read(ctx context.Context, d found) error {
 	}
 	// What was moved into a directory may be older than the directory's change, and so may all below it.
 	d.all = d.all || w.isNew(info)
+	return w.readAll(ctx, d, f)
+}
+
+// A directory is an open directory.
+type directory interface {
+	fs.ReadDirFile
+	io.Seeker
+}
+
+func (w *walk) readAll(ctx context.Context, d found, f directory) error {
+	if d.failures > 0 { // the files before an error would be published each time
+		if err := toEnd(f); err != nil {
+			return w.unread(d, err)
+		}
+	}
 	for {
 		entries, err := f.ReadDir(entriesAtOnce)
 		for _, e := range entries {
@@ -176,7 +198,21 @@ func (w *walk) read(ctx context.Context, d found) error {
 	}
 }
 
-// unread has a directory read again later that cannot be read now, or not to its end; without the root there is no walk.
+// toEnd finds out whether a directory can be read to its end, and goes back to its beginning.
+func toEnd(f directory) error {
+	for {
+		switch _, err := f.ReadDir(entriesAtOnce); {
+		case errors.Is(err, io.EOF):
+			_, err = f.Seek(0, io.SeekStart)
+			return err
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// unread has a directory read again later that cannot be read now, or not to its end: it may look as old as it is when it
+// can be read, so that no file in it is left out then. Without the root there is no walk.
 func (w *walk) unread(d found, err error) error {
 	gone := goneIf(err, fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP) // it went, or something else has its name
 	switch {
@@ -185,13 +221,14 @@ func (w *walk) unread(d found, err error) error {
 	case errors.Is(gone, errGone):
 		return nil
 	}
-	if !d.failed {
-		w.s.log.Warn("a directory cannot be read: files that were there before are picked up when it can be", "path", d.path, "err", err)
-	}
-	d.failed, d.denied = true, errors.Is(err, fs.ErrPermission)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.later = append(w.later, d)
+	d.failures = max(d.failures, w.later[d.path].failures) + 1
+	d.all, d.until = true, time.Now().Add(retry.Policy{Wait: w.s.cfg.again, MaxWait: time.Hour}.Backoff(d.failures))
+	w.later[d.path] = d
+	if d.failures == 1 {
+		w.s.log.Warn("a directory cannot be read: files that were there before are picked up when it can be", "path", d.path, "err", err)
+	}
 	return nil
 }
 
