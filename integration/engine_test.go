@@ -18,7 +18,7 @@ type engine struct {
 	server *embedded.Server
 }
 
-// newEngine starts an engine whose data lies below dir. It ends with the test.
+// newEngine starts an engine whose data lies below dir. It ends with the test, which fails if it has ended by itself.
 func newEngine(t *testing.T, dir string) *engine {
 	t.Helper()
 	e := &engine{config: embedded.Config{
@@ -29,7 +29,7 @@ func newEngine(t *testing.T, dir string) *engine {
 		ctx := context.WithoutCancel(t.Context())
 		select {
 		case <-e.server.Done():
-			t.Log(e.server.Wait(ctx)) // it may abort when its clients end: revive
+			t.Error(e.server.Wait(ctx))
 		default:
 		}
 		if err := e.server.Close(ctx); err != nil {

@@ -154,6 +154,7 @@ func (p *plant) joined(t *testing.T, groups ...string) {
 func TestRolesApart(t *testing.T) {
 	need.Integration(t)
 	p := newPlant(t)
+	t.Cleanup(func() { p.engine.revive(t) }) // its clients' end may have ended it
 	p.want(t, 5, "run millrace migrate", "run", "--roles", "sink")
 	p.want(t, 0, "applied", "migrate")
 	p.want(t, 0, "nothing to apply", "migrate")
