@@ -2,11 +2,7 @@ package clickhouse
 
 import (
 	"context"
-	"fmt"
 	"strings"
-
-	ch "github.com/ClickHouse/clickhouse-go/v2"
-	"github.com/ClickHouse/clickhouse-go/v2/ext"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -34,7 +30,11 @@ func (db *DB) describe(ctx context.Context, states []stateRecord, known map[sche
 	if len(asked) == 0 {
 		return nil
 	}
-	ctx, err := withDescribed(ctx, asked)
+	copies, until := make([]schemas.Copy, len(asked)), make([]int64, len(asked))
+	for i, s := range asked {
+		copies[i], until[i] = s.copy(), s.Described-millisShift
+	}
+	ctx, err := withCopies(ctx, copies, until...)
 	if err != nil {
 		return err
 	}
@@ -95,19 +95,4 @@ type description struct {
 	Held    bool              `ch:"held"`
 	Version string            `ch:"version"`
 	Digests map[string]string `ch:"digests"`
-}
-
-// withDescribed is withCopies with the times of their properties.
-func withDescribed(ctx context.Context, copies []*stateRecord) (context.Context, error) {
-	t, err := ext.NewTable("copies", ext.Column("account", "String"), ext.Column("store", "String"),
-		ext.Column("space", "String"), ext.Column("item", "String"), ext.Column("until", "Int64"))
-	if err != nil {
-		return nil, fmt.Errorf("make a table of copies: %w", err)
-	}
-	for _, s := range copies {
-		if err := t.Append(s.Account, s.Store, s.Space, s.Item, s.Described-millisShift); err != nil {
-			return nil, fmt.Errorf("make a table of copies: %w", err)
-		}
-	}
-	return ch.Context(ctx, ch.WithExternalTable(t)), nil
 }

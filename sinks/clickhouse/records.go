@@ -70,15 +70,23 @@ GROUP BY account, store, space, item`
 // to read the other columns of their granules, takes longer than to read all of them at once.
 const onePass = " SETTINGS optimize_move_to_prewhere = 0"
 
-// withCopies sends the copies along as a table: their ids may be longer than a statement.
-func withCopies(ctx context.Context, copies []schemas.Copy) (context.Context, error) {
-	t, err := ext.NewTable("copies", ext.Column("account", "String"), ext.Column("store", "String"),
-		ext.Column("space", "String"), ext.Column("item", "String"))
+// withCopies sends the copies along as a table, each with a time if until is given: their ids may be longer than a statement.
+func withCopies(ctx context.Context, copies []schemas.Copy, until ...int64) (context.Context, error) {
+	columns := []func(*ext.Table) error{ext.Column("account", "String"), ext.Column("store", "String"),
+		ext.Column("space", "String"), ext.Column("item", "String")}
+	if len(until) > 0 {
+		columns = append(columns, ext.Column("until", "Int64"))
+	}
+	t, err := ext.NewTable("copies", columns...)
 	if err != nil {
 		return nil, fmt.Errorf("make a table of copies: %w", err)
 	}
-	for _, c := range copies {
-		if err := t.Append(c.Account, c.Store, c.Space, c.Item); err != nil {
+	for i, c := range copies {
+		row := []any{c.Account, c.Store, c.Space, c.Item}
+		if len(until) > 0 {
+			row = append(row, until[i])
+		}
+		if err := t.Append(row...); err != nil {
 			return nil, fmt.Errorf("make a table of copies: %w", err)
 		}
 	}
