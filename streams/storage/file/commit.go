@@ -328,7 +328,7 @@ func (t *temp) date(at time.Time) (unix.Stat_t, error) {
 		return st, named("date", name, err)
 	}
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}
-	if err := unix.UtimesNanoAt(t.in.fd, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(t.in, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if err = named("date", name, err); lost(err) {
 			err = fmt.Errorf("%w: %w", errRemoved, err)
 		}

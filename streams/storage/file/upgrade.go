@@ -73,7 +73,7 @@ func (s *Store) switchLayout(sess *session) (err error) {
 		if alive {
 			return fmt.Errorf("%w: it has %s", ErrInUse, dir)
 		}
-		return sess.removeFlat(dir)
+		return sess.removeScratch(dir)
 	})
 	if err == nil {
 		err = sess.bar()
