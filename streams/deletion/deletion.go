@@ -27,11 +27,11 @@ import (
 )
 
 // maxRounds bounds how often one execution looks at an item that keeps changing.
-const maxRounds = 5
+const maxIterations = 5
 
 // lookTime bounds a look that must not be cancelled. It is half of the time that a Pool gives a cancelled task to end, so
 // what the look leads to is published before the process ends.
-const lookTime = 2500 * time.Millisecond
+const observeTimeout = 2500 * time.Millisecond
 
 // agent names the deleter in Changes.
 const agent = "deleter"
@@ -54,8 +54,8 @@ type Config struct {
 
 // A Deleter handles the topic deletions. It is safe for concurrent use.
 type Deleter struct {
-	cfg    Config
-	looker *duplicate.Looker
+	cfg      Config
+	observer *duplicate.Observer
 }
 
 // New returns a Deleter.
@@ -63,7 +63,7 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	if c.Delay < 0 || c.Settle < 0 {
 		return nil, fmt.Errorf("deletion: delay of %s or settle of %s is negative", c.Delay, c.Settle)
 	}
-	looker, err := duplicate.NewLooker(stores, rules, records)
+	looker, err := duplicate.NewObserver(stores, rules, records)
 	if err != nil {
 		return nil, err
 	}
@@ -80,17 +80,17 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if c.GetSpace() == "" || c.GetItem() == "" {
 		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space or item is empty", c.GetId()))
 	}
-	w := &work{cfg: e.cfg, command: c, attempt: d.Attempt, started: time.Now()}
+	w := &execution{cfg: e.cfg, command: c, attempt: d.Attempt, started: time.Now()}
 	if due := c.GetDeleted().AsTime().Add(e.cfg.Delay); e.cfg.Delay > 0 && time.Now().Before(due) {
 		return nil, retry.Wait(fmt.Errorf("delete no sooner than %s after the source", e.cfg.Delay), due)
 	}
 	var err error
-	if w.scene, err = e.looker.Scene(w.look()); err != nil {
+	if w.sides, err = e.observer.Sides(w.observeCommand()); err != nil {
 		return nil, err
 	}
-	for range maxRounds {
+	for range maxIterations {
 		var out []schemas.Message
-		if out, err = w.round(ctx); err == nil {
+		if out, err = w.iterate(ctx); err == nil {
 			return out, nil
 		}
 		if !errors.Is(err, storage.ErrChanged) && !errors.Is(err, storage.ErrNotFound) {
@@ -101,18 +101,18 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 }
 
 // work is one execution of one command.
-type work struct {
-	cfg     Config
-	command *pb.DeletionCommand
-	scene   *duplicate.Scene
-	attempt int
-	started time.Time
-	carried time.Time // the latest delete of the source that a delete of the copy was tried for
+type execution struct {
+	cfg        Config
+	command    *pb.DeletionCommand
+	sides      *duplicate.Sides
+	attempt    int
+	started    time.Time
+	lastDelete time.Time // the latest delete of the source that a delete of the copy was tried for
 }
 
 // look is the command to look at the item again. It tells of no delete, so that only a
 // tombstone, read afresh, can prove one.
-func (w *work) look() *pb.DuplicationCommand {
+func (w *execution) observeCommand() *pb.DuplicationCommand {
 	c := w.command
 	return &pb.DuplicationCommand{
 		Id: c.GetId(), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
@@ -123,39 +123,40 @@ func (w *work) look() *pb.DuplicationCommand {
 }
 
 // end is how the execution ends.
-type end struct {
-	row, result, detail string
-	outcome             pb.Outcome
-	digests             digest.Set
-	change              *pb.Change
-	copy                *schemas.Message // the command to look at both sides again
+type ending struct {
+	row            duplicate.Row
+	result, detail string
+	outcome        pb.Outcome
+	digests        digest.Set
+	change         *pb.Change
+	copy           *schemas.Message // the command to look at both sides again
 }
 
-func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
-	s := w.scene.Look(ctx)
+func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
+	s := w.sides.Observe(ctx)
 	if s.Source.Presence == duplicate.Present {
-		return w.present(s, "the source is present"), nil
+		return w.endWithSource(s, "the source is present"), nil
 	}
-	d, err := w.scene.Decide(ctx, &s) // it looks again after the records were read: what follows is done at once
+	d, err := w.sides.Decide(ctx, &s) // it looks again after the records were read: what follows is done at once
 	if err != nil {
 		return nil, err
 	}
 	if s.Source.Presence == duplicate.Present { // it came back while the records were read
-		return w.present(s, "the source is present"), nil
+		return w.endWithSource(s, "the source is present"), nil
 	}
-	e := end{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
+	e := ending{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
 	switch {
-	case d.Row == "C8":
+	case d.Row == duplicate.RowBothAbsent:
 		if d.Announce {
-			e.change = w.scene.Gone(s, d)
+			e.change = w.sides.DeleteChange(s, d)
 		}
-	case d.Row == "C6", d.Row == "C8x":
+	case d.Row == duplicate.RowSourceMissing, d.Row == duplicate.RowAllCopiesMissing:
 		// Nothing proves a delete. The command that led here has ended, so another one waits for the source and reports.
 		e.result, e.detail, e.outcome = "not-deleted", d.Result, pb.Outcome_OUTCOME_HANDED_ON
-		e.copy = w.order(storage.Object{})
+		e.copy = w.copyCommand(storage.Object{})
 	case d.Deleted.IsZero():
 	case d.NeedsApproval || w.command.GetNeedsApproval():
-		if err := w.held(ctx); err != nil {
+		if err := w.reportHeld(ctx); err != nil {
 			return nil, err
 		}
 		e.result, e.outcome = "awaiting-approval", pb.Outcome_OUTCOME_HANDED_ON
@@ -169,22 +170,22 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 }
 
 // held reports that the delete waits for approval.
-func (w *work) held(ctx context.Context) error {
+func (w *execution) reportHeld(ctx context.Context) error {
 	if w.cfg.Held == nil {
 		return nil
 	}
-	if err := w.cfg.Held(ctx, w.scene.Copy); err != nil {
-		return fmt.Errorf("report that the delete of %s waits for approval: %w", w.scene.Copy, err)
+	if err := w.cfg.Held(ctx, w.sides.Copy); err != nil {
+		return fmt.Errorf("report that the delete of %s waits for approval: %w", w.sides.Copy, err)
 	}
 	return nil
 }
 
 // present ends the execution if the source is there.
-func (w *work) present(s duplicate.Sight, detail string) []schemas.Message {
-	e := end{row: "C7", result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON}
+func (w *execution) endWithSource(s duplicate.Observation, detail string) []schemas.Message {
+	e := ending{row: duplicate.RowSourceDeleted, result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON}
 	carried := w.command.GetDeleted()
-	if w.carried.After(carried.AsTime()) {
-		carried = timestamppb.New(w.carried)
+	if w.lastDelete.After(carried.AsTime()) {
+		carried = timestamppb.New(w.lastDelete)
 	}
 	e.copy = w.putBack(s, carried)
 	return w.messages(e)
@@ -193,15 +194,15 @@ func (w *work) present(s duplicate.Sight, detail string) []schemas.Message {
 // putBack returns the command to copy the source again, unless that is known to be absent. The deletion of the copy has
 // carried the delete of the source at a time: here, or in an execution whose end is not known. If the copy is there, such
 // a delete may still come, and the command is due when it has.
-func (w *work) putBack(s duplicate.Sight, carried *timestamppb.Timestamp) *schemas.Message {
+func (w *execution) putBack(s duplicate.Observation, carried *timestamppb.Timestamp) *schemas.Message {
 	if s.Source.Presence == duplicate.Absent {
 		return nil
 	}
-	m := w.order(s.Source.Object)
+	m := w.copyCommand(s.Source.Object)
 	c := m.Body.(*pb.DuplicationCommand)
 	c.CarriedDelete, c.IfAbsent = carried, true
 	if s.Source.Presence == duplicate.Present {
-		seen := record.Content(w.scene.SourceCopy, s.Source.Object)
+		seen := record.Content(w.sides.SourceCopy, s.Source.Object)
 		c.CauseOp, c.ChangeTime, c.ChangeVersion = seen.GetOp(), seen.GetTime(), seen.GetVersion()
 		c.Size, c.Digests, c.Provenance = seen.GetSize(), seen.GetDigests(), seen.GetProvenance()
 	}
@@ -212,9 +213,9 @@ func (w *work) putBack(s duplicate.Sight, carried *timestamppb.Timestamp) *schem
 }
 
 // order returns a command to look at both sides again, in the class of source.
-func (w *work) order(source storage.Object) *schemas.Message {
+func (w *execution) copyCommand(source storage.Object) *schemas.Message {
 	c := w.command
-	priority, topic := w.scene.Class(source, w.cfg.Large)
+	priority, topic := w.sides.Class(source, w.cfg.Large)
 	return &schemas.Message{Topic: topic, Body: &pb.DuplicationCommand{
 		Id:      schemas.ID("put-back", c.GetId()),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
@@ -226,11 +227,11 @@ func (w *work) order(source storage.Object) *schemas.Message {
 
 // delete deletes the version of the copy that was seen, since the source was deleted at a time, and looks at both sides
 // after it.
-func (w *work) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
-	if deletedAt.After(w.carried) {
-		w.carried = deletedAt
+func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
+	if deletedAt.After(w.lastDelete) {
+		w.lastDelete = deletedAt
 	}
-	at, store := w.scene.Copy, w.scene.Store
+	at, store := w.sides.Copy, w.sides.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, Keep: store.Capabilities().KeepsReplaced,
 	})
@@ -239,11 +240,11 @@ func (w *work) delete(ctx context.Context, seen storage.Object, deletedAt time.T
 	}
 	change := record.Delete(at, deleted)
 	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, w.command.GetId(), agent
-	e := end{
-		row: "C7", result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
+	e := ending{
+		row: duplicate.RowSourceDeleted, result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
 		digests: deleted.Object.Digests, change: record.Seal(change),
 	}
-	if e.copy = w.putBack(w.after(ctx), timestamppb.New(deletedAt)); e.copy != nil {
+	if e.copy = w.putBack(w.observeAfter(ctx), timestamppb.New(deletedAt)); e.copy != nil {
 		e.detail = "the source may have been put back"
 	}
 	return w.messages(e), nil
@@ -251,9 +252,9 @@ func (w *work) delete(ctx context.Context, seen storage.Object, deletedAt time.T
 
 // stillAbsent looks at the source right before the delete. The look that the decision is made from may be older than the
 // reading of a marker or of records.
-func (w *work) stillAbsent(ctx context.Context) error {
-	at := w.scene.SourceCopy
-	_, err := w.scene.SourceStore.Stat(ctx, at.Space, at.Item)
+func (w *execution) stillAbsent(ctx context.Context) error {
+	at := w.sides.SourceCopy
+	_, err := w.sides.SourceStore.Stat(ctx, at.Space, at.Item)
 	switch {
 	case err == nil:
 		return fmt.Errorf("%w: the source is back", storage.ErrChanged)
@@ -265,24 +266,24 @@ func (w *work) stillAbsent(ctx context.Context) error {
 
 // failed ends the execution if the source is there after a delete that failed, since that may be done all the same, or
 // may be done later. Else it returns the error.
-func (w *work) failed(ctx context.Context, err error) ([]schemas.Message, error) {
+func (w *execution) failed(ctx context.Context, err error) ([]schemas.Message, error) {
 	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || retry.IsPermanent(err) {
 		return nil, err
 	}
-	if s := w.after(ctx); s.Source.Presence == duplicate.Present {
-		return w.present(s, err.Error()), nil
+	if s := w.observeAfter(ctx); s.Source.Presence == duplicate.Present {
+		return w.endWithSource(s, err.Error()), nil
 	}
 	return nil, err
 }
 
 // after looks at both sides after a delete, even if the execution is cancelled.
-func (w *work) after(ctx context.Context) duplicate.Sight {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+func (w *execution) observeAfter(ctx context.Context) duplicate.Observation {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeTimeout)
 	defer cancel()
-	return w.scene.Look(ctx)
+	return w.sides.Observe(ctx)
 }
 
-func (w *work) messages(e end) []schemas.Message {
+func (w *execution) messages(e ending) []schemas.Message {
 	c := w.command
 	var out []schemas.Message
 	if e.change != nil {
@@ -295,7 +296,7 @@ func (w *work) messages(e end) []schemas.Message {
 		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCommand(),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
-		Decision: e.row, Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
+		Decision: string(e.row), Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
 		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt), ChangeTime: c.GetDeleted(),
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}})

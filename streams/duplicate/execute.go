@@ -1,5 +1,5 @@
 // Package duplicate executes duplication commands: it looks at both sides of one item,
-// decides by the table of spec/duplication.md, acts, and looks again.
+// decides by the table of docs/decisions-duplication.md, acts, and looks again.
 //
 // What is done follows from what is there, never from the command alone, so a command
 // may be executed twice, late, or by two executors at once. The source is only read;
@@ -21,10 +21,10 @@ import (
 )
 
 // maxRounds bounds how often one execution looks at an item that keeps changing.
-const maxRounds = 5
+const maxIterations = 5
 
 // errAgain is what asks for another look: what was seen is no longer so.
-var errAgain = errors.New("item changed meanwhile")
+var errStale = errors.New("item changed meanwhile")
 
 // Config is how an Executor works and names itself.
 type Config struct {
@@ -42,13 +42,13 @@ type Config struct {
 
 // An Executor handles the topics duplication.*. It is safe for concurrent use.
 type Executor struct {
-	cfg    Config
-	looker *Looker
+	cfg      Config
+	observer *Observer
 }
 
 // New returns an Executor.
 func New(c Config, stores Stores, rules Rules, records Records) (*Executor, error) {
-	looker, err := NewLooker(stores, rules, records)
+	looker, err := NewObserver(stores, rules, records)
 	if err != nil {
 		return nil, err
 	}
@@ -73,22 +73,22 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 		return nil, retry.Permanent(fmt.Errorf("duplicate: found a %T where a DuplicationCommand belongs", d.Body))
 	}
 	if c.GetSpace() == "" {
-		return nil, retry.Permanent(fmt.Errorf("decide row S0: command %q has no space", c.GetId()))
+		return nil, retry.Permanent(fmt.Errorf("decide row %s: command %q has no space", RowSpaceNoID, c.GetId()))
 	}
-	scene, err := e.looker.Scene(c)
+	scene, err := e.observer.Sides(c)
 	if err != nil {
 		return nil, err
 	}
-	w := &work{Scene: scene, cfg: e.cfg, delivery: d, started: time.Now()}
+	w := &execution{Sides: scene, cfg: e.cfg, delivery: d, started: time.Now()}
 	next, _ := d.Behind.(*pb.DuplicationCommand)
 	switch {
 	case c.GetItem() == "":
-		err = w.space(ctx)
-	case next.GetItem() != "" && supersedes(next, c) && !w.alone(ctx, next):
+		err = w.executeSpace(ctx)
+	case next.GetItem() != "" && supersedes(next, c) && !w.isOnlyReport(ctx, next):
 		w.detail = "command " + next.GetId()
-		w.finish(Decision{Row: "superseded", Result: "superseded"}, pb.Outcome_OUTCOME_NOTHING)
+		w.finish(Decision{Row: RowSuperseded, Result: "superseded"}, pb.Outcome_OUTCOME_NOTHING)
 	default:
-		err = w.item(ctx)
+		err = w.executeItem(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -103,13 +103,13 @@ func supersedes(next, c *pb.DuplicationCommand) bool {
 		next.GetAccount() == c.GetAccount() && next.GetSpace() == c.GetSpace() && next.GetItem() == c.GetItem() &&
 		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
 		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetPriority() == c.GetPriority() &&
-		c.GetCarriedDelete() == nil && next.GetCarriedDelete() == nil && (byClient(next) || !byClient(c))
+		c.GetCarriedDelete() == nil && next.GetCarriedDelete() == nil && (reportedByClient(next) || !reportedByClient(c))
 }
 
 // alone reports whether the command may be the only one that knows the content of the source: what a client's change
 // says is also on record by the time that next is executed, unless a clock that is ahead has dated another content later.
-func (w *work) alone(ctx context.Context, next *pb.DuplicationCommand) bool {
-	if !byClient(w.Command) || w.Store == nil {
+func (w *execution) isOnlyReport(ctx context.Context, next *pb.DuplicationCommand) bool {
+	if !reportedByClient(w.Command) || w.Store == nil {
 		return false
 	}
 	o, err := w.SourceStore.Stat(ctx, w.SourceCopy.Space, w.SourceCopy.Item)
@@ -117,12 +117,12 @@ func (w *work) alone(ctx context.Context, next *pb.DuplicationCommand) bool {
 		return !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace)
 	}
 	at := Side{Presence: Present, Object: o}
-	return w.sight().told().about(at) != digest.Disagree && !Sight{Command: next}.told().speaksOf(at)
+	return w.observation().reported().compare(at) != digest.Disagree && !Observation{Command: next}.reported().matches(at)
 }
 
 // work is one execution of one command.
-type work struct {
-	*Scene
+type execution struct {
+	*Sides
 	cfg      Config
 	delivery *schemas.Delivery
 	started  time.Time
@@ -138,19 +138,19 @@ type work struct {
 	sourceAnnounced    bool // the source's Change is among out
 	bytes              int64
 	digests            digest.Set
-	misread            int // readings of the source that did not agree with what is known
+	misreads           int // readings of the source that did not agree with what is known
 }
 
-func (w *work) wrote() bool { return w.record != nil }
+func (w *execution) wrote() bool { return w.record != nil }
 
-func (w *work) item(ctx context.Context) error {
+func (w *execution) executeItem(ctx context.Context) error {
 	var err error
-	for range maxRounds {
+	for range maxIterations {
 		var done bool
-		if done, err = w.round(ctx); done {
+		if done, err = w.iterate(ctx); done {
 			return nil
 		}
-		if err == nil || errors.Is(err, errAgain) {
+		if err == nil || errors.Is(err, errStale) {
 			continue
 		}
 		break
@@ -164,56 +164,56 @@ func (w *work) item(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		err = errAgain
+		err = errStale
 	}
 	return fmt.Errorf("execute command %s: %w", w.Command.GetId(), err)
 }
 
 // round looks, decides and acts once. It is done when nothing is left to look at.
-func (w *work) round(ctx context.Context) (done bool, err error) {
-	s := w.Look(ctx)
-	w.recall(&s)
+func (w *execution) iterate(ctx context.Context) (done bool, err error) {
+	s := w.Observe(ctx)
+	w.applyWritten(&s)
 	d, err := w.Decide(ctx, &s)
 	if err != nil {
-		return false, again(err)
+		return false, markStale(err)
 	}
-	if w.wrote() && (d.Row == "C2" || d.Row == "C2u" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
+	if w.wrote() && (d.Row == RowInSync || d.Row == RowPropertiesUnknown || d.action == actWait || d.Row == RowPropertiesDiffer && w.end.Row == RowPropertiesDiffer) {
 		if d.AnnounceSource {
 			w.announceSource(s.Source)
 		}
 		return true, nil // as it should be, or not for this command to mend
 	}
 	done, err = w.act(ctx, s, d)
-	return done, again(err)
+	return done, markStale(err)
 }
 
 // recall adds what this execution itself knows of both sides.
-func (w *work) recall(s *Sight) {
+func (w *execution) applyWritten(s *Observation) {
 	if !w.wrote() {
 		return
 	}
-	if s.Source.recall(w.from, w.digests) {
+	if s.Source.reuseRead(w.from, w.digests) {
 		s.Source.Record = w.fromRecord
 	}
-	if s.Destination.recall(w.written, w.digests) {
+	if s.Destination.reuseRead(w.written, w.digests) {
 		s.Destination.Record = w.record
 	}
 }
 
 // again marks errors that say that what was seen is no longer so.
-func again(err error) error {
+func markStale(err error) error {
 	for _, stale := range []error{storage.ErrChanged, storage.ErrExists, storage.ErrNotFound, storage.ErrNoSpace} {
 		if errors.Is(err, stale) {
-			return fmt.Errorf("%w: %w", errAgain, err)
+			return fmt.Errorf("%w: %w", errStale, err)
 		}
 	}
 	return err
 }
 
-func (w *work) act(ctx context.Context, s Sight, d Decision) (done bool, err error) {
+func (w *execution) act(ctx context.Context, s Observation, d Decision) (done bool, err error) {
 	switch d.action {
 	case actNothing:
-		w.rest(s, d)
+		w.finishUnchanged(s, d)
 		return true, nil
 	case actWait:
 		return w.wait(s, d)
@@ -224,35 +224,35 @@ func (w *work) act(ctx context.Context, s Sight, d Decision) (done bool, err err
 	case actDelete:
 		w.announce(s, d)
 		w.finish(d, pb.Outcome_OUTCOME_HANDED_ON)
-		w.emit(schemas.Deletions, w.deletion(s, d))
+		w.emit(schemas.Deletions, w.deletionCommand(s, d))
 		return true, nil
 	}
 	return false, retry.Permanent(fmt.Errorf("act on row %s: no such action %d", d.Row, d.action))
 }
 
 // rest acts on rows that change nothing: what is found is passed on.
-func (w *work) rest(s Sight, d Decision) {
+func (w *execution) finishUnchanged(s Observation, d Decision) {
 	outcome := pb.Outcome_OUTCOME_NOTHING
 	if d.CheckSource {
 		outcome = pb.Outcome_OUTCOME_HANDED_ON
-		w.ask(w.suspect(w.SourceCopy, s))
+		w.requestCheck(w.suspectTask(w.SourceCopy, s))
 	}
 	if d.CheckDestination {
 		outcome = pb.Outcome_OUTCOME_HANDED_ON
-		w.ask(w.suspect(w.Copy, s))
+		w.requestCheck(w.suspectTask(w.Copy, s))
 	}
 	w.announce(s, d)
 	w.finish(d, outcome)
 }
 
 // announce publishes what the manifest does not show of both sides.
-func (w *work) announce(s Sight, d Decision) {
+func (w *execution) announce(s Observation, d Decision) {
 	if d.AnnounceSource {
 		w.announceSource(s.Source)
 	}
 	if s.Destination.Presence != Present {
 		if d.Announce {
-			w.emit(schemas.Changes, w.Gone(s, d))
+			w.emit(schemas.Changes, w.DeleteChange(s, d))
 		}
 		return
 	}
@@ -260,36 +260,36 @@ func (w *work) announce(s Sight, d Decision) {
 	o.Digests = s.Destination.digests()
 	switch {
 	case d.Announce:
-		change := w.present(s, o)
+		change := w.presentChange(s, o)
 		w.emit(schemas.Changes, change)
-		w.task = w.afterCopy(change)
+		w.task = w.copyTask(change)
 	case d.AnnounceProperties:
-		w.emit(schemas.Changes, w.propertiesSet(o))
+		w.emit(schemas.Changes, w.propertiesChange(o))
 	}
 	if d.Unchecked && w.task == nil {
-		w.task = w.afterCopy(w.present(s, o))
+		w.task = w.copyTask(w.presentChange(s, o))
 	}
 }
 
 // wait returns an error of class wait, and after the last ends the command.
-func (w *work) wait(s Sight, d Decision) (bool, error) {
+func (w *execution) wait(s Observation, d Decision) (bool, error) {
 	cause, ladder := "source-newer", w.cfg.WaitLadder
 	switch d.Row {
-	case "C4":
+	case RowContentDiffers:
 		cause = d.Result
-	case "C6", "C8x":
+	case RowSourceMissing, RowAllCopiesMissing:
 		cause, ladder = "source-missing", w.cfg.MissingLadder
 	}
 	if n := w.delivery.WaitsFor(cause); n < len(ladder) {
 		err := fmt.Errorf("row %s of %s: %s", d.Row, w.Copy, d.Result)
 		return false, retry.WaitFor(cause, err, time.Now().Add(ladder[max(n, 0)]))
 	}
-	w.rest(s, d)
+	w.finishUnchanged(s, d)
 	return true, nil
 }
 
-func (w *work) finish(d Decision, outcome pb.Outcome) { w.end, w.outcome = d, outcome }
+func (w *execution) finish(d Decision, outcome pb.Outcome) { w.end, w.outcome = d, outcome }
 
-func (w *work) emit(topic schemas.Topic, body schemas.Body) {
+func (w *execution) emit(topic schemas.Topic, body schemas.Body) {
 	w.out = append(w.out, schemas.Message{Topic: topic, Body: body})
 }

@@ -50,7 +50,7 @@ func TestCopy(t *testing.T) {
 	task := got.tasks[schemas.FixityHigh][0]
 	wantTask := &pb.FixityTask{
 		Id: task.GetId(), Account: "acme", Store: "2", Space: "photos", Item: "a.jpg", Reason: pb.FixityReason_FIXITY_REASON_AFTER_COPY,
-		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), Known: schemas.WithoutProperties(known(want)), Time: task.GetTime(),
+		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), Known: schemas.WithoutProperties(recordOf(want)), Time: task.GetTime(),
 	}
 	if !proto.Equal(task, wantTask) {
 		t.Errorf("task:\ngot  %v\nwant %v", task, wantTask)
@@ -163,7 +163,7 @@ func TestNoCheck(t *testing.T) {
 
 func TestTheSourceCanOnlyBeRead(t *testing.T) {
 	w := newWorld(t)
-	scene, err := w.executor.looker.Scene(manual())
+	scene, err := w.executor.observer.Sides(manual())
 	w.must(err)
 	if err := scene.SourceStore.CreateSpace(t.Context(), storage.Space{Name: "x"}); !errors.Is(err, storage.ErrReadOnly) {
 		t.Errorf("got %v", err)

@@ -87,7 +87,7 @@ func (j *journal) add(c *pb.Change) {
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
 		old := j.rows[at]
-		if j.rows[at] = known(c).GetManifest(); c.GetPropertiesUnknown() && isLive(old) {
+		if j.rows[at] = recordOf(c).GetManifest(); c.GetPropertiesUnknown() && isLive(old) {
 			keep(j.rows[at], old)
 		}
 	case pb.Op_OP_SET_PROPERTIES:

@@ -19,7 +19,7 @@ var chain = policy.Rules{Revision: 1, Deletes: policy.Propagate, Since: hour(-10
 func tail(change *pb.Change) Decision {
 	c := command(change)
 	c.SourceStore, c.DestinationStore = "2", "3"
-	s := Sight{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: there("d3", a, 6)}
+	s := Observation{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: there("d3", a, 6)}
 	to := row(live, "d3", a, 6)
 	to.SourceTime = stamp(5) // of what store 2 had
 	s.records(&pb.Record{State: tomb, Time: change.GetTime(), Origin: change.GetOrigin()}, to)
@@ -33,7 +33,7 @@ func TestLossIsNoDelete(t *testing.T) {
 		deleted int
 		held    int // the time of the content at 2
 		result  string
-		last    string // decided about 3
+		last    Row // decided about 3
 	}{
 		"a client's delete":                {pb.Origin_ORIGIN_CLIENT, 7, 5, "gone", "C7"},
 		"a delete that was carried":        {pb.Origin_ORIGIN_DUPLICATION, 7, 5, "gone", "C7"},
@@ -47,8 +47,8 @@ func TestLossIsNoDelete(t *testing.T) {
 			change := &pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
 				Time: stamp(tt.deleted), Origin: tt.origin}
 			c := command(change)
-			scene := &Scene{Command: c, Copy: at("2")}
-			s := Sight{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: Side{Presence: Absent, Seen: hour(8)}}
+			scene := &Sides{Command: c, Copy: at("2")}
+			s := Observation{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: Side{Presence: Absent, AbsentAt: hour(8)}}
 			s.records(&pb.Record{State: tomb, Time: stamp(tt.deleted), Origin: tt.origin}, row(live, "d2", a, tt.held))
 			d := Decide(s)
 			if d.Row != "C8" || d.Result != tt.result || d.Announce != (tt.last != "") {
@@ -57,7 +57,7 @@ func TestLossIsNoDelete(t *testing.T) {
 			if !d.Announce {
 				return
 			}
-			if last := tail(scene.Gone(s, d)); last.Row != tt.last || last.NeedsApproval {
+			if last := tail(scene.DeleteChange(s, d)); last.Row != tt.last || last.NeedsApproval {
 				t.Errorf("about 3: %+v", last)
 			}
 		})
@@ -129,9 +129,9 @@ func TestTimeOfADeleteThatNoOneSaw(t *testing.T) {
 // The DELETE of a content of which no size is on record has none either.
 func TestDeleteOfAnUnknownSize(t *testing.T) {
 	c := command(&pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Store: "1", Time: stamp(4)})
-	s := Sight{Command: c}
+	s := Observation{Command: c}
 	s.records(row(tomb, "", "", 4), unsized(row(live, "", a, 2)))
-	if got := (&Scene{Command: c, Copy: at("2")}).Gone(s, Decision{Deleted: hour(4)}); !got.GetSizeUnknown() || got.GetSize() != 0 {
+	if got := (&Sides{Command: c, Copy: at("2")}).DeleteChange(s, Decision{Deleted: hour(4)}); !got.GetSizeUnknown() || got.GetSize() != 0 {
 		t.Errorf("got %v", got)
 	}
 }
@@ -171,7 +171,7 @@ func TestRotIsNotCopiedWhereRecordsWereLost(t *testing.T) {
 	clear(w.journal.rows)
 	o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 	w.must(err)
-	sum, err := hash(t.Context(), w.mem["1"], at("1"), "", nil)
+	sum, err := readDigests(t.Context(), w.mem["1"], at("1"), "", nil)
 	w.must(err)
 	o.Digests = sum
 	taken := record.Content(at("1"), o)

@@ -12,7 +12,7 @@ import (
 
 // confirm returns nil where the store's marker was read, and is its own, by a reading
 // that began no earlier than since. Its error says that whatever the store lacks is unknown.
-func (l *Looker) confirm(ctx context.Context, at schemas.Copy, store storage.Store, since time.Time) error {
+func (l *Observer) confirmMarker(ctx context.Context, at schemas.Copy, store storage.Store, since time.Time) error {
 	err := l.markers.Confirm(ctx, schemas.Key(at.Account, at.Store), store, since)
 	if ctx.Err() != nil && err != nil {
 		return context.Cause(ctx)

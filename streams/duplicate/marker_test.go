@@ -30,26 +30,26 @@ func slowStore(t *testing.T) (*mem.Store, *storagetest.Faulty) {
 func TestMarkerIsReadAfterTheAbsence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := slowStore(t)
-		m := new(Looker)
+		m := new(Observer)
 		at := schemas.Copy{Account: "acme", Store: "1"}
-		if err := m.confirm(t.Context(), at, f, time.Now()); err != nil {
+		if err := m.confirmMarker(t.Context(), at, f, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		s.Mark("") // unmounted
-		if err := m.confirm(t.Context(), at, f, time.Now().Add(-markerAge)); err != nil {
+		if err := m.confirmMarker(t.Context(), at, f, time.Now().Add(-markerAge)); err != nil {
 			t.Errorf("a reading a second old does before a write: %v", err)
 		}
-		err := m.confirm(t.Context(), at, f, time.Now())
+		err := m.confirmMarker(t.Context(), at, f, time.Now())
 		if !errors.Is(err, storage.ErrNoMarker) || retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("an absence was believed by an older reading: %v", err)
 		}
 		s.Mark("1")
-		if err := m.confirm(t.Context(), at, f, time.Now().Add(-markerAge)); err != nil {
+		if err := m.confirmMarker(t.Context(), at, f, time.Now().Add(-markerAge)); err != nil {
 			t.Errorf("a fault is remembered: %v", err)
 		}
 		other := schemas.Copy{Account: "other", Store: "1"}
 		before := f.Count("Marker")
-		if err := m.confirm(t.Context(), other, f, time.Now().Add(-markerAge)); err != nil || f.Count("Marker") == before {
+		if err := m.confirmMarker(t.Context(), other, f, time.Now().Add(-markerAge)); err != nil || f.Count("Marker") == before {
 			t.Errorf("another account's store goes by the same reading: %v", err)
 		}
 	})
@@ -58,11 +58,11 @@ func TestMarkerIsReadAfterTheAbsence(t *testing.T) {
 func TestOneReadingServesAllWhoAskMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, f := slowStore(t)
-		m := new(Looker)
+		m := new(Observer)
 		at := schemas.Copy{Account: "acme", Store: "1"}
 		ask := func(wg *sync.WaitGroup, ctx context.Context) {
 			wg.Go(func() {
-				if err := m.confirm(ctx, at, f, time.Now()); err != nil && ctx.Err() == nil {
+				if err := m.confirmMarker(ctx, at, f, time.Now()); err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
 			})

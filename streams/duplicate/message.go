@@ -15,16 +15,16 @@ import (
 const agent = "copier"
 
 // messages returns all that the execution leads to, the result last.
-func (w *work) messages() []schemas.Message {
-	if w.task != nil && (!w.cfg.NoCheck || w.end.Row == "C0") {
-		w.ask(w.task)
+func (w *execution) messages() []schemas.Message {
+	if w.task != nil && (!w.cfg.NoCheck || w.end.Row == RowRepair) {
+		w.requestCheck(w.task)
 	}
 	c := w.Command
 	w.emit(schemas.DuplicationResults, &pb.DuplicationResult{
 		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCause(),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
-		Decision: w.end.Row, Result: w.end.Result, Outcome: w.outcome, Newer: w.end.Newer,
+		Decision: string(w.end.Row), Result: w.end.Result, Outcome: w.outcome, Newer: w.end.Newer,
 		Bytes: w.bytes, Digests: w.digests, Detail: w.detail,
 		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.delivery.Attempt),
 		ChangeTime: c.GetChangeTime(), Incident: c.GetRepair().GetIncident(),
@@ -34,7 +34,7 @@ func (w *work) messages() []schemas.Message {
 }
 
 // ask asks for a check, in the class of its priority.
-func (w *work) ask(t *pb.FixityTask) {
+func (w *execution) requestCheck(t *pb.FixityTask) {
 	topic := schemas.FixityHigh
 	if w.cfg.Large > 0 && max(t.GetSize(), t.GetKnown().GetManifest().GetSize()) >= w.cfg.Large {
 		t.Priority = pb.Priority_PRIORITY_LARGE
@@ -48,31 +48,31 @@ func (w *work) ask(t *pb.FixityTask) {
 	w.emit(topic, t)
 }
 
-func (w *work) origin() pb.Origin {
+func (w *execution) origin() pb.Origin {
 	if w.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
 		return pb.Origin_ORIGIN_REPAIR
 	}
 	return pb.Origin_ORIGIN_DUPLICATION
 }
 
-func (w *work) stamp(c *pb.Change, o pb.Origin) *pb.Change {
+func (w *execution) seal(c *pb.Change, o pb.Origin) *pb.Change {
 	c.Origin, c.Cause, c.Agent = o, w.Command.GetId(), agent
 	return record.Seal(c)
 }
 
 // content is the Change of the destination's copy, o. A copy that has no properties, of a source whose properties are
 // not known, is not said to have none.
-func (w *work) content(s Sight, o storage.Object) *pb.Change {
-	o.Original = w.of(s)
+func (w *execution) contentChange(s Observation, o storage.Object) *pb.Change {
+	o.Original = w.originalOf(s)
 	if s.Source.Object.PropertiesUnknown && isEmpty(o.Properties) {
 		o.PropertiesUnknown = true
 	}
-	return w.stamp(record.Content(w.Copy, o), w.origin())
+	return w.seal(record.Content(w.Copy, o), w.origin())
 }
 
 // of returns the content that the destination is a copy of, or is made one of. A repaired copy stays one of the content
 // that it is to hold again, whichever copy that is taken from.
-func (w *work) of(s Sight) storage.Original {
+func (w *execution) originalOf(s Observation) storage.Original {
 	switch row := s.Destination.Record.GetManifest(); {
 	case w.origin() == pb.Origin_ORIGIN_REPAIR && row.GetSourceTime() == nil:
 		return storage.Original{}
@@ -86,8 +86,8 @@ func (w *work) of(s Sight) storage.Original {
 
 // present is the Change of the destination's object, o, which was found there. Without a source, and with nothing that
 // says that it is a copy, it is put on record as found.
-func (w *work) present(s Sight, o storage.Object) *pb.Change {
-	c := w.content(s, o)
+func (w *execution) presentChange(s Observation, o storage.Object) *pb.Change {
+	c := w.contentChange(s, o)
 	if s.Source.Presence != Present && c.GetSourceTime() == nil && c.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION {
 		c.Origin = pb.Origin_ORIGIN_SWEEP
 	}
@@ -95,27 +95,27 @@ func (w *work) present(s Sight, o storage.Object) *pb.Change {
 }
 
 // announceSource publishes the source's content, once: nothing was on record of it, or no digests.
-func (w *work) announceSource(at Side) {
+func (w *execution) announceSource(at Side) {
 	if w.sourceAnnounced {
 		return
 	}
 	w.sourceAnnounced = true
 	o := at.Object
-	o.Digests = computable(at.digests())
-	w.emit(schemas.Changes, w.stamp(record.Content(w.SourceCopy, o), pb.Origin_ORIGIN_FIXITY))
+	o.Digests = supported(at.digests())
+	w.emit(schemas.Changes, w.seal(record.Content(w.SourceCopy, o), pb.Origin_ORIGIN_FIXITY))
 }
 
 // propertiesSet is the Change that tells of o's properties. Stores date contents only, so
 // it is as young as the youngest of the content, the change that caused it, and its command.
-func (w *work) propertiesSet(o storage.Object) *pb.Change {
+func (w *execution) propertiesChange(o storage.Object) *pb.Change {
 	c := record.Content(w.Copy, o)
 	c.Op = pb.Op_OP_SET_PROPERTIES
 	c.Digests, c.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
 	c.Time = later(c.GetTime(), later(w.Command.GetChangeTime(), w.Command.GetTime()))
-	return w.stamp(c, w.origin())
+	return w.seal(c, w.origin())
 }
 
-func (w *work) spaceCreated(space storage.Space) *pb.Change {
+func (w *execution) spaceChange(space storage.Space) *pb.Change {
 	c := &pb.Change{
 		Op: pb.Op_OP_CREATE_SPACE, Account: w.Copy.Account, Store: w.Copy.Store, Space: space.Name,
 		Properties: space.Properties, Acl: space.ACL,
@@ -125,17 +125,17 @@ func (w *work) spaceCreated(space storage.Space) *pb.Change {
 	if c.Time == nil {
 		c.Time = record.Time(w.delivery.Timestamp)
 	}
-	return w.stamp(c, w.origin())
+	return w.seal(c, w.origin())
 }
 
 // Gone is the DELETE Change of a destination that C8 found absent while its row was live. No one saw when it was deleted:
 // by the clock of its store not before its content came, and not after the look that found it absent. Between these
 // the time of the source's delete is taken, though another clock has it: so a second execution publishes the same Change.
-func (sc *Scene) Gone(s Sight, d Decision) *pb.Change {
+func (sc *Sides) DeleteChange(s Observation, d Decision) *pb.Change {
 	row := s.Destination.Record.GetManifest()
 	at := d.Deleted
-	if at.After(s.Destination.Seen) {
-		at = s.Destination.Seen
+	if at.After(s.Destination.AbsentAt) {
+		at = s.Destination.AbsentAt
 	}
 	if came := row.GetTime().AsTime(); at.Before(came) {
 		at = came
@@ -158,7 +158,7 @@ func later(a, b *timestamppb.Timestamp) *timestamppb.Timestamp {
 }
 
 // known is what is on record of a copy once its Change has landed.
-func known(c *pb.Change) *pb.CopyRecord {
+func recordOf(c *pb.Change) *pb.CopyRecord {
 	r := func() *pb.Record {
 		return &pb.Record{
 			State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(),
@@ -172,7 +172,7 @@ func known(c *pb.Change) *pb.CopyRecord {
 }
 
 // afterCopy asks for the check of what a Change tells of.
-func (w *work) afterCopy(c *pb.Change) *pb.FixityTask {
+func (w *execution) copyTask(c *pb.Change) *pb.FixityTask {
 	reason, priority := pb.FixityReason_FIXITY_REASON_AFTER_COPY, w.Command.GetPriority()
 	if w.origin() == pb.Origin_ORIGIN_REPAIR {
 		reason = pb.FixityReason_FIXITY_REASON_REPAIR
@@ -184,13 +184,13 @@ func (w *work) afterCopy(c *pb.Change) *pb.FixityTask {
 		Id:      schemas.ID("task", reason.String(), w.Command.GetId(), c.GetId()),
 		Account: w.Copy.Account, Store: w.Copy.Store, Space: w.Copy.Space, Item: w.Copy.Item,
 		Reason: reason, Priority: priority, Cause: w.Command.GetId(), Time: timestamppb.New(w.started),
-		Known: schemas.WithoutProperties(known(c)),
+		Known: schemas.WithoutProperties(recordOf(c)),
 	}
 }
 
 // suspect asks for the check of a copy that was found odd, at once. That of a repair is
 // the check of the copy that was to be repaired; its source is suspect like any other.
-func (w *work) suspect(at schemas.Copy, s Sight) *pb.FixityTask {
+func (w *execution) suspectTask(at schemas.Copy, s Observation) *pb.FixityTask {
 	side, row := s.Source, s.Command.GetSourceRecord()
 	if at == w.Copy {
 		side, row = s.Destination, s.Command.GetDestinationRecord()
@@ -211,7 +211,7 @@ func (w *work) suspect(at schemas.Copy, s Sight) *pb.FixityTask {
 	}
 }
 
-func (w *work) deletion(s Sight, d Decision) *pb.DeletionCommand {
+func (w *execution) deletionCommand(s Observation, d Decision) *pb.DeletionCommand {
 	c := w.Command
 	return &pb.DeletionCommand{
 		Id:      schemas.ID("deletion", c.GetId()),

@@ -19,7 +19,7 @@ type spaceSide struct {
 }
 
 // A spaceSight is all that a decision about a space is made from.
-type spaceSight struct {
+type spaceObservation struct {
 	Command             *pb.DuplicationCommand
 	Rules               policy.Rules
 	Source, Destination spaceSide
@@ -29,34 +29,34 @@ type spaceSight struct {
 // decideSpace returns the first row of the space table that matches what was seen. It
 // is pure and total. Rows S1b and S2 are decided and not acted on; nor does S3 wait for the deletes of the items, since
 // no S2 would follow.
-func decideSpace(s spaceSight) Decision {
+func decideSpace(s spaceObservation) Decision {
 	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
 	from, to := s.Source, s.Destination
 	switch {
 	case s.Command.GetSpace() == "":
-		return Decision{Row: "S0", action: actFail, Result: "no-space-id"}
+		return Decision{Row: RowSpaceNoID, action: actFail, Result: "no-space-id"}
 	case !slices.Contains(s.Rules.Pairs, pair):
-		return Decision{Row: "C12", Result: "not-in-policy"}
+		return Decision{Row: RowNotInPolicy, Result: "not-in-policy"}
 	case from.Presence != Present && from.Presence != Absent, to.Presence != Present && to.Presence != Absent:
-		return Decision{Row: "S5", action: actFail}
+		return Decision{Row: RowSpaceUnknown, action: actFail}
 	case from.Presence == Present && to.Presence == Absent:
-		return Decision{Row: "S1", action: actCreateSpace, Result: "created"}
+		return Decision{Row: RowSpaceDestinationAbsent, action: actCreateSpace, Result: "created"}
 	case from.Presence == Present:
-		if s.sameSpace() {
-			return Decision{Row: "S1b", Result: "in-sync"}
+		if s.isInSync() {
+			return Decision{Row: RowSpacePresent, Result: "in-sync"}
 		}
-		return Decision{Row: "S1b", Result: "not-acted"}
+		return Decision{Row: RowSpacePresent, Result: "not-acted"}
 	case to.Presence == Absent:
-		return Decision{Row: "S4", Result: "gone"}
+		return Decision{Row: RowSpaceBothAbsent, Result: "gone"}
 	case to.Items == Absent:
-		return Decision{Row: "S2", Result: "not-acted"}
+		return Decision{Row: RowSpaceEmpty, Result: "not-acted"}
 	case to.Items == Present:
-		return Decision{Row: "S3", Result: "not-empty"}
+		return Decision{Row: RowSpaceNotEmpty, Result: "not-empty"}
 	}
-	return Decision{Row: "S5", action: actFail}
+	return Decision{Row: RowSpaceUnknown, action: actFail}
 }
 
-func (s spaceSight) sameSpace() bool {
+func (s spaceObservation) isInSync() bool {
 	a, b := s.Source.Space, s.Destination.Space
-	return sameNames(a.Properties, b.Properties, s.FoldCase) && maps.Equal(a.ACL, b.ACL)
+	return equalProperties(a.Properties, b.Properties, s.FoldCase) && maps.Equal(a.ACL, b.ACL)
 }

@@ -44,18 +44,18 @@ type Conclusion struct {
 // is still looked at twice.
 func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 	settled := p.LastEvent.Add(s.Settle)
-	unsettled := v.settles() && !p.LastEvent.IsZero() && p.Now.Before(settled)
+	unsettled := v.waitsForSettle() && !p.LastEvent.IsZero() && p.Now.Before(settled)
 	rungs := len(s.Recheck)
 	c := Conclusion{Outcome: pb.Verdict_VERDICT_UNDECIDED, Recheck: p.Recheck + 1}
 	switch {
-	case v.Row == 12:
+	case v.Row == RowUnknown:
 		c.Outcome = pb.Verdict_VERDICT_UNKNOWN
 		c.Recheck = min(p.Recheck+1, max(rungs-1, 0))
 		c.Next = p.Now.Add(s.interval(p.Recheck))
 		return c
-	case v.Row == 9 && p.AtOnce:
+	case v.Row == RowNotCaptured && p.AtOnce:
 		return Conclusion{Outcome: v.Outcome, Final: true}
-	case v.waits() && p.Recheck < rungs:
+	case v.waitsForRechecks() && p.Recheck < rungs:
 		c.Next = p.Now.Add(s.Recheck[max(p.Recheck, 0)])
 		if unsettled && settled.After(c.Next) {
 			c.Next = settled
@@ -69,18 +69,19 @@ func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 }
 
 // waits says that the row is concluded only on the last re-check.
-func (v Verdict) waits() bool {
+func (v Verdict) waitsForRechecks() bool {
 	switch v.Row {
-	case 4, 8, 9, 10, 13, 16:
+	case RowStoreDigestWrongUnread, RowContentMissing, RowNotCaptured, RowUpdateNotCaptured, RowReplaced, RowResurrected:
 		return true
 	}
 	return false
 }
 
 // settles says that an event on its way might explain the row.
-func (v Verdict) settles() bool {
+func (v Verdict) waitsForSettle() bool {
 	switch v.Row {
-	case 5, 6, 7, 8, 9, 10, 13, 14:
+	case RowManifestWrong, RowAuditMismatch, RowAuditMissing, RowContentMissing, RowNotCaptured, RowUpdateNotCaptured,
+		RowReplaced, RowNoQuorum:
 		return true
 	}
 	return false

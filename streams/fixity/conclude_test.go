@@ -15,7 +15,7 @@ func TestConclude(t *testing.T) {
 	const undecided, unknown = pb.Verdict_VERDICT_UNDECIDED, pb.Verdict_VERDICT_UNKNOWN
 	final := func(o pb.Verdict) Conclusion { return Conclusion{Outcome: o, Final: true} }
 	tests := map[string]struct {
-		row     int32
+		row     Row
 		recheck int
 		event   time.Time
 		atOnce  bool

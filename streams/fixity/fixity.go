@@ -128,10 +128,10 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		return nil, retry.Permanent(fmt.Errorf("check %s: store is unknown", place))
 	}
 	k := &check{
-		Checker: c, task: task, place: place, store: store, attempt: d.Attempt,
+		Checker: c, task: task, copy: place, store: store, attempt: d.Attempt,
 		settings: c.stores.Settings(place.Account, place.Store), started: time.Now(),
 	}
-	if k.recent() {
+	if k.passedRecently() {
 		return []schemas.Message{k.result(time.Now())}, nil
 	}
 	if err := k.run(ctx); err != nil {
@@ -144,7 +144,7 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 }
 
 // recent says that the task is a sweep's, and its copy passed a moment ago.
-func (k *check) recent() bool {
+func (k *check) passedRecently() bool {
 	pass := k.task.GetKnown().GetLastPass()
 	if k.task.GetReason() != pb.FixityReason_FIXITY_REASON_SWEEP || k.task.GetRecheck() > 0 ||
 		pass == nil || k.started.Sub(pass.AsTime()) >= k.config.MinInterval {
@@ -165,20 +165,20 @@ func (k *check) messages() []schemas.Message {
 		out = append(out, schemas.Message{Topic: schemas.Changes, Body: change})
 	}
 	if !k.conclusion.Final {
-		out = append(out, k.again(now, result.Body.GetId()))
+		out = append(out, k.recheckTask(now, result.Body.GetId()))
 	}
 	return out
 }
 
 // again is the task of the re-check. Its id is a function of this one's and its number.
-func (k *check) again(now time.Time, result string) schemas.Message {
+func (k *check) recheckTask(now time.Time, result string) schemas.Message {
 	t := k.task
 	n := k.conclusion.Recheck
 	first := t.GetFirst()
 	if first == nil {
 		first = timestamppb.New(k.started)
 	}
-	known := k.known
+	known := k.fresh
 	if known == nil {
 		known = t.GetKnown()
 	}

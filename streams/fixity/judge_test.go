@@ -22,22 +22,22 @@ const (
 )
 
 // said returns the piece for a word: a state, or a digest (with "?" behind it: claimed).
-func said(word string) Piece {
+func said(word string) Evidence {
 	switch word {
 	case "none":
-		return Piece{State: stNone}
+		return Evidence{State: stNone}
 	case "404":
-		return Piece{State: stAbsent}
+		return Evidence{State: stAbsent}
 	case "unread":
-		return Piece{State: stUnread}
+		return Evidence{State: stUnread}
 	case "unknown":
-		return Piece{State: stUnknown}
+		return Evidence{State: stUnknown}
 	case "bare":
-		return Piece{State: stDigests}
+		return Evidence{State: stDigests}
 	case "tombstone":
-		return Piece{State: stBuried}
+		return Evidence{State: stBuried}
 	}
-	return Piece{State: stDigests, Digests: digest.Set{"sha256": word[:1]}, Claimed: len(word) > 1}
+	return Evidence{State: stDigests, Digests: digest.Set{"sha256": word[:1]}, Claimed: len(word) > 1}
 }
 
 // A symbolic is evidence in words, as the table of the specification has it.
@@ -47,8 +47,8 @@ type symbolic struct {
 	writes     bool // of others are expected
 }
 
-func (y symbolic) evidence() Evidence {
-	return Evidence{Content: said(y.c), Stored: said(y.s), Manifest: said(y.m), Audit: said(y.a), Newer: y.newer}
+func (y symbolic) evidence() EvidenceSet {
+	return EvidenceSet{Content: said(y.c), Stored: said(y.s), Manifest: said(y.m), Audit: said(y.a), Newer: y.newer}
 }
 
 // every calls f with every combination of the values.
@@ -69,7 +69,7 @@ func every(f func(symbolic)) {
 }
 
 // rows says of each row, on its own and in no order, whether y falls under it.
-func rows(y symbolic) map[int32]bool {
+func rows(y symbolic) map[Row]bool {
 	is := func(w string) bool { return w[0] >= 'a' && w[0] <= 'c' && len(w) <= 2 }
 	d := func(w string) string { return w[:1] }
 	unread, unknown := y.c == "unread", slices.Contains([]string{y.c, y.s, y.m, y.a}, "unknown")
@@ -105,7 +105,7 @@ func rows(y symbolic) map[int32]bool {
 	neither := plain && (is(y.m) || is(y.a)) && !mx && !ax
 	ten := neither && !unread && y.newer && y.writes && is(y.m) && len(y.m) == 1
 	thirteen := neither && !unread && !ten && verified
-	return map[int32]bool{
+	return map[Row]bool{
 		1:  plain && mx && ax,
 		2:  two,
 		3:  three,
@@ -126,10 +126,10 @@ func rows(y symbolic) map[int32]bool {
 }
 
 func TestJudgeHasOneRowForEverything(t *testing.T) {
-	seen, count := map[int32]int{}, 0
+	seen, count := map[Row]int{}, 0
 	every(func(y symbolic) {
 		count++
-		var want []int32
+		var want []Row
 		for row, holds := range rows(y) {
 			if holds {
 				want = append(want, row)
@@ -184,8 +184,8 @@ func TestJudgeInvariants(t *testing.T) {
 
 func TestJudgeIsTotal(t *testing.T) {
 	states := []pb.EvidenceState{0, stDigests, stNone, stAbsent, stUnread, stUnknown, stBuried, 99}
-	piece := rapid.Custom(func(t *rapid.T) Piece {
-		return Piece{
+	piece := rapid.Custom(func(t *rapid.T) Evidence {
+		return Evidence{
 			State: rapid.SampledFrom(states).Draw(t, "state"),
 			Digests: digest.Set(rapid.MapOfN(rapid.SampledFrom([]string{"md5", "sha256", "crc64nvme"}),
 				rapid.SampledFrom([]string{"a", "b"}), 0, 3).Draw(t, "digests")),
@@ -193,7 +193,7 @@ func TestJudgeIsTotal(t *testing.T) {
 		}
 	})
 	need.Check(t, func(t *rapid.T) {
-		e := Evidence{
+		e := EvidenceSet{
 			piece.Draw(t, "C"), piece.Draw(t, "S"), piece.Draw(t, "M"), piece.Draw(t, "A"), rapid.Bool().Draw(t, "newer"),
 		}
 		v := Judge(e, StoreSettings{})
@@ -210,14 +210,17 @@ func TestJudgeIsTotal(t *testing.T) {
 	})
 }
 
-func TestRows(t *testing.T) {
-	tests := map[string]struct {
-		evidence symbolic
-		row      int32
-		outcome  pb.Verdict
-		finding  string
-		detail   string
-	}{
+// A rowCase is a case of the decision table. Its name begins with the number of its row.
+type rowCase struct {
+	evidence symbolic
+	row      Row
+	outcome  pb.Verdict
+	finding  string
+	detail   string
+}
+
+func rowCases() map[string]rowCase {
+	return map[string]rowCase{
 		"1 pass":                              {symbolic{c: "a", s: "a", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
 		"1 pass, store without digest":        {symbolic{c: "a", s: "none", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
 		"1 pass, bytes unread":                {symbolic{c: "unread", s: "a", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
@@ -262,7 +265,10 @@ func TestRows(t *testing.T) {
 		"16 resurrected, bytes unread":        {symbolic{c: "unread", s: "a", m: "tombstone", a: "none"}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
 		"15 nothing to compare":               {symbolic{c: "unread", s: "none", m: "a", a: "a"}, 15, pb.Verdict_VERDICT_UNVERIFIED, "unverified", detailUnreadable},
 	}
-	for name, tt := range tests {
+}
+
+func TestRows(t *testing.T) {
+	for name, tt := range rowCases() {
 		t.Run(name, func(t *testing.T) {
 			want := Verdict{Row: tt.row, Outcome: tt.outcome, Finding: tt.finding, Detail: tt.detail}
 			if got := Judge(tt.evidence.evidence(), StoreSettings{ExternalWrites: tt.evidence.writes}); got != want {
@@ -274,30 +280,30 @@ func TestRows(t *testing.T) {
 
 // Sets of several algorithms, which agree, disagree, or cannot be compared.
 func TestRowsOfSeveralAlgorithms(t *testing.T) {
-	live := func(pairs ...string) Piece {
-		p := Piece{State: stDigests, Digests: digest.Set{}}
+	live := func(pairs ...string) Evidence {
+		p := Evidence{State: stDigests, Digests: digest.Set{}}
 		for n := 0; n < len(pairs); n += 2 {
 			p.Digests[pairs[n]] = pairs[n+1]
 		}
 		return p
 	}
-	none, unread := Piece{State: stNone}, Piece{State: stUnread}
+	none, unread := Evidence{State: stNone}, Evidence{State: stUnread}
 	all := live("md5", "1", "sha256", "2")
 	tests := map[string]struct {
-		evidence Evidence
-		want     int32
+		evidence EvidenceSet
+		want     Row
 	}{
-		"records with one each":                        {Evidence{all, none, live("md5", "1"), live("sha256", "2"), false}, 1},
-		"store's digest is of an unknown algorithm":    {Evidence{all, live("crc64nvme", "9"), all, all, false}, 1},
-		"one record incomparable, the other agrees":    {Evidence{all, none, live("sha512", "3"), all, false}, 15},
-		"one record incomparable, the other differs":   {Evidence{all, none, live("sha512", "3"), live("md5", "8"), false}, 13},
-		"incomparable, but as the other":               {Evidence{unread, live("md5", "1"), live("sha256", "2"), all, false}, 1},
-		"incomparable, but as the other, which is not": {Evidence{unread, live("md5", "8"), live("sha256", "2"), all, false}, 4},
-		"unread and incomparable":                      {Evidence{unread, live("crc64nvme", "9"), all, all, false}, 15},
-		"one digest of two differs":                    {Evidence{live("md5", "1", "sha256", "7"), none, all, all, false}, 13},
-		"one digest of the store's two differs":        {Evidence{all, live("md5", "1", "sha256", "7"), all, all, false}, 3},
-		"corrupt, by a digest that only the log has":   {Evidence{live("md5", "8", "sha256", "9"), live("md5", "1"), live("sha256", "2"), all, false}, 2},
-		"incomparable and alone":                       {Evidence{all, all, live("sha512", "3"), none, false}, 15},
+		"records with one each":                        {EvidenceSet{all, none, live("md5", "1"), live("sha256", "2"), false}, 1},
+		"store's digest is of an unknown algorithm":    {EvidenceSet{all, live("crc64nvme", "9"), all, all, false}, 1},
+		"one record incomparable, the other agrees":    {EvidenceSet{all, none, live("sha512", "3"), all, false}, 15},
+		"one record incomparable, the other differs":   {EvidenceSet{all, none, live("sha512", "3"), live("md5", "8"), false}, 13},
+		"incomparable, but as the other":               {EvidenceSet{unread, live("md5", "1"), live("sha256", "2"), all, false}, 1},
+		"incomparable, but as the other, which is not": {EvidenceSet{unread, live("md5", "8"), live("sha256", "2"), all, false}, 4},
+		"unread and incomparable":                      {EvidenceSet{unread, live("crc64nvme", "9"), all, all, false}, 15},
+		"one digest of two differs":                    {EvidenceSet{live("md5", "1", "sha256", "7"), none, all, all, false}, 13},
+		"one digest of the store's two differs":        {EvidenceSet{all, live("md5", "1", "sha256", "7"), all, all, false}, 3},
+		"corrupt, by a digest that only the log has":   {EvidenceSet{live("md5", "8", "sha256", "9"), live("md5", "1"), live("sha256", "2"), all, false}, 2},
+		"incomparable and alone":                       {EvidenceSet{all, all, live("sha512", "3"), none, false}, 15},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -310,8 +316,10 @@ func TestRowsOfSeveralAlgorithms(t *testing.T) {
 
 func ExampleJudge() {
 	a, b := digest.Set{"sha256": "aa"}, digest.Set{"sha256": "bb"}
-	digests := func(s digest.Set) Piece { return Piece{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: s} }
-	v := Judge(Evidence{Content: digests(b), Stored: digests(a), Manifest: digests(a), Audit: digests(a)}, StoreSettings{})
+	digests := func(s digest.Set) Evidence {
+		return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: s}
+	}
+	v := Judge(EvidenceSet{Content: digests(b), Stored: digests(a), Manifest: digests(a), Audit: digests(a)}, StoreSettings{})
 	fmt.Println(v.Row, v.Finding)
 	// Output: 2 content-corrupt
 }

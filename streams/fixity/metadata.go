@@ -28,7 +28,7 @@ func JudgeMetadata(o storage.Object, digests digest.Set, m *pb.Record) (found pb
 	}
 	switch record.Describes(m, o.Version, digests) {
 	case digest.Agree:
-		return pb.Metadata_METADATA_DAMAGED, onRecord(m)
+		return pb.Metadata_METADATA_DAMAGED, describeMetadata(m)
 	case digest.Disagree:
 		return pb.Metadata_METADATA_INTACT, ""
 	}
@@ -36,7 +36,7 @@ func JudgeMetadata(o storage.Object, digests digest.Set, m *pb.Record) (found pb
 }
 
 // onRecord names the media type and the properties of a record, without their values.
-func onRecord(m *pb.Record) string {
+func describeMetadata(m *pb.Record) string {
 	const most = 20
 	var parts []string
 	if m.GetMediaType() != "" {

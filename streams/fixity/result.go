@@ -14,30 +14,30 @@ import (
 )
 
 // manifestPiece is what a record of the manifest says.
-func manifestPiece(r *pb.Record) Piece {
+func manifestEvidence(r *pb.Record) Evidence {
 	if r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
-		return Piece{State: pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE}
+		return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE}
 	}
-	return auditPiece(r)
+	return auditEvidence(r)
 }
 
 // auditPiece is what a record of the audit log says: a delete is none. Digests that are
 // not known to be verified count as claimed.
-func auditPiece(r *pb.Record) Piece {
+func auditEvidence(r *pb.Record) Evidence {
 	switch r.GetState() {
 	case pb.RecordState_RECORD_STATE_LIVE:
-		return Piece{
+		return Evidence{
 			State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: r.GetDigests(),
 			Claimed: r.GetProvenance() != pb.Provenance_PROVENANCE_VERIFIED,
 		}
 	case pb.RecordState_RECORD_STATE_NONE, pb.RecordState_RECORD_STATE_TOMBSTONE:
-		return Piece{State: pb.EvidenceState_EVIDENCE_STATE_NONE}
+		return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_NONE}
 	}
-	return Piece{State: pb.EvidenceState_EVIDENCE_STATE_UNKNOWN}
+	return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_UNKNOWN}
 }
 
 // newer says whether o is another object than the one on record, and a later one.
-func newer(o storage.Object, m *pb.Record) bool {
+func isNewer(o storage.Object, m *pb.Record) bool {
 	if m.GetTime() == nil || !o.Modified.After(m.GetTime().AsTime()) {
 		return false
 	}
@@ -66,26 +66,26 @@ func (k *check) result(now time.Time) schemas.Message {
 	t := k.task
 	r := &pb.FixityResult{
 		Id: schemas.NewID(), Task: t.GetId(), Cause: t.GetCause(),
-		Account: k.place.Account, Store: k.place.Store, Space: k.place.Space, Item: k.place.Item,
+		Account: k.copy.Account, Store: k.copy.Store, Space: k.copy.Space, Item: k.copy.Item,
 		StoreKind: k.store.Capabilities().Kind, Reason: t.GetReason(),
-		Verdict: k.conclusion.Outcome, Row: k.verdict.Row, Finding: k.verdict.Finding,
+		Verdict: k.conclusion.Outcome, Row: int32(k.verdict.Row), Finding: k.verdict.Finding,
 		Final: k.conclusion.Final, EvidenceLevel: k.evidence.level(), Detail: k.verdict.Detail,
-		BytesRead: k.bytes, Recheck: t.GetRecheck(), Attempt: int32(k.attempt),
+		BytesRead: k.bytesRead, Recheck: t.GetRecheck(), Attempt: int32(k.attempt),
 		Worker: k.config.Worker, Host: k.config.Host, Software: k.config.Software,
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Overtaken: k.overtaken,
 		Started: timestamppb.New(k.started), Finished: timestamppb.New(now),
-		Content: k.evidence.Content.wire(), Stored: k.evidence.Stored.wire(),
-		Manifest: k.evidence.Manifest.wire(), Audit: k.evidence.Audit.wire(), Confirmed: k.confirmed.wire(),
+		Content: k.evidence.Content.proto(), Stored: k.evidence.Stored.proto(),
+		Manifest: k.evidence.Manifest.proto(), Audit: k.evidence.Audit.proto(), Confirmed: k.second.proto(),
 	}
 	if k.object.Item != "" || k.object.Version != "" {
 		r.Object = record.Identity(k.object)
 	}
 	if s := k.evidence.Stored.State; s == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || s == pb.EvidenceState_EVIDENCE_STATE_NONE {
 		bytes := k.evidence.Stored.Digests
-		if k.verdict.Row != 12 && len(k.evidence.Content.Digests) > 0 {
+		if k.verdict.Row != RowUnknown && len(k.evidence.Content.Digests) > 0 {
 			bytes = k.evidence.Content.Digests
 		}
-		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, bytes, k.known.GetManifest())
+		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, bytes, k.fresh.GetManifest())
 	}
 	if !k.conclusion.Final {
 		r.Next = timestamppb.New(k.conclusion.Next)
@@ -94,12 +94,12 @@ func (k *check) result(now time.Time) schemas.Message {
 }
 
 // wire is the piece as a message; nil where it was never asked for.
-func (p Piece) wire() *pb.Evidence {
+func (p Evidence) proto() *pb.Evidence {
 	if p.State == pb.EvidenceState_EVIDENCE_STATE_UNSPECIFIED {
 		return nil
 	}
 	e := &pb.Evidence{State: p.State, Digests: p.Digests}
-	if p.telling() {
+	if p.hasDigests() {
 		e.Provenance = pb.Provenance_PROVENANCE_VERIFIED
 		if p.Claimed {
 			e.Provenance = pb.Provenance_PROVENANCE_CLAIMED
@@ -110,7 +110,7 @@ func (p Piece) wire() *pb.Evidence {
 
 // level is how strong the evidence of the copy itself is: 4 bytes read, 2 the store's
 // own digest, 1 what else it tells, 0 nothing.
-func (e Evidence) level() int32 {
+func (e EvidenceSet) level() int32 {
 	const digests = pb.EvidenceState_EVIDENCE_STATE_DIGESTS
 	switch {
 	case e.Content.State == digests:
@@ -129,17 +129,17 @@ func (e Evidence) level() int32 {
 // S: it is newer than the row that it corrects, and older than whatever a client writes meanwhile.
 func (k *check) correction() *pb.Change {
 	if !k.conclusion.Final || k.evidence.Content.State != pb.EvidenceState_EVIDENCE_STATE_DIGESTS ||
-		k.verdict.Row != 9 && k.verdict.Row != 7 {
+		k.verdict.Row != RowNotCaptured && k.verdict.Row != RowAuditMissing {
 		return nil
 	}
 	o := k.object
 	o.Digests = k.evidence.Content.Digests
-	c := record.Content(k.place, o)
-	m := k.known.GetManifest()
+	c := record.Content(k.copy, o)
+	m := k.fresh.GetManifest()
 	same := m.GetVersion() == o.Version
 	switch {
-	case k.verdict.Row == 9:
-		c.Time = record.Time(k.seen)
+	case k.verdict.Row == RowNotCaptured:
+		c.Time = record.Time(k.statTime)
 	case same && m.GetTime() != nil:
 		c.Time = m.GetTime()
 	}
@@ -154,14 +154,14 @@ func (k *check) correction() *pb.Change {
 		"C":   k.evidence.Content.String(), "S": k.evidence.Stored.String(),
 		"M": k.evidence.Manifest.String(), "A": k.evidence.Audit.String(),
 	}
-	if k.verdict.Row == 9 && reports(m, k.object) {
+	if k.verdict.Row == RowNotCaptured && completes(m, k.object) {
 		c.Evidence[schemas.Completes] = m.GetChangeId()
 	}
 	return record.Seal(c)
 }
 
 // reports reports whether the manifest's row is of the very content of o, without digests.
-func reports(m *pb.Record, o storage.Object) bool {
+func completes(m *pb.Record, o storage.Object) bool {
 	switch {
 	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE || len(m.GetDigests()) > 0:
 		return false
@@ -172,7 +172,7 @@ func reports(m *pb.Record, o storage.Object) bool {
 }
 
 // String is the piece in a word, or its digests as algorithm:hex, sorted.
-func (p Piece) String() string {
+func (p Evidence) String() string {
 	switch p.State {
 	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS:
 		var b strings.Builder

@@ -28,9 +28,9 @@ func TestSampleIsOfThePeriod(t *testing.T) {
 		place, read, times := at, -90, 0
 		place.Item = fmt.Sprintf("item %d", i)
 		for day := range len(inPeriod) * 90 {
-			k := &check{Checker: c, place: place, settings: StoreSettings{SamplePercent: percent}, started: start.Add(time.Duration(day) * days),
+			k := &check{Checker: c, copy: place, settings: StoreSettings{SamplePercent: percent}, started: start.Add(time.Duration(day) * days),
 				task: &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Round: fmt.Sprint("round ", day)}}
-			if day-read < 90 || !k.sampled() {
+			if day-read < 90 || !k.isRead() {
 				continue
 			}
 			read = day
@@ -57,7 +57,7 @@ func TestTurns(t *testing.T) {
 		place.Item = fmt.Sprintf("item %d", i)
 		var turns []int
 		for day, was := 0, true; day < 24*90; day++ {
-			is := inTurn(place, time.Unix(0, 0).Add(time.Duration(day)*days), 90*days, 25)
+			is := isInSample(place, time.Unix(0, 0).Add(time.Duration(day)*days), 90*days, 25)
 			if is && !was {
 				turns = append(turns, day)
 				begin[day%90]++
@@ -86,17 +86,17 @@ func TestSampled(t *testing.T) {
 			change(task)
 			place := at
 			place.Item = fmt.Sprintf("item %d", i)
-			k := &check{task: task, place: place, settings: StoreSettings{SamplePercent: percent}, started: time.Unix(1e9, 0)}
+			k := &check{task: task, copy: place, settings: StoreSettings{SamplePercent: percent}, started: time.Unix(1e9, 0)}
 			k.Checker = &Checker{config: Config{Period: days}}
 			again := *k
 			again.started = k.started.Add(100 * time.Hour)
 			again.task = proto.CloneOf(task)
 			again.task.Recheck, again.task.First = 1, timestamppb.New(k.started)
-			is := k.sampled()
+			is := k.isRead()
 			if is {
 				n++
 			}
-			if is != again.sampled() {
+			if is != again.isRead() {
 				t.Fatalf("item %d: a re-check does not read as its check did", i)
 			}
 		}
@@ -124,7 +124,7 @@ func TestSampled(t *testing.T) {
 func TestNotInTheSample(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.settings.SamplePercent, w.config.Period = 1, days
-		for inTurn(at, time.Now(), days, 1) {
+		for isInSample(at, time.Now(), days, 1) {
 			time.Sleep(days)
 		}
 		o := w.handle(task(w.record))

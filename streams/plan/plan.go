@@ -21,7 +21,7 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	if c.GetOp() == pb.Op_OP_READ || c.GetOp() == pb.Op_OP_UNSPECIFIED {
 		return nil
 	}
-	if byUs(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
+	if byExecutor(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
 		return nil // of a primary: nothing new to carry
 	}
 	if isPlanned(rules, c) || c.GetEvidence()[schemas.Completes] != "" {
@@ -38,7 +38,7 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 
 // byUs reports whether an executor made the change: it is then carried on only along a
 // declared chain, from a store that is both destination and source.
-func byUs(o pb.Origin) bool {
+func byExecutor(o pb.Origin) bool {
 	return o == pb.Origin_ORIGIN_DUPLICATION || o == pb.Origin_ORIGIN_REPAIR
 }
 

@@ -37,7 +37,7 @@ type Records interface {
 }
 
 // A Looker sees both sides of a command as they are now. It is safe for concurrent use.
-type Looker struct {
+type Observer struct {
 	stores  Stores
 	rules   Rules
 	records Records
@@ -45,26 +45,26 @@ type Looker struct {
 }
 
 // NewLooker returns a Looker.
-func NewLooker(stores Stores, rules Rules, records Records) (*Looker, error) {
+func NewObserver(stores Stores, rules Rules, records Records) (*Observer, error) {
 	if stores == nil || rules == nil || records == nil {
 		return nil, errors.New("look: stores, rules or records are missing")
 	}
-	return &Looker{stores: stores, rules: rules, records: records}, nil
+	return &Observer{stores: stores, rules: rules, records: records}, nil
 }
 
 // A Scene is a command with the stores that it is about. The source can only be read.
-type Scene struct {
+type Sides struct {
 	Command            *pb.DuplicationCommand
 	SourceCopy, Copy   schemas.Copy
 	SourceStore, Store storage.Store
 	rules              policy.Rules
-	looker             *Looker
+	observer           *Observer
 }
 
 // Scene finds the stores of a command. An unknown store is a permanent error, but for
 // a pair that is not in the policy, which nobody looks at.
-func (l *Looker) Scene(c *pb.DuplicationCommand) (*Scene, error) {
-	sc := &Scene{Command: c, looker: l}
+func (l *Observer) Sides(c *pb.DuplicationCommand) (*Sides, error) {
+	sc := &Sides{Command: c, observer: l}
 	sc.SourceCopy = schemas.Copy{Account: c.GetAccount(), Store: c.GetSourceStore(), Space: c.GetSpace(), Item: c.GetItem()}
 	sc.Copy = sc.SourceCopy
 	sc.Copy.Store = c.GetDestinationStore()
@@ -74,7 +74,7 @@ func (l *Looker) Scene(c *pb.DuplicationCommand) (*Scene, error) {
 	source, okSource := l.stores.Store(c.GetAccount(), c.GetSourceStore())
 	destination, ok := l.stores.Store(c.GetAccount(), c.GetDestinationStore())
 	if !okSource || !ok {
-		if sc.sight().inPolicy() || c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
+		if sc.observation().inPolicy() || c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
 			return nil, retry.Permanent(fmt.Errorf("find stores %q and %q of account %q: one is unknown",
 				c.GetSourceStore(), c.GetDestinationStore(), c.GetAccount()))
 		}
@@ -85,29 +85,29 @@ func (l *Looker) Scene(c *pb.DuplicationCommand) (*Scene, error) {
 }
 
 // Class returns the class and the topic of a command to copy o; large is as in Config.
-func (sc *Scene) Class(o storage.Object, large int64) (pb.Priority, schemas.Topic) {
+func (sc *Sides) Class(o storage.Object, large int64) (pb.Priority, schemas.Topic) {
 	return sc.rules.Class(o.Size, large)
 }
 
-func (sc *Scene) sight() Sight { return Sight{Command: sc.Command, Rules: sc.rules} }
+func (sc *Sides) observation() Observation { return Observation{Command: sc.Command, Rules: sc.rules} }
 
 // Look stats both sides at the same time. What could not be seen is Unknown, with its error.
-func (sc *Scene) Look(ctx context.Context) Sight {
-	s := sc.sight()
+func (sc *Sides) Observe(ctx context.Context) Observation {
+	s := sc.observation()
 	if sc.Store == nil {
 		return s
 	}
 	s.FoldCase = sc.SourceStore.Capabilities().FoldsPropertyCase || sc.Store.Capabilities().FoldsPropertyCase
 	var g errgroup.Group
-	g.Go(func() error { s.Source = sc.looker.side(ctx, sc.SourceCopy, sc.SourceStore); return nil })
-	g.Go(func() error { s.Destination = sc.looker.side(ctx, sc.Copy, sc.Store); return nil })
+	g.Go(func() error { s.Source = sc.observer.observeSide(ctx, sc.SourceCopy, sc.SourceStore); return nil })
+	g.Go(func() error { s.Destination = sc.observer.observeSide(ctx, sc.Copy, sc.Store); return nil })
 	_ = g.Wait() // each side keeps its own error
-	sc.looker.doubt(ctx, sc.SourceCopy, sc.SourceStore, &s.Source)
-	sc.looker.doubt(ctx, sc.Copy, sc.Store, &s.Destination)
+	sc.observer.confirmSpaceAbsent(ctx, sc.SourceCopy, sc.SourceStore, &s.Source)
+	sc.observer.confirmSpaceAbsent(ctx, sc.Copy, sc.Store, &s.Destination)
 	return s
 }
 
-func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) Side {
+func (l *Observer) observeSide(ctx context.Context, c schemas.Copy, store storage.Store) Side {
 	o, err := store.Stat(ctx, c.Space, c.Item)
 	noSpace := errors.Is(err, storage.ErrNoSpace)
 	switch {
@@ -119,9 +119,9 @@ func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) 
 	var absent *storage.AbsentError
 	side := Side{Presence: Absent, NoSpace: noSpace}
 	if errors.As(err, &absent) {
-		side.Seen = absent.At
+		side.AbsentAt = absent.At
 	}
-	if err := l.confirm(ctx, c, store, time.Now()); err != nil {
+	if err := l.confirmMarker(ctx, c, store, time.Now()); err != nil {
 		return Side{Err: fmt.Errorf("believe that %s is absent: %w", c, err)}
 	}
 	return side
@@ -129,22 +129,22 @@ func (l *Looker) side(ctx context.Context, c schemas.Copy, store storage.Store) 
 
 // doubt makes a side unknown whose space is not there and should be. While the records are read, which takes seconds,
 // another command may have made the space: the side is looked at again.
-func (l *Looker) doubt(ctx context.Context, c schemas.Copy, store storage.Store, s *Side) {
+func (l *Observer) confirmSpaceAbsent(ctx context.Context, c schemas.Copy, store storage.Store, s *Side) {
 	if !s.NoSpace {
 		return
 	}
-	err := l.mayLack(ctx, c)
+	err := l.spaceMayBeAbsent(ctx, c)
 	if err == nil {
 		return
 	}
-	if *s = l.side(ctx, c, store); s.NoSpace {
+	if *s = l.observeSide(ctx, c, store); s.NoSpace {
 		*s = Side{Err: err}
 	}
 }
 
 // mayLack returns nil if the space of c, which is not there, is not expected either. Its error says that whatever was
 // in the space is unknown.
-func (l *Looker) mayLack(ctx context.Context, c schemas.Copy) error {
+func (l *Observer) spaceMayBeAbsent(ctx context.Context, c schemas.Copy) error {
 	c.Item = ""
 	records, err := l.records.Fresh(ctx, []schemas.Copy{c})
 	switch {
@@ -164,7 +164,7 @@ func (l *Looker) mayLack(ctx context.Context, c schemas.Copy) error {
 // Decide decides, after it has read what the decision needs: records afresh, bytes for
 // want of digests. Records take seconds to read, in which either side may be written or deleted: both sides are looked
 // at again after it, so s may be another sight then. The error has the class of what did not answer.
-func (sc *Scene) Decide(ctx context.Context, s *Sight) (Decision, error) {
+func (sc *Sides) Decide(ctx context.Context, s *Observation) (Decision, error) {
 	for {
 		d := Decide(*s)
 		switch d.action {
@@ -177,7 +177,7 @@ func (sc *Scene) Decide(ctx context.Context, s *Sight) (Decision, error) {
 				return d, err
 			}
 		case actFail:
-			return d, sc.unknown(*s, d)
+			return d, sc.unknownError(*s, d)
 		default:
 			return d, nil
 		}
@@ -185,9 +185,9 @@ func (sc *Scene) Decide(ctx context.Context, s *Sight) (Decision, error) {
 }
 
 // readRecords reads the records of both sides, and then looks at both sides again.
-func (sc *Scene) readRecords(ctx context.Context, s *Sight) error {
-	s.fresh = unanswered
-	records, err := sc.looker.records.Fresh(ctx, []schemas.Copy{sc.SourceCopy, sc.Copy})
+func (sc *Sides) readRecords(ctx context.Context, s *Observation) error {
+	s.recordsState = recordsFailed
+	records, err := sc.observer.records.Fresh(ctx, []schemas.Copy{sc.SourceCopy, sc.Copy})
 	if err == nil && len(records) != 2 {
 		err = fmt.Errorf("found %d records for 2 copies", len(records))
 	}
@@ -195,18 +195,18 @@ func (sc *Scene) readRecords(ctx context.Context, s *Sight) error {
 		return retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", sc.Copy, err))
 	}
 	was := *s
-	*s = sc.Look(ctx)
-	s.fresh = answered
+	*s = sc.Observe(ctx)
+	s.recordsState = recordsRead
 	s.Source.Record, s.Destination.Record = records[0], records[1]
-	s.Source.recall(was.Source.Object, was.Source.Read)
-	if s.Destination.recall(was.Destination.Object, was.Destination.Read) && was.Destination.Record != nil {
+	s.Source.reuseRead(was.Source.Object, was.Source.Read)
+	if s.Destination.reuseRead(was.Destination.Object, was.Destination.Read) && was.Destination.Record != nil {
 		s.Destination.Record = was.Destination.Record // this execution made it, and it is younger
 	}
 	return nil
 }
 
 // recall adds the digests of the bytes of o, and returns true, if that is the object that is there.
-func (s *Side) recall(o storage.Object, read digest.Set) bool {
+func (s *Side) reuseRead(o storage.Object, read digest.Set) bool {
 	same := s.Presence == Present && s.Object.Version == o.Version
 	if same {
 		s.Read = read
@@ -214,7 +214,7 @@ func (s *Side) recall(o storage.Object, read digest.Set) bool {
 	return same
 }
 
-func (sc *Scene) readBytes(ctx context.Context, s *Sight, d Decision) error {
+func (sc *Sides) readBytes(ctx context.Context, s *Observation, d Decision) error {
 	for _, r := range []struct {
 		wanted bool
 		copy   schemas.Copy
@@ -227,7 +227,7 @@ func (sc *Scene) readBytes(ctx context.Context, s *Sight, d Decision) error {
 		if !r.wanted {
 			continue
 		}
-		read, err := hash(ctx, r.store, r.copy, r.side.Object.Version, s.told().digests)
+		read, err := readDigests(ctx, r.store, r.copy, r.side.Object.Version, s.reported().digests)
 		if err != nil {
 			return err
 		}
@@ -237,8 +237,8 @@ func (sc *Scene) readBytes(ctx context.Context, s *Sight, d Decision) error {
 }
 
 // hash reads one version of a copy for its digests: md5, sha256 and those of like.
-func hash(ctx context.Context, store storage.Store, c schemas.Copy, version string, like digest.Set) (digest.Set, error) {
-	h, err := digest.New(append([]string{digest.MD5, digest.SHA256}, computable(like).Algorithms()...)...)
+func readDigests(ctx context.Context, store storage.Store, c schemas.Copy, version string, like digest.Set) (digest.Set, error) {
+	h, err := digest.New(append([]string{digest.MD5, digest.SHA256}, supported(like).Algorithms()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +254,7 @@ func hash(ctx context.Context, store storage.Store, c schemas.Copy, version stri
 }
 
 // unknown is the error of a decision that could not be made: the worst of both sides'.
-func (sc *Scene) unknown(s Sight, d Decision) error {
+func (sc *Sides) unknownError(s Observation, d Decision) error {
 	err := s.Source.Err
 	if err == nil || s.Destination.Err != nil && retry.ClassOf(s.Destination.Err) > retry.ClassOf(err) {
 		err = s.Destination.Err

@@ -32,7 +32,7 @@ type Side struct {
 	// NoSpace says that the space is absent too.
 	NoSpace bool
 	// Seen is when the store said that the item is absent, by the store's clock; zero if it does not say when.
-	Seen time.Time
+	AbsentAt time.Time
 	// Read are the digests of the bytes, where they were read for want of others.
 	Read digest.Set
 	// Record is what is on record of the copy, read afresh or made by this execution;
@@ -43,22 +43,22 @@ type Side struct {
 }
 
 // asked says how far reading the records afresh has come.
-type asked int
+type recordsState int
 
 // The states of asking.
 const (
-	notAsked asked = iota
-	answered
-	unanswered
+	recordsUnread recordsState = iota
+	recordsRead
+	recordsFailed
 )
 
 // A Sight is all that a decision about an item is made from.
-type Sight struct {
+type Observation struct {
 	Command             *pb.DuplicationCommand
 	Rules               policy.Rules
 	Source, Destination Side
 	// fresh says whether the records of both sides were read afresh.
-	fresh asked
+	recordsState recordsState
 	// FoldCase says that names of properties have no case in one of the stores.
 	FoldCase bool
 }
@@ -75,27 +75,27 @@ func (s Side) digests() digest.Set {
 func (s Side) modified() time.Time { return s.Object.Modified.Truncate(time.Millisecond) }
 
 // version tells of one content, as a change or a row has it.
-type version struct {
-	name    string
+type content struct {
+	version string
 	digests digest.Set
 	time    time.Time
 	size    int64 // -1: unknown
 }
 
-func versionOf(r *pb.Record) version {
-	return version{r.GetVersion(), r.GetDigests(), r.GetTime().AsTime(), schemas.SizeOf(r)}
+func contentOf(r *pb.Record) content {
+	return content{r.GetVersion(), r.GetDigests(), r.GetTime().AsTime(), schemas.SizeOf(r)}
 }
 
-func (v version) empty() bool { return v.name == "" && len(v.digests) == 0 }
+func (v content) empty() bool { return v.version == "" && len(v.digests) == 0 }
 
 // about compares v with the content that is there: it agrees if it has the same version, or agreeing digests, or, if it
 // names no version, the same time and size. At the same time an unknown size is no evidence, for or against.
-func (v version) about(s Side) digest.Agreement {
+func (v content) compare(s Side) digest.Agreement {
 	agreement := v.digests.Compare(s.digests())
 	switch {
-	case v.name != "" && v.name == s.Object.Version, agreement == digest.Agree:
+	case v.version != "" && v.version == s.Object.Version, agreement == digest.Agree:
 		return digest.Agree
-	case v.name != "", agreement == digest.Disagree, !v.time.Equal(s.modified()):
+	case v.version != "", agreement == digest.Disagree, !v.time.Equal(s.modified()):
 		return digest.Disagree
 	case v.size < 0:
 		return digest.Incomparable
@@ -106,25 +106,25 @@ func (v version) about(s Side) digest.Agreement {
 }
 
 // speaksOf reports whether v is known to be about the content that is there.
-func (v version) speaksOf(s Side) bool { return v.about(s) == digest.Agree }
+func (v content) matches(s Side) bool { return v.compare(s) == digest.Agree }
 
 // differs reports whether the side is known not to be what v, which is live, says that it is.
-func (s Side) differs(v version) bool {
-	return s.Presence != Present || v.about(s) == digest.Disagree || v.digests.Compare(s.digests()) == digest.Disagree
+func (s Side) differs(v content) bool {
+	return s.Presence != Present || v.compare(s) == digest.Disagree || v.digests.Compare(s.digests()) == digest.Disagree
 }
 
 // row returns the manifest's row of a side, and whether there is an answer at all. A
 // row that a sweep's command carries is an answer while it agrees with what is there.
-func (s Sight) row(side Side, carried *pb.Record) (*pb.Record, bool) {
+func (s Observation) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 	if r := side.Record.GetManifest(); r.GetState() != pb.RecordState_RECORD_STATE_UNSPECIFIED {
 		return r, true
 	}
-	if s.fresh != notAsked {
+	if s.recordsState != recordsUnread {
 		return nil, false
 	}
 	switch carried.GetState() {
 	case pb.RecordState_RECORD_STATE_LIVE:
-		return carried, side.Presence == Present && versionOf(carried).speaksOf(side)
+		return carried, side.Presence == Present && contentOf(carried).matches(side)
 	case pb.RecordState_RECORD_STATE_NONE, pb.RecordState_RECORD_STATE_TOMBSTONE:
 		return carried, side.Presence == Absent
 	}
@@ -133,7 +133,7 @@ func (s Sight) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 
 // sourceRow returns the manifest's row of the source. To a command that brings back what a deletion took, the tombstone
 // that the deletion carried says nothing: the source was put back after it.
-func (s Sight) sourceRow() (*pb.Record, bool) {
+func (s Observation) sourceRow() (*pb.Record, bool) {
 	r, ok := s.row(s.Source, s.Command.GetSourceRecord())
 	if s.carried(r) {
 		r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
@@ -143,18 +143,18 @@ func (s Sight) sourceRow() (*pb.Record, bool) {
 
 // carried reports whether r is the tombstone, or one before it, whose deletion took the copy that the command is to
 // bring back.
-func (s Sight) carried(r *pb.Record) bool {
+func (s Observation) carried(r *pb.Record) bool {
 	carried := s.Command.GetCarriedDelete()
 	return carried != nil && isTombstone(r) && !r.GetTime().AsTime().After(carried.AsTime())
 }
 
 // returned reports whether the source is there under a tombstone that its deletion has carried, and is not younger.
-func (s Sight) returned() bool {
+func (s Observation) returned() bool {
 	r := s.Source.Record.GetManifest()
 	return s.Source.Presence == Present && s.carried(r) && !r.GetTime().AsTime().Before(s.Source.modified())
 }
 
-func (s Sight) destinationRow() (*pb.Record, bool) {
+func (s Observation) destinationRow() (*pb.Record, bool) {
 	return s.row(s.Destination, s.Command.GetDestinationRecord())
 }
 
@@ -162,17 +162,17 @@ func isLive(r *pb.Record) bool      { return r.GetState() == pb.RecordState_RECO
 func isTombstone(r *pb.Record) bool { return r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE }
 
 // told is the content that the command's causing change speaks of; empty where it was no change of content.
-func (s Sight) told() version {
+func (s Observation) reported() content {
 	c := s.Command
 	if c.GetCauseOp() == pb.Op_OP_DELETE {
-		return version{}
+		return content{}
 	}
-	return version{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), schemas.SizeOf(c)}
+	return content{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), schemas.SizeOf(c)}
 }
 
 // byClient reports whether a command comes from a change of content that was reported when it was made. What a sweep or
 // a check found, and what a person or a repair asks for, is no such change.
-func byClient(c *pb.DuplicationCommand) bool {
+func reportedByClient(c *pb.DuplicationCommand) bool {
 	switch c.GetCauseOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
 		return c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_CHANGE && !c.GetIfAbsent() && c.GetApproved() == ""
@@ -182,34 +182,34 @@ func byClient(c *pb.DuplicationCommand) bool {
 
 // original returns the content that the destination is a copy of: as its store says, or as the command does, if their
 // digests agree. Zero if neither knows.
-func (s Sight) original() storage.Original {
+func (s Observation) original() storage.Original {
 	if o := s.Destination.Object.Original; o != (storage.Original{}) {
 		return o
 	}
-	told := s.told()
+	told := s.reported()
 	switch s.Command.GetCauseOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
 		if told.digests.Compare(s.Destination.digests()) == digest.Agree {
-			return storage.Original{Modified: told.time, Version: told.name}
+			return storage.Original{Modified: told.time, Version: told.version}
 		}
 	}
 	return storage.Original{}
 }
 
 // contradicts reports whether the destination is a copy of the very version that the source is in, and holds other bytes.
-func (s Sight) contradicts() bool {
+func (s Observation) sameVersionDiffers() bool {
 	return s.Destination.Object.Original == record.Original(s.Source.Object) &&
 		s.Source.digests().Compare(s.Destination.digests()) == digest.Disagree
 }
 
 // deleteTold returns the time of the delete that caused the command, if one did.
-func (s Sight) deleteTold() (time.Time, bool) {
+func (s Observation) reportedDelete() (time.Time, bool) {
 	c := s.Command
 	return c.GetChangeTime().AsTime(), c.GetCauseOp() == pb.Op_OP_DELETE && c.GetChangeTime() != nil
 }
 
 // computable are those of v's digests that we can compute too.
-func computable(v digest.Set) digest.Set {
+func supported(v digest.Set) digest.Set {
 	c := maps.Clone(v)
 	maps.DeleteFunc(c, func(alg, _ string) bool { return !digest.Known(alg) })
 	return c
@@ -218,7 +218,7 @@ func computable(v digest.Set) digest.Set {
 // lost reports whether properties are on record of the side's content that its store cannot tell; false, and not ok,
 // if the record would have to be read first. Records that a command carries have no properties. digests are all that
 // are known of the content; Incomparable: they do not show whether it is the one that had the properties.
-func (s Side) lost(digests digest.Set) (lost digest.Agreement, ok bool) {
+func (s Side) lostProperties(digests digest.Set) (lost digest.Agreement, ok bool) {
 	r := s.Record.GetManifest()
 	switch {
 	case !s.Object.PropertiesUnknown:
@@ -249,7 +249,7 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 // given returns the properties that a copy of the source's content, which has these digests, is given. If none are
 // known, the destination keeps its own. A copy, other than a repair, does not if the source is on record to have had
 // some with another content: the destination's came with a copy of that.
-func (s Sight) given(digests digest.Set) storage.Properties {
+func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	p, unknown := s.Source.properties(digests)
 	r := s.Source.Record.GetManifest()
 	had := !isEmpty(record.Properties(r)) || r.GetPropertiesOf() != nil
@@ -260,20 +260,20 @@ func (s Sight) given(digests digest.Set) storage.Properties {
 }
 
 // sameProperties compares what users said about both sides, which hold the bytes of these digests.
-func (s Sight) sameProperties(digests digest.Set) bool {
+func (s Observation) sameProperties(digests digest.Set) bool {
 	a := s.Source.Object.Properties
 	b, _ := s.Destination.properties(digests)
-	return a.MediaType == b.MediaType && sameNames(a.User, b.User, s.FoldCase)
+	return a.MediaType == b.MediaType && equalProperties(a.User, b.User, s.FoldCase)
 }
 
-func sameNames(a, b map[string]string, fold bool) bool {
+func equalProperties(a, b map[string]string, fold bool) bool {
 	if !fold {
 		return maps.Equal(a, b)
 	}
-	return maps.Equal(folded(a), folded(b))
+	return maps.Equal(lowerKeys(a), lowerKeys(b))
 }
 
-func folded(m map[string]string) map[string]string {
+func lowerKeys(m map[string]string) map[string]string {
 	f := make(map[string]string, len(m))
 	for k, v := range m {
 		f[strings.ToLower(k)] = v
@@ -283,7 +283,7 @@ func folded(m map[string]string) map[string]string {
 
 // isFailed reports whether the destination is what the repair's check found: that very
 // object, or nothing where the bytes were gone.
-func (s Sight) isFailed() bool {
+func (s Observation) isFailedObject() bool {
 	failed := s.Command.GetRepair().GetFailed()
 	if s.Destination.Presence == Absent {
 		return failed == nil
