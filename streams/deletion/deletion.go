@@ -1,12 +1,12 @@
-// Package deletion carries deletes of a source to its destinations.
+// Package deletion deletes copies after their source was deleted.
 //
-// It looks again before it deletes, and deletes only what a fresh tombstone of the
-// source proves to be meant: one that is newer than what the destination holds and than
-// the rule that lets deletes through. Nothing is deleted while anything is unknown; what
-// is deleted is the version that was seen, and is kept where the store can.
+// It observes both stores before a delete, and deletes only if a fresh tombstone of the source proves that the delete
+// is meant: it is newer than the content that the destination holds and than the rule that propagates deletes. Nothing
+// is deleted while a store or a record is unknown. The delete is conditional on the version that was observed, and the
+// store keeps the bytes if it can.
 //
-// It looks at the source once more after the delete. If the source was put back meanwhile, a command to copy it goes
-// out, so a delete that crosses a put never costs a copy.
+// It observes the source again after the delete. If the source was put back meanwhile, a command to copy it follows, so
+// a delete that runs beside a put never loses the copy. Executing a command twice deletes nothing more.
 package deletion
 
 import (
@@ -26,29 +26,30 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// maxRounds bounds how often one execution looks at an item that keeps changing.
+// maxIterations bounds how often one execution observes an item that keeps changing.
 const maxIterations = 5
 
-// lookTime bounds a look that must not be cancelled. It is half of the time that a Pool gives a cancelled task to end, so
-// what the look leads to is published before the process ends.
+// observeTimeout bounds an observation that is not cancelled with its task. It is half of the time that a Pool gives a
+// cancelled task to end, so the messages that follow are published before the process ends.
 const observeTimeout = 2500 * time.Millisecond
 
-// agent names the deleter in Changes.
+// agent is the agent of Changes by deleters.
 const agent = "deleter"
 
-// Config is how a Deleter works and names itself.
+// Config configures a Deleter.
 type Config struct {
-	// Delay is how long after the delete of the source a copy is kept.
+	// Delay is the least time between the delete of the source and that of a copy.
 	Delay time.Duration
-	// Large is the size in bytes from which on a command to copy is of the class large; 0: none is.
+	// Large is the size in bytes from which commands to copy have the class large; 0: none has.
 	Large int64
-	// Settle is when both sides are looked at again if the source is there beside its copy, since a delete may still take
-	// effect after its error, or after its process lost the command. It is longer than such a process keeps the command.
+	// Settle is the time after which both sides are observed again if the source is present beside its copy. A delete may
+	// take effect after it returned an error, or after its process lost the command; Settle is longer than such a process
+	// keeps a command.
 	Settle time.Duration
-	// Held reports to a person that the delete of a copy waits for approval. It is called before the delete ends so; if it
-	// returns an error the delete is tried again. nil: nothing is reported.
+	// Held reports that the delete of a copy waits for approval. It is called before the result is published; if it
+	// returns an error, the command is tried again. nil: nothing is reported.
 	Held func(context.Context, schemas.Copy) error
-	// Worker, Host and Software stand in results.
+	// Worker, Host and Software identify the deleter in results.
 	Worker, Host, Software string
 }
 
@@ -70,12 +71,12 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	return &Deleter{c, looker}, nil
 }
 
-// Handle executes the DeletionCommand in d: it deletes one copy, if that is still
-// right, and returns the result, after the Change of the copy and a command to copy the source if that is back.
+// Handle executes the DeletionCommand in d: it deletes one copy if both sides and the records still allow it. It
+// returns the Change of the copy, a command to copy the source if that is back, and the result, in this order.
 func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DeletionCommand)
 	if !ok {
-		return nil, retry.Permanent(fmt.Errorf("deletion: found a %T where a DeletionCommand belongs", d.Body))
+		return nil, retry.Permanent(fmt.Errorf("deletion: message is a %T, not a DeletionCommand", d.Body))
 	}
 	if c.GetSpace() == "" || c.GetItem() == "" {
 		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space or item is empty", c.GetId()))
@@ -100,18 +101,18 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return nil, fmt.Errorf("execute deletion %s: %w", c.GetId(), err)
 }
 
-// work is one execution of one command.
+// An execution is one run of one command.
 type execution struct {
 	cfg        Config
 	command    *pb.DeletionCommand
 	sides      *duplicate.Sides
 	attempt    int
 	started    time.Time
-	lastDelete time.Time // the latest delete of the source that a delete of the copy was tried for
+	lastDelete time.Time // the latest delete of the source for which a delete of the copy was tried
 }
 
-// look is the command to look at the item again. It tells of no delete, so that only a
-// tombstone, read afresh, can prove one.
+// observeCommand returns the command to observe the item with. It reports no delete, so that only a fresh tombstone
+// proves one.
 func (w *execution) observeCommand() *pb.DuplicationCommand {
 	c := w.command
 	return &pb.DuplicationCommand{
@@ -122,14 +123,14 @@ func (w *execution) observeCommand() *pb.DuplicationCommand {
 	}
 }
 
-// end is how the execution ends.
+// An ending is the end of an execution: the fields of its result, and the messages before it.
 type ending struct {
 	row            duplicate.Row
 	result, detail string
 	outcome        pb.Outcome
 	digests        digest.Set
 	change         *pb.Change
-	copy           *schemas.Message // the command to look at both sides again
+	copy           *schemas.Message // the command to observe both sides again
 }
 
 func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
@@ -137,11 +138,11 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 	if s.Source.Presence == duplicate.Present {
 		return w.endWithSource(s, "the source is present"), nil
 	}
-	d, err := w.sides.Decide(ctx, &s) // it looks again after the records were read: what follows is done at once
+	d, err := w.sides.Decide(ctx, &s) // it observes again after the records were read
 	if err != nil {
 		return nil, err
 	}
-	if s.Source.Presence == duplicate.Present { // it came back while the records were read
+	if s.Source.Presence == duplicate.Present { // it was put back while the records were read
 		return w.endWithSource(s, "the source is present"), nil
 	}
 	e := ending{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
@@ -151,7 +152,7 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 			e.change = w.sides.DeleteChange(s, d)
 		}
 	case d.Row == duplicate.RowSourceMissing, d.Row == duplicate.RowAllCopiesMissing:
-		// Nothing proves a delete. The command that led here has ended, so another one waits for the source and reports.
+		// No delete is proved. The command that led here has ended, so a new one waits for the source and reports it.
 		e.result, e.detail, e.outcome = "not-deleted", d.Result, pb.Outcome_OUTCOME_HANDED_ON
 		e.copy = w.copyCommand(storage.Object{})
 	case d.Deleted.IsZero():
@@ -169,7 +170,7 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 	return w.messages(e), nil
 }
 
-// held reports that the delete waits for approval.
+// reportHeld reports that the delete waits for approval.
 func (w *execution) reportHeld(ctx context.Context) error {
 	if w.cfg.Held == nil {
 		return nil
@@ -180,9 +181,11 @@ func (w *execution) reportHeld(ctx context.Context) error {
 	return nil
 }
 
-// present ends the execution if the source is there.
+// endWithSource ends the execution without a delete if the source is present.
 func (w *execution) endWithSource(s duplicate.Observation, detail string) []schemas.Message {
-	e := ending{row: duplicate.RowSourceDeleted, result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON}
+	e := ending{
+		row: duplicate.RowSourceDeleted, result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON,
+	}
 	carried := w.command.GetDeleted()
 	if w.lastDelete.After(carried.AsTime()) {
 		carried = timestamppb.New(w.lastDelete)
@@ -191,9 +194,9 @@ func (w *execution) endWithSource(s duplicate.Observation, detail string) []sche
 	return w.messages(e)
 }
 
-// putBack returns the command to copy the source again, unless that is known to be absent. The deletion of the copy has
-// carried the delete of the source at a time: here, or in an execution whose end is not known. If the copy is there, such
-// a delete may still come, and the command is due when it has.
+// putBack returns the command to copy the source again, or nil if the source is known to be absent. carried is the time
+// of the source's delete that this execution, or one that was interrupted, may have carried out. If the copy is
+// present, such a delete may still take effect, so the command is due after Config.Settle.
 func (w *execution) putBack(s duplicate.Observation, carried *timestamppb.Timestamp) *schemas.Message {
 	if s.Source.Presence == duplicate.Absent {
 		return nil
@@ -212,7 +215,7 @@ func (w *execution) putBack(s duplicate.Observation, carried *timestamppb.Timest
 	return m
 }
 
-// order returns a command to look at both sides again, in the class of source.
+// copyCommand returns a command to observe both sides again, in the class of source.
 func (w *execution) copyCommand(source storage.Object) *schemas.Message {
 	c := w.command
 	priority, topic := w.sides.Class(source, w.cfg.Large)
@@ -225,8 +228,8 @@ func (w *execution) copyCommand(source storage.Object) *schemas.Message {
 	}}
 }
 
-// delete deletes the version of the copy that was seen, since the source was deleted at a time, and looks at both sides
-// after it.
+// delete deletes the version seen of the copy, because the source was deleted at deletedAt, and observes both sides
+// afterwards.
 func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
 	if deletedAt.After(w.lastDelete) {
 		w.lastDelete = deletedAt
@@ -250,8 +253,8 @@ func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt t
 	return w.messages(e), nil
 }
 
-// stillAbsent looks at the source right before the delete. The look that the decision is made from may be older than the
-// reading of a marker or of records.
+// stillAbsent stats the source right before the delete, since the observation that the decision is based on may be
+// older than the reading of a marker or of records.
 func (w *execution) stillAbsent(ctx context.Context) error {
 	at := w.sides.SourceCopy
 	_, err := w.sides.SourceStore.Stat(ctx, at.Space, at.Item)
@@ -264,8 +267,8 @@ func (w *execution) stillAbsent(ctx context.Context) error {
 	return fmt.Errorf("stat %s: %w", at, err)
 }
 
-// failed ends the execution if the source is there after a delete that failed, since that may be done all the same, or
-// may be done later. Else it returns the error.
+// failed handles an error of a delete. The delete may have taken effect, or may do so later: if the source is present,
+// the execution ends with a command to copy it. Otherwise it returns the error.
 func (w *execution) failed(ctx context.Context, err error) ([]schemas.Message, error) {
 	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || retry.IsPermanent(err) {
 		return nil, err
@@ -276,7 +279,7 @@ func (w *execution) failed(ctx context.Context, err error) ([]schemas.Message, e
 	return nil, err
 }
 
-// after looks at both sides after a delete, even if the execution is cancelled.
+// observeAfter observes both sides after a delete, even if the execution is cancelled.
 func (w *execution) observeAfter(ctx context.Context) duplicate.Observation {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeTimeout)
 	defer cancel()
@@ -297,7 +300,8 @@ func (w *execution) messages(e ending) []schemas.Message {
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(e.row), Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
-		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt), ChangeTime: c.GetDeleted(),
-		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
+		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt),
+		ChangeTime: c.GetDeleted(),
+		Worker:     w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}})
 }

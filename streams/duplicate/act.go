@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// copy streams the source's bytes to the destination: C4, C4d, C4n, C5, C0, and C3 at stores that set no properties.
+// copy streams the source's bytes to the destination: C0, C4, C4d, C4n, C5, and C3 at stores that cannot set
+// properties.
 func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done bool, err error) {
 	o := storage.PutOptions{
 		Condition:    storage.Condition{Absent: s.Destination.Presence == Absent, Version: s.Destination.Object.Version},
@@ -23,7 +24,7 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 		Digests:      d.Expected.Union(supported(s.Source.digests())),
 		Compute:      []string{digest.MD5, digest.SHA256},
 		Size:         s.Source.Object.Size,
-		KeepReplaced: s.Destination.Presence == Present && d.Row != RowPropertiesDiffer, // whose bytes are the same
+		KeepReplaced: s.Destination.Presence == Present && d.Row != RowPropertiesDiffer, // the bytes are the same
 		Original:     w.originalOf(s),
 	}
 	if d.ReadTwice && len(s.Source.Read) == 0 {
@@ -32,7 +33,8 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 			return false, err
 		}
 		if first.Compare(s.Source.digests()) == digest.Disagree {
-			return w.sourceMismatch(s, d, fmt.Errorf("%w: the store says %v and the bytes %v", storage.ErrDigest, s.Source.digests(), first))
+			return w.sourceMismatch(s, d, fmt.Errorf("%w: the store reports %v, the bytes have %v",
+				storage.ErrDigest, s.Source.digests(), first))
 		}
 		o.Digests = first.Union(o.Digests)
 	}
@@ -52,11 +54,11 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 		return false, err
 	}
 	w.recordCopy(s, d, put)
-	return d.Row == RowRepair, nil // the check that follows a repair is its second look
+	return d.Row == RowRepair, nil // the check that follows a repair replaces the second observation
 }
 
-// unchanged returns ErrChanged if the destination is not as it was seen. A condition on its version does not hold off a
-// newer command that has put the same bytes with newer properties, if a version is a function of the bytes.
+// unchanged returns ErrChanged if the destination is not as observed. Its version alone does not show that a newer
+// command has put the same bytes with newer properties, if the store derives the version from the bytes.
 func (w *execution) unchanged(ctx context.Context, seen storage.Object) error {
 	o, err := w.Store.Stat(ctx, w.Copy.Space, w.Copy.Item)
 	if err != nil {
@@ -69,8 +71,7 @@ func (w *execution) unchanged(ctx context.Context, seen storage.Object) error {
 	return nil
 }
 
-// prepare makes sure, before something is written where nothing was, that the store is
-// the one that it should be, and that the space exists.
+// prepare runs before a write to an absent item. It confirms that the store is the right one, and creates the space.
 func (w *execution) prepare(ctx context.Context, s Observation) error {
 	if err := w.observer.confirmMarker(ctx, w.Copy, w.Store, time.Now().Add(-markerAge)); err != nil {
 		return err
@@ -97,15 +98,15 @@ func (w *execution) createSpace(ctx context.Context, space storage.Space) error 
 	return nil
 }
 
-// stream copies one version of the source; the destination verifies it.
+// stream copies one version of the source. The destination verifies the digests.
 func (w *execution) stream(ctx context.Context, version string, o storage.PutOptions) (storage.Object, error) {
 	r, _, err := w.SourceStore.Open(ctx, w.SourceCopy.Space, w.SourceCopy.Item, version)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("open %s: %w", w.SourceCopy, err)
 	}
-	defer r.Close() // nothing was written to it
+	defer r.Close() // only read from
 	if at, ok := w.locateSource(ctx, version, o.Size); ok {
-		defer func() { _ = at.Close() }() // nor there
+		defer func() { _ = at.Close() }() // only read from
 		o.Source = &at
 	}
 	put, err := w.Store.Put(ctx, w.Copy.Space, w.Copy.Item, r, o)
@@ -115,20 +116,20 @@ func (w *execution) stream(ctx context.Context, version string, o storage.PutOpt
 	return put, nil
 }
 
-// place tells where the source's bytes lie, where the destination's service may copy them by itself. It is a short cut:
-// whatever keeps from taking it, the bytes are read and put.
+// locateSource returns the location of the source's bytes if the destination's service may copy them itself. This is an
+// optimization: on any error the bytes are streamed.
 func (w *execution) locateSource(ctx context.Context, version string, size int64) (storage.Place, bool) {
 	to := w.Store.Capabilities()
 	if to.SourceFrom == 0 || size < to.SourceFrom || w.SourceStore.Capabilities().Kind != to.Kind {
 		return storage.Place{}, false
 	}
-	at, err := storage.Locate(ctx, w.SourceStore, storage.Ref{Space: w.SourceCopy.Space, Item: w.SourceCopy.Item, Version: version})
+	ref := storage.Ref{Space: w.SourceCopy.Space, Item: w.SourceCopy.Item, Version: version}
+	at, err := storage.Locate(ctx, w.SourceStore, ref)
 	return at, err == nil
 }
 
-// misreading handles bytes that are not as they are known to be. The first time they
-// are read again: it may have been the transport. Then the source is suspect, and a
-// repair from it is moot.
+// sourceMismatch handles bytes of the source that do not have the expected digests. They are read once more, since the
+// transport may have damaged them. Then the source is suspect, and a repair from it is moot.
 func (w *execution) sourceMismatch(s Observation, d Decision, err error) (bool, error) {
 	w.misreads++
 	if w.misreads == 1 {
@@ -138,12 +139,15 @@ func (w *execution) sourceMismatch(s Observation, d Decision, err error) (bool, 
 	if d.Row == RowRepair {
 		w.finishUnchanged(s, Decision{Row: RowRepair, Result: "repair-moot", CheckSource: true, CheckDestination: true})
 	} else {
-		w.finishUnchanged(s, Decision{Row: RowSourceSuspect, Result: "source-suspect", CheckSource: true, CheckDestination: s.Destination.Presence == Present, Newer: d.Newer})
+		w.finishUnchanged(s, Decision{
+			Row: RowSourceSuspect, Result: "source-suspect",
+			CheckSource: true, CheckDestination: s.Destination.Presence == Present, Newer: d.Newer,
+		})
 	}
 	return true, nil
 }
 
-// copied notes what a copy leads to: the Changes, the check, the end of the command.
+// recordCopy adds the Changes and the check of a copy that was made, and ends the command.
 func (w *execution) recordCopy(s Observation, d Decision, put storage.Object) {
 	if d.Reference {
 		w.announceSource(Side{Object: s.Source.Object, Read: put.Digests})
@@ -163,10 +167,10 @@ func (w *execution) recordCopy(s Observation, d Decision, put storage.Object) {
 	w.finish(d, pb.Outcome_OUTCOME_DONE)
 }
 
-// setProperties acts on C3. A store that sets no properties gets the same bytes again, with them.
+// setProperties acts on C3. A store that cannot set properties gets the same bytes again, with the new properties.
 func (w *execution) setProperties(ctx context.Context, s Observation, d Decision) (done bool, err error) {
 	deferred := func() (bool, error) {
-		if !w.wrote() { // else the copy itself is the result
+		if !w.wrote() { // else the result is that of the copy
 			d.Result = "properties-deferred"
 			w.finish(d, pb.Outcome_OUTCOME_NOTHING)
 		}
@@ -184,8 +188,8 @@ func (w *execution) setProperties(ctx context.Context, s Observation, d Decision
 	if err != nil {
 		return false, fmt.Errorf("set properties of %s: %w", w.Copy, err)
 	}
-	// The content's Change has the id that it had, unless the store made a version of
-	// it: then, or where it was never sent, it is needed.
+	// If the store made no new version, this Change has the id of the content's Change, and is needed only if that was
+	// never published.
 	o.Digests = s.Destination.digests()
 	change := w.contentChange(s, o)
 	w.emit(schemas.Changes, change)
@@ -198,7 +202,7 @@ func (w *execution) setProperties(ctx context.Context, s Observation, d Decision
 	return false, nil
 }
 
-// space executes a command about a space.
+// executeSpace executes a command about a space.
 func (w *execution) executeSpace(ctx context.Context) error {
 	s := w.observeSpaces(ctx)
 	d := decideSpace(s)
@@ -206,7 +210,7 @@ func (w *execution) executeSpace(ctx context.Context) error {
 	case actFail:
 		err := errors.Join(s.Source.Err, s.Destination.Err)
 		if err == nil {
-			err = retry.Unavailable(errors.New("a space that is needed is not known"))
+			err = retry.Unavailable(errors.New("it is unknown whether the space exists"))
 		}
 		return fmt.Errorf("decide row %s of space %q: %w", d.Row, w.Copy.Space, err)
 	case actCreateSpace:
@@ -244,7 +248,7 @@ func (w *execution) observeSpaces(ctx context.Context) spaceObservation {
 	return s
 }
 
-// lookAtSpace is side and doubt of a space.
+// observeSpace is observeSide and confirmSpaceAbsent for a space.
 func (l *Observer) observeSpace(ctx context.Context, c schemas.Copy, store storage.Store) spaceSide {
 	side := l.statSpace(ctx, c, store)
 	if side.Presence != Absent {
@@ -269,7 +273,7 @@ func (l *Observer) statSpace(ctx context.Context, c schemas.Copy, store storage.
 		return spaceSide{Err: fmt.Errorf("stat space %q in store %s: %w", c.Space, c.Store, err)}
 	}
 	if err := l.confirmMarker(ctx, c, store, time.Now()); err != nil {
-		return spaceSide{Err: fmt.Errorf("believe that space %q is absent: %w", c.Space, err)}
+		return spaceSide{Err: fmt.Errorf("confirm that space %q is absent: %w", c.Space, err)}
 	}
 	return spaceSide{Presence: Absent}
 }

@@ -13,57 +13,56 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A Presence is what is known of an item, or a space, being in a store.
+// A Presence says whether a store has an item or a space.
 type Presence int
 
-// The presences. Unknown is the zero value: what nobody looked at is not absent.
+// The presences. The zero value is Unknown, so that an observation that was not made is never taken for absence.
 const (
 	Unknown Presence = iota
-	// Absent: the store said so, and its marker was read after that.
+	// Absent: the store reported it absent, and its marker was read afterwards.
 	Absent
 	Present
 )
 
-// A Side is one of the two copies that a command is about, as it was seen.
+// A Side is one of the two copies of a command, as observed.
 type Side struct {
 	Presence Presence
-	// Object is what stat told, where the item is present.
+	// Object is the result of Stat if the item is present.
 	Object storage.Object
-	// NoSpace says that the space is absent too.
+	// NoSpace: the space is absent too.
 	NoSpace bool
-	// Seen is when the store said that the item is absent, by the store's clock; zero if it does not say when.
+	// AbsentAt is when the store reported the item absent, by the store's clock; zero if it reports no time.
 	AbsentAt time.Time
-	// Read are the digests of the bytes, where they were read for want of others.
+	// Read are digests computed from the bytes; nil if they were not read.
 	Read digest.Set
-	// Record is what is on record of the copy, read afresh or made by this execution;
-	// nil where nobody asked.
+	// Record is the record of the copy, read afresh, or made from the last write; nil if it was not read.
 	Record *pb.CopyRecord
-	// Err is why the presence is unknown.
+	// Err is the reason for which the presence is unknown.
 	Err error
 }
 
-// asked says how far reading the records afresh has come.
+// A recordsState says whether the records were read afresh.
 type recordsState int
 
-// The states of asking.
+// The states of the records.
 const (
 	recordsUnread recordsState = iota
 	recordsRead
 	recordsFailed
 )
 
-// A Sight is all that a decision about an item is made from.
+// An Observation is the complete input of a decision about an item.
 type Observation struct {
 	Command             *pb.DuplicationCommand
 	Rules               policy.Rules
 	Source, Destination Side
-	// fresh says whether the records of both sides were read afresh.
+	// recordsState is that of both sides' records.
 	recordsState recordsState
-	// FoldCase says that names of properties have no case in one of the stores.
+	// FoldCase: one of the stores ignores the case of property names.
 	FoldCase bool
 }
 
-// digests are the content's: of the bytes where they were read, else the store's.
+// digests returns the digests of the bytes if they were read, or else those that the store reports.
 func (s Side) digests() digest.Set {
 	if len(s.Read) > 0 {
 		return s.Read
@@ -71,10 +70,10 @@ func (s Side) digests() digest.Set {
 	return s.Object.Digests
 }
 
-// modified is the object's time as Changes have it.
+// modified returns the modification time with the precision of Changes.
 func (s Side) modified() time.Time { return s.Object.Modified.Truncate(time.Millisecond) }
 
-// version tells of one content, as a change or a row has it.
+// A content describes one content of an item, by a change or a row.
 type content struct {
 	version string
 	digests digest.Set
@@ -88,8 +87,8 @@ func contentOf(r *pb.Record) content {
 
 func (v content) empty() bool { return v.version == "" && len(v.digests) == 0 }
 
-// about compares v with the content that is there: it agrees if it has the same version, or agreeing digests, or, if it
-// names no version, the same time and size. At the same time an unknown size is no evidence, for or against.
+// compare compares v with the content that a side has. They agree if they have the same version or agreeing digests or,
+// if v has no version, the same time and size. If the times are equal and v's size is unknown they are incomparable.
 func (v content) compare(s Side) digest.Agreement {
 	agreement := v.digests.Compare(s.digests())
 	switch {
@@ -105,16 +104,16 @@ func (v content) compare(s Side) digest.Agreement {
 	return digest.Disagree
 }
 
-// speaksOf reports whether v is known to be about the content that is there.
+// matches reports whether v is known to describe the content that the side has.
 func (v content) matches(s Side) bool { return v.compare(s) == digest.Agree }
 
-// differs reports whether the side is known not to be what v, which is live, says that it is.
+// differs reports whether the side is known not to hold v, a live content.
 func (s Side) differs(v content) bool {
 	return s.Presence != Present || v.compare(s) == digest.Disagree || v.digests.Compare(s.digests()) == digest.Disagree
 }
 
-// row returns the manifest's row of a side, and whether there is an answer at all. A
-// row that a sweep's command carries is an answer while it agrees with what is there.
+// row returns the manifest's row of a side; false if it is not known. A row that a sweep's command carries counts as
+// long as it agrees with the observation.
 func (s Observation) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 	if r := side.Record.GetManifest(); r.GetState() != pb.RecordState_RECORD_STATE_UNSPECIFIED {
 		return r, true
@@ -131,8 +130,8 @@ func (s Observation) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 	return nil, false
 }
 
-// sourceRow returns the manifest's row of the source. To a command that brings back what a deletion took, the tombstone
-// that the deletion carried says nothing: the source was put back after it.
+// sourceRow returns the manifest's row of the source. A command that brings back a deleted copy ignores the tombstone
+// of that delete, because the source was put back after it.
 func (s Observation) sourceRow() (*pb.Record, bool) {
 	r, ok := s.row(s.Source, s.Command.GetSourceRecord())
 	if s.carried(r) {
@@ -141,14 +140,14 @@ func (s Observation) sourceRow() (*pb.Record, bool) {
 	return r, ok
 }
 
-// carried reports whether r is the tombstone, or one before it, whose deletion took the copy that the command is to
-// bring back.
+// carried reports whether r is the tombstone, or an earlier one, of the delete that removed the copy that the command
+// brings back.
 func (s Observation) carried(r *pb.Record) bool {
 	carried := s.Command.GetCarriedDelete()
 	return carried != nil && isTombstone(r) && !r.GetTime().AsTime().After(carried.AsTime())
 }
 
-// returned reports whether the source is there under a tombstone that its deletion has carried, and is not younger.
+// returned reports whether the source is present, and not newer, under the tombstone of a delete that was carried out.
 func (s Observation) returned() bool {
 	r := s.Source.Record.GetManifest()
 	return s.Source.Presence == Present && s.carried(r) && !r.GetTime().AsTime().Before(s.Source.modified())
@@ -161,7 +160,7 @@ func (s Observation) destinationRow() (*pb.Record, bool) {
 func isLive(r *pb.Record) bool      { return r.GetState() == pb.RecordState_RECORD_STATE_LIVE }
 func isTombstone(r *pb.Record) bool { return r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE }
 
-// told is the content that the command's causing change speaks of; empty where it was no change of content.
+// reported is the content of the change that caused the command; empty if that did not change content.
 func (s Observation) reported() content {
 	c := s.Command
 	if c.GetCauseOp() == pb.Op_OP_DELETE {
@@ -170,8 +169,8 @@ func (s Observation) reported() content {
 	return content{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), schemas.SizeOf(c)}
 }
 
-// byClient reports whether a command comes from a change of content that was reported when it was made. What a sweep or
-// a check found, and what a person or a repair asks for, is no such change.
+// reportedByClient reports whether a client's change of content caused the command. The findings of sweeps and checks,
+// and the requests of persons and repairs, are no such change.
 func reportedByClient(c *pb.DuplicationCommand) bool {
 	switch c.GetCauseOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
@@ -180,44 +179,45 @@ func reportedByClient(c *pb.DuplicationCommand) bool {
 	return false
 }
 
-// original returns the content that the destination is a copy of: as its store says, or as the command does, if their
-// digests agree. Zero if neither knows.
+// original returns the source content that the destination was copied from: as its store reports, or as the command
+// does if their digests agree; zero if it is not known.
 func (s Observation) original() storage.Original {
 	if o := s.Destination.Object.Original; o != (storage.Original{}) {
 		return o
 	}
-	told := s.reported()
+	reported := s.reported()
 	switch s.Command.GetCauseOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
-		if told.digests.Compare(s.Destination.digests()) == digest.Agree {
-			return storage.Original{Modified: told.time, Version: told.version}
+		if reported.digests.Compare(s.Destination.digests()) == digest.Agree {
+			return storage.Original{Modified: reported.time, Version: reported.version}
 		}
 	}
 	return storage.Original{}
 }
 
-// contradicts reports whether the destination is a copy of the very version that the source is in, and holds other bytes.
+// sameVersionDiffers reports whether the destination was copied from the version that the source has, and its bytes
+// differ.
 func (s Observation) sameVersionDiffers() bool {
 	return s.Destination.Object.Original == record.Original(s.Source.Object) &&
 		s.Source.digests().Compare(s.Destination.digests()) == digest.Disagree
 }
 
-// deleteTold returns the time of the delete that caused the command, if one did.
+// reportedDelete returns the time of the delete that caused the command, if one did.
 func (s Observation) reportedDelete() (time.Time, bool) {
 	c := s.Command
 	return c.GetChangeTime().AsTime(), c.GetCauseOp() == pb.Op_OP_DELETE && c.GetChangeTime() != nil
 }
 
-// computable are those of v's digests that we can compute too.
+// supported returns the digests of v by algorithms that this program computes.
 func supported(v digest.Set) digest.Set {
 	c := maps.Clone(v)
 	maps.DeleteFunc(c, func(alg, _ string) bool { return !digest.Known(alg) })
 	return c
 }
 
-// lost reports whether properties are on record of the side's content that its store cannot tell; false, and not ok,
-// if the record would have to be read first. Records that a command carries have no properties. digests are all that
-// are known of the content; Incomparable: they do not show whether it is the one that had the properties.
+// lostProperties reports, as agreement, whether the records have properties of the side's content that its store cannot
+// report. digests are all that are known of the content; it is Incomparable if they do not show whether the properties
+// on record belong to it. It returns false if the record has to be read first; records in commands have no properties.
 func (s Side) lostProperties(digests digest.Set) (lost digest.Agreement, ok bool) {
 	r := s.Record.GetManifest()
 	switch {
@@ -233,8 +233,8 @@ func (s Side) lostProperties(digests digest.Set) (lost digest.Agreement, ok bool
 
 func isEmpty(p storage.Properties) bool { return p.MediaType == "" && len(p.User) == 0 }
 
-// properties returns those of the side or, if its store cannot tell them, those on record of the content with these
-// digests. If there are none, unknown says so.
+// properties returns the properties of the side. If its store cannot report them, they are those on record of the
+// content with these digests; unknown is true if there are none.
 func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool) {
 	if s.Presence == Present && !s.Object.PropertiesUnknown {
 		return s.Object.Properties, false
@@ -246,9 +246,9 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 	return p, false
 }
 
-// given returns the properties that a copy of the source's content, which has these digests, is given. If none are
-// known, the destination keeps its own. A copy, other than a repair, does not if the source is on record to have had
-// some with another content: the destination's came with a copy of that.
+// copyProperties returns the properties for a copy of the source's content, which has these digests. If they are
+// unknown, the destination keeps its own. Except in a repair it does not if the record shows that the source had
+// properties with another content: then the destination's belong to a copy of that content.
 func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	p, unknown := s.Source.properties(digests)
 	r := s.Source.Record.GetManifest()
@@ -259,7 +259,7 @@ func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	return p
 }
 
-// sameProperties compares what users said about both sides, which hold the bytes of these digests.
+// sameProperties compares the users' properties of both sides, which hold the content with these digests.
 func (s Observation) sameProperties(digests digest.Set) bool {
 	a := s.Source.Object.Properties
 	b, _ := s.Destination.properties(digests)
@@ -281,8 +281,7 @@ func lowerKeys(m map[string]string) map[string]string {
 	return f
 }
 
-// isFailed reports whether the destination is what the repair's check found: that very
-// object, or nothing where the bytes were gone.
+// isFailedObject reports whether the destination is still as the failed check found it: the same object, or absent.
 func (s Observation) isFailedObject() bool {
 	failed := s.Command.GetRepair().GetFailed()
 	if s.Destination.Presence == Absent {

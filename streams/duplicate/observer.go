@@ -16,27 +16,27 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// markerAge is how old the reading of a marker may be before a write to an absent item.
+// markerAge is the maximum age of the reading of a marker before a write to an absent item.
 const markerAge = time.Second
 
-// Stores gives the store of an account; false where there is none of that id.
+// Stores returns the stores of accounts; false if the account has no such store.
 type Stores interface {
 	Store(account, id string) (storage.Store, bool)
 }
 
-// Rules tells what is in force for a space; false where the account has no policy.
+// Rules returns the rules in force for a space; false if the account has no policy.
 type Rules interface {
 	Rules(account, space string) (policy.Rules, bool)
 }
 
-// Records reads what is on record of copies, behind all that has been published when
-// it is called, in their order. It is slow; an error means that nothing is known. The manifest's
-// record of a copy without an item is about its space: state NONE if the space may be absent.
+// Records reads the records of copies. Fresh returns one for each copy, in order, that includes all that was published
+// before the call. It takes seconds; after an error nothing is known. The record of a copy without an item is about its
+// space: its manifest has state NONE if the space may be absent.
 type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
-// A Looker sees both sides of a command as they are now. It is safe for concurrent use.
+// An Observer observes both sides of commands. It is safe for concurrent use.
 type Observer struct {
 	stores  Stores
 	rules   Rules
@@ -44,15 +44,15 @@ type Observer struct {
 	markers storage.Markers
 }
 
-// NewLooker returns a Looker.
+// NewObserver returns an Observer.
 func NewObserver(stores Stores, rules Rules, records Records) (*Observer, error) {
 	if stores == nil || rules == nil || records == nil {
-		return nil, errors.New("look: stores, rules or records are missing")
+		return nil, errors.New("observer: stores, rules or records are missing")
 	}
 	return &Observer{stores: stores, rules: rules, records: records}, nil
 }
 
-// A Scene is a command with the stores that it is about. The source can only be read.
+// Sides are the source and the destination of one command, with the rules in force. The source's store is read-only.
 type Sides struct {
 	Command            *pb.DuplicationCommand
 	SourceCopy, Copy   schemas.Copy
@@ -61,11 +61,13 @@ type Sides struct {
 	observer           *Observer
 }
 
-// Scene finds the stores of a command. An unknown store is a permanent error, but for
-// a pair that is not in the policy, which nobody looks at.
+// Sides returns the sides of a command. An unknown store is a permanent error, unless the pair is not in the policy:
+// then no store is used.
 func (l *Observer) Sides(c *pb.DuplicationCommand) (*Sides, error) {
 	sc := &Sides{Command: c, observer: l}
-	sc.SourceCopy = schemas.Copy{Account: c.GetAccount(), Store: c.GetSourceStore(), Space: c.GetSpace(), Item: c.GetItem()}
+	sc.SourceCopy = schemas.Copy{
+		Account: c.GetAccount(), Store: c.GetSourceStore(), Space: c.GetSpace(), Item: c.GetItem(),
+	}
 	sc.Copy = sc.SourceCopy
 	sc.Copy.Store = c.GetDestinationStore()
 	if rules, ok := l.rules.Rules(c.GetAccount(), c.GetSpace()); ok {
@@ -84,14 +86,14 @@ func (l *Observer) Sides(c *pb.DuplicationCommand) (*Sides, error) {
 	return sc, nil
 }
 
-// Class returns the class and the topic of a command to copy o; large is as in Config.
+// Class returns the class and the topic of a command to copy o; large is Config.Large.
 func (sc *Sides) Class(o storage.Object, large int64) (pb.Priority, schemas.Topic) {
 	return sc.rules.Class(o.Size, large)
 }
 
 func (sc *Sides) observation() Observation { return Observation{Command: sc.Command, Rules: sc.rules} }
 
-// Look stats both sides at the same time. What could not be seen is Unknown, with its error.
+// Observe stats both sides concurrently. A side that cannot be observed is Unknown and has the error.
 func (sc *Sides) Observe(ctx context.Context) Observation {
 	s := sc.observation()
 	if sc.Store == nil {
@@ -101,7 +103,7 @@ func (sc *Sides) Observe(ctx context.Context) Observation {
 	var g errgroup.Group
 	g.Go(func() error { s.Source = sc.observer.observeSide(ctx, sc.SourceCopy, sc.SourceStore); return nil })
 	g.Go(func() error { s.Destination = sc.observer.observeSide(ctx, sc.Copy, sc.Store); return nil })
-	_ = g.Wait() // each side keeps its own error
+	_ = g.Wait() // each side holds its own error
 	sc.observer.confirmSpaceAbsent(ctx, sc.SourceCopy, sc.SourceStore, &s.Source)
 	sc.observer.confirmSpaceAbsent(ctx, sc.Copy, sc.Store, &s.Destination)
 	return s
@@ -122,13 +124,13 @@ func (l *Observer) observeSide(ctx context.Context, c schemas.Copy, store storag
 		side.AbsentAt = absent.At
 	}
 	if err := l.confirmMarker(ctx, c, store, time.Now()); err != nil {
-		return Side{Err: fmt.Errorf("believe that %s is absent: %w", c, err)}
+		return Side{Err: fmt.Errorf("confirm that %s is absent: %w", c, err)}
 	}
 	return side
 }
 
-// doubt makes a side unknown whose space is not there and should be. While the records are read, which takes seconds,
-// another command may have made the space: the side is looked at again.
+// confirmSpaceAbsent makes a side unknown if its space is absent and expected. Reading the records takes seconds, in
+// which another command may create the space, so the side is observed again.
 func (l *Observer) confirmSpaceAbsent(ctx context.Context, c schemas.Copy, store storage.Store, s *Side) {
 	if !s.NoSpace {
 		return
@@ -142,8 +144,8 @@ func (l *Observer) confirmSpaceAbsent(ctx context.Context, c schemas.Copy, store
 	}
 }
 
-// mayLack returns nil if the space of c, which is not there, is not expected either. Its error says that whatever was
-// in the space is unknown.
+// spaceMayBeAbsent returns nil if the records do not expect the space of c, which is absent. After an error the items
+// of the space are unknown.
 func (l *Observer) spaceMayBeAbsent(ctx context.Context, c schemas.Copy) error {
 	c.Item = ""
 	records, err := l.records.Fresh(ctx, []schemas.Copy{c})
@@ -153,17 +155,18 @@ func (l *Observer) spaceMayBeAbsent(ctx context.Context, c schemas.Copy) error {
 	case err == nil && len(records) != 1:
 		err = fmt.Errorf("found %d records for a space", len(records))
 	case err == nil && records[0].GetManifest().GetState() != pb.RecordState_RECORD_STATE_NONE:
-		err = errors.New("it is expected and not there")
+		err = errors.New("it is expected and absent")
 	}
 	if err != nil {
-		return retry.Unavailable(fmt.Errorf("believe that space %q of store %s/%s is absent: %w", c.Space, c.Account, c.Store, err))
+		return retry.Unavailable(fmt.Errorf("confirm that space %q of store %s/%s is absent: %w",
+			c.Space, c.Account, c.Store, err))
 	}
 	return nil
 }
 
-// Decide decides, after it has read what the decision needs: records afresh, bytes for
-// want of digests. Records take seconds to read, in which either side may be written or deleted: both sides are looked
-// at again after it, so s may be another sight then. The error has the class of what did not answer.
+// Decide decides, and reads what the decision needs: fresh records, or bytes to compute digests. While records are read
+// either side may change, so both are observed again and s is replaced. The error has the class of the side or record
+// that is unknown.
 func (sc *Sides) Decide(ctx context.Context, s *Observation) (Decision, error) {
 	for {
 		d := Decide(*s)
@@ -184,7 +187,7 @@ func (sc *Sides) Decide(ctx context.Context, s *Observation) (Decision, error) {
 	}
 }
 
-// readRecords reads the records of both sides, and then looks at both sides again.
+// readRecords reads the records of both sides, and then observes both sides again.
 func (sc *Sides) readRecords(ctx context.Context, s *Observation) error {
 	s.recordsState = recordsFailed
 	records, err := sc.observer.records.Fresh(ctx, []schemas.Copy{sc.SourceCopy, sc.Copy})
@@ -200,12 +203,12 @@ func (sc *Sides) readRecords(ctx context.Context, s *Observation) error {
 	s.Source.Record, s.Destination.Record = records[0], records[1]
 	s.Source.reuseRead(was.Source.Object, was.Source.Read)
 	if s.Destination.reuseRead(was.Destination.Object, was.Destination.Read) && was.Destination.Record != nil {
-		s.Destination.Record = was.Destination.Record // this execution made it, and it is younger
+		s.Destination.Record = was.Destination.Record // this execution wrote it after the records were read
 	}
 	return nil
 }
 
-// recall adds the digests of the bytes of o, and returns true, if that is the object that is there.
+// reuseRead adds digests that were read from the bytes of o, and returns true, if o is still the side's object.
 func (s *Side) reuseRead(o storage.Object, read digest.Set) bool {
 	same := s.Presence == Present && s.Object.Version == o.Version
 	if same {
@@ -236,8 +239,10 @@ func (sc *Sides) readBytes(ctx context.Context, s *Observation, d Decision) erro
 	return nil
 }
 
-// hash reads one version of a copy for its digests: md5, sha256 and those of like.
-func readDigests(ctx context.Context, store storage.Store, c schemas.Copy, version string, like digest.Set) (digest.Set, error) {
+// readDigests reads one version of a copy and returns its MD5, its SHA-256 and the digests of like's algorithms.
+func readDigests(
+	ctx context.Context, store storage.Store, c schemas.Copy, version string, like digest.Set,
+) (digest.Set, error) {
 	h, err := digest.New(append([]string{digest.MD5, digest.SHA256}, supported(like).Algorithms()...)...)
 	if err != nil {
 		return nil, err
@@ -246,21 +251,21 @@ func readDigests(ctx context.Context, store storage.Store, c schemas.Copy, versi
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", c, err)
 	}
-	defer r.Close() // nothing was written to it
+	defer r.Close() // only read from
 	if _, err := h.ReadFrom(r); err != nil {
 		return nil, fmt.Errorf("read %s: %w", c, err)
 	}
 	return h.Sum(), nil
 }
 
-// unknown is the error of a decision that could not be made: the worst of both sides'.
+// unknownError is the error of a decision that could not be made: of both sides' errors, the one of the worse class.
 func (sc *Sides) unknownError(s Observation, d Decision) error {
 	err := s.Source.Err
 	if err == nil || s.Destination.Err != nil && retry.ClassOf(s.Destination.Err) > retry.ClassOf(err) {
 		err = s.Destination.Err
 	}
 	if err == nil {
-		err = retry.Unavailable(errors.New("a record that is needed is not known"))
+		err = retry.Unavailable(errors.New("a record that is needed is unknown"))
 	}
 	return fmt.Errorf("decide row %s of %s: %w", d.Row, sc.Copy, err)
 }

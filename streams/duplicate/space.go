@@ -9,16 +9,16 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A spaceSide is a space in one store, as it was seen.
+// A spaceSide is a space in one store, as observed.
 type spaceSide struct {
 	Presence Presence
-	// Items: Absent in an empty space. It is only looked at in a destination whose source is absent.
+	// Items is Absent if the space is empty. It is observed only at the destination, if the source is absent.
 	Items Presence
 	Space storage.Space
 	Err   error
 }
 
-// A spaceSight is all that a decision about a space is made from.
+// A spaceObservation is the complete input of a decision about a space.
 type spaceObservation struct {
 	Command             *pb.DuplicationCommand
 	Rules               policy.Rules
@@ -26,9 +26,8 @@ type spaceObservation struct {
 	FoldCase            bool
 }
 
-// decideSpace returns the first row of the space table that matches what was seen. It
-// is pure and total. Rows S1b and S2 are decided and not acted on; nor does S3 wait for the deletes of the items, since
-// no S2 would follow.
+// decideSpace returns the first row of the space table that applies to s. It is pure and total. No action follows S1b
+// and S2, and S3 does not wait for the deletes of the items, since S2 would not act.
 func decideSpace(s spaceObservation) Decision {
 	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
 	from, to := s.Source, s.Destination

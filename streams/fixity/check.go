@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// errOvertaken says that the object changed while it was looked at.
+// errOvertaken says that the object changed during the check.
 var errOvertaken = errors.New("object changed during the check")
 
-// Details of row 12 that a check gives.
+// Details of RowUnknown that a check sets.
 const (
 	detailChanging  = "object changed during each attempt"
 	detailTransport = "transport"
-	detailNoSpace   = "space is expected and not there"
+	detailNoSpace   = "space is expected and absent"
 )
 
 // A check is one execution of one task. One goroutine owns it.
@@ -33,24 +33,24 @@ type check struct {
 	settings StoreSettings
 	attempt  int
 
-	// What follows is of the attempt that began at started; reset clears it.
+	// The fields below belong to the attempt that began at started. run resets them.
 	started      time.Time
 	evidence     EvidenceSet
-	object       storage.Object // the second S, where the store has it
-	statTime     time.Time      // when that was, by the store's clock
-	noSpace      bool           // the last S said that the space is not there
+	object       storage.Object // by the second stat, if the store has it
+	statTime     time.Time      // the time of that stat, by the store's clock
+	noSpace      bool           // the last stat found no space
 	spaceMissing bool           // and the space is expected
-	fresh        *pb.CopyRecord // as read afresh, else nil
+	fresh        *pb.CopyRecord // nil if the records were not read afresh
 	second       Evidence       // the second reading of the bytes
-	cause        string         // what did not answer, and how
+	cause        string         // the detail of RowUnknown, if a place did not answer
 	verdict      Verdict
 	conclusion   Conclusion
 
-	bytesRead int64 // that were read, in all attempts
+	bytesRead int64 // in all attempts
 	overtaken bool
 }
 
-// run looks at the copy until it holds still for as long as a look takes, and concludes.
+// run repeats the check until the object does not change during it, at most Restarts times.
 func (k *check) run(ctx context.Context) error {
 	for range k.config.Restarts + 1 {
 		k.started = time.Now()
@@ -68,8 +68,7 @@ func (k *check) run(ctx context.Context) error {
 	return nil
 }
 
-// look gathers the evidence once and concludes from it. errOvertaken means that it has
-// to be gathered again.
+// attemptOnce gathers the evidence and concludes from it. errOvertaken asks for another attempt.
 func (k *check) attemptOnce(ctx context.Context) error {
 	if err := k.gatherEvidence(ctx); err != nil {
 		return err
@@ -99,8 +98,8 @@ func (k *check) attemptOnce(ctx context.Context) error {
 	return k.readAgain(ctx)
 }
 
-// metadata reads the records of a copy whose properties the store cannot tell, though v does not need them: tasks carry no
-// properties. If they do not answer, v stands.
+// metadata reads the records of a copy if its store cannot report properties, although v does not need them, because
+// tasks carry no properties. If the records are unknown it returns v.
 func (k *check) metadata(ctx context.Context, v Verdict) (Verdict, error) {
 	carried := k.evidence
 	switch err := k.readRecords(ctx); {
@@ -113,7 +112,7 @@ func (k *check) metadata(ctx context.Context, v Verdict) (Verdict, error) {
 	return Judge(k.evidence, k.settings), nil
 }
 
-// conclude takes v for the check's verdict.
+// conclude makes v the verdict of the check.
 func (k *check) conclude(v Verdict) {
 	if v.Row == RowUnknown && k.cause != "" {
 		v.Detail = k.cause
@@ -125,8 +124,8 @@ func (k *check) conclude(v Verdict) {
 	}, k.config.Settings)
 }
 
-// stale says that v may not rest on the records that the task carried. A pass may, and
-// so may a verdict for which they do not matter.
+// needsFreshRecords reports whether v must not rest on the records that the task carried. A pass may, and so may a
+// verdict that does not depend on records.
 func (k *check) needsFreshRecords(v Verdict) bool {
 	switch {
 	case k.evidence.unansweredByStore() != "", v.Detail == detailPresence, v.Detail == detailUnreadable:
@@ -135,14 +134,14 @@ func (k *check) needsFreshRecords(v Verdict) bool {
 	return v.Row != RowPass
 }
 
-// onRecord takes r for what manifest and audit log say.
+// setRecords takes the evidence of manifest and audit log from r.
 func (k *check) setRecords(r *pb.CopyRecord) {
 	k.evidence.Manifest, k.evidence.Audit = manifestEvidence(r.GetManifest()), auditEvidence(r.GetAudit())
 	k.evidence.Newer = isNewer(k.object, r.GetManifest())
 }
 
-// refresh reads manifest and audit log afresh, and the bytes once more where these know
-// an algorithm that the first reading did not.
+// readRecords reads manifest and audit log afresh. If they have an algorithm that the first reading did not compute,
+// the bytes are read again.
 func (k *check) readRecords(ctx context.Context) error {
 	copies := []schemas.Copy{k.copy}
 	if k.noSpace {
@@ -176,7 +175,8 @@ func (k *check) readRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if again.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS && again.Digests.Compare(k.evidence.Content.Digests) != digest.Agree {
+	if again.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS &&
+		again.Digests.Compare(k.evidence.Content.Digests) != digest.Agree {
 		k.second, k.cause = again, detailTransport
 		again = Evidence{State: pb.EvidenceState_EVIDENCE_STATE_UNKNOWN}
 	}
@@ -184,7 +184,7 @@ func (k *check) readRecords(ctx context.Context) error {
 	return nil
 }
 
-// lacking says that an algorithm on record is missing from the bytes' digests.
+// lacksAlgorithm reports whether the records have a supported algorithm that the digests of the bytes lack.
 func (k *check) lacksAlgorithm() bool {
 	c := k.evidence.Content
 	if c.State != pb.EvidenceState_EVIDENCE_STATE_DIGESTS {
@@ -200,8 +200,8 @@ func (k *check) lacksAlgorithm() bool {
 	return false
 }
 
-// unchanged is one more S after the records were read: an event that they tell of may
-// be younger than the bytes that were read.
+// confirmUnchanged stats the object again after the records were read: they may include an event that is later than the
+// bytes that were read.
 func (k *check) confirmUnchanged(ctx context.Context) error {
 	noSpace := k.noSpace
 	o, there, err := k.stat(ctx)
@@ -211,13 +211,14 @@ func (k *check) confirmUnchanged(ctx context.Context) error {
 	case there == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN:
 		k.evidence.Stored = Evidence{State: there}
 		k.conclude(verdict(RowUnknown, ""))
-	case there != k.evidence.Stored.State || k.noSpace != noSpace || !sameObject(o, k.object) || o.PropertiesUnknown != k.object.PropertiesUnknown:
+	case there != k.evidence.Stored.State || k.noSpace != noSpace || !sameObject(o, k.object) ||
+		o.PropertiesUnknown != k.object.PropertiesUnknown:
 		return errOvertaken
 	}
 	return nil
 }
 
-// doubtful says that the bytes have to be read a second time before the row may stand.
+// needsSecondRead reports whether the row is concluded only after a second reading of the bytes.
 func (k *check) needsSecondRead() bool {
 	if k.evidence.Content.State != pb.EvidenceState_EVIDENCE_STATE_DIGESTS {
 		return false
@@ -231,7 +232,7 @@ func (k *check) needsSecondRead() bool {
 	return false
 }
 
-// confirm reads the bytes a second time; what they say then must be what they said first.
+// readAgain reads the bytes a second time. If the digests differ from the first reading the row is RowUnknown.
 func (k *check) readAgain(ctx context.Context) error {
 	again, err := k.readObject(ctx)
 	if err != nil {
@@ -248,7 +249,7 @@ func (k *check) readAgain(ctx context.Context) error {
 	return nil
 }
 
-// reread is another C of an object that the store has.
+// readObject reads the bytes of the object that the store has.
 func (k *check) readObject(ctx context.Context) (Evidence, error) {
 	p, err := k.read(ctx, k.object)
 	if err == nil && p.State == pb.EvidenceState_EVIDENCE_STATE_ABSENT {
@@ -257,7 +258,7 @@ func (k *check) readObject(ctx context.Context) (Evidence, error) {
 	return p, err
 }
 
-// gather is S, C, and S again.
+// gatherEvidence stats the object, reads its bytes, and stats it again.
 func (k *check) gatherEvidence(ctx context.Context) error {
 	first, there, err := k.stat(ctx)
 	if err != nil {
@@ -293,7 +294,7 @@ func (k *check) gatherEvidence(ctx context.Context) error {
 	return k.confirmAbsence(ctx)
 }
 
-// stat is one S. Absent is not believed yet.
+// stat stats the object once. An absence is not confirmed yet.
 func (k *check) stat(ctx context.Context) (storage.Object, pb.EvidenceState, error) {
 	o, err := k.store.Stat(ctx, k.copy.Space, k.copy.Item)
 	k.noSpace = errors.Is(err, storage.ErrNoSpace)
@@ -307,8 +308,8 @@ func (k *check) stat(ctx context.Context) (storage.Object, pb.EvidenceState, err
 	return o, pb.EvidenceState_EVIDENCE_STATE_DIGESTS, nil
 }
 
-// failed says what an error of the store means for a piece of evidence: absent, not
-// believed yet, or unknown. What it returns as an error ends the look.
+// classify returns the state of evidence for an error of the store: absent, not confirmed yet, or unknown. An error
+// that it returns ends the attempt.
 func (k *check) classify(ctx context.Context, place string, err error) (pb.EvidenceState, error) {
 	switch {
 	case ctx.Err() != nil:
@@ -320,14 +321,14 @@ func (k *check) classify(ctx context.Context, place string, err error) (pb.Evide
 	case errors.Is(err, storage.ErrName):
 		return 0, retry.Permanent(err)
 	}
-	if retry.ClassOf(err) == retry.ClassWait { // such as an archive's: it says itself when to come again
+	if retry.ClassOf(err) == retry.ClassWait { // an archive's error has the time of the next try
 		return 0, fmt.Errorf("read %s: %w", place, err)
 	}
 	k.cause = fmt.Sprintf("%s did not answer (%v): %v", place, retry.ClassOf(err), err)
 	return pb.EvidenceState_EVIDENCE_STATE_UNKNOWN, nil
 }
 
-// believe takes absences for true only where the store's marker can be read after them.
+// confirmAbsence confirms absences by reading the store's marker after them. If that fails they become unknown.
 func (k *check) confirmAbsence(ctx context.Context) error {
 	const absent = pb.EvidenceState_EVIDENCE_STATE_ABSENT
 	if k.evidence.Content.State != absent && k.evidence.Stored.State != absent {
@@ -345,7 +346,7 @@ func (k *check) confirmAbsence(ctx context.Context) error {
 	return nil
 }
 
-// unbelieve makes what is absent unknown.
+// dropAbsence turns absent evidence into unknown.
 func (k *check) dropAbsence() {
 	for _, p := range [...]*Evidence{&k.evidence.Content, &k.evidence.Stored} {
 		if p.State == pb.EvidenceState_EVIDENCE_STATE_ABSENT {
@@ -354,15 +355,14 @@ func (k *check) dropAbsence() {
 	}
 }
 
-// read is one C: the bytes of seen, hashed while they stream, by every algorithm that
-// is on record or configured.
+// read reads and hashes the bytes of the object seen, by every algorithm that is on record or configured.
 func (k *check) read(ctx context.Context, seen storage.Object) (Evidence, error) {
 	r, o, err := k.store.Open(ctx, k.copy.Space, k.copy.Item, seen.Version)
 	if err != nil {
 		state, err := k.classify(ctx, "content", err)
 		return Evidence{State: state}, err
 	}
-	defer r.Close() // only read from: nothing is lost with its error
+	defer r.Close() // only read from
 	if !sameObject(seen, o) {
 		return Evidence{}, errOvertaken
 	}
@@ -379,7 +379,7 @@ func (k *check) read(ctx context.Context, seen storage.Object) (Evidence, error)
 	return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: digests}, nil
 }
 
-// algorithms are those that S, M and A hold, and that millrace computes.
+// algorithms returns the supported algorithms of all digests on record and of the store's.
 func (k *check) algorithms(o storage.Object) []string {
 	var algs []string
 	carried := k.task.GetKnown()

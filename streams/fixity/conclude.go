@@ -6,42 +6,39 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Settings are how long a check takes its time before it concludes.
+// Settings bound how soon a verdict is concluded.
 type Settings struct {
-	// Recheck is how long to wait before each re-check; after the last one an
-	// undecided row is concluded. Unknown goes on at the last interval.
+	// Recheck are the intervals before each re-check. After the last one an undecided row is concluded; an unknown one is
+	// re-checked at the last interval for ever.
 	Recheck []time.Duration
-	// Settle is how old the newest event of an item must be before rows that an event
-	// on its way would explain are concluded.
+	// Settle is the least age of an item's newest event before rows are concluded that an event in flight would explain.
 	Settle time.Duration
 }
 
-// Progress is how far the checks of one copy have come.
+// Progress is the history of a copy's checks, as far as Conclude needs it.
 type Progress struct {
-	// Recheck is which re-check this is; 0 is the first look.
+	// Recheck is the number of this re-check; 0 is the first check.
 	Recheck int
 	Now     time.Time
-	// LastEvent is the newest event of the copy on record; zero where there is none.
+	// LastEvent is the time of the newest event on record; zero if there is none.
 	LastEvent time.Time
-	// AtOnce: what is not on record is taken in without waiting (a baseline round, or a row
-	// without digests).
+	// AtOnce: RowNotCaptured is concluded without re-checks, in a baseline round or if a row without digests exists.
 	AtOnce bool
 }
 
-// A Conclusion says whether a verdict stands.
+// A Conclusion says whether a verdict is final.
 type Conclusion struct {
-	// Outcome is undecided where the row is not concluded yet.
+	// Outcome is undecided until the row is concluded.
 	Outcome pb.Verdict
 	Final   bool
-	// Next is when the re-check is due, and Recheck its number, where it is not final.
+	// Next is when the re-check is due, and Recheck its number, if the conclusion is not final.
 	Next    time.Time
 	Recheck int
 }
 
-// Conclude says whether v stands now or is to be looked at again, and when.
+// Conclude returns whether v is final, or when the copy is checked again. It is pure.
 //
-// Looks that ended unknown never use up the last re-check: an absence that follows them
-// is still looked at twice.
+// Checks that ended unknown never use up the last re-check: an absence after them is re-checked at least once.
 func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 	settled := p.LastEvent.Add(s.Settle)
 	unsettled := v.waitsForSettle() && !p.LastEvent.IsZero() && p.Now.Before(settled)
@@ -68,7 +65,7 @@ func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 	return Conclusion{Outcome: v.Outcome, Final: true}
 }
 
-// waits says that the row is concluded only on the last re-check.
+// waitsForRechecks reports whether the row is concluded only on the last re-check.
 func (v Verdict) waitsForRechecks() bool {
 	switch v.Row {
 	case RowStoreDigestWrongUnread, RowContentMissing, RowNotCaptured, RowUpdateNotCaptured, RowReplaced, RowResurrected:
@@ -77,7 +74,7 @@ func (v Verdict) waitsForRechecks() bool {
 	return false
 }
 
-// settles says that an event on its way might explain the row.
+// waitsForSettle reports whether an event in flight would explain the row.
 func (v Verdict) waitsForSettle() bool {
 	switch v.Row {
 	case RowManifestWrong, RowAuditMismatch, RowAuditMissing, RowContentMissing, RowNotCaptured, RowUpdateNotCaptured,
@@ -87,7 +84,7 @@ func (v Verdict) waitsForSettle() bool {
 	return false
 }
 
-// interval is the wait after the nth look that ended unknown.
+// interval returns the wait after the nth check that ended unknown; 1 h without Recheck.
 func (s Settings) interval(n int) time.Duration {
 	if len(s.Recheck) == 0 {
 		return time.Hour

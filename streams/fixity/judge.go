@@ -1,10 +1,9 @@
-// Package fixity checks copies: it reads a copy again, compares what was read with what
-// the store, the manifest and the audit log say, and concludes.
+// Package fixity checks copies: it reads the bytes of a copy, compares their digests with those of the store, the
+// manifest and the audit log, and judges the copy by the table in docs/decisions-fixity.md.
 //
-// A check of one copy ends in exactly one result, whatever happens; a place that did
-// not answer is unknown, which is neither a mismatch nor an absence and moves nothing.
-// Checking twice is checking twice: it changes nothing the second time. What is to be
-// concluded is decided by two pure functions, Judge and Conclude.
+// A check of one copy ends in exactly one result. A store or record that does not answer is unknown: never a mismatch,
+// never an absence, and no reason for a correction. Tasks may be delivered in any order and more than once; a repeated
+// check publishes another result, and a correction with the same effect. Two pure functions decide, Judge and Conclude.
 package fixity
 
 import (
@@ -12,38 +11,37 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// A Piece is what one of the four places said of a copy.
+// Evidence is the report of one of four places on a copy: the content, the store, the manifest or the audit log.
 //
-// The content is digests, absent, unread or unknown; the store says digests, none
-// (present without one), absent or unknown; the manifest says digests, none (no row),
-// tombstone or unknown; the audit log says digests, none (no row, or the newest is a delete)
-// or unknown. A live row without digests is digests with an empty set. Any other state is
-// taken for unknown.
+// States of the content are digests, absent, unread and unknown; of the store digests, none (present without a digest),
+// absent and unknown; of the manifest digests, none (no row), tombstone and unknown; of the audit log digests, none (no
+// row, or the newest is a delete) and unknown. A live row without digests has the state digests and an empty set. Any
+// other state counts as unknown.
 type Evidence struct {
 	State   pb.EvidenceState
 	Digests digest.Set
-	// Claimed digests were told by somebody and have never agreed with bytes.
+	// Claimed digests came from outside and were never compared with bytes.
 	Claimed bool
 }
 
-// Evidence is what the four places said of one copy.
+// An EvidenceSet is the evidence of all four places of one copy.
 type EvidenceSet struct {
 	Content, Stored, Manifest, Audit Evidence
-	// Newer: the store says that its object is newer than the manifest's.
+	// Newer: by version, ETag and time the store's object is later than the manifest's.
 	Newer bool
 }
 
-// A Verdict is the row of the table that a set of evidence falls under.
+// A Verdict is the row of the table that an EvidenceSet falls under.
 type Verdict struct {
 	Row Row
-	// Finding is the word for the row; where the row is a fault it is the kind of its incident.
+	// Finding is Row.String().
 	Finding string
-	// Outcome is what the row comes to once it is concluded.
+	// Outcome is the verdict of the check when the row is concluded.
 	Outcome pb.Verdict
 	Detail  string
 }
 
-// verdict returns the verdict of row; a number that is no row counts as unknown.
+// verdict returns the verdict of row. A number that is no row is RowUnknown.
 func verdict(row Row, detail string) Verdict {
 	if row < RowPass || row > RowResurrected {
 		row = RowUnknown
@@ -51,17 +49,17 @@ func verdict(row Row, detail string) Verdict {
 	return Verdict{Row: row, Finding: row.String(), Outcome: row.outcome(), Detail: detail}
 }
 
-// Details that Judge gives.
+// Details that Judge sets.
 const (
-	detailPresence     = "content and store do not agree whether it is there"
+	detailPresence     = "content and store disagree whether the item is present"
 	detailClaim        = "claim"
 	detailNoDigests    = "no digests on record"
 	detailUnreadable   = "needs the bytes, or a digest from the store"
 	detailIncomparable = "needs a digest of an algorithm that is on record"
 )
 
-// Judge says which row of the table in docs/decisions-fixity.md the evidence falls under: the
-// first rule that matches. It is total.
+// Judge returns the row of the table in docs/decisions-fixity.md for the evidence: the first that applies. It is pure
+// and total.
 func Judge(e EvidenceSet, s StoreSettings) Verdict {
 	if place := e.unanswered(); place != "" {
 		return verdict(RowUnknown, place+" did not answer")
@@ -83,14 +81,14 @@ func Judge(e EvidenceSet, s StoreSettings) Verdict {
 		}
 		return e.compareRecords(e.Stored.Digests, s)
 	}
-	// A store's digest that cannot be compared with the bytes is none.
+	// A store's digest of an algorithm that was not computed counts as none.
 	if e.Content.Digests.Compare(e.Stored.Digests) == digest.Disagree {
 		return e.storeMismatch()
 	}
 	return e.compareRecords(e.Content.Digests, s)
 }
 
-// unanswered names a place that did not answer, if there is one.
+// unanswered returns the name of a place that is unknown, or "".
 func (e EvidenceSet) unanswered() string {
 	if place := e.unansweredByStore(); place != "" {
 		return place
@@ -104,7 +102,7 @@ func (e EvidenceSet) unanswered() string {
 	return ""
 }
 
-// unseen is unanswered for content and store.
+// unansweredByStore is unanswered for content and store.
 func (e EvidenceSet) unansweredByStore() string {
 	switch e.Content.State {
 	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS:
@@ -116,44 +114,46 @@ func (e EvidenceSet) unansweredByStore() string {
 		return "content"
 	}
 	switch e.Stored.State {
-	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS, pb.EvidenceState_EVIDENCE_STATE_NONE, pb.EvidenceState_EVIDENCE_STATE_ABSENT:
+	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS, pb.EvidenceState_EVIDENCE_STATE_NONE,
+		pb.EvidenceState_EVIDENCE_STATE_ABSENT:
 		return ""
 	}
 	return "store"
 }
 
-// recorded says that the manifest or the audit log answered.
+// isAnswer reports whether manifest or audit log have digests or no row.
 func (p Evidence) isAnswer() bool {
 	return p.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || p.State == pb.EvidenceState_EVIDENCE_STATE_NONE
 }
 
-// tombstone says that the row of the manifest is one.
+// isTombstone reports whether the manifest's row is a tombstone.
 func (p Evidence) isTombstone() bool { return p.State == pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE }
 
-// present says that there is a live row.
+// isLive reports whether there is a live row.
 func (p Evidence) isLive() bool { return p.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS }
 
-// telling says that there is a live row with digests.
+// hasDigests reports whether there is a live row with digests.
 func (p Evidence) hasDigests() bool { return p.isLive() && len(p.Digests) > 0 }
 
-// bare says that there is a live row without digests.
+// withoutDigests reports whether manifest or audit log have a live row without digests.
 func (e EvidenceSet) withoutDigests() bool {
 	return e.Manifest.isLive() && !e.Manifest.hasDigests() || e.Audit.isLive() && !e.Audit.hasDigests()
 }
 
-// divided is rule d: the bytes are not what the store says.
+// storeMismatch judges if the bytes differ from the store's digest.
 func (e EvidenceSet) storeMismatch() Verdict {
 	x, ref := e.Content.Digests, e.reference()
 	switch {
 	case x.Compare(ref.digests) == digest.Agree:
 		return verdict(RowStoreDigestWrong, "")
-	case x.Compare(ref.verified) == digest.Disagree && (ref.both || e.Stored.Digests.Compare(ref.verified) == digest.Agree):
+	case x.Compare(ref.verified) == digest.Disagree &&
+		(ref.both || e.Stored.Digests.Compare(ref.verified) == digest.Agree):
 		return verdict(RowContentCorrupt, "")
 	}
 	return verdict(RowNoQuorum, e.claimDetail(x))
 }
 
-// relation is how a row of manifest or audit log stands to x.
+// A relation compares a row of manifest or audit log with x.
 type relation int
 
 const (
@@ -176,7 +176,7 @@ func relate(x digest.Set, p Evidence) relation {
 	return incomparable
 }
 
-// against is rule e: x, on which content and store agree, against what is on record.
+// compareRecords compares x, the digests of content and store, with manifest and audit log.
 func (e EvidenceSet) compareRecords(x digest.Set, s StoreSettings) Verdict {
 	m, a := e.relations(x)
 	switch {
@@ -207,9 +207,8 @@ func (e EvidenceSet) compareRecords(x digest.Set, s StoreSettings) Verdict {
 	return verdict(RowNoQuorum, e.claimDetail(x))
 }
 
-// relations says how manifest and audit log stand to x. What cannot be compared with x
-// stands as the other does where the two agree, and is as good as none where the
-// other differs from x: a difference is never hidden.
+// relations compares manifest and audit log with x. A record that shares no algorithm with x has the relation of the
+// other one if the two records agree, and counts as none if the other one differs from x: a difference is never hidden.
 func (e EvidenceSet) relations(x digest.Set) (m, a relation) {
 	m, a = relate(x, e.Manifest), relate(x, e.Audit)
 	if (m == incomparable) == (a == incomparable) {
@@ -234,11 +233,11 @@ func (e EvidenceSet) relations(x digest.Set) (m, a relation) {
 	return m, stand
 }
 
-// A reference is R: what manifest and audit log say together.
+// A reference is the content that manifest and audit log together have on record.
 type reference struct {
-	digests  digest.Set // empty where they contradict each other
-	verified digest.Set // the part that is not merely claimed
-	both     bool       // M = A
+	digests  digest.Set // empty if they contradict each other
+	verified digest.Set // without claimed digests
+	both     bool       // manifest and audit log agree
 }
 
 func (e EvidenceSet) reference() reference {
@@ -269,7 +268,7 @@ func (p Evidence) verified() digest.Set {
 	return p.Digests
 }
 
-// claim is the detail of a disagreement with digests that are only claimed.
+// claimDetail returns detailClaim if x differs from claimed digests.
 func (e EvidenceSet) claimDetail(x digest.Set) string {
 	for _, p := range [...]Evidence{e.Manifest, e.Audit} {
 		if p.Claimed && relate(x, p) == other {

@@ -12,11 +12,10 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// JudgeMetadata says what is found of the media type and properties of an item that is present, whatever is found of
-// its bytes: o is what its store says, digests are those of its bytes, and m is the manifest's record, read afresh. If
-// they are damaged, detail says what is on record. Properties that the store cannot tell are as good as none if its
-// store is on record to have held none, or held them with other bytes. If it cannot be seen with which, nothing is
-// found.
+// JudgeMetadata judges the media type and properties of an item that is present, independently of its bytes: o is the
+// store's object, digests are those of its bytes, and m is the manifest's record, read afresh. If the store cannot
+// report properties that m has of these bytes, they are damaged, and detail names them. If m has none, or has them of
+// other bytes, they are intact. If m does not show which bytes they belong to, the result is unspecified.
 func JudgeMetadata(o storage.Object, digests digest.Set, m *pb.Record) (found pb.Metadata, detail string) {
 	switch p := record.Properties(m); {
 	case !o.PropertiesUnknown:
@@ -35,7 +34,7 @@ func JudgeMetadata(o storage.Object, digests digest.Set, m *pb.Record) (found pb
 	return pb.Metadata_METADATA_UNSPECIFIED, ""
 }
 
-// onRecord names the media type and the properties of a record, without their values.
+// describeMetadata names the media type and the properties of a record, without the values of properties.
 func describeMetadata(m *pb.Record) string {
 	const most = 20
 	var parts []string

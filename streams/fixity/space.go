@@ -14,8 +14,8 @@ func (k *check) spaceCopy() schemas.Copy {
 	return at
 }
 
-// reportSpace opens or closes the incident of the copy's space. A check that cannot say whether
-// the space is there does neither.
+// reportSpace opens or closes the incident of the copy's space. It does neither if it is unknown whether the space
+// exists.
 func (k *check) reportSpace(ctx context.Context) error {
 	const absent = pb.EvidenceState_EVIDENCE_STATE_ABSENT
 	switch stored := k.evidence.Stored.State; {
@@ -24,14 +24,14 @@ func (k *check) reportSpace(ctx context.Context) error {
 	case !k.evidence.isPresent() && stored != absent:
 		return nil
 	case !k.noSpace:
-		return k.spaces.Close(ctx, k.spaceCopy(), "space is there")
+		return k.spaces.Close(ctx, k.spaceCopy(), "space is present")
 	case k.fresh != nil:
 		return k.spaces.Close(ctx, k.spaceCopy(), "space is no longer expected")
 	}
 	return nil
 }
 
-// there says that the store has the copy.
+// isPresent reports whether the store has the copy.
 func (e EvidenceSet) isPresent() bool {
 	const digests, none = pb.EvidenceState_EVIDENCE_STATE_DIGESTS, pb.EvidenceState_EVIDENCE_STATE_NONE
 	return e.Stored.State == digests || e.Stored.State == none

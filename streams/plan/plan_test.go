@@ -228,7 +228,7 @@ func TestHandleRefuses(t *testing.T) {
 		"no time":          {change(func(c *pb.Change) { c.Time = nil }), "field time"},
 		"impossible time":  {change(func(c *pb.Change) { c.Time = &timestamppb.Timestamp{Nanos: -1} }), "field time"},
 		"in 6 minutes":     {change(func(c *pb.Change) { c.Time = timestamppb.New(time.Now().Add(6 * time.Minute)) }), "field time"},
-		"another message":  {&pb.FixityTask{}, "Change belongs"},
+		"another message":  {&pb.FixityTask{}, "not a Change"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
