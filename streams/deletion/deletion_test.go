@@ -35,8 +35,7 @@ func hour(h int) time.Time { return time.Date(2026, 9, 1, h, 0, 0, 0, time.UTC) 
 
 func stamp(h int) *timestamppb.Timestamp { return timestamppb.New(hour(h)) }
 
-// world is a source that lost an item at hour 4, and a destination that got the
-// content of hour 2 at hour 3.
+// A world is a source that lost an item at hour 4, and a destination that got the content of hour 2 at hour 3.
 type world struct {
 	t       *testing.T
 	mem     map[string]*mem.Store
@@ -47,7 +46,7 @@ type world struct {
 	deleter *Deleter
 	seen    storage.Object
 	hooks   []func(store, method string) // called before each call of a store
-	orders  int                          // to copy, of the last run
+	orders  int // commands to copy in the last run
 }
 
 func (w *world) Store(_, id string) (storage.Store, bool)  { s, ok := w.faulty[id]; return s, ok }
@@ -102,7 +101,7 @@ func (w *world) put(store, text string) storage.Object {
 	return o
 }
 
-// on has f called before each call of a method of a store.
+// on calls f before each call of a method of a store.
 func (w *world) on(store, method string, f func()) {
 	w.hooks = append(w.hooks, func(at, called string) {
 		if at == store && called == method {
@@ -267,7 +266,7 @@ func TestDeletedButReportedAsFailed(t *testing.T) {
 	again, _, err := w.run(order())
 	w.must(err)
 	if len(again) != 1 || again[0].GetId() != changes[0].GetId() {
-		t.Errorf("told again it is another Change: %v", again)
+		t.Errorf("the second execution has another Change: %v", again)
 	}
 	w.rows["2"] = &pb.Record{State: tomb, Time: stamp(4)}
 	if changes, r, err := w.run(order()); err != nil || len(changes) != 0 || r.GetDecision() != "C8" {
@@ -305,7 +304,7 @@ func TestDelay(t *testing.T) {
 		t.Errorf("got %v, due %v", err, retry.Due(err))
 	}
 	w.present(true)
-	_, r, err := w.run(order()) // of long ago
+	_, r, err := w.run(order()) // of an old delete
 	w.must(err)
 	if r.GetResult() != "deleted" {
 		t.Errorf("got %v", r)
@@ -332,7 +331,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A delete that waits for approval is reported before it ends so. If that fails it is tried again.
+// A delete that waits for approval is reported before its result. If the report fails it is tried again.
 func TestHeldDeleteIsReported(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prepare func(*world, *pb.DeletionCommand)

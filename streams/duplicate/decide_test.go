@@ -49,36 +49,36 @@ func row(state pb.RecordState, version, md5 string, h int) *pb.Record {
 	return r
 }
 
-// unsized is a row that does not say how large the content is.
+// unsized makes the size of a row unknown.
 func unsized(r *pb.Record) *pb.Record {
 	r.Size, r.SizeUnknown = 0, true
 	return r
 }
 
-// typed is a row with properties.
+// typed adds properties to a row.
 func typed(r *pb.Record) *pb.Record {
 	r.MediaType, r.Properties = "image/jpeg", map[string]string{"By": "me"}
 	return r
 }
 
-// of has the properties of a row reported of another content.
+// of marks the properties of a row as those of another content.
 func of(r *pb.Record, version string, digests digest.Set) *pb.Record {
 	r.PropertiesOf = &pb.Content{Version: version, Digests: digests}
 	return r
 }
 
-// claimed has the properties of a row claimed by a listing.
+// claimed marks the properties of a row as claimed by a listing.
 func claimed(r *pb.Record) *pb.Record {
 	r.PropertiesClaimed = true
 	return r
 }
 
-// lose has the store unable to tell the properties.
+// lose makes the properties unknown to the side's store.
 func (s *Side) lose() { s.Object.Properties, s.Object.PropertiesUnknown = storage.Properties{}, true }
 
-// sight returns one where the change of hour 2 made version v1 of bytes a at the source,
-// and the destination is absent, as f alters it.
-func sight(f func(*Observation)) Observation {
+// observation returns one in which a change of hour 2 made version v1 with bytes a at the source, and the destination
+// is absent. f alters it.
+func observation(f func(*Observation)) Observation {
 	s := Observation{
 		Command: &pb.DuplicationCommand{
 			Id: "c", Account: "acme", Space: "photos", Item: "a.jpg", SourceStore: "1", DestinationStore: "2",
@@ -95,20 +95,20 @@ func sight(f func(*Observation)) Observation {
 	return s
 }
 
-// records sets the rows of both sides as read afresh.
+// records sets the rows of both sides as if read afresh.
 func (s *Observation) records(source, destination *pb.Record) {
 	s.recordsState = recordsRead
 	s.Source.Record = &pb.CopyRecord{Manifest: source, Audit: source}
 	s.Destination.Record = &pb.CopyRecord{Manifest: destination, Audit: destination}
 }
 
-// checked has the destination's content have passed a check.
+// checked sets a pass of a check of the destination's content.
 func (s *Observation) checked() {
 	s.Destination.Record.LastPass = s.Destination.Record.GetManifest().GetTime()
 }
 
-// told replaces what the command says of its cause.
-func (s *Observation) tell(op pb.Op, version, md5 string, h int) {
+// setCause replaces the change that caused the command.
+func (s *Observation) setCause(op pb.Op, version, md5 string, h int) {
 	c := s.Command
 	c.CauseOp, c.ChangeVersion, c.Digests, c.ChangeTime = op, version, nil, stamp(h)
 	if md5 != "" {
@@ -116,16 +116,16 @@ func (s *Observation) tell(op pb.Op, version, md5 string, h int) {
 	}
 }
 
-// bySweep makes the command a sweep's, which carries these rows.
+// bySweep makes the command one of a sweep, with these rows.
 func (s *Observation) bySweep(source, destination *pb.Record) {
-	s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+	s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 	s.Command.ChangeTime, s.Command.Reason = nil, pb.DuplicationReason_DUPLICATION_REASON_SWEEP
 	s.Command.SourceRecord, s.Command.DestinationRecord = source, destination
 }
 
 func (s *Observation) copied(version, md5 string) { s.Destination = there(version, md5, 3) }
 
-// lost is deleted, with the copy lost too.
+// lost is deleted, with the copy absent too.
 func (s *Observation) lost(source *pb.Record) {
 	s.deleted(source)
 	s.Destination.Presence, s.Destination.Object = Absent, storage.Object{}
@@ -138,19 +138,19 @@ func (s *Observation) offRecord(source *pb.Record) {
 	s.Destination.Record = &pb.CopyRecord{Manifest: row(none, "", "", 0)}
 }
 
-// deleted makes the sight that of a source which is gone while its copy is there.
+// deleted makes the source absent and the copy present.
 func (s *Observation) deleted(source *pb.Record) {
 	s.Source = Side{Presence: Absent}
 	s.copied("d1", a)
 	to := row(live, "d1", a, 3)
 	to.SourceTime = stamp(2)
 	s.records(source, to)
-	s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+	s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 	s.Command.ChangeTime = nil
 }
 
-// A decisionCase is a case of the item table. Its name begins with the row that it is about, and want spells the row as on
-// the wire.
+// A decisionCase is a case of the item table. Its name begins with the row that it is about; want has the value of the
+// row on the wire.
 type decisionCase struct {
 	observe func(*Observation)
 	want    Decision
@@ -171,8 +171,8 @@ func copyCases() map[string]decisionCase {
 		"C9: a needed row cannot be read": {func(s *Observation) { s.Source = there("v2", b, 3); s.recordsState = recordsFailed },
 			Decision{Row: "C9", action: actFail}},
 		"C9: a change of unknown size is not known to be about an empty content": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "", "", 2)
-			s.Command.Digests = digest.Set{digest.SHA1: "00ff"} // which cannot be compared
+			s.setCause(pb.Op_OP_ADD, "", "", 2)
+			s.Command.Digests = digest.Set{digest.SHA1: "00ff"} // not computed here
 			s.Command.Size, s.Command.SizeUnknown, s.Source.Object.Size = 0, true, 0
 		}, Decision{Row: "C9", action: actReadRecords}},
 		"C10: by glob": {func(s *Observation) { s.Rules.Exclude = []string{"*.jpg"} }, Decision{Row: "C10", Result: "excluded"}},
@@ -196,8 +196,8 @@ func copyCases() map[string]decisionCase {
 			s.Source.Read = md5of(b)
 			s.copied("d1", b)
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
-		"C4s: by the manifest, where the change was silent": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		"C4s: by the manifest, as the change has no digests": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.Source = there("v1", b, 2)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true}},
@@ -207,13 +207,13 @@ func copyCases() map[string]decisionCase {
 			s.Destination.Object.Original = record.Original(s.Source.Object)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
-		"C4s: also against what a check took in": {func(s *Observation) {
+		"C4s: also against content that a check recorded": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Destination.Object.Original = record.Original(s.Source.Object)
 			s.Command.Approved = "checker"
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
 		"C4r: under a tombstone that is younger": {func(s *Observation) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
 		"C4r: under one of the same time, with a copy": {func(s *Observation) {
@@ -229,27 +229,27 @@ func copyCases() map[string]decisionCase {
 			s.Command.Approved = "checker"
 			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
-		"C4r: needs the source's row, where no client says so": {func(s *Observation) { s.Command.IfAbsent = true },
+		"C4r: needs the source's row, as no client reported the content": {func(s *Observation) { s.Command.IfAbsent = true },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C4r: to copy again what a deletion took, after a later delete": {func(s *Observation) {
+		"C4r: to copy again a deleted copy, after a later delete": {func(s *Observation) {
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
-		"C5: to copy again what a deletion took": {func(s *Observation) {
+		"C5: to copy again a deleted copy": {func(s *Observation) {
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a), CheckSource: true}},
-		"C5: to copy again what a deletion took, of a source that was not seen": {func(s *Observation) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+		"C5: to copy again a deleted copy, of a source that was not seen": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.Command.ChangeTime, s.Command.IfAbsent, s.Command.CarriedDelete = nil, true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Reference: true, CheckSource: true}},
-		"C5: to copy again what a deletion took, of a younger source": {func(s *Observation) {
+		"C5: to copy again a deleted copy, of a younger source": {func(s *Observation) {
 			s.Source = there("v1", a, 5)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
-		"C4w: to copy again what a deletion took, of another source by now": {func(s *Observation) {
+		"C4w: to copy again a deleted copy, of another source by now": {func(s *Observation) {
 			s.Source = there("v2", b, 5)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
@@ -264,7 +264,7 @@ func copyCases() map[string]decisionCase {
 			s.Source = there("v2", b, 3)
 			s.records(row(tomb, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
-		"C4w: also where both sides agree": {func(s *Observation) {
+		"C4w: also if both sides agree": {func(s *Observation) {
 			s.Source = there("v2", b, 3)
 			s.copied("d1", b)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
@@ -323,13 +323,13 @@ func copyCases() map[string]decisionCase {
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync", AnnounceSource: true}},
 		"C2: in sync, and the source is on record without digests": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.copied("d1", a)
 			s.records(row(live, "v1", "", 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync", AnnounceSource: true}},
-		"C2: in sync, and the manifest knows what the change does not say": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		"C2: in sync, and the manifest has the digests that the change lacks": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.checked()
@@ -346,7 +346,7 @@ func copyCases() map[string]decisionCase {
 			s.Destination.Record.Manifest.MediaType, s.Destination.Record.Manifest.Properties = image.MediaType, image.User
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: the properties were never told": {func(s *Observation) {
+		"C2: the Change of the properties was never sent": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties = image, image
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
@@ -392,21 +392,21 @@ func copyCases() map[string]decisionCase {
 			s.Destination.Object.Properties = image
 			s.records(typed(row(live, "v1", a, 2)), row(none, "", "", 0))
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, Announce: true}},
-		"C2: neither store can tell properties, and none are on record": {func(s *Observation) {
+		"C2: neither store can report properties, and none are on record": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.lose()
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: what the source cannot tell, and is on no record, is not carried": {func(s *Observation) {
+		"C2: what the source cannot report, and is on no record, is not carried": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.Object.Properties = image
 			s.records(row(live, "v1", a, 2), typed(row(live, "d1", a, 3)))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C3: what the destination cannot tell, and is on no record, is none": {func(s *Observation) {
+		"C3: what the destination cannot report, and is on no record, is none": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties = image
 			s.Destination.lose()
@@ -445,7 +445,7 @@ func copyCases() map[string]decisionCase {
 			s.records(typed(row(live, "v1", a, 2)), of(typed(row(live, "d1", a, 3)), "d0", md5of(b)))
 			s.checked()
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
-		"C9: to know whether properties are lost takes the record": {func(s *Observation) { s.copied("d1", a); s.Destination.lose() },
+		"C9: whether properties are lost needs the record": {func(s *Observation) { s.copied("d1", a); s.Destination.lose() },
 			Decision{Row: "C9", action: actReadRecords}},
 		"C9: a row that a sweep carries says nothing of properties": {func(s *Observation) {
 			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
@@ -454,13 +454,13 @@ func copyCases() map[string]decisionCase {
 		}, Decision{Row: "C9", action: actReadRecords}},
 		"C9: whether properties are lost is not known": {func(s *Observation) { s.copied("d1", a); s.Source.lose(); s.recordsState = recordsFailed },
 			Decision{Row: "C9", action: actFail}},
-		"C9: to copy what has lost its properties takes the record": {func(s *Observation) { s.Source.lose() },
+		"C9: to copy a source with lost properties needs the record": {func(s *Observation) { s.Source.lose() },
 			Decision{Row: "C9", action: actReadRecords}},
 		"C5: the source has lost its properties": {func(s *Observation) {
 			s.Source.lose()
 			s.records(typed(row(live, "v1", a, 2)), row(none, "", "", 0))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a), CheckSource: true}},
-		"C5: the source cannot tell properties, and none are on record": {func(s *Observation) {
+		"C5: the source cannot report properties, and none are on record": {func(s *Observation) {
 			s.Source.lose()
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
@@ -477,13 +477,13 @@ func copyCases() map[string]decisionCase {
 			s.records(claimed(typed(row(live, "v1", a, 2))), row(none, "", "", 0))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C1: the source's bytes may be those that had the properties on record": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.Source = there("v1", "", 2)
 			s.Source.lose()
 			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
 		}, Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
 		"C5: the source's bytes, which were read, are those that had the properties on record": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.Source = there("v1", "", 2)
 			s.Source.lose()
 			s.Source.Read = md5of(a)
@@ -498,38 +498,38 @@ func copyCases() map[string]decisionCase {
 			Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C4: copied over": {func(s *Observation) { s.copied("d1", b) },
 			Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
-		"C4: a client's change says what the source is, whatever the destination is a copy of": {func(s *Observation) {
+		"C4: a client reported the source, whatever the destination is a copy of": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Destination.Object.Original = record.Original(s.Source.Object)
 		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
-		"C4: not where only absence may be filled: a client's change copies it": {func(s *Observation) {
+		"C4: if_absent: a client's change copies it": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4", Result: "if-absent"}},
-		"C4: not where only absence may be filled: a check has found the content": {func(s *Observation) {
+		"C4: if_absent: a check has found the content": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_FIXITY
 		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
-		"C4w: not where only absence may be filled: the source was put back, and that is not on record": {func(s *Observation) {
+		"C4w: if_absent: the source was put back, and that is not on record": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 			s.records(row(tomb, "", "", 3), row(none, "", "", 0))
 		}, waitForSource()},
-		"C4: not where only absence may be filled: the record is of another content": {func(s *Observation) {
+		"C4: if_absent: the record is of another content": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
 			s.records(row(live, "v0", b, 1), row(none, "", "", 0))
 		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
 		"C4n: nothing is known": {func(s *Observation) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.copied("d1", b)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
 		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true, ReadTwice: true}},
 		"C4n: known without digests": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.copied("d1", b)
 			s.records(row(live, "v1", "", 2), row(none, "", "", 0))
 		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true, ReadTwice: true}},
@@ -539,18 +539,18 @@ func copyCases() map[string]decisionCase {
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		},
 			Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
-		"C5: without digests the manifest is asked first": {func(s *Observation) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
+		"C5: without digests the manifest is asked first": {func(s *Observation) { s.setCause(pb.Op_OP_ADD, "v1", "", 2) },
 			Decision{Row: "C9", action: actReadRecords}},
 		"C5: the manifest knows them": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C5: nothing known, so the bytes become the reference": {func(s *Observation) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true}},
 		"C5: a change that names no version speaks by time and size": {func(s *Observation) {
-			s.tell(pb.Op_OP_ADD, "", a, 2)
+			s.setCause(pb.Op_OP_ADD, "", a, 2)
 			s.Source = there("v1", "", 2)
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C11: a newer version, which the manifest knows": {func(s *Observation) {
@@ -565,7 +565,7 @@ func copyCases() map[string]decisionCase {
 func TestDecideCarries(t *testing.T) {
 	for name, tt := range copyCases() {
 		t.Run(name, func(t *testing.T) {
-			got := Decide(sight(tt.observe))
+			got := Decide(observation(tt.observe))
 			if len(got.Expected) == 0 && len(tt.want.Expected) == 0 {
 				got.Expected, tt.want.Expected = nil, nil
 			}
@@ -587,15 +587,15 @@ func deleteCases() map[string]decisionCase {
 	return map[string]decisionCase{
 		"C6: the source's row is live": {func(s *Observation) { s.deleted(row(live, "v1", a, 2)) },
 			Decision{Row: "C6", action: actWait, Result: "source-missing"}},
-		"C6: the delete that is told is older": {func(s *Observation) { s.deleted(row(live, "v1", a, 5)); s.tell(pb.Op_OP_DELETE, "v0", "", 4) },
+		"C6: the reported delete is older": {func(s *Observation) { s.deleted(row(live, "v1", a, 5)); s.setCause(pb.Op_OP_DELETE, "v0", "", 4) },
 			Decision{Row: "C6", action: actWait, Result: "source-missing"}},
 		"C7: a tombstone":                {func(s *Observation) { s.deleted(row(tomb, "v1", a, 4)) }, ordered("C7", 4, false)},
 		"C7: in the same millisecond":    {func(s *Observation) { s.deleted(row(tomb, "v1", a, 2)) }, ordered("C7", 2, false)},
-		"C7: this command's delete":      {func(s *Observation) { s.deleted(row(live, "v1", a, 2)); s.tell(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
-		"C7: the younger of two deletes": {func(s *Observation) { s.deleted(row(tomb, "v1", a, 3)); s.tell(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
-		"C7d: told, and no younger than the copy's content": {func(s *Observation) {
+		"C7: this command's delete":      {func(s *Observation) { s.deleted(row(live, "v1", a, 2)); s.setCause(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
+		"C7: the younger of two deletes": {func(s *Observation) { s.deleted(row(tomb, "v1", a, 3)); s.setCause(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
+		"C7d: a reported delete, no newer than the copy's content": {func(s *Observation) {
 			s.deleted(row(none, "", "", 0))
-			s.tell(pb.Op_OP_DELETE, "v1", a, 2)
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 2)
 		}, Decision{Row: "C7d", Result: "kept-newer"}},
 		"C7b: a found delete": {func(s *Observation) { s.deleted(row(tomb, "v1", a, 4)); s.Command.IfAbsent = true }, ordered("C7b", 4, true)},
 		"C7: nothing is read yet": {func(s *Observation) {
@@ -603,7 +603,7 @@ func deleteCases() map[string]decisionCase {
 			s.recordsState, s.Source.Record = recordsUnread, nil
 		},
 			Decision{Row: "C9", action: actReadRecords}},
-		"C7: no one can say": {func(s *Observation) {
+		"C7: the records are unknown": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.recordsState, s.Destination.Record = recordsFailed, nil
 		},
@@ -626,7 +626,7 @@ func deleteCases() map[string]decisionCase {
 		}, announced(ordered("C7", 4, false))},
 		"C7: the copy has no row, and the command says so": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
-			s.tell(pb.Op_OP_ADD, "v1", a, 2)
+			s.setCause(pb.Op_OP_ADD, "v1", a, 2)
 		}, announced(ordered("C7", 4, false))},
 		"C7d: the copy has no row, and its store says that it is of younger content": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
@@ -634,13 +634,13 @@ func deleteCases() map[string]decisionCase {
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
 		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Observation) { s.offRecord(row(tomb, "v1", a, 4)) },
 			announced(Decision{Row: "C7d", Result: "kept-newer"})},
-		"C7d: the copy has no row, and the command tells of other bytes": {func(s *Observation) {
+		"C7d: the copy has no row, and the command reports other bytes": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
-			s.tell(pb.Op_OP_ADD, "v1", b, 2)
+			s.setCause(pb.Op_OP_ADD, "v1", b, 2)
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
 		"C7d: the copy has no row, and the delete's digests say nothing of its time": {func(s *Observation) {
 			s.offRecord(row(none, "", "", 0))
-			s.tell(pb.Op_OP_DELETE, "v1", a, 4)
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
 		"C7: the row of the copy is of an older delete": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
@@ -675,18 +675,18 @@ func deleteCases() map[string]decisionCase {
 		}, ordered("C7", 4, false)},
 		"C7b: an approved correction of content approves no delete": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
-			s.tell(pb.Op_OP_ADD, "v1", a, 2)
+			s.setCause(pb.Op_OP_ADD, "v1", a, 2)
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "checker"
 		}, ordered("C7b", 4, true)},
-		"C7c: to copy again what a deletion took": {func(s *Observation) {
+		"C7c: to copy again a deleted copy": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 		}, Decision{Row: "C7c", Result: "orphan"}},
-		"C7: to copy again what a deletion took, and a client's delete since": {func(s *Observation) {
+		"C7: to copy again a deleted copy, and a client's delete since": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 		}, ordered("C7", 4, false)},
-		"C7b: to copy again what a deletion took, and a delete since that a sweep found": {func(s *Observation) {
+		"C7b: to copy again a deleted copy, and a delete since that a sweep found": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
@@ -698,10 +698,10 @@ func deleteCases() map[string]decisionCase {
 			s.Destination.Record.Manifest = row(tomb, "d1", a, 5)
 		},
 			Decision{Row: "C8", Result: "gone"}},
-		"C8: gone, and nobody said so": {func(s *Observation) { s.lost(row(tomb, "v1", a, 4)) }, gone(4)},
+		"C8: gone, without a Change": {func(s *Observation) { s.lost(row(tomb, "v1", a, 4)) }, gone(4)},
 		"C8: by this command's delete": {func(s *Observation) {
 			s.lost(row(live, "v1", a, 2))
-			s.tell(pb.Op_OP_DELETE, "v1", a, 4)
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
 		}, gone(4)},
 		"C8: in the millisecond of what was copied": {func(s *Observation) { s.lost(row(tomb, "v1", a, 2)) }, gone(2)},
 		"C8: the delete is a guess": {func(s *Observation) {
@@ -715,7 +715,7 @@ func deleteCases() map[string]decisionCase {
 		}, gone(4)},
 		"C8: an approved correction of content approves no delete": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
-			s.tell(pb.Op_OP_UPDATE, "v1", a, 2)
+			s.setCause(pb.Op_OP_UPDATE, "v1", a, 2)
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_FIXITY, "checker"
 		}, unexplained},
 		"C8: the destination held younger content": {func(s *Observation) {
@@ -742,7 +742,7 @@ func deleteCases() map[string]decisionCase {
 func TestDecideDeletes(t *testing.T) {
 	for name, tt := range deleteCases() {
 		t.Run(name, func(t *testing.T) {
-			if got := Decide(sight(tt.observe)); !reflect.DeepEqual(got, tt.want) {
+			if got := Decide(observation(tt.observe)); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})

@@ -79,8 +79,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// What a task carries of a record is bounded: a message that cannot be encoded takes all
-// the others of its command with it.
+// A task carries a bounded part of a record: a message that cannot be encoded would lose all messages of its command.
 func TestLongProperties(t *testing.T) {
 	w := newWorld(t)
 	long := storage.Properties{User: map[string]string{}}
@@ -92,7 +91,7 @@ func TestLongProperties(t *testing.T) {
 		w.must(err)
 		return o
 	}
-	c := command(w.tell(record.Content(at("1"), put("1"))))
+	c := command(w.reported(record.Content(at("1"), put("1"))))
 	run := func(row string) {
 		t.Helper()
 		out, err := w.executor.Handle(t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, Timestamp: hour(9)})
@@ -107,10 +106,10 @@ func TestLongProperties(t *testing.T) {
 		}
 	}
 	run("C5")
-	run("C2") // its messages were lost: told again
+	run("C2") // its messages were lost: published again
 }
 
-func TestCopyOverKeepsWhatWasThere(t *testing.T) {
+func TestOverwriteKeepsReplacedBytes(t *testing.T) {
 	w := newWorld(t)
 	w.put("2", "old")
 	got := w.mustRun(command(w.added("1", "new")))
@@ -125,7 +124,7 @@ func TestCopyOverKeepsWhatWasThere(t *testing.T) {
 	}
 }
 
-func TestIfAbsentLeavesWhatIsThere(t *testing.T) {
+func TestIfAbsentOverwritesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.put("2", "old")
 	c := command(w.added("1", "new"))
@@ -161,7 +160,7 @@ func TestNoCheck(t *testing.T) {
 	w.mustRun(w.repair(change.GetDigests())).ends("C0", "repaired", done, 1, 1) // a repair is always checked
 }
 
-func TestTheSourceCanOnlyBeRead(t *testing.T) {
+func TestSourceIsReadOnly(t *testing.T) {
 	w := newWorld(t)
 	scene, err := w.executor.observer.Sides(manual())
 	w.must(err)
@@ -170,7 +169,7 @@ func TestTheSourceCanOnlyBeRead(t *testing.T) {
 	}
 }
 
-func TestMissingSpaceIsMade(t *testing.T) {
+func TestMissingSpaceIsCreated(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.mem["2"].DeleteSpace(t.Context(), "photos"))
 	got := w.mustRun(command(w.added("1", "hello")))
@@ -253,7 +252,7 @@ func TestRowsThatWriteNothing(t *testing.T) {
 	}
 }
 
-func TestDigestsAreReadWhereAStoreHasNone(t *testing.T) {
+func TestDigestsAreComputedIfAStoreHasNone(t *testing.T) {
 	tests := map[string]struct {
 		source, destination bool // has no digests
 		text                string
@@ -273,7 +272,7 @@ func TestDigestsAreReadWhereAStoreHasNone(t *testing.T) {
 				w.mem["2"].Rewrite("photos", "a.jpg", []byte(tt.text))
 			}
 			if tt.source {
-				w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // touched: same bytes
+				w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // rewritten with the same bytes
 			}
 			got := w.mustRun(c)
 			if got.result.GetDecision() != tt.row || got.result.GetResult() != tt.result || len(got.changes) != tt.changes {

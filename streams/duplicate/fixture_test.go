@@ -24,8 +24,7 @@ import (
 
 var ladder, missing = []time.Duration{time.Minute, time.Hour}, []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
 
-// world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal
-// of all Changes.
+// A world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal of all Changes.
 type world struct {
 	t        *testing.T
 	mem      map[string]*mem.Store
@@ -42,15 +41,15 @@ func (w *world) Store(_, id string) (storage.Store, bool) {
 
 func (w *world) Rules(string, string) (policy.Rules, bool) { return w.rules, true }
 
-// journal folds Changes into records, as the state tables and the audit log do.
+// A journal merges Changes into records, as the state tables and the audit log do.
 type journal struct {
 	mu    sync.Mutex
 	rows  map[schemas.Copy]*pb.Record
 	asked int
 	err   error
-	// meanwhile is called, if it is not nil, while records are read.
+	// meanwhile is called while records are read; nil: no call.
 	meanwhile func()
-	// unchecked: no check of what is live has passed yet.
+	// unchecked: no live content has passed a check yet.
 	unchecked bool
 }
 
@@ -101,7 +100,7 @@ func (j *journal) add(c *pb.Change) {
 	}
 }
 
-// keep has the properties of old on record of r, whose store cannot tell any.
+// keep copies the properties of old to r, whose store cannot report any.
 func keep(r, old *pb.Record) {
 	r.MediaType, r.Properties, r.PropertiesOf = old.GetMediaType(), old.GetProperties(), old.GetPropertiesOf()
 	has := old.GetMediaType() != "" || len(old.GetProperties()) > 0
@@ -116,7 +115,7 @@ func newWorld(t *testing.T) *world {
 		rules:   policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(-1000)},
 		journal: &journal{rows: map[schemas.Copy]*pb.Record{}}}
 	for i, id := range []string{"1", "2"} {
-		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(9 + i) }}) // clocks differ
+		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(9 + i) }}) // their clocks differ by an hour
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +140,7 @@ func at(store string) schemas.Copy {
 	return schemas.Copy{Account: "acme", Store: store, Space: "photos", Item: "a.jpg"}
 }
 
-// put stores bytes beside the executor; nobody is told.
+// put stores bytes without a Change.
 func (w *world) put(store, text string) storage.Object {
 	w.t.Helper()
 	o, err := w.mem[store].Put(w.t.Context(), "photos", "a.jpg", strings.NewReader(text), storage.PutOptions{
@@ -157,18 +156,18 @@ func (w *world) remove(store string) storage.Deleted {
 	return d
 }
 
-// tell puts the Change of what put or remove returned into the journal.
-func (w *world) tell(c *pb.Change) *pb.Change {
+// reported puts a client's Change into the journal.
+func (w *world) reported(c *pb.Change) *pb.Change {
 	c.Origin = pb.Origin_ORIGIN_CLIENT
 	w.journal.add(record.Seal(c))
 	return c
 }
 
 func (w *world) added(store, text string) *pb.Change {
-	return w.tell(record.Content(at(store), w.put(store, text)))
+	return w.reported(record.Content(at(store), w.put(store, text)))
 }
 
-// command is what the planner makes of a Change of store 1.
+// command returns the planner's command for a Change of store 1.
 func command(c *pb.Change) *pb.DuplicationCommand {
 	found := c.GetOrigin() == pb.Origin_ORIGIN_SWEEP || c.GetOrigin() == pb.Origin_ORIGIN_FIXITY
 	return &pb.DuplicationCommand{
@@ -180,13 +179,13 @@ func command(c *pb.Change) *pb.DuplicationCommand {
 	}
 }
 
-// manual is a command that knows nothing.
+// manual returns a command without a cause.
 func manual() *pb.DuplicationCommand {
 	return &pb.DuplicationCommand{Id: "manual", Account: "acme", Space: "photos", Item: "a.jpg",
 		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_MANUAL}
 }
 
-// repair is what the steward makes of a failed check of store 2.
+// repair returns the steward's command after a failed check of store 2.
 func (w *world) repair(expected digest.Set) *pb.DuplicationCommand {
 	c := manual()
 	c.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
@@ -197,7 +196,7 @@ func (w *world) repair(expected digest.Set) *pb.DuplicationCommand {
 	return c
 }
 
-// did is what an execution led to.
+// did holds the messages of an execution.
 type did struct {
 	t       *testing.T
 	changes []*pb.Change
@@ -206,7 +205,7 @@ type did struct {
 	result  *pb.DuplicationResult
 }
 
-// run executes a command and, if it succeeds, publishes its Changes.
+// run executes a command and, if it succeeds, puts its Changes into the journal.
 func (w *world) run(c *pb.DuplicationCommand, waits int) (did, error) {
 	w.t.Helper()
 	got, err := w.crash(c, waits)
@@ -223,13 +222,13 @@ func (w *world) mustRun(c *pb.DuplicationCommand) did {
 	return got
 }
 
-// crash executes a command, and nothing is published.
+// crash executes a command and publishes nothing.
 func (w *world) crash(c *pb.DuplicationCommand, waits int) (did, error) {
 	w.t.Helper()
 	return w.waited(c, map[string]int{"source-newer": waits, "source-missing": waits, "copy-differs": waits})
 }
 
-// waited is crash for a command that has waited so often, by cause.
+// waited is crash for a command with these numbers of waits, by cause.
 func (w *world) waited(c *pb.DuplicationCommand, waits map[string]int) (did, error) {
 	w.t.Helper()
 	d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, WaitsBy: waits, Timestamp: hour(9)}
@@ -272,7 +271,7 @@ func sort(t *testing.T, out []schemas.Message) did {
 	return got
 }
 
-// ends checks the row, the word and the numbers of messages.
+// ends checks row, result and outcome, and the numbers of Changes and tasks.
 func (d did) ends(row, result string, outcome pb.Outcome, changes, tasks int) {
 	d.t.Helper()
 	n := 0
@@ -286,7 +285,7 @@ func (d did) ends(row, result string, outcome pb.Outcome, changes, tasks int) {
 	}
 }
 
-// holds checks what a store holds; "" means nothing.
+// holds checks the content of a store; "" is none.
 func (w *world) holds(store, want string) {
 	w.t.Helper()
 	r, _, err := w.mem[store].Open(w.t.Context(), "photos", "a.jpg", "")
@@ -301,7 +300,7 @@ func (w *world) holds(store, want string) {
 	}
 }
 
-// untouched checks that nothing was changed in a store.
+// untouched checks that a store was not written to.
 func (w *world) untouched(store string) {
 	w.t.Helper()
 	for _, method := range []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace", "WriteMarker"} {

@@ -55,7 +55,7 @@ func TestMarkerIsReadAfterTheAbsence(t *testing.T) {
 	})
 }
 
-func TestOneReadingServesAllWhoAskMeanwhile(t *testing.T) {
+func TestConcurrentConfirmationsShareOneReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, f := slowStore(t)
 		m := new(Observer)
@@ -71,13 +71,13 @@ func TestOneReadingServesAllWhoAskMeanwhile(t *testing.T) {
 		first, cancel := context.WithCancel(t.Context())
 		ask(&wg, first)
 		synctest.Wait()
-		ask(&wg, t.Context()) // in time for the reading that is given up
+		ask(&wg, t.Context()) // in time for the reading that is cancelled
 		time.Sleep(10 * time.Millisecond)
 		for range 100 {
 			ask(&wg, t.Context()) // too late for the first reading
 		}
 		time.Sleep(10 * time.Millisecond)
-		cancel() // who reads gives up; who waits does not
+		cancel() // the reader is cancelled; those that wait are not
 		wg.Wait()
 		if got := f.Count("Marker"); got != 2 {
 			t.Errorf("%d readings, want 2", got)

@@ -96,7 +96,7 @@ func TestProperties(t *testing.T) {
 		w.mustRun(command(w.added("1", "hello")))
 		o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "image/png"}, storage.Condition{})
 		w.must(err)
-		change := w.tell(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+		change := w.reported(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
 			Version: o.Version, Time: ms(o.Modified.Add(2 * time.Hour))})
 		return w, command(change)
 	}
@@ -150,7 +150,8 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// A store that sets no properties gets them with the same bytes, once, verified, and without keeping what it replaces.
+// A store that cannot set properties gets them with the same bytes: once, verified, and without keeping the replaced
+// ones.
 func TestPropertiesWithTheBytes(t *testing.T) {
 	prepareWith := func(t *testing.T, versions mem.Weak) (*world, *pb.DuplicationCommand) {
 		versions.Properties = true
@@ -163,7 +164,7 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		w.mustRun(command(w.added("1", "hello")))
 		o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "image/png"}, storage.Condition{})
 		w.must(err)
-		return w, command(w.tell(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+		return w, command(w.reported(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
 			Version: o.Version, Time: ms(o.Modified.Add(2 * time.Hour))}))
 	}
 	prepare := func(t *testing.T) (*world, *pb.DuplicationCommand) { return prepareWith(t, mem.Weak{}) }
@@ -220,7 +221,7 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		w.mustRun(c).ends("C4s", "source-suspect", handedOn, 0, 2)
 		w.holds("2", "hello")
 	})
-	// A newer command has put the same bytes with newer properties, while this one stood still between its look and its Put.
+	// A newer command puts the same bytes with newer properties, between this command's observation and its Put.
 	t.Run("newer properties meanwhile", func(t *testing.T) {
 		newest := storage.Properties{MediaType: "image/webp", User: map[string]string{"by": "her"}}
 		for name, weak := range map[string]mem.Weak{"an ETag": {Versions: true}, "an ETag, of no condition": {Versions: true, Conditions: true}, "unique": {}} {
@@ -239,7 +240,7 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 					w.faulty["2"].Script(f)
 				}
 				_, _ = w.crash(c, 0)
-				for range 2 { // what was found out is lost
+				for range 2 { // the messages are lost
 					o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
 					if err != nil || !reflect.DeepEqual(o.Properties, newest) {
 						t.Errorf("%s%s: got %+v, %v, want %+v", name, again, o.Properties, err, newest)

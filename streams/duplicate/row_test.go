@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Each row has a constant, a line in docs/decisions-duplication.md with its words and its results, and a named case.
+// Each row has a constant, a line in docs/decisions-duplication.md with its name and its results, and a named case.
 func TestRowsAreDocumented(t *testing.T) {
 	names, lines, cases := rowNames(t), documentedRows(t), rowResults(t)
 	for row, name := range names {
@@ -78,13 +78,13 @@ func documentedRows(t *testing.T) map[Row]documentedRow {
 	return lines
 }
 
-// rowResults returns the results of each row that a case is named after and decides.
+// rowResults returns the results of each row, from the cases that are named after the row that they decide.
 func rowResults(t *testing.T) map[Row]map[string]bool {
 	t.Helper()
 	results := map[Row]map[string]bool{RowSuperseded: {"superseded": true}} // TestSuperseded: Handle decides it
 	add := func(name string, d Decision) {
 		if row, _, ok := strings.Cut(name, ":"); !ok || Row(row) != d.Row {
-			return // what a row needs first, such as the records
+			return // it decides what the row needs first, such as records
 		}
 		if results[d.Row] == nil {
 			results[d.Row] = map[string]bool{}

@@ -30,12 +30,12 @@ func repairCases() map[string]decisionCase {
 		"no order":                {func(s *Observation) { s.Command.Repair = nil }, moot},
 		"no good copy":            {func(s *Observation) { s.Source.Presence = Absent }, both},
 		"another object is there": {func(s *Observation) { s.Destination.Object.Version = "d2" }, moot},
-		"mended, on record": {func(s *Observation) {
+		"repaired, on record": {func(s *Observation) {
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.Command.Repair.Failed.Version = "d0"
 		}, moot},
-		"mended, and never told": {func(s *Observation) { s.copied("d2", a); s.records(row(live, "v1", a, 2), row(live, "d1", a, 3)) },
+		"repaired, and never published": {func(s *Observation) { s.copied("d2", a); s.records(row(live, "v1", a, 2), row(live, "d1", a, 3)) },
 			Decision{Row: "C0", Result: "repair-moot", Announce: true}},
 		"gone meanwhile":          {func(s *Observation) { s.Destination.Presence = Absent }, moot},
 		"back meanwhile":          {func(s *Observation) { s.Command.Repair.Failed = nil }, moot},
@@ -49,7 +49,7 @@ func repairCases() map[string]decisionCase {
 		"audit: other content": {func(s *Observation) { s.Destination.Record.Audit = row(live, "d1", b, 3) }, moot},
 		"manifest: no row":     {func(s *Observation) { s.Destination.Record.Manifest = row(none, "", "", 0) }, moot},
 		"audit: a tombstone":   {func(s *Observation) { s.Destination.Record.Audit = row(tomb, "d1", a, 4) }, moot},
-		"manifest and audit differ where the order is silent": {func(s *Observation) {
+		"manifest and audit differ in an algorithm that the order lacks": {func(s *Observation) {
 			s.Destination.Record.Manifest.Digests["sha256"], s.Destination.Record.Audit.Digests["sha256"] = "00", "01"
 		}, moot},
 		"order: other content": {func(s *Observation) { s.Command.Repair.Digests = md5of(b) }, moot},
@@ -70,7 +70,7 @@ func repairCases() map[string]decisionCase {
 func TestDecideRepairs(t *testing.T) {
 	for name, tt := range repairCases() {
 		t.Run("C0: "+name, func(t *testing.T) {
-			got := Decide(sight(func(s *Observation) {
+			got := Decide(observation(func(s *Observation) {
 				s.Command.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 				s.copied("d1", b)
 				s.Command.Repair = &pb.RepairOrder{Incident: "i", Digests: md5of(a), Failed: record.Identity(s.Destination.Object)}

@@ -8,8 +8,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Checks say how much there is to read, and those of large items have a topic of their own, whatever
-// the command knew.
+// Checks have the size of their item, and those of large items have a topic of their own, whatever the command has.
 func TestSizeOfChecks(t *testing.T) {
 	type asked struct {
 		topic    schemas.Topic

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A serviced store says that its service copies what is put from where it lies, and notes where it was said to lie.
+// A serviced store copies items within its service, and counts the locations that it is given.
 type serviced struct {
 	*storagetest.Faulty
 	kind   string
@@ -45,9 +45,9 @@ func (s servicedStores) Store(_, id string) (storage.Store, bool) {
 	return store, ok
 }
 
-// A store whose service may copy by itself is told where the version lies that is read; whatever keeps from telling it
-// does not keep from copying.
-func TestSourceIsTold(t *testing.T) {
+// A store whose service may copy gets the location of the version that is read. If there is no location, the bytes are
+// copied.
+func TestStoreGetsLocationOfTheSource(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text   string
 		kind   string
@@ -74,7 +74,7 @@ func TestSourceIsTold(t *testing.T) {
 				t.Fatalf("%d puts, %d places are open, want 1 and none", len(two.from), one.open)
 			}
 			if got := two.from[0]; (got != nil) != tt.told {
-				t.Fatalf("told %+v, want told: %t", got, tt.told)
+				t.Fatalf("got location %+v, want one: %t", got, tt.told)
 			}
 			if !tt.told {
 				return
@@ -82,7 +82,7 @@ func TestSourceIsTold(t *testing.T) {
 			from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 			w.must(err)
 			if ref := two.from[0].At.(storage.Ref); ref.Version != from.Version || ref.Item != "a.jpg" || ref.Space != "photos" {
-				t.Errorf("told of %+v, want version %s", ref, from.Version)
+				t.Errorf("got location of %+v, want version %s", ref, from.Version)
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Of the commands about one copy that wait in a process the last one is executed, and stands for the others.
+// Of the commands for one copy that wait in a process only the last is executed.
 func TestSuperseded(t *testing.T) {
 	last := func(w *world) *pb.DuplicationCommand { return command(w.added("1", "three")) }
 	tests := map[string]struct {
@@ -67,16 +67,16 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// A client's command that alone knows the content of the source is executed, whatever waits behind it: on record is a
-// content that a clock which is ahead has dated later, and the command behind is a duplicate of the one about that. The
-// same holds if the source does not answer.
-func TestNotSupersededByWhatKnowsLess(t *testing.T) {
+// A client's command that is the only evidence of the source's content is executed, whichever command waits behind it:
+// a fast clock has dated another content later, and the command behind repeats the one for that. The same holds if the
+// source does not answer.
+func TestNotSupersededByLessEvidence(t *testing.T) {
 	for name, fails := range map[string]bool{"the source answers": false, "the source does not answer": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			early := record.Content(at("1"), w.put("1", "one"))
 			early.Time = stamp(20)
-			w.tell(early)
+			w.reported(early)
 			late := w.added("1", "two")
 			if w.journal.rows[at("1")].GetVersion() == late.GetVersion() {
 				t.Fatal("the later content is on record")

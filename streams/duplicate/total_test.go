@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// may holds what each row may lead to.
+// may holds the actions of each row.
 var may = map[Row][]action{
 	RowRepair:                   {actNothing, actFail, actReadRecords, actCopy},
 	RowNotInPolicy:              {actNothing},
@@ -43,8 +43,8 @@ var may = map[Row][]action{
 	RowAllCopiesMissing:         {actWait},
 }
 
-// everySight yields every combination of what the table distinguishes.
-func everySight(yield func(Observation) bool) {
+// everyObservation yields every combination of the values that the table distinguishes.
+func everyObservation(yield func(Observation) bool) {
 	read := func(s Side, d string) Side { s.Read = md5of(d); return s }
 	sources := []Side{{}, {Presence: Absent}, {Presence: 99}, there("v1", a, 2), there("v1", b, 2), there("v1", "", 2),
 		read(there("v1", "", 2), a), read(there("v1", "", 2), b), there("v2", a, 3), there("v2", b, 3), there("v2", "", 3), read(there("v2", "", 3), b)}
@@ -68,21 +68,21 @@ func everySight(yield func(Observation) bool) {
 	made.SourceTime = stamp(2)
 	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5),
 		unsized(row(live, "", "", 3)), typed(row(live, "d1", a, 3)), of(typed(row(live, "d1", a, 3)), "d0", md5of(b))}
-	tells := []func(*Observation){
+	causes := []func(*Observation){
 		func(s *Observation) {},
-		func(s *Observation) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
-		func(s *Observation) { s.tell(pb.Op_OP_ADD, "", "", 2); s.Command.Size, s.Command.SizeUnknown = 0, true },
-		func(s *Observation) { s.tell(pb.Op_OP_DELETE, "v1", a, 4) },
+		func(s *Observation) { s.setCause(pb.Op_OP_ADD, "v1", "", 2) },
+		func(s *Observation) { s.setCause(pb.Op_OP_ADD, "", "", 2); s.Command.Size, s.Command.SizeUnknown = 0, true },
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4) },
 		func(s *Observation) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.Command.ChangeTime = (*timestamppb.Timestamp)(nil)
 		},
 		func(s *Observation) { s.Command.IfAbsent = true },
 		func(s *Observation) { s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4) },
 		func(s *Observation) { s.Command.Approved = "me" },
-		func(s *Observation) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
-		func(s *Observation) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
-		func(s *Observation) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Since = hour(5) },
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Since = hour(5) },
 		func(s *Observation) { s.Rules.Pairs = nil },
 		func(s *Observation) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 },
 		func(s *Observation) { s.Rules.Deletes = policy.KeepCopy },
@@ -100,15 +100,15 @@ func everySight(yield func(Observation) bool) {
 	}
 	for _, source := range sources {
 		for _, destination := range destinations {
-			for _, tell := range tells {
+			for _, setCause := range causes {
 				for _, fresh := range []recordsState{recordsUnread, recordsRead, recordsFailed} {
 					for i, from := range sourceRows {
 						for j, to := range destinationRows {
 							if fresh != recordsRead && i+j > 0 {
-								continue // nobody has read rows
+								continue // the records are not read
 							}
-							s := sight(func(s *Observation) { s.Source, s.Destination = source, destination })
-							tell(&s)
+							s := observation(func(s *Observation) { s.Source, s.Destination = source, destination })
+							setCause(&s)
 							if s.recordsState = fresh; fresh == recordsRead {
 								s.records(from, to)
 							}
@@ -125,7 +125,7 @@ func everySight(yield func(Observation) bool) {
 
 func TestDecideIsTotal(t *testing.T) {
 	rows, n := map[Row]bool{}, 0
-	for s := range everySight {
+	for s := range everyObservation {
 		n++
 		d := Decide(s)
 		if fault := wrong(s, d); fault != "" {
@@ -144,27 +144,27 @@ func TestDecideIsTotal(t *testing.T) {
 	}
 }
 
-// wrong returns what is wrong with a decision, whatever the row should be.
+// wrong returns the fault of a decision, whichever row applies.
 func wrong(s Observation, d Decision) string {
 	repair := s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 	unseen := s.Source.Presence != Present && s.Source.Presence != Absent || s.Destination.Presence != Present && s.Destination.Presence != Absent
 	writes := d.action == actCopy || d.action == actSetProperties || d.action == actDelete
 	switch {
 	case !slices.Contains(may[d.Row], d.action):
-		return "the row does not lead to this"
+		return "the row has another action"
 	case (d.action == actFail || d.action == actReadRecords || d.action == actReadBytes) != (d.Result == ""):
-		return "a command ends without a word, or goes on with one"
+		return "a command ends without a result, or goes on with one"
 	case unseen && d.action != actFail && d.Row != RowNotInPolicy && !(repair && !s.inPolicy()):
-		return "decided on what nobody saw"
+		return "decides on a side that was not observed"
 	case writes && !s.inPolicy():
 		return "writes outside of the policy"
 	case d.action == actReadRecords && s.recordsState != recordsUnread:
-		return "asks twice"
+		return "reads the records twice"
 	case d.action == actReadBytes && !(d.ReadSource && s.Source.Presence == Present && len(s.Source.Read) == 0 ||
 		d.ReadDestination && s.Destination.Presence == Present && len(s.Destination.Read) == 0):
 		return "reads nothing, or twice"
 	case d.Row == RowBothAbsent && d.Result == "gone" && isLive(s.Destination.Record.GetManifest()) != d.Announce:
-		return "a live row stays of what is gone, or another is announced as deleted"
+		return "a live row remains of a copy that is gone, or another is announced as deleted"
 	case d.Row == RowBothAbsent && d.Announce:
 		return wrongGone(s, d)
 	case d.Row == RowInSync && d.AnnounceSource == s.sourceKnown():
@@ -179,7 +179,7 @@ func wrong(s Observation, d Decision) string {
 	return ""
 }
 
-// wrongProperties returns what is wrong with a decision about properties that a store cannot tell.
+// wrongProperties returns the fault of a decision about properties that a store cannot report.
 func wrongProperties(s Observation, d Decision) string {
 	lost := func(s Side) bool {
 		r := s.Record.GetManifest()
@@ -189,17 +189,17 @@ func wrongProperties(s Observation, d Decision) string {
 	source, destination := lost(s.Source), lost(s.Destination)
 	switch {
 	case unread(s.Source) || unread(s.Destination) && d.action != actCopy:
-		return "decides without the record of what it cannot see"
+		return "decides without the record of unknown properties"
 	case d.action == actSetProperties && s.Source.Object.PropertiesUnknown:
-		return "carries what is unknown"
+		return "copies unknown properties"
 	case d.action == actSetProperties && destination && s.Source.Object.Properties.MediaType == s.Destination.Record.GetManifest().GetMediaType():
-		return "cures what was lost"
+		return "sets properties that were lost"
 	case d.Row == RowInSync && (source || destination):
-		return "takes what is lost for the same"
+		return "takes lost properties for equal ones"
 	case d.Row == RowPropertiesUnknown && (source && !d.CheckSource || d.CheckDestination != destination || !source && !destination):
 		return "checks another side than the one that has lost its properties"
 	case d.action == actCopy && d.Row != RowRepair && source && !d.CheckSource:
-		return "copies what was lost without a word"
+		return "copies from a side with lost properties without a check"
 	}
 	return ""
 }
@@ -208,33 +208,33 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 	over := s.Destination.Presence == Present
 	switch {
 	case s.Source.Presence != Present:
-		return "copies what is not there"
+		return "copies an absent source"
 	case over && s.Command.GetIfAbsent():
-		return "copies over what is present"
+		return "overwrites although if_absent is set"
 	case d.Expected.Compare(s.Source.digests()) == digest.Disagree:
-		return "copies what is not as known"
+		return "copies a source that is not as expected"
 	case !repair && !reportedByClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) && !s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified) &&
 		!(s.Command.GetCarriedDelete() != nil && d.CheckSource):
-		return "copies what came back from the dead"
+		return "copies a source that is under its tombstone"
 	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && s.foundOnly():
-		return "copies over a copy of this very version, on the word of a check"
+		return "overwrites a copy of the same version because of a check"
 	case len(d.Expected) == 0 && !d.Reference || len(d.Expected) > 0 && d.Reference:
-		return "copies without knowing, or makes a second reference"
+		return "copies without digests, or makes a second reference"
 	case over && d.Reference && !d.ReadTwice:
-		return "copies over on one reading"
+		return "overwrites after one reading"
 	case d.Reference && isLive(s.Source.Record.GetManifest()) && len(s.Source.Record.GetManifest().GetDigests()) > 0:
-		return "forgets what the manifest knows"
+		return "ignores the digests of the manifest"
 	case repair && (s.recordsState != recordsRead || !over || s.Destination.Object.Version != "d1"):
 		return "repairs another object, or on stale records"
 	}
 	return ""
 }
 
-// foundOnly reports whether no one but a sweep or a check said what the source is.
+// foundOnly reports whether only a sweep or a check has reported the source's content.
 func (s Observation) foundOnly() bool {
 	row, _ := s.sourceRow()
-	told := s.reported()
-	return !reportedByClient(s.Command) && (!told.empty() && told.matches(s.Source) || unreported(row) || row.GetState() == none)
+	reported := s.reported()
+	return !reportedByClient(s.Command) && (!reported.empty() && reported.matches(s.Source) || unreported(row) || row.GetState() == none)
 }
 
 // sourceKnown reports whether any digests of the source are on record.
@@ -243,9 +243,9 @@ func (s Observation) sourceKnown() bool {
 	return len(from.GetDigests())+len(s.reported().digests) > 0
 }
 
-// wrongGone returns what is wrong with the announcement of a delete that no one saw.
+// wrongGone returns the fault of an announced delete that was not observed.
 func wrongGone(s Observation, d Decision) string {
-	told := s.Command.GetCauseOp() == pb.Op_OP_DELETE
+	reported := s.Command.GetCauseOp() == pb.Op_OP_DELETE
 	from, to := s.Source.Record.GetManifest(), s.Destination.Record.GetManifest()
 	held := to.GetTime()
 	if to.GetSourceTime() != nil {
@@ -253,46 +253,46 @@ func wrongGone(s Observation, d Decision) string {
 	}
 	switch {
 	case s.Source.Presence != Absent || s.Destination.Presence != Absent || !isLive(to):
-		return "announces a delete of what is there, or is on record as gone"
-	case from.GetState() != tomb && !told || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
+		return "announces a delete of a copy that is present or already recorded as deleted"
+	case from.GetState() != tomb && !reported || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
 		return "announces a delete without proof"
-	case !(told && s.Command.GetApproved() != "") && (s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
-		return "makes a guess a fact"
+	case !(reported && s.Command.GetApproved() != "") && (s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
+		return "takes an unconfirmed delete for a fact"
 	case d.Deleted.Before(held.AsTime()):
-		return "announces a delete that is older than what was held"
+		return "announces a delete that is older than the content"
 	case s.Rules.Deletes != policy.Propagate || !d.Deleted.After(s.Rules.Since):
-		return "announces a delete that the rule does not let through"
+		return "announces a delete that the rule does not propagate"
 	}
 	return ""
 }
 
 func wrongDelete(s Observation, d Decision) string {
-	told := s.Command.GetCauseOp() == pb.Op_OP_DELETE
+	reported := s.Command.GetCauseOp() == pb.Op_OP_DELETE
 	tombstone, known := s.sourceRow()
 	switch {
 	case s.Command.GetCarriedDelete() != nil:
-		return "deletes what was to be copied again"
+		return "deletes a copy that was to be copied again"
 	case s.Source.Presence != Absent || s.Destination.Presence != Present:
-		return "deletes while the source is there, or what is not"
-	case !known || tombstone.GetState() != tomb && !told:
+		return "deletes while the source is present or the copy absent"
+	case !known || tombstone.GetState() != tomb && !reported:
 		return "deletes without proof"
 	case isLive(tombstone) && !d.Deleted.After(tombstone.GetTime().AsTime()):
-		return "deletes what was written since"
+		return "deletes content that is newer than the delete"
 	case s.Rules.Deletes == policy.KeepCopy:
-		return "deletes what the rule keeps"
+		return "deletes although the rule is keep"
 	case s.Rules.Deletes == policy.Approve && !d.NeedsApproval:
 		return "deletes without approval"
-	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval && !(told && s.Command.GetApproved() != ""):
-		return "deletes on a guess"
+	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval && !(reported && s.Command.GetApproved() != ""):
+		return "carries out an unconfirmed delete"
 	case d.Deleted.Before(hour(2)) || d.Deleted.After(hour(4).Add(time.Second)):
 		return "deletes at an odd time"
 	}
 	return ""
 }
 
-// Whatever is seen, reading what decisions ask for leads to one that ends.
+// For each observation, reading the records and bytes that decisions ask for leads to one that ends.
 func TestDecideEnds(t *testing.T) {
-	for s := range everySight {
+	for s := range everyObservation {
 		for steps := 0; ; steps++ {
 			d := Decide(s)
 			switch d.action {

@@ -49,7 +49,7 @@ func TestFindings(t *testing.T) {
 	tests := map[string]struct {
 		harm  func(*world)
 		row   int32
-		first pb.Verdict // of the first look
+		first pb.Verdict // of the first check
 		last  pb.Verdict // of the last
 	}{
 		"one byte flipped": {func(w *world) { w.mem.Corrupt(at.Space, at.Item, []byte(rot)) }, 2, fail, fail},
@@ -62,7 +62,7 @@ func TestFindings(t *testing.T) {
 			w.settings.ExternalWrites = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(rot))
 		}, 10, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
-		"nobody told":                     {func(w *world) { w.record = nothing() }, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
+		"not reported":                    {func(w *world) { w.record = nothing() }, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
 		"properly deleted":                {func(w *world) { w.delete(); w.bury() }, 11, pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_MOOT},
 		"brought back with its old time":  {func(w *world) { w.bury() }, 16, undecided, fail},
 		"other bytes under its tombstone": {func(w *world) { w.put(rot); w.bury() }, 16, undecided, fail},

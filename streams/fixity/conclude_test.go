@@ -66,8 +66,8 @@ func TestConclude(t *testing.T) {
 	}
 }
 
-// Unknown never comes to an end, and never uses up the look that would conclude.
-func TestUnknownGoesOn(t *testing.T) {
+// Unknown is never concluded, and never uses up the re-check that would conclude.
+func TestUnknownIsNeverConcluded(t *testing.T) {
 	for rungs := range 4 {
 		s := Settings{Recheck: []time.Duration{time.Minute, time.Minute, time.Minute}[:rungs]}
 		var p Progress

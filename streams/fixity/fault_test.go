@@ -20,7 +20,7 @@ import (
 func TestMismatchOfTransport(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.store.Before(func(_ context.Context, c storagetest.Call) error {
-			if c.Method == "Open" { // the first reading sees rot, the second one does not
+			if c.Method == "Open" { // only the first reading is damaged
 				w.mem.Corrupt(at.Space, at.Item, []byte(map[int]string{1: rot}[w.store.Count("Open")]))
 				if w.store.Count("Open") > 1 {
 					w.mem.Corrupt(at.Space, at.Item, []byte(good))
@@ -61,8 +61,8 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// An object that is gone when it is to be read a second time has changed: look again.
-func TestGoneInTheMidstOfConfirming(t *testing.T) {
+// An object that is absent at the second reading has changed: the check starts over.
+func TestObjectGoneAtTheSecondReading(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.mem.Corrupt(at.Space, at.Item, []byte(rot))
 		w.store.Script(storagetest.Fault{Method: "Open", Skip: 1, Err: storage.ErrNotFound})
@@ -73,7 +73,7 @@ func TestGoneInTheMidstOfConfirming(t *testing.T) {
 	})
 }
 
-func TestAwayInTheMidstOfConfirming(t *testing.T) {
+func TestStoreAwayAtTheSecondReading(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.mem.Corrupt(at.Space, at.Item, []byte(rot))
 		w.store.Script(storagetest.Fault{Method: "Open", Skip: 1, Mid: true, After: 3})
@@ -99,7 +99,7 @@ func TestAbsenceNeedsTheMarker(t *testing.T) {
 				}
 				w.mem.Mark(at.Store)
 				o := w.handle(next)
-				w.is(o, 8, pb.Verdict_VERDICT_UNDECIDED, false) // looked at again, after all
+				w.is(o, 8, pb.Verdict_VERDICT_UNDECIDED, false) // re-checked
 				time.Sleep(time.Until(o.due))
 				w.is(w.handle(o.again), 8, pb.Verdict_VERDICT_MISSING, true)
 			})
@@ -175,7 +175,7 @@ func TestStoreAwayAfterRecordsAreRead(t *testing.T) {
 	})
 }
 
-func TestChangingAllTheTime(t *testing.T) {
+func TestObjectThatKeepsChanging(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.store.Before(func(_ context.Context, c storagetest.Call) error {
 			if c.Method == "Stat" {
@@ -206,7 +206,7 @@ func TestRecordsUnknown(t *testing.T) {
 	})
 }
 
-func TestMissingForAMoment(t *testing.T) {
+func TestBrieflyMissing(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.store.Script(storagetest.Fault{Method: "Stat", Times: 3, Err: storage.ErrNotFound},
 			storagetest.Fault{Method: "Open", Err: storage.ErrNotFound})

@@ -21,7 +21,7 @@ const (
 	stBuried  = pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE
 )
 
-// said returns the piece for a word: a state, or a digest (with "?" behind it: claimed).
+// said returns the evidence for a word: a state, or a digest. A "?" after it marks a claimed digest.
 func said(word string) Evidence {
 	switch word {
 	case "none":
@@ -40,11 +40,11 @@ func said(word string) Evidence {
 	return Evidence{State: stDigests, Digests: digest.Set{"sha256": word[:1]}, Claimed: len(word) > 1}
 }
 
-// A symbolic is evidence in words, as the table of the specification has it.
+// A symbolic is evidence in words.
 type symbolic struct {
 	c, s, m, a string
 	newer      bool
-	writes     bool // of others are expected
+	writes     bool // external writes are expected
 }
 
 func (y symbolic) evidence() EvidenceSet {
@@ -68,7 +68,7 @@ func every(f func(symbolic)) {
 	}
 }
 
-// rows says of each row, on its own and in no order, whether y falls under it.
+// rows evaluates the condition of each row for y, independently of the others and of their order.
 func rows(y symbolic) map[Row]bool {
 	is := func(w string) bool { return w[0] >= 'a' && w[0] <= 'c' && len(w) <= 2 }
 	d := func(w string) string { return w[:1] }
@@ -98,7 +98,7 @@ func rows(y symbolic) map[Row]bool {
 		r = d(y.a)
 	}
 	both := is(y.m) && is(y.a) && r != ""
-	verified := r != "" && (y.m == r || y.a == r) // one of them without the claim's mark
+	verified := r != "" && (y.m == r || y.a == r) // one of them is not claimed
 	three := there && split && r == y.c
 	two := there && split && r != y.c && verified && (y.s == r || both)
 	plain := there && !split && !mute && !buried
@@ -149,7 +149,7 @@ func TestJudgeHasOneRowForEverything(t *testing.T) {
 	}
 }
 
-// What must hold whatever the rows are.
+// Invariants that hold for each row.
 func TestJudgeInvariants(t *testing.T) {
 	every(func(y symbolic) {
 		e := y.evidence()
@@ -166,7 +166,7 @@ func TestJudgeInvariants(t *testing.T) {
 		case y.m == "tombstone" && bytes && y.c == y.s && y.a != "unknown" && v.Row != 16:
 			t.Errorf("row %d of %+v, which was deleted", v.Row, y)
 		case v.Row == 10 && !y.writes:
-			t.Errorf("row 10 of %+v where nobody else writes", y)
+			t.Errorf("row 10 of %+v without external writes", y)
 		case v.Detail == detailClaim && v.Row != 14 && v.Row != 4:
 			t.Errorf("detail claim at row %d of %+v", v.Row, y)
 		}
@@ -278,7 +278,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// Sets of several algorithms, which agree, disagree, or cannot be compared.
+// Sets of several algorithms that agree, disagree, or cannot be compared.
 func TestRowsOfSeveralAlgorithms(t *testing.T) {
 	live := func(pairs ...string) Evidence {
 		p := Evidence{State: stDigests, Digests: digest.Set{}}

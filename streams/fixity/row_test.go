@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Each row has a constant, a line in docs/decisions-fixity.md with its words and its finding, and a named case.
+// Each row has a constant, a line in docs/decisions-fixity.md with its name and its finding, and a named case.
 func TestRowsAreDocumented(t *testing.T) {
 	names, lines, cases := rowNames(t), documentedRows(t), map[Row]bool{}
 	for name, tt := range rowCases() {

@@ -17,12 +17,12 @@ import (
 
 const days = 24 * time.Hour
 
-// A share of the copies is read in each period, however many rounds ask for those that are due, and every copy once in
-// as many periods as make a whole.
+// A share of the copies is read in each period, whatever the number of rounds. Every copy is read once in 100/percent
+// periods.
 func TestSampleIsOfThePeriod(t *testing.T) {
 	const copies, percent, periods = 300, 10, 10
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	var inPeriod [1 + periods]int // the first one only brings the copies out of step
+	var inPeriod [1 + periods]int // the first is not counted: the copies' periods begin in it
 	c := &Checker{config: Config{Period: 90 * days}}
 	for i := range copies {
 		place, read, times := at, -90, 0
@@ -49,8 +49,9 @@ func TestSampleIsOfThePeriod(t *testing.T) {
 	}
 }
 
-// A turn lasts a period, and the next comes as many periods later as there are shares; turns do not begin all at once.
-func TestTurns(t *testing.T) {
+// A copy is in the sample for one period, and again 100/percent periods later. Periods of copies begin at different
+// times.
+func TestSamplePeriods(t *testing.T) {
 	begin := map[int]int{}
 	for i := range 200 {
 		place := at
@@ -78,7 +79,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// What is asked for by name is always read; a re-check of a sweep's is as its check was, whenever it comes.
+// Checks on demand always read. A re-check of a sweep's check reads if that did, whenever it runs.
 func TestSampled(t *testing.T) {
 	read := func(percent int, change func(*pb.FixityTask)) (n int) {
 		for i := range 1000 {
@@ -120,7 +121,7 @@ func TestSampled(t *testing.T) {
 	}
 }
 
-// A copy that is not in the sample passes by what the store says of it, which is no pass on bytes.
+// A copy outside the sample passes by the store's digest, which is no pass on bytes.
 func TestNotInTheSample(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.settings.SamplePercent, w.config.Period = 1, days
@@ -134,8 +135,8 @@ func TestNotInTheSample(t *testing.T) {
 	})
 }
 
-// The bytes of an archived copy are waited for in the lanes: the check has no result until then, nothing is absent, and
-// nothing has failed.
+// A check of an archived copy waits for its bytes in the delay lanes: it has no result until then, nothing is absent,
+// and nothing has failed.
 func TestArchived(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		due := time.Now().Add(time.Hour)

@@ -17,7 +17,7 @@ import (
 
 var when = timestamppb.New(time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC))
 
-// change returns a good Change of store 1 as f alters it.
+// change returns a valid Change of store 1, as f alters it.
 func change(f func(*pb.Change)) *pb.Change {
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg",
@@ -106,8 +106,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A file without digests is one Change and one command for each destination: the copier that reads it publishes the
-// Change again, with digests, and that is not planned again. What a command finds of another content is.
+// A file without digests leads to one Change and one command for each destination: the copier that reads it publishes
+// the Change again with digests, which is not planned again. A command's Change of another content is.
 func TestDigestsFoundByACommandArePlannedOnce(t *testing.T) {
 	found := func(f func(*pb.Change)) *pb.Change {
 		return change(func(c *pb.Change) {
