@@ -100,7 +100,8 @@ func checks(out []schemas.Message, store string) bool {
 // whether its Change is on record: a file that is moved back keeps its time, and a Change of a slow clock is older than
 // the tombstone. A source that is present under a newer tombstone is reported to a person.
 func TestSourceThatComesBackIsCopiedAgain(t *testing.T) {
-	times := map[string]time.Time{"as old as before": hour(2), "of a slow clock": hour(4).Add(-time.Minute), "newer": hour(5)}
+	times := map[string]time.Time{"as old as before": hour(2), "of a slow clock": hour(4).Add(-time.Minute),
+		"newer": hour(5)}
 	sides := map[string]func(*world) duplicate.Stores{
 		"with digests":    func(w *world) duplicate.Stores { return w },
 		"without digests": func(w *world) duplicate.Stores { return withoutDigests{w} },
@@ -390,16 +391,17 @@ func TestSourceThatIsBackBeforeTheDelete(t *testing.T) {
 	w.must(w.mem["1"].DeleteSpace(t.Context(), "photos")) // so that records are read
 	looks := 0
 	var err error
-	w.deleter, err = New(Config{}, w, w, byCopy(func(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
-		if len(copies) == 2 {
-			return w.Fresh(ctx, copies)
-		}
-		if looks++; looks == 2 { // during the last observation
-			w.must(w.mem["1"].CreateSpace(ctx, storage.Space{Name: "photos"}))
-			w.put("1", "hello")
-		}
-		return w.Fresh(ctx, []schemas.Copy{{Store: "space"}})
-	}))
+	w.deleter, err = New(Config{}, w, w,
+		byCopy(func(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+			if len(copies) == 2 {
+				return w.Fresh(ctx, copies)
+			}
+			if looks++; looks == 2 { // during the last observation
+				w.must(w.mem["1"].CreateSpace(ctx, storage.Space{Name: "photos"}))
+				w.put("1", "hello")
+			}
+			return w.Fresh(ctx, []schemas.Copy{{Store: "space"}})
+		}))
 	w.must(err)
 	w.rows["space"] = &pb.Record{State: none}
 	out := w.handle()
@@ -430,7 +432,8 @@ func TestSourceThatCameBackAndIsGoneAgain(t *testing.T) {
 	d.WaitsBy = map[string]int{"source-missing": 3}
 	out, err = copier.Handle(t.Context(), d)
 	w.must(err)
-	if r := out[len(out)-1].Body.(*pb.DuplicationResult); r.GetDecision() != "C8x" || r.GetResult() != "all-copies-missing" {
+	if r := out[len(out)-1].Body.(*pb.DuplicationResult); r.GetDecision() != "C8x" ||
+		r.GetResult() != "all-copies-missing" {
 		t.Errorf("got %v", r)
 	}
 }
@@ -442,7 +445,8 @@ func TestCopyCommandDescribesTheSource(t *testing.T) {
 	c := ordered(t, w.handle()).Body.(*pb.DuplicationCommand)
 	o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 	w.must(err)
-	if c.GetCauseOp() != pb.Op_OP_ADD || c.GetChangeVersion() != o.Version || c.GetSize() != 5 || len(c.GetDigests()) == 0 ||
+	if c.GetCauseOp() != pb.Op_OP_ADD || c.GetChangeVersion() != o.Version || c.GetSize() != 5 ||
+		len(c.GetDigests()) == 0 ||
 		!c.GetChangeTime().AsTime().Equal(hour(2)) || !c.GetCarriedDelete().AsTime().Equal(hour(4)) || !c.GetIfAbsent() {
 		t.Errorf("got %v of %v", c, o)
 	}

@@ -168,15 +168,22 @@ func copyCases() map[string]decisionCase {
 			Decision{Row: "C9", action: actReadRecords}},
 		"C9: another version of the same time and size": {func(s *Observation) { s.Source = there("v2", "", 2) },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C9: a needed row cannot be read": {func(s *Observation) { s.Source = there("v2", b, 3); s.recordsState = recordsFailed },
-			Decision{Row: "C9", action: actFail}},
+		"C9: a needed row cannot be read": {func(s *Observation) {
+			s.Source = there("v2", b, 3)
+			s.recordsState = recordsFailed
+		}, Decision{Row: "C9", action: actFail}},
 		"C9: a change of unknown size is not known to be about an empty content": {func(s *Observation) {
 			s.setCause(pb.Op_OP_ADD, "", "", 2)
 			s.Command.Digests = digest.Set{digest.SHA1: "00ff"} // not computed here
 			s.Command.Size, s.Command.SizeUnknown, s.Source.Object.Size = 0, true, 0
 		}, Decision{Row: "C9", action: actReadRecords}},
-		"C10: by glob": {func(s *Observation) { s.Rules.Exclude = []string{"*.jpg"} }, Decision{Row: "C10", Result: "excluded"}},
-		"C10: by size": {func(s *Observation) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 }, Decision{Row: "C10", Result: "excluded"}},
+		"C10: by glob": {func(s *Observation) {
+			s.Rules.Exclude = []string{"*.jpg"}
+		}, Decision{Row: "C10", Result: "excluded"}},
+		"C10: by size": {func(s *Observation) {
+			s.Rules.MaxSize = 1
+			s.Source.Object.Size = 2
+		}, Decision{Row: "C10", Result: "excluded"}},
 		"C1: the source has no digest": {func(s *Observation) { s.Source = there("v1", "", 2); s.copied("d1", a) },
 			Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
 		"C1: the destination has no digest": {func(s *Observation) { s.copied("d1", "") },
@@ -254,8 +261,9 @@ func copyCases() map[string]decisionCase {
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
 		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
-		"C5: a client's change, and a younger tombstone": {func(s *Observation) { s.records(row(tomb, "v1", a, 4), row(none, "", "", 0)) },
-			Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: a client's change, and a younger tombstone": {func(s *Observation) {
+			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C4w: newer than all that is known": {func(s *Observation) {
 			s.Source = there("v2", b, 3)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
@@ -273,8 +281,9 @@ func copyCases() map[string]decisionCase {
 			s.bySweep(nil, nil)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 		}, Decision{Row: "C4d", action: actCopy, Result: "was-lost", Expected: md5of(a)}},
-		"C4d: lost, by what the sweep carries, is read afresh": {func(s *Observation) { s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3)) },
-			Decision{Row: "C9", action: actReadRecords}},
+		"C4d: lost, by what the sweep carries, is read afresh": {func(s *Observation) {
+			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C4d: there, and not as recorded": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.copied("d2", b)
@@ -334,7 +343,9 @@ func copyCases() map[string]decisionCase {
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: needs the destination's row": {func(s *Observation) { s.copied("d1", a) }, Decision{Row: "C9", action: actReadRecords}},
+		"C2: needs the destination's row": {func(s *Observation) {
+			s.copied("d1", a)
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C2: the sweep carries both rows": {func(s *Observation) {
 			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.copied("d1", a)
@@ -452,8 +463,11 @@ func copyCases() map[string]decisionCase {
 			s.copied("d1", a)
 			s.Source.lose()
 		}, Decision{Row: "C9", action: actReadRecords}},
-		"C9: whether properties are lost is not known": {func(s *Observation) { s.copied("d1", a); s.Source.lose(); s.recordsState = recordsFailed },
-			Decision{Row: "C9", action: actFail}},
+		"C9: whether properties are lost is not known": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.recordsState = recordsFailed
+		}, Decision{Row: "C9", action: actFail}},
 		"C9: to copy a source with lost properties needs the record": {func(s *Observation) { s.Source.lose() },
 			Decision{Row: "C9", action: actReadRecords}},
 		"C5: the source has lost its properties": {func(s *Observation) {
@@ -488,14 +502,17 @@ func copyCases() map[string]decisionCase {
 			s.Source.lose()
 			s.Source.Read = md5of(a)
 			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true, CheckSource: true}},
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true,
+			CheckSource: true}},
 		"C5: the bytes that had the properties on record are not known": {func(s *Observation) {
 			s.Source.lose()
 			s.Source.Read = md5of(a)
 			s.records(of(typed(row(live, "v1", a, 2)), "v0", nil), row(none, "", "", 0))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
-		"C4: over a destination that has lost its properties": {func(s *Observation) { s.copied("d1", b); s.Destination.lose() },
-			Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: over a destination that has lost its properties": {func(s *Observation) {
+			s.copied("d1", b)
+			s.Destination.lose()
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C4: copied over": {func(s *Observation) { s.copied("d1", b) },
 			Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C4: a client reported the source, whatever the destination is a copy of": {func(s *Observation) {
@@ -537,8 +554,7 @@ func copyCases() map[string]decisionCase {
 		"C5: if_absent too": {func(s *Observation) {
 			s.Command.IfAbsent = true
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
-		},
-			Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C5: without digests the manifest is asked first": {func(s *Observation) { s.setCause(pb.Op_OP_ADD, "v1", "", 2) },
 			Decision{Row: "C9", action: actReadRecords}},
 		"C5: the manifest knows them": {func(s *Observation) {
@@ -587,27 +603,40 @@ func deleteCases() map[string]decisionCase {
 	return map[string]decisionCase{
 		"C6: the source's row is live": {func(s *Observation) { s.deleted(row(live, "v1", a, 2)) },
 			Decision{Row: "C6", action: actWait, Result: "source-missing"}},
-		"C6: the reported delete is older": {func(s *Observation) { s.deleted(row(live, "v1", a, 5)); s.setCause(pb.Op_OP_DELETE, "v0", "", 4) },
-			Decision{Row: "C6", action: actWait, Result: "source-missing"}},
-		"C7: a tombstone":                {func(s *Observation) { s.deleted(row(tomb, "v1", a, 4)) }, ordered("C7", 4, false)},
-		"C7: in the same millisecond":    {func(s *Observation) { s.deleted(row(tomb, "v1", a, 2)) }, ordered("C7", 2, false)},
-		"C7: this command's delete":      {func(s *Observation) { s.deleted(row(live, "v1", a, 2)); s.setCause(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
-		"C7: the younger of two deletes": {func(s *Observation) { s.deleted(row(tomb, "v1", a, 3)); s.setCause(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
+		"C6: the reported delete is older": {func(s *Observation) {
+			s.deleted(row(live, "v1", a, 5))
+			s.setCause(pb.Op_OP_DELETE, "v0", "", 4)
+		}, Decision{Row: "C6", action: actWait, Result: "source-missing"}},
+		"C7: a tombstone": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+		}, ordered("C7", 4, false)},
+		"C7: in the same millisecond": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 2))
+		}, ordered("C7", 2, false)},
+		"C7: this command's delete": {func(s *Observation) {
+			s.deleted(row(live, "v1", a, 2))
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, ordered("C7", 4, false)},
+		"C7: the younger of two deletes": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 3))
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, ordered("C7", 4, false)},
 		"C7d: a reported delete, no newer than the copy's content": {func(s *Observation) {
 			s.deleted(row(none, "", "", 0))
 			s.setCause(pb.Op_OP_DELETE, "v1", a, 2)
 		}, Decision{Row: "C7d", Result: "kept-newer"}},
-		"C7b: a found delete": {func(s *Observation) { s.deleted(row(tomb, "v1", a, 4)); s.Command.IfAbsent = true }, ordered("C7b", 4, true)},
+		"C7b: a found delete": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent = true
+		}, ordered("C7b", 4, true)},
 		"C7: nothing is read yet": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.recordsState, s.Source.Record = recordsUnread, nil
-		},
-			Decision{Row: "C9", action: actReadRecords}},
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C7: the records are unknown": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.recordsState, s.Destination.Record = recordsFailed, nil
-		},
-			Decision{Row: "C9", action: actFail}},
+		}, Decision{Row: "C9", action: actFail}},
 		"C7d: the copy is of a younger content": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest.SourceTime = stamp(5)
@@ -632,8 +661,9 @@ func deleteCases() map[string]decisionCase {
 			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(5), Version: "v2"}
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
-		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Observation) { s.offRecord(row(tomb, "v1", a, 4)) },
-			announced(Decision{Row: "C7d", Result: "kept-newer"})},
+		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Observation) {
+			s.offRecord(row(tomb, "v1", a, 4))
+		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
 		"C7d: the copy has no row, and the command reports other bytes": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
 			s.setCause(pb.Op_OP_ADD, "v1", b, 2)
@@ -658,9 +688,18 @@ func deleteCases() map[string]decisionCase {
 		}, announced(kept)},
 		"C7c: nothing is known of either": {func(s *Observation) { s.offRecord(row(none, "", "", 0)) },
 			announced(Decision{Row: "C7c", Result: "orphan"})},
-		"C7b: keep":                {func(s *Observation) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.KeepCopy }, kept},
-		"C7b: approve":             {func(s *Observation) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.Approve }, ordered("C7b", 4, true)},
-		"C7b: older than the rule": {func(s *Observation) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Since = hour(4) }, kept},
+		"C7b: keep": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Deletes = policy.KeepCopy
+		}, kept},
+		"C7b: approve": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Deletes = policy.Approve
+		}, ordered("C7b", 4, true)},
+		"C7b: older than the rule": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Since = hour(4)
+		}, kept},
 		"C7b: older than the pair": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Rules.Added = map[policy.Pair]time.Time{pair: hour(5)}
@@ -691,13 +730,14 @@ func deleteCases() map[string]decisionCase {
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
 		}, ordered("C7b", 4, true)},
-		"C7c: nothing is known of the source": {func(s *Observation) { s.deleted(row(none, "", "", 0)) }, Decision{Row: "C7c", Result: "orphan"}},
+		"C7c: nothing is known of the source": {func(s *Observation) {
+			s.deleted(row(none, "", "", 0))
+		}, Decision{Row: "C7c", Result: "orphan"}},
 		"C8: gone": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination.Presence = Absent
 			s.Destination.Record.Manifest = row(tomb, "d1", a, 5)
-		},
-			Decision{Row: "C8", Result: "gone"}},
+		}, Decision{Row: "C8", Result: "gone"}},
 		"C8: gone, without a Change": {func(s *Observation) { s.lost(row(tomb, "v1", a, 4)) }, gone(4)},
 		"C8: by this command's delete": {func(s *Observation) {
 			s.lost(row(live, "v1", a, 2))
@@ -708,7 +748,10 @@ func deleteCases() map[string]decisionCase {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
 		}, unexplained},
-		"C8: the command comes from a guess": {func(s *Observation) { s.lost(row(tomb, "v1", a, 4)); s.Command.IfAbsent = true }, unexplained},
+		"C8: the command comes from a guess": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent = true
+		}, unexplained},
 		"C8: the guess was approved": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
@@ -726,16 +769,29 @@ func deleteCases() map[string]decisionCase {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest = row(live, "d2", b, 5)
 		}, unexplained},
-		"C8: the rule keeps":             {func(s *Observation) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.KeepCopy }, unexplained},
-		"C8: the rule asks for approval": {func(s *Observation) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.Approve }, unexplained},
-		"C8: older than the rule":        {func(s *Observation) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Since = hour(4) }, unexplained},
-		"C8: nothing is known of the source, and the destination's row is live": {func(s *Observation) { s.lost(row(none, "", "", 0)) }, unexplained},
+		"C8: the rule keeps": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Rules.Deletes = policy.KeepCopy
+		}, unexplained},
+		"C8: the rule asks for approval": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Rules.Deletes = policy.Approve
+		}, unexplained},
+		"C8: older than the rule": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Rules.Since = hour(4)
+		}, unexplained},
+		"C8: nothing is known of the source, and the destination's row is live": {func(s *Observation) {
+			s.lost(row(none, "", "", 0))
+		}, unexplained},
 		"C8: never was": {func(s *Observation) {
 			s.deleted(row(none, "", "", 0))
 			s.Destination = Side{Presence: Absent, Record: &pb.CopyRecord{Manifest: row(none, "", "", 0)}}
 		}, Decision{Row: "C8", Result: "gone"}},
-		"C8x: all copies are missing": {func(s *Observation) { s.deleted(row(live, "v1", a, 2)); s.Destination.Presence = Absent },
-			Decision{Row: "C8x", action: actWait, Result: "all-copies-missing"}},
+		"C8x: all copies are missing": {func(s *Observation) {
+			s.deleted(row(live, "v1", a, 2))
+			s.Destination.Presence = Absent
+		}, Decision{Row: "C8x", action: actWait, Result: "all-copies-missing"}},
 	}
 }
 

@@ -49,8 +49,10 @@ func TestCopy(t *testing.T) {
 	}
 	task := got.tasks[schemas.FixityHigh][0]
 	wantTask := &pb.FixityTask{
-		Id: task.GetId(), Account: "acme", Store: "2", Space: "photos", Item: "a.jpg", Reason: pb.FixityReason_FIXITY_REASON_AFTER_COPY,
-		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), Known: schemas.WithoutProperties(recordOf(want)), Time: task.GetTime(),
+		Id: task.GetId(), Account: "acme", Store: "2", Space: "photos", Item: "a.jpg",
+		Reason:   pb.FixityReason_FIXITY_REASON_AFTER_COPY,
+		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), Known: schemas.WithoutProperties(recordOf(want)),
+		Time: task.GetTime(),
 	}
 	if !proto.Equal(task, wantTask) {
 		t.Errorf("task:\ngot  %v\nwant %v", task, wantTask)
@@ -87,14 +89,16 @@ func TestLongProperties(t *testing.T) {
 		long.User["k"+strconv.Itoa(i)] = strings.Repeat("v", 2<<10)
 	}
 	put := func(store string) storage.Object {
-		o, err := w.mem[store].Put(t.Context(), "photos", "a.jpg", strings.NewReader("hello"), storage.PutOptions{Size: 5, Properties: long})
+		o, err := w.mem[store].Put(t.Context(), "photos", "a.jpg", strings.NewReader("hello"),
+			storage.PutOptions{Size: 5, Properties: long})
 		w.must(err)
 		return o
 	}
 	c := command(w.reported(record.Content(at("1"), put("1"))))
 	run := func(row string) {
 		t.Helper()
-		out, err := w.executor.Handle(t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, Timestamp: hour(9)})
+		out, err := w.executor.Handle(t.Context(),
+			&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, Timestamp: hour(9)})
 		w.must(err)
 		if got := sort(t, out).result.GetDecision(); got != row || len(out) != 3 {
 			t.Errorf("got row %s and %d messages, want %s and 3", got, len(out), row)
@@ -175,7 +179,8 @@ func TestMissingSpaceIsCreated(t *testing.T) {
 	got := w.mustRun(command(w.added("1", "hello")))
 	got.ends("C5", "copied", done, 2, 1)
 	made, err := w.mem["2"].StatSpace(t.Context(), "photos")
-	if want := (storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}); err != nil || !reflect.DeepEqual(made, want) {
+	if want := (storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}); err != nil ||
+		!reflect.DeepEqual(made, want) {
 		t.Errorf("got %+v, %v, want %+v", made, err, want)
 	}
 	if c := got.changes[0]; c.GetOp() != pb.Op_OP_CREATE_SPACE || c.GetItem() != "" || c.GetStore() != "2" {
@@ -193,10 +198,15 @@ func TestSpaceCommands(t *testing.T) {
 	}{
 		"S1":  {func(w *world) { w.must(w.mem["2"].DeleteSpace(w.t.Context(), "photos")) }, "S1", "created", done, 1},
 		"S1b": {func(*world) {}, "S1b", "in-sync", nothing, 0},
-		"S1b, other properties": {func(w *world) { w.must(w.mem["2"].SetSpace(w.t.Context(), storage.Space{Name: "photos"})) },
+		"S1b, other properties": {func(w *world) {
+			w.must(w.mem["2"].SetSpace(w.t.Context(), storage.Space{Name: "photos"}))
+		},
 			"S1b", "not-acted", nothing, 0},
-		"S2":  {func(w *world) { w.must(w.mem["1"].DeleteSpace(w.t.Context(), "photos")) }, "S2", "not-acted", nothing, 0},
-		"S3":  {func(w *world) { w.put("2", "x"); w.must(w.mem["1"].DeleteSpace(w.t.Context(), "photos")) }, "S3", "not-empty", nothing, 0},
+		"S2": {func(w *world) { w.must(w.mem["1"].DeleteSpace(w.t.Context(), "photos")) }, "S2", "not-acted", nothing, 0},
+		"S3": {func(w *world) {
+			w.put("2", "x")
+			w.must(w.mem["1"].DeleteSpace(w.t.Context(), "photos"))
+		}, "S3", "not-empty", nothing, 0},
 		"C12": {func(w *world) { w.rules.Pairs = nil }, "C12", "not-in-policy", nothing, 0},
 	}
 	for name, tt := range tests {
@@ -210,7 +220,8 @@ func TestSpaceCommands(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.mem["1"].DeleteSpace(t.Context(), "photos"))
 	w.mem["1"].Mark("")
-	if _, err := w.run(ofSpace(), 0); retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, storage.ErrNoMarker) {
+	if _, err := w.run(ofSpace(), 0); retry.ClassOf(err) != retry.ClassUnavailable ||
+		!errors.Is(err, storage.ErrNoMarker) {
 		t.Errorf("S5: got %v", err)
 	}
 }
@@ -224,7 +235,11 @@ func TestRowsThatWriteNothing(t *testing.T) {
 			w.rules.Pairs = []policy.Pair{{Source: "2", Destination: "1"}}
 			return command(w.added("1", "x"))
 		}, "C12", "not-in-policy"},
-		"C12: not even the stores are known": {func(w *world) *pb.DuplicationCommand { c := manual(); c.DestinationStore = "9"; return c }, "C12", "not-in-policy"},
+		"C12: not even the stores are known": {func(w *world) *pb.DuplicationCommand {
+			c := manual()
+			c.DestinationStore = "9"
+			return c
+		}, "C12", "not-in-policy"},
 		"C10": {func(w *world) *pb.DuplicationCommand {
 			w.rules.Exclude = []string{"*.jpg"}
 			return command(w.added("1", "x"))
@@ -234,9 +249,13 @@ func TestRowsThatWriteNothing(t *testing.T) {
 			w.mustRun(command(w.added("1", "x")))
 			return command(w.gone("1"))
 		}, "C7b", "kept"},
-		"C7c":             {func(w *world) *pb.DuplicationCommand { w.added("2", "x"); return manual() }, "C7c", "orphan"},
-		"C8, unexplained": {func(w *world) *pb.DuplicationCommand { w.added("2", "x"); w.remove("2"); return manual() }, "C8", "gone-unexplained"},
-		"C8":              {func(w *world) *pb.DuplicationCommand { return manual() }, "C8", "gone"},
+		"C7c": {func(w *world) *pb.DuplicationCommand { w.added("2", "x"); return manual() }, "C7c", "orphan"},
+		"C8, unexplained": {func(w *world) *pb.DuplicationCommand {
+			w.added("2", "x")
+			w.remove("2")
+			return manual()
+		}, "C8", "gone-unexplained"},
+		"C8": {func(w *world) *pb.DuplicationCommand { return manual() }, "C8", "gone"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -291,11 +310,13 @@ func TestRefusals(t *testing.T) {
 	noSpace.Space = ""
 	unknown.DestinationStore, repair.SourceStore = "9", "9"
 	repair.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
-	for name, body := range map[string]schemas.Body{"S0": noSpace, "store": unknown, "repair": repair, "message": &pb.Change{}} {
+	for name, body := range map[string]schemas.Body{"S0": noSpace, "store": unknown, "repair": repair,
+		"message": &pb.Change{}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.rules.Pairs = append(w.rules.Pairs, policy.Pair{Source: "1", Destination: "9"})
-			if out, err := w.executor.Handle(context.Background(), &schemas.Delivery{Body: body}); out != nil || !retry.IsPermanent(err) {
+			if out, err := w.executor.Handle(context.Background(), &schemas.Delivery{Body: body}); out != nil ||
+				!retry.IsPermanent(err) {
 				t.Errorf("got %v, %v", out, err)
 			}
 		})

@@ -53,12 +53,15 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 		"destination marker":              {"2", fault("Marker", nil), retry.ClassUnavailable, false},
 		"destination marker is another's": {"2", fault("Marker", storage.ErrWrongMarker), retry.ClassUnavailable, false},
 		"open":                            {"1", fault("Open", nil), retry.Transient, false},
-		"source is archived":              {"1", fault("Open", retry.Wait(errors.New("its return was asked for"), time.Now())), retry.ClassWait, false},
-		"source ends mid-stream":          {"1", storagetest.Fault{Method: "Open", Mid: true, After: 3}, retry.Transient, false},
-		"put: not persisted":              {"2", fault("Put", nil), retry.Transient, false},
-		"put: mid-stream":                 {"2", storagetest.Fault{Method: "Put", Mid: true, After: 2}, retry.Transient, false},
-		"put: persisted":                  {"2", storagetest.Fault{Method: "Put", Done: true}, retry.Transient, true},
-		"put: refused for good":           {"2", fault("Put", retry.Permanent(storage.ErrName)), retry.ClassPermanent, false},
+		"source is archived": {"1",
+			fault("Open", retry.Wait(errors.New("its return was asked for"), time.Now())), retry.ClassWait, false},
+		"source ends mid-stream": {"1", storagetest.Fault{Method: "Open", Mid: true, After: 3}, retry.Transient,
+			false},
+		"put: not persisted": {"2", fault("Put", nil), retry.Transient, false},
+		"put: mid-stream": {"2", storagetest.Fault{Method: "Put", Mid: true, After: 2}, retry.Transient,
+			false},
+		"put: persisted":        {"2", storagetest.Fault{Method: "Put", Done: true}, retry.Transient, true},
+		"put: refused for good": {"2", fault("Put", retry.Permanent(storage.ErrName)), retry.ClassPermanent, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -266,13 +269,13 @@ func TestDestinationChangesUnderTheCopy(t *testing.T) {
 		}
 		w.holds("2", "one")
 	})
-	t.Run("the second look fails", func(t *testing.T) {
+	t.Run("the second observation fails", func(t *testing.T) {
 		w := newWorld(t)
 		c := command(w.added("1", "one"))
 		w.faulty["2"].Script(storagetest.Fault{Method: "Stat", Skip: 1})
 		got := w.mustRun(c)
 		got.ends("C5", "copied", done, 1, 1)
-		if !strings.Contains(got.result.GetDetail(), "look") {
+		if !strings.Contains(got.result.GetDetail(), "observe after the write") {
 			t.Errorf("detail: %q", got.result.GetDetail())
 		}
 	})
@@ -317,7 +320,8 @@ func TestWaits(t *testing.T) {
 			for n, wait := range tt.ladder {
 				from := time.Now()
 				_, err := w.run(c, n)
-				if due := retry.Due(err); retry.ClassOf(err) != retry.ClassWait || due.Before(from.Add(wait)) || due.After(time.Now().Add(wait)) {
+				if due := retry.Due(err); retry.ClassOf(err) != retry.ClassWait || due.Before(from.Add(wait)) ||
+					due.After(time.Now().Add(wait)) {
 					t.Errorf("wait %d: got %v, due %v", n, err, due)
 				}
 			}
@@ -342,7 +346,8 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 			w.put("2", "one")
 		}
 		_, err := w.waited(c, map[string]int{"source-newer": len(ladder), "source-missing": 1})
-		if wait := time.Until(retry.Due(err)); retry.CauseOf(err) != "source-missing" || wait > missing[1] || wait < missing[1]-time.Minute {
+		if wait := time.Until(retry.Due(err)); retry.CauseOf(err) != "source-missing" || wait > missing[1] ||
+			wait < missing[1]-time.Minute {
 			t.Errorf("copy present %t: got %v, due in %v", copied, err, wait)
 		}
 	}
@@ -369,7 +374,8 @@ func TestDeleteIsHandedToTheDeleter(t *testing.T) {
 	w.remove("2")
 	first := w.mustRun(c)
 	first.ends("C8", "gone", nothing, 1, 0)
-	if d := first.changes[0]; d.GetOp() != pb.Op_OP_DELETE || d.GetStore() != "2" || d.GetTime().AsTime().Before(gone.GetTime().AsTime()) {
+	if d := first.changes[0]; d.GetOp() != pb.Op_OP_DELETE || d.GetStore() != "2" ||
+		d.GetTime().AsTime().Before(gone.GetTime().AsTime()) {
 		t.Errorf("change: %v", d)
 	}
 	w.mustRun(c).ends("C8", "gone", nothing, 0, 0)

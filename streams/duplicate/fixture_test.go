@@ -22,7 +22,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-var ladder, missing = []time.Duration{time.Minute, time.Hour}, []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
+var (
+	ladder  = []time.Duration{time.Minute, time.Hour}
+	missing = []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
+)
 
 // A world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal of all Changes.
 type world struct {
@@ -124,7 +127,8 @@ func newWorld(t *testing.T) *world {
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 	}
 	var err error
-	w.executor, err = New(Config{WaitLadder: ladder, MissingLadder: missing, Worker: "w", Host: "h", Software: "s"}, w, w, w.journal)
+	config := Config{WaitLadder: ladder, MissingLadder: missing, Worker: "w", Host: "h", Software: "s"}
+	w.executor, err = New(config, w, w, w.journal)
 	w.must(err)
 	return w
 }
@@ -144,7 +148,9 @@ func at(store string) schemas.Copy {
 func (w *world) put(store, text string) storage.Object {
 	w.t.Helper()
 	o, err := w.mem[store].Put(w.t.Context(), "photos", "a.jpg", strings.NewReader(text), storage.PutOptions{
-		Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}})
+		Size:       storage.UnknownSize,
+		Properties: storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}},
+	})
 	w.must(err)
 	return o
 }
@@ -279,8 +285,10 @@ func (d did) ends(row, result string, outcome pb.Outcome, changes, tasks int) {
 		n += len(t)
 	}
 	r := d.result
-	if r.GetDecision() != row || r.GetResult() != result || r.GetOutcome() != outcome || len(d.changes) != changes || n != tasks {
-		d.t.Errorf("got %s %s %v (%s), %d changes, %d tasks; want %s %s %v, %d, %d", r.GetDecision(), r.GetResult(), r.GetOutcome(),
+	if r.GetDecision() != row || r.GetResult() != result || r.GetOutcome() != outcome || len(d.changes) != changes ||
+		n != tasks {
+		d.t.Errorf("got %s %s %v (%s), %d changes, %d tasks; want %s %s %v, %d, %d", r.GetDecision(), r.GetResult(),
+			r.GetOutcome(),
 			r.GetDetail(), len(d.changes), n, row, result, outcome, changes, tasks)
 	}
 }
@@ -303,7 +311,8 @@ func (w *world) holds(store, want string) {
 // untouched checks that a store was not written to.
 func (w *world) untouched(store string) {
 	w.t.Helper()
-	for _, method := range []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace", "WriteMarker"} {
+	for _, method := range []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace",
+		"WriteMarker"} {
 		if n := w.faulty[store].Count(method); n > 0 {
 			w.t.Errorf("%d calls of %s of store %s", n, method, store)
 		}

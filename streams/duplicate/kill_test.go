@@ -16,7 +16,9 @@ import (
 // A forgetful store does not keep the source content that its items are copies of.
 type forgetful struct{ *storagetest.Faulty }
 
-func (s forgetful) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s forgetful) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	o.Original = storage.Original{}
 	return s.Faulty.Put(ctx, space, item, r, o)
 }
@@ -44,7 +46,8 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 				w := newWorld(t)
 				if forgets {
 					var err error
-					w.executor, err = New(Config{WaitLadder: ladder}, stores{"1": w.faulty["1"], "2": forgetful{w.faulty["2"]}}, w, w.journal)
+					both := stores{"1": w.faulty["1"], "2": forgetful{w.faulty["2"]}}
+					w.executor, err = New(Config{WaitLadder: ladder}, both, w, w.journal)
 					w.must(err)
 				}
 				c := command(w.added("1", "one"))
@@ -69,7 +72,8 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 					t.Errorf("orders: %v", got.orders)
 				}
 				r := w.journal.rows[at("2")]
-				if r.GetState() != live || r.GetSourceVersion() != c.GetChangeVersion() || !r.GetSourceTime().AsTime().Equal(c.GetChangeTime().AsTime()) {
+				if r.GetState() != live || r.GetSourceVersion() != c.GetChangeVersion() ||
+					!r.GetSourceTime().AsTime().Equal(c.GetChangeTime().AsTime()) {
 					t.Errorf("on record: %v", r)
 				}
 				w.mustRun(c).ends("C7", "deletion-ordered", handedOn, 0, 0)
@@ -97,7 +101,8 @@ func TestOrphanIsRecorded(t *testing.T) {
 	w.put("2", "mine")
 	got := w.mustRun(manual())
 	got.ends("C7c", "orphan", nothing, 1, 1)
-	if c := got.changes[0]; c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetSourceTime() != nil || c.GetOp() != pb.Op_OP_ADD {
+	if c := got.changes[0]; c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetSourceTime() != nil ||
+		c.GetOp() != pb.Op_OP_ADD {
 		t.Errorf("change: %v", c)
 	}
 	w.mustRun(manual()).ends("C7c", "orphan", nothing, 0, 0)
@@ -140,7 +145,8 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 					t.Errorf("result: %v", again.result)
 				}
 				r := w.journal.rows[at("1")]
-				if want := digest.Set(first.changes[0].GetDigests()); r.GetState() != live || len(want) == 0 || want.Compare(r.GetDigests()) != digest.Agree {
+				if want := digest.Set(first.changes[0].GetDigests()); r.GetState() != live || len(want) == 0 ||
+					want.Compare(r.GetDigests()) != digest.Agree {
 					t.Errorf("on record of the source: %v, want digests %v", r, want)
 				}
 				for _, c := range again.changes {
@@ -159,7 +165,8 @@ func TestReferenceIsPublishedWithProperties(t *testing.T) {
 	w := newWorld(t)
 	w.put("1", "hello")
 	w.put("2", "hello")
-	if _, err := w.mem["2"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{}, storage.Condition{}); err != nil {
+	if _, err := w.mem["2"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{},
+		storage.Condition{}); err != nil {
 		t.Fatal(err)
 	}
 	w.mustRun(manual()).ends("C3", "properties-set", done, 3, 0)
@@ -210,8 +217,10 @@ func TestRepairedCopyKeepsItsOriginal(t *testing.T) {
 			t.Fatalf("%s: changes %v", what, got.changes)
 		}
 		change := got.changes[0]
-		if !change.GetSourceTime().AsTime().Equal(before.GetSourceTime().AsTime()) || change.GetSourceVersion() != before.GetSourceVersion() {
-			t.Errorf("%s: published as a copy of %v, %s; want %v", what, change.GetSourceTime().AsTime(), change.GetSourceVersion(), before)
+		if !change.GetSourceTime().AsTime().Equal(before.GetSourceTime().AsTime()) ||
+			change.GetSourceVersion() != before.GetSourceVersion() {
+			t.Errorf("%s: published as a copy of %v, %s; want %v", what, change.GetSourceTime().AsTime(),
+				change.GetSourceVersion(), before)
 		}
 		if o.Original.Version != before.GetSourceVersion() || !o.Original.Modified.Equal(before.GetSourceTime().AsTime()) {
 			t.Errorf("%s: the store keeps %+v", what, o.Original)

@@ -48,7 +48,8 @@ func TestLossIsNoDelete(t *testing.T) {
 				Time: stamp(tt.deleted), Origin: tt.origin}
 			c := command(change)
 			scene := &Sides{Command: c, Copy: at("2")}
-			s := Observation{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: Side{Presence: Absent, AbsentAt: hour(8)}}
+			s := Observation{Command: c, Rules: chain, Source: Side{Presence: Absent},
+				Destination: Side{Presence: Absent, AbsentAt: hour(8)}}
 			s.records(&pb.Record{State: tomb, Time: stamp(tt.deleted), Origin: tt.origin}, row(live, "d2", a, tt.held))
 			d := Decide(s)
 			if d.Row != "C8" || d.Result != tt.result || d.Announce != (tt.last != "") {
@@ -97,7 +98,8 @@ func TestTimeOfAnUnobservedDelete(t *testing.T) {
 			w.mustRun(command(w.added("1", "hello")))
 			w.remove("2")
 			w.remove("1")
-			gone := w.reported(&pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg", Time: ms(tt.deleted)})
+			gone := w.reported(&pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+				Time: ms(tt.deleted)})
 			// A fault, an execution whose messages are lost, and one that publishes the same Change.
 			w.faulty["2"].Script(storagetest.Fault{Method: "Stat"})
 			if _, err := w.run(command(gone), 0); err == nil {
@@ -131,7 +133,8 @@ func TestDeleteOfAnUnknownSize(t *testing.T) {
 	c := command(&pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Store: "1", Time: stamp(4)})
 	s := Observation{Command: c}
 	s.records(row(tomb, "", "", 4), unsized(row(live, "", a, 2)))
-	if got := (&Sides{Command: c, Copy: at("2")}).DeleteChange(s, Decision{Deleted: hour(4)}); !got.GetSizeUnknown() || got.GetSize() != 0 {
+	if got := (&Sides{Command: c, Copy: at("2")}).DeleteChange(s, Decision{Deleted: hour(4)}); !got.GetSizeUnknown() ||
+		got.GetSize() != 0 {
 		t.Errorf("got %v", got)
 	}
 }

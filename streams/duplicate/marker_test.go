@@ -49,7 +49,8 @@ func TestMarkerIsReadAfterTheAbsence(t *testing.T) {
 		}
 		other := schemas.Copy{Account: "other", Store: "1"}
 		before := f.Count("Marker")
-		if err := m.confirmMarker(t.Context(), other, f, time.Now().Add(-markerAge)); err != nil || f.Count("Marker") == before {
+		if err := m.confirmMarker(t.Context(), other, f, time.Now().Add(-markerAge)); err != nil ||
+			f.Count("Marker") == before {
 			t.Errorf("another account's store goes by the same reading: %v", err)
 		}
 	})

@@ -49,9 +49,12 @@ func TestStoresAreObservedAfterTheRecords(t *testing.T) {
 		"the copy is lost":     {func(w *world) { w.mem["2"].Lose("photos", "a.jpg") }, "C5", "copied", done, 1, 1, "hello"},
 		"the copy is replaced": {func(w *world) { w.put("2", "other") }, "C4", "copied", done, 1, 1, "hello"},
 		// The event at the source was not on record yet: its own command follows.
-		"the source is replaced":     {func(w *world) { w.added("1", "world") }, "C4w", "", 0, 0, 0, "hello"},
-		"the source is deleted":      {func(w *world) { w.gone("1") }, "C6", "", 0, 0, 0, "hello"},
-		"both are put back the same": {func(w *world) { w.added("2", "hello"); w.added("1", "hello") }, "C2", "in-sync", nothing, 1, 1, "hello"},
+		"the source is replaced": {func(w *world) { w.added("1", "world") }, "C4w", "", 0, 0, 0, "hello"},
+		"the source is deleted":  {func(w *world) { w.gone("1") }, "C6", "", 0, 0, 0, "hello"},
+		"both are put back the same": {func(w *world) {
+			w.added("2", "hello")
+			w.added("1", "hello")
+		}, "C2", "in-sync", nothing, 1, 1, "hello"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

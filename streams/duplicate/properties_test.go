@@ -27,7 +27,8 @@ func TestRestoredWithoutProperties(t *testing.T) {
 			w.faulty["2"] = storagetest.NewFaulty(w.mem["2"]) // resets the count of calls
 			for _, c := range []*pb.DuplicationCommand{c, c, manual(), manual()} {
 				got := w.mustRun(c)
-				if r := got.result; r.GetDecision() != "C2u" || r.GetResult() != "properties-unknown" || r.GetOutcome() != handedOn {
+				if r := got.result; r.GetDecision() != "C2u" || r.GetResult() != "properties-unknown" ||
+					r.GetOutcome() != handedOn {
 					t.Errorf("got %v", r)
 				}
 				var checked []string
@@ -106,7 +107,8 @@ func TestCopyOfLostProperties(t *testing.T) {
 				want = image
 			}
 			told := storage.Properties{MediaType: change.GetMediaType(), User: change.GetProperties()}
-			if !reflect.DeepEqual(to.Properties, want) || !reflect.DeepEqual(told, want) || change.GetPropertiesUnknown() == tt.onRecord {
+			if !reflect.DeepEqual(to.Properties, want) || !reflect.DeepEqual(told, want) ||
+				change.GetPropertiesUnknown() == tt.onRecord {
 				t.Errorf("the copy has %+v, want %+v; its Change is %v", to.Properties, want, change)
 			}
 			w.untouched("1")

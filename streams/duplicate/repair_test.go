@@ -125,7 +125,8 @@ func mootOfBoth(t *testing.T, w *world, c *pb.DuplicationCommand) {
 	for _, task := range got.tasks[schemas.FixityHigh] {
 		reasons[task.GetStore()] = task.GetReason()
 	}
-	want := map[string]pb.FixityReason{"1": pb.FixityReason_FIXITY_REASON_SUSPECT, "2": pb.FixityReason_FIXITY_REASON_REPAIR}
+	want := map[string]pb.FixityReason{"1": pb.FixityReason_FIXITY_REASON_SUSPECT,
+		"2": pb.FixityReason_FIXITY_REASON_REPAIR}
 	if !maps.Equal(reasons, want) {
 		t.Errorf("checks: got %v, want %v", reasons, want)
 	}

@@ -15,18 +15,36 @@ func repairCases() map[string]decisionCase {
 	both := Decision{Row: "C0", Result: "repair-moot", CheckSource: true, CheckDestination: true}
 	repaired := Decision{Row: "C0", action: actCopy, Result: "repaired", Expected: md5of(a)}
 	return map[string]decisionCase{
-		"corrupt":                 {func(*Observation) {}, repaired},
-		"outside of any policy":   {func(s *Observation) { s.Rules = policy.Rules{} }, moot},
-		"the store was taken out": {func(s *Observation) { s.Rules.Pairs = []policy.Pair{{Source: "1", Destination: "3"}} }, moot},
-		"taken out, and unseen":   {func(s *Observation) { s.Rules.Pairs, s.Source, s.Destination = nil, Side{}, Side{} }, moot},
-		"of a primary":            {func(s *Observation) { s.Rules.Pairs = []policy.Pair{{Source: "2", Destination: "1"}} }, repaired},
-		"from beside the pairs":   {func(s *Observation) { s.Rules.Pairs = []policy.Pair{{Source: "3", Destination: "2"}} }, repaired},
-		"missing":                 {func(s *Observation) { s.Destination.Presence, s.Command.Repair.Failed = Absent, nil }, repaired},
-		"nothing is read yet":     {func(s *Observation) { s.recordsState = recordsUnread }, Decision{Row: "C0", action: actReadRecords}},
-		"records unknown":         {func(s *Observation) { s.recordsState = recordsFailed }, Decision{Row: "C0", action: actFail}},
-		"audit unknown":           {func(s *Observation) { s.Destination.Record.Audit = nil }, Decision{Row: "C0", action: actFail}},
-		"source unknown":          {func(s *Observation) { s.Source = Side{} }, Decision{Row: "C0", action: actFail}},
-		"destination unknown":     {func(s *Observation) { s.Destination.Presence = Unknown }, Decision{Row: "C0", action: actFail}},
+		"corrupt":               {func(*Observation) {}, repaired},
+		"outside of any policy": {func(s *Observation) { s.Rules = policy.Rules{} }, moot},
+		"the store was taken out": {func(s *Observation) {
+			s.Rules.Pairs = []policy.Pair{{Source: "1", Destination: "3"}}
+		}, moot},
+		"taken out, and unseen": {func(s *Observation) {
+			s.Rules.Pairs, s.Source, s.Destination = nil, Side{}, Side{}
+		}, moot},
+		"of a primary": {func(s *Observation) {
+			s.Rules.Pairs = []policy.Pair{{Source: "2", Destination: "1"}}
+		}, repaired},
+		"from beside the pairs": {func(s *Observation) {
+			s.Rules.Pairs = []policy.Pair{{Source: "3", Destination: "2"}}
+		}, repaired},
+		"missing": {func(s *Observation) {
+			s.Destination.Presence, s.Command.Repair.Failed = Absent, nil
+		}, repaired},
+		"nothing is read yet": {func(s *Observation) {
+			s.recordsState = recordsUnread
+		}, Decision{Row: "C0", action: actReadRecords}},
+		"records unknown": {func(s *Observation) {
+			s.recordsState = recordsFailed
+		}, Decision{Row: "C0", action: actFail}},
+		"audit unknown": {func(s *Observation) {
+			s.Destination.Record.Audit = nil
+		}, Decision{Row: "C0", action: actFail}},
+		"source unknown": {func(s *Observation) { s.Source = Side{} }, Decision{Row: "C0", action: actFail}},
+		"destination unknown": {func(s *Observation) {
+			s.Destination.Presence = Unknown
+		}, Decision{Row: "C0", action: actFail}},
 		"no order":                {func(s *Observation) { s.Command.Repair = nil }, moot},
 		"no good copy":            {func(s *Observation) { s.Source.Presence = Absent }, both},
 		"another object is there": {func(s *Observation) { s.Destination.Object.Version = "d2" }, moot},
@@ -35,8 +53,10 @@ func repairCases() map[string]decisionCase {
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.Command.Repair.Failed.Version = "d0"
 		}, moot},
-		"repaired, and never published": {func(s *Observation) { s.copied("d2", a); s.records(row(live, "v1", a, 2), row(live, "d1", a, 3)) },
-			Decision{Row: "C0", Result: "repair-moot", Announce: true}},
+		"repaired, and never published": {func(s *Observation) {
+			s.copied("d2", a)
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C0", Result: "repair-moot", Announce: true}},
 		"gone meanwhile":          {func(s *Observation) { s.Destination.Presence = Absent }, moot},
 		"back meanwhile":          {func(s *Observation) { s.Command.Repair.Failed = nil }, moot},
 		"manifest: other content": {func(s *Observation) { s.Destination.Record.Manifest = row(live, "d1", b, 3) }, moot},
@@ -99,17 +119,27 @@ func spaceCases() map[string]spaceCase {
 	command := &pb.DuplicationCommand{Account: "acme", Space: "photos", SourceStore: "1", DestinationStore: "2"}
 	rules := policy.Rules{Pairs: []policy.Pair{pair}}
 	return map[string]spaceCase{
-		"S0: no space id":             {spaceObservation{Command: &pb.DuplicationCommand{}, Rules: rules}, Decision{Row: "S0", action: actFail, Result: "no-space-id"}},
-		"C12: not in the policy":      {spaceObservation{Command: command}, Decision{Row: "C12", Result: "not-in-policy"}},
-		"S5: source unknown":          {spaceObservation{command, rules, spaceSide{}, absent, false}, Decision{Row: "S5", action: actFail}},
-		"S5: destination unknown":     {spaceObservation{command, rules, present, spaceSide{}, false}, Decision{Row: "S5", action: actFail}},
-		"S5: whether it holds items":  {spaceObservation{command, rules, absent, holding(Unknown), false}, Decision{Row: "S5", action: actFail}},
-		"S1: create":                  {spaceObservation{command, rules, present, absent, false}, Decision{Row: "S1", action: actCreateSpace, Result: "created"}},
-		"S1b: alike":                  {spaceObservation{command, rules, present, present, false}, Decision{Row: "S1b", Result: "in-sync"}},
-		"S1b: not alike":              {spaceObservation{command, rules, present, plain, false}, Decision{Row: "S1b", Result: "not-acted"}},
-		"S2: deleted, and empty":      {spaceObservation{command, rules, absent, holding(Absent), false}, Decision{Row: "S2", Result: "not-acted"}},
-		"S3: deleted, with items yet": {spaceObservation{command, rules, absent, holding(Present), false}, Decision{Row: "S3", Result: "not-empty"}},
-		"S4: neither":                 {spaceObservation{command, rules, absent, absent, false}, Decision{Row: "S4", Result: "gone"}},
+		"S0: no space id": {spaceObservation{Command: &pb.DuplicationCommand{}, Rules: rules},
+			Decision{Row: "S0", action: actFail, Result: "no-space-id"}},
+		"C12: not in the policy": {spaceObservation{Command: command}, Decision{Row: "C12", Result: "not-in-policy"}},
+		"S5: source unknown": {spaceObservation{command, rules, spaceSide{}, absent, false},
+			Decision{Row: "S5", action: actFail}},
+		"S5: destination unknown": {spaceObservation{command, rules, present, spaceSide{}, false},
+			Decision{Row: "S5", action: actFail}},
+		"S5: whether it holds items": {spaceObservation{command, rules, absent, holding(Unknown), false},
+			Decision{Row: "S5", action: actFail}},
+		"S1: create": {spaceObservation{command, rules, present, absent, false},
+			Decision{Row: "S1", action: actCreateSpace, Result: "created"}},
+		"S1b: alike": {spaceObservation{command, rules, present, present, false},
+			Decision{Row: "S1b", Result: "in-sync"}},
+		"S1b: not alike": {spaceObservation{command, rules, present, plain, false},
+			Decision{Row: "S1b", Result: "not-acted"}},
+		"S2: deleted, and empty": {spaceObservation{command, rules, absent, holding(Absent), false},
+			Decision{Row: "S2", Result: "not-acted"}},
+		"S3: deleted, with items yet": {spaceObservation{command, rules, absent, holding(Present), false},
+			Decision{Row: "S3", Result: "not-empty"}},
+		"S4: neither": {spaceObservation{command, rules, absent, absent, false},
+			Decision{Row: "S4", Result: "gone"}},
 	}
 }
 

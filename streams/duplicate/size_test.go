@@ -50,7 +50,8 @@ func TestSizeOfChecks(t *testing.T) {
 			done := w.mustRun(tt.setUp(w))
 			for _, topic := range []schemas.Topic{schemas.FixityHigh, schemas.FixityLow, schemas.FixityLarge} {
 				for _, task := range done.tasks[topic] {
-					got = append(got, asked{topic, task.GetStore(), task.GetPriority(), max(task.GetSize(), task.GetKnown().GetManifest().GetSize())})
+					got = append(got, asked{topic, task.GetStore(), task.GetPriority(),
+						max(task.GetSize(), task.GetKnown().GetManifest().GetSize())})
 				}
 			}
 			if !reflect.DeepEqual(got, tt.want) {

@@ -33,7 +33,9 @@ func (s *serviced) Locate(_ context.Context, ref storage.Ref) (storage.Place, er
 	return storage.Place{Kind: s.kind, At: ref, Close: func() error { s.open--; return nil }}, nil
 }
 
-func (s *serviced) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s *serviced) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	s.from = append(s.from, o.Source)
 	return s.Faulty.Put(ctx, space, item, r, o)
 }
@@ -63,7 +65,8 @@ func TestStoreGetsLocationOfTheSource(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			one, two := &serviced{Faulty: w.faulty["1"], kind: tt.kind, locate: tt.locate}, &serviced{Faulty: w.faulty["2"], kind: "s3"}
+			one := &serviced{Faulty: w.faulty["1"], kind: tt.kind, locate: tt.locate}
+			two := &serviced{Faulty: w.faulty["2"], kind: "s3"}
 			var err error
 			w.executor, err = New(Config{WaitLadder: ladder}, servicedStores{"1": one, "2": two}, w, w.journal)
 			w.must(err)

@@ -32,7 +32,9 @@ func TestExpectedSpaceIsAbsent(t *testing.T) {
 		command func(*world) *pb.DuplicationCommand
 		row     string // when the space is not expected any more
 	}{
-		"destination, item added": {"2", func(w *world) *pb.DuplicationCommand { return command(w.added("1", "hello")) }, "C5"},
+		"destination, item added": {"2", func(w *world) *pb.DuplicationCommand {
+			return command(w.added("1", "hello"))
+		}, "C5"},
 		"destination, item deleted": {"2", func(w *world) *pb.DuplicationCommand {
 			w.mustRun(command(w.added("1", "hello")))
 			return command(w.gone("1"))

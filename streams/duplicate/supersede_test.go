@@ -23,11 +23,15 @@ func TestSuperseded(t *testing.T) {
 		"of another item":          {func(_, l *pb.DuplicationCommand) { l.Item = "b.jpg" }, false},
 		"of the space":             {func(_, l *pb.DuplicationCommand) { l.Item = "" }, false},
 		"from another source":      {func(_, l *pb.DuplicationCommand) { l.SourceStore = "3" }, false},
-		"a repair":                 {func(_, l *pb.DuplicationCommand) { l.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR }, false},
+		"a repair": {func(_, l *pb.DuplicationCommand) {
+			l.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
+		}, false},
 		"two repairs": {func(c, l *pb.DuplicationCommand) {
 			c.Reason, l.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR, pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 		}, false},
-		"a sweep's":                 {func(_, l *pb.DuplicationCommand) { l.Reason = pb.DuplicationReason_DUPLICATION_REASON_SWEEP }, false},
+		"a sweep's": {func(_, l *pb.DuplicationCommand) {
+			l.Reason = pb.DuplicationReason_DUPLICATION_REASON_SWEEP
+		}, false},
 		"less urgent":               {func(_, l *pb.DuplicationCommand) { l.Priority = pb.Priority_PRIORITY_LOW }, false},
 		"a delete, after a content": {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_DELETE }, false},
 		"a content, after a delete": {func(c, _ *pb.DuplicationCommand) { c.CauseOp = pb.Op_OP_DELETE }, true},
@@ -45,7 +49,8 @@ func TestSuperseded(t *testing.T) {
 			first := command(w.added("1", "one"))
 			behind := last(w)
 			tt.edit(first, behind)
-			out, err := w.executor.Handle(t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: first, Attempt: 1, Behind: behind, Timestamp: hour(9)})
+			out, err := w.executor.Handle(t.Context(),
+				&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: first, Attempt: 1, Behind: behind, Timestamp: hour(9)})
 			if tt.superseded {
 				w.must(err)
 				got := sort(t, out)
@@ -84,7 +89,8 @@ func TestNotSupersededByLessEvidence(t *testing.T) {
 			if fails {
 				w.faulty["1"].Script(fault("Stat", nil))
 			}
-			d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command(late), Attempt: 1, Behind: command(early), Timestamp: hour(9)}
+			d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command(late), Attempt: 1, Behind: command(early),
+				Timestamp: hour(9)}
 			out, err := w.executor.Handle(t.Context(), d)
 			if fails {
 				if retry.ClassOf(err) != retry.Transient && (err != nil || sort(t, out).result.GetResult() == "superseded") {

@@ -47,8 +47,10 @@ var may = map[Row][]action{
 func everyObservation(yield func(Observation) bool) {
 	read := func(s Side, d string) Side { s.Read = md5of(d); return s }
 	sources := []Side{{}, {Presence: Absent}, {Presence: 99}, there("v1", a, 2), there("v1", b, 2), there("v1", "", 2),
-		read(there("v1", "", 2), a), read(there("v1", "", 2), b), there("v2", a, 3), there("v2", b, 3), there("v2", "", 3), read(there("v2", "", 3), b)}
-	destinations := []Side{{}, {Presence: Absent}, there("d1", a, 3), there("d1", b, 3), there("d1", "", 3), read(there("d1", "", 3), b)}
+		read(there("v1", "", 2), a), read(there("v1", "", 2), b), there("v2", a, 3), there("v2", b, 3), there("v2", "", 3),
+		read(there("v2", "", 3), b)}
+	destinations := []Side{{}, {Presence: Absent}, there("d1", a, 3), there("d1", b, 3), there("d1", "", 3),
+		read(there("d1", "", 3), b)}
 	named := there("d1", a, 3)
 	named.Object.Properties.MediaType = "image/jpeg"
 	from := func(s Side, version string, h int) Side {
@@ -59,19 +61,24 @@ func everyObservation(yield func(Observation) bool) {
 	sources = append(sources, lost(there("v1", a, 2)))
 	destinations = append(destinations, named, lost(there("d1", a, 3)), from(there("d1", a, 6), "v1", 2),
 		from(there("d1", b, 6), "v1", 2), there("d1", a, 6))
-	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2), row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
+	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2),
+		row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
 	guess, adopted := row(tomb, "v1", a, 4), row(live, "v1", b, 2)
 	guess.Origin, adopted.Origin = pb.Origin_ORIGIN_SWEEP, pb.Origin_ORIGIN_FIXITY
 	sourceRows = append(sourceRows, guess, adopted, unsized(row(live, "", "", 2)), typed(row(live, "v1", a, 2)),
 		of(typed(row(live, "v1", a, 2)), "v0", md5of(b)), of(typed(row(live, "v1", "", 2)), "v0", nil))
 	made := row(live, "d1", a, 3)
 	made.SourceTime = stamp(2)
-	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5),
+	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4),
+		row(live, "d1", a, 5),
 		unsized(row(live, "", "", 3)), typed(row(live, "d1", a, 3)), of(typed(row(live, "d1", a, 3)), "d0", md5of(b))}
 	causes := []func(*Observation){
 		func(s *Observation) {},
 		func(s *Observation) { s.setCause(pb.Op_OP_ADD, "v1", "", 2) },
-		func(s *Observation) { s.setCause(pb.Op_OP_ADD, "", "", 2); s.Command.Size, s.Command.SizeUnknown = 0, true },
+		func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "", "", 2)
+			s.Command.Size, s.Command.SizeUnknown = 0, true
+		},
 		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4) },
 		func(s *Observation) {
 			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
@@ -129,7 +136,8 @@ func TestDecideIsTotal(t *testing.T) {
 		n++
 		d := Decide(s)
 		if fault := wrong(s, d); fault != "" {
-			t.Fatalf("%s\nsource %+v\ndestination %+v\ncommand %v\nfresh %d\ndecision %+v", fault, s.Source, s.Destination, s.Command, s.recordsState, d)
+			t.Fatalf("%s\nsource %+v\ndestination %+v\ncommand %v\nfresh %d\ndecision %+v", fault, s.Source, s.Destination,
+				s.Command, s.recordsState, d)
 		}
 		if !reflect.DeepEqual(d, Decide(s)) {
 			t.Fatalf("decided twice, two decisions: %+v", s)
@@ -147,14 +155,15 @@ func TestDecideIsTotal(t *testing.T) {
 // wrong returns the fault of a decision, whichever row applies.
 func wrong(s Observation, d Decision) string {
 	repair := s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
-	unseen := s.Source.Presence != Present && s.Source.Presence != Absent || s.Destination.Presence != Present && s.Destination.Presence != Absent
+	unobserved := func(s Side) bool { return s.Presence != Present && s.Presence != Absent }
 	writes := d.action == actCopy || d.action == actSetProperties || d.action == actDelete
 	switch {
 	case !slices.Contains(may[d.Row], d.action):
 		return "the row has another action"
 	case (d.action == actFail || d.action == actReadRecords || d.action == actReadBytes) != (d.Result == ""):
 		return "a command ends without a result, or goes on with one"
-	case unseen && d.action != actFail && d.Row != RowNotInPolicy && !(repair && !s.inPolicy()):
+	case (unobserved(s.Source) || unobserved(s.Destination)) &&
+		d.action != actFail && d.Row != RowNotInPolicy && !(repair && !s.inPolicy()):
 		return "decides on a side that was not observed"
 	case writes && !s.inPolicy():
 		return "writes outside of the policy"
@@ -192,11 +201,13 @@ func wrongProperties(s Observation, d Decision) string {
 		return "decides without the record of unknown properties"
 	case d.action == actSetProperties && s.Source.Object.PropertiesUnknown:
 		return "copies unknown properties"
-	case d.action == actSetProperties && destination && s.Source.Object.Properties.MediaType == s.Destination.Record.GetManifest().GetMediaType():
+	case d.action == actSetProperties && destination &&
+		s.Source.Object.Properties.MediaType == s.Destination.Record.GetManifest().GetMediaType():
 		return "sets properties that were lost"
 	case d.Row == RowInSync && (source || destination):
 		return "takes lost properties for equal ones"
-	case d.Row == RowPropertiesUnknown && (source && !d.CheckSource || d.CheckDestination != destination || !source && !destination):
+	case d.Row == RowPropertiesUnknown &&
+		(source && !d.CheckSource || d.CheckDestination != destination || !source && !destination):
 		return "checks another side than the one that has lost its properties"
 	case d.action == actCopy && d.Row != RowRepair && source && !d.CheckSource:
 		return "copies from a side with lost properties without a check"
@@ -213,7 +224,8 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 		return "overwrites although if_absent is set"
 	case d.Expected.Compare(s.Source.digests()) == digest.Disagree:
 		return "copies a source that is not as expected"
-	case !repair && !reportedByClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) && !s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified) &&
+	case !repair && !reportedByClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) &&
+		!s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified) &&
 		!(s.Command.GetCarriedDelete() != nil && d.CheckSource):
 		return "copies a source that is under its tombstone"
 	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && s.foundOnly():
@@ -234,7 +246,8 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 func (s Observation) foundOnly() bool {
 	row, _ := s.sourceRow()
 	reported := s.reported()
-	return !reportedByClient(s.Command) && (!reported.empty() && reported.matches(s.Source) || unreported(row) || row.GetState() == none)
+	return !reportedByClient(s.Command) &&
+		(!reported.empty() && reported.matches(s.Source) || unreported(row) || row.GetState() == none)
 }
 
 // sourceKnown reports whether any digests of the source are on record.
@@ -256,7 +269,8 @@ func wrongGone(s Observation, d Decision) string {
 		return "announces a delete of a copy that is present or already recorded as deleted"
 	case from.GetState() != tomb && !reported || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
 		return "announces a delete without proof"
-	case !(reported && s.Command.GetApproved() != "") && (s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
+	case !(reported && s.Command.GetApproved() != "") &&
+		(s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
 		return "takes an unconfirmed delete for a fact"
 	case d.Deleted.Before(held.AsTime()):
 		return "announces a delete that is older than the content"
@@ -282,7 +296,8 @@ func wrongDelete(s Observation, d Decision) string {
 		return "deletes although the rule is keep"
 	case s.Rules.Deletes == policy.Approve && !d.NeedsApproval:
 		return "deletes without approval"
-	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval && !(reported && s.Command.GetApproved() != ""):
+	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval &&
+		!(reported && s.Command.GetApproved() != ""):
 		return "carries out an unconfirmed delete"
 	case d.Deleted.Before(hour(2)) || d.Deleted.After(hour(4).Add(time.Second)):
 		return "deletes at an odd time"

@@ -30,7 +30,8 @@ func TestMismatchOfTransport(t *testing.T) {
 		})
 		o := w.handle(task(w.record))
 		w.is(o, 12, pb.Verdict_VERDICT_UNKNOWN, false)
-		if r := o.result; r.GetDetail() != "transport" || maps.Equal(r.GetContent().GetDigests(), r.GetConfirmed().GetDigests()) {
+		if r := o.result; r.GetDetail() != "transport" ||
+			maps.Equal(r.GetContent().GetDigests(), r.GetConfirmed().GetDigests()) {
 			t.Errorf("detail %q, content %v, confirmed %v", r.GetDetail(), r.GetContent(), r.GetConfirmed())
 		}
 	})
@@ -142,10 +143,12 @@ func TestChangeWhileRecordsAreRead(t *testing.T) {
 		before, meanwhile func(*world)
 		row               int32
 	}{
-		"written over":         {func(*world) {}, func(w *world) { w.put(rot); w.record = w.now() }, 1},
-		"written over, unread": {func(w *world) { w.settings.Never = true }, func(w *world) { w.put(rot); w.record = w.now() }, 1},
-		"written anew":         {(*world).delete, func(w *world) { w.put(rot); w.record = w.now() }, 1},
-		"deleted":              {func(*world) {}, func(w *world) { w.delete(); w.record = nothing() }, 11},
+		"written over": {func(*world) {}, func(w *world) { w.put(rot); w.record = w.now() }, 1},
+		"written over, unread": {func(w *world) {
+			w.settings.Never = true
+		}, func(w *world) { w.put(rot); w.record = w.now() }, 1},
+		"written anew": {(*world).delete, func(w *world) { w.put(rot); w.record = w.now() }, 1},
+		"deleted":      {func(*world) {}, func(w *world) { w.delete(); w.record = nothing() }, 11},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -48,15 +48,16 @@ func TestJudgeMetadata(t *testing.T) {
 		want    pb.Metadata
 		detail  string
 	}{
-		"the store reports them":                            {false, kept, typed, intact, ""},
-		"the store reports them, and no record was read":    {false, kept, nil, intact, ""},
-		"unknown, and the manifest did not answer":          {true, kept, &pb.Record{}, open, ""},
-		"unknown, and no record was read":                   {true, kept, nil, open, ""},
-		"unknown, and not on record":                        {true, kept, &pb.Record{State: none}, intact, ""},
-		"unknown, and on record without any":                {true, kept, &pb.Record{State: live}, intact, ""},
-		"unknown, and on record as deleted":                 {true, kept, gone, intact, ""},
-		"unknown, and a media type is on record":            {true, kept, typed, damaged, lost},
-		"unknown, and properties are on record":             {true, kept, named, damaged, lost + `; 2 properties: "a\n", "b"`},
+		"the store reports them":                         {false, kept, typed, intact, ""},
+		"the store reports them, and no record was read": {false, kept, nil, intact, ""},
+		"unknown, and the manifest did not answer":       {true, kept, &pb.Record{}, open, ""},
+		"unknown, and no record was read":                {true, kept, nil, open, ""},
+		"unknown, and not on record":                     {true, kept, &pb.Record{State: none}, intact, ""},
+		"unknown, and on record without any":             {true, kept, &pb.Record{State: live}, intact, ""},
+		"unknown, and on record as deleted":              {true, kept, gone, intact, ""},
+		"unknown, and a media type is on record":         {true, kept, typed, damaged, lost},
+		"unknown, and properties are on record": {true, kept, named, damaged,
+			lost + `; 2 properties: "a\n", "b"`},
 		"unknown, and many long properties are on record":   {true, kept, many, damaged, "25 properties: " + longNames()},
 		"on record of this version, and the bytes rot":      {true, sums(rot), typed, damaged, lost},
 		"on record of this version, which was not read":     {true, nil, typed, damaged, lost},
@@ -174,7 +175,8 @@ func TestMetadata(t *testing.T) {
 				o := w.last(tt.prepare(w))
 				r := o.result
 				if r.GetRow() != tt.row || r.GetMetadata() != tt.want || w.asked != tt.asked {
-					t.Errorf("got row %d, %v, %d reads of records; want %d, %v, %d", r.GetRow(), r.GetMetadata(), w.asked, tt.row, tt.want, tt.asked)
+					t.Errorf("got row %d, %v, %d reads of records; want %d, %v, %d", r.GetRow(), r.GetMetadata(), w.asked, tt.row,
+						tt.want, tt.asked)
 				}
 				if damaged := tt.want == pb.Metadata_METADATA_DAMAGED; damaged != (r.GetMetadataDetail() == detail) {
 					t.Errorf("detail %q", r.GetMetadataDetail())
@@ -210,7 +212,8 @@ func TestMetadataUnknown(t *testing.T) {
 		task := w.recordProperties()
 		w.mem.Strip(at.Space, at.Item)
 		w.fresh = func() ([]*pb.CopyRecord, error) { return nil, errors.New("away") }
-		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 1 || !r.GetFinal() {
+		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 1 ||
+			!r.GetFinal() {
 			t.Errorf("records away: got %v", r)
 		}
 		w.fresh = nil
@@ -227,7 +230,8 @@ func TestMetadataSetWhileRecordsAreRead(t *testing.T) {
 		task := w.recordProperties()
 		w.mem.Strip(at.Space, at.Item)
 		w.fresh = func() ([]*pb.CopyRecord, error) {
-			_, err := w.mem.SetProperties(context.Background(), at.Space, at.Item, storage.Properties{MediaType: "image/jpeg"}, storage.Condition{})
+			_, err := w.mem.SetProperties(context.Background(), at.Space, at.Item, storage.Properties{MediaType: "image/jpeg"},
+				storage.Condition{})
 			return []*pb.CopyRecord{w.record}, err
 		}
 		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_INTACT || r.GetRow() != 1 {

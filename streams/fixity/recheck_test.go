@@ -67,15 +67,19 @@ func TestCorrections(t *testing.T) {
 		row     int32
 		change  bool
 	}{
-		"not reported":         {func(w *world, _ *pb.FixityTask) { w.record = nothing() }, 9, true},
-		"baseline":             {func(w *world, t *pb.FixityTask) { w.record, t.Baseline = nothing(), true }, 9, true},
-		"row without digests":  {func(w *world, _ *pb.FixityTask) { w.record.Manifest.Digests, w.record.Audit.Digests = nil, nil }, 9, true},
+		"not reported": {func(w *world, _ *pb.FixityTask) { w.record = nothing() }, 9, true},
+		"baseline":     {func(w *world, t *pb.FixityTask) { w.record, t.Baseline = nothing(), true }, 9, true},
+		"row without digests": {func(w *world, _ *pb.FixityTask) {
+			w.record.Manifest.Digests, w.record.Audit.Digests = nil, nil
+		}, 9, true},
 		"audit row missing":    {func(w *world, _ *pb.FixityTask) { w.record.Audit = nothing().Audit }, 7, true},
 		"unread, not reported": {func(w *world, _ *pb.FixityTask) { w.record, w.settings.Never = nothing(), true }, 9, false},
 		"replaced":             {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
 		"resurrected":          {func(w *world, t *pb.FixityTask) { w.bury(); t.Baseline = true }, 16, false},
 		"pass":                 {func(*world, *pb.FixityTask) {}, 1, false},
-		"others write, untold": {func(w *world, _ *pb.FixityTask) { w.record, w.settings.ExternalWrites = nothing(), true }, 9, true},
+		"others write, untold": {func(w *world, _ *pb.FixityTask) {
+			w.record, w.settings.ExternalWrites = nothing(), true
+		}, 9, true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +139,8 @@ func TestCorrectionsAreNewerThanTheRow(t *testing.T) {
 		},
 	}
 	for name, prepare := range prepare {
-		for clock, ahead := range map[string]time.Duration{"": 0, ", the store's clock an hour ahead": time.Hour, ", an hour behind": -time.Hour} {
+		for clock, ahead := range map[string]time.Duration{"": 0, ", the store's clock an hour ahead": time.Hour,
+			", an hour behind": -time.Hour} {
 			t.Run(name+clock, func(t *testing.T) {
 				in(t, func(t *testing.T, w *world) {
 					if ahead != 0 {
@@ -173,9 +178,11 @@ func TestCorrectionsNameTheCompletedChange(t *testing.T) {
 		prepare func(*world)
 		want    string
 	}{
-		"reported":                {func(w *world) { bare(w, func(*pb.Record) {}) }, "reported"},
-		"reported by its version": {func(w *world) { bare(w, func(r *pb.Record) { r.Version = w.object.Version; r.Time = nil }) }, "reported"},
-		"another version":         {func(w *world) { bare(w, func(r *pb.Record) { r.Version = "another" }) }, ""},
+		"reported": {func(w *world) { bare(w, func(*pb.Record) {}) }, "reported"},
+		"reported by its version": {func(w *world) {
+			bare(w, func(r *pb.Record) { r.Version = w.object.Version; r.Time = nil })
+		}, "reported"},
+		"another version": {func(w *world) { bare(w, func(r *pb.Record) { r.Version = "another" }) }, ""},
 		"another time": {func(w *world) {
 			bare(w, func(r *pb.Record) { r.Version, r.Time = "", timestamppb.New(r.GetTime().AsTime().Add(-time.Second)) })
 		}, ""},
@@ -215,7 +222,8 @@ func TestMissingChangeHasItsOwnID(t *testing.T) {
 		m.SourceTime, m.SourceVersion = timestamppb.New(w.object.Modified.Add(-time.Hour)), "s1"
 		w.record.Audit = nothing().Audit
 		o := w.last(task(nil))
-		if got := o.change; got.GetId() != m.GetChangeId() || !proto.Equal(got.GetSourceTime(), m.GetSourceTime()) || got.GetSourceVersion() != "s1" {
+		if got := o.change; got.GetId() != m.GetChangeId() || !proto.Equal(got.GetSourceTime(), m.GetSourceTime()) ||
+			got.GetSourceVersion() != "s1" {
 			t.Errorf("got %v, want that of %v", got, m)
 		}
 	})

@@ -28,8 +28,9 @@ func TestSampleIsOfThePeriod(t *testing.T) {
 		place, read, times := at, -90, 0
 		place.Item = fmt.Sprintf("item %d", i)
 		for day := range len(inPeriod) * 90 {
-			k := &check{Checker: c, copy: place, settings: StoreSettings{SamplePercent: percent}, started: start.Add(time.Duration(day) * days),
-				task: &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Round: fmt.Sprint("round ", day)}}
+			k := &check{Checker: c, copy: place, settings: StoreSettings{SamplePercent: percent},
+				started: start.Add(time.Duration(day) * days),
+				task:    &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Round: fmt.Sprint("round ", day)}}
 			if day-read < 90 || !k.isRead() {
 				continue
 			}
@@ -140,10 +141,12 @@ func TestNotInTheSample(t *testing.T) {
 func TestArchived(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		due := time.Now().Add(time.Hour)
-		w.store.Script(storagetest.Fault{Method: "Open", Times: 3, Err: retry.Wait(errors.New("its return was asked for"), due)})
+		w.store.Script(storagetest.Fault{Method: "Open", Times: 3,
+			Err: retry.Wait(errors.New("its return was asked for"), due)})
 		known := proto.CloneOf(w.record)
 		for range 3 {
-			messages, err := w.checker().Handle(t.Context(), &schemas.Delivery{Topic: schemas.FixityLow, Body: task(known), Attempt: 1})
+			messages, err := w.checker().Handle(t.Context(),
+				&schemas.Delivery{Topic: schemas.FixityLow, Body: task(known), Attempt: 1})
 			if len(messages) != 0 || retry.ClassOf(err) != retry.ClassWait || !retry.Due(err).Equal(due) {
 				t.Fatalf("got %v and %v, due %v", messages, err, retry.Due(err))
 			}

@@ -36,7 +36,8 @@ func TestExpectedSpaceIsAbsent(t *testing.T) {
 		for range 6 {
 			o := w.handle(next)
 			w.is(o, 12, pb.Verdict_VERDICT_UNKNOWN, false)
-			if r := o.result; r.GetDetail() != detailNoSpace || r.GetContent().GetState() != stUnknown || r.GetStored().GetState() != stUnknown {
+			if r := o.result; r.GetDetail() != detailNoSpace || r.GetContent().GetState() != stUnknown ||
+				r.GetStored().GetState() != stUnknown {
 				t.Errorf("detail %q, C %v, S %v", r.GetDetail(), r.GetContent(), r.GetStored())
 			}
 			w.hasIncident("open")
@@ -51,7 +52,8 @@ func TestExpectedSpaceIsAbsent(t *testing.T) {
 }
 
 func TestAbsentSpace(t *testing.T) {
-	const live, none, unknown = pb.RecordState_RECORD_STATE_LIVE, pb.RecordState_RECORD_STATE_NONE, pb.RecordState_RECORD_STATE_UNSPECIFIED
+	const live, none, unknown = pb.RecordState_RECORD_STATE_LIVE, pb.RecordState_RECORD_STATE_NONE,
+		pb.RecordState_RECORD_STATE_UNSPECIFIED
 	tests := map[string]struct {
 		prepare  func(*world)
 		space    pb.RecordState
@@ -128,7 +130,8 @@ func TestSpaceGoesWhileRecordsAreRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				tt.before(w)
-				w.space = map[string]pb.RecordState{"goes": pb.RecordState_RECORD_STATE_LIVE, "comes": pb.RecordState_RECORD_STATE_NONE}[name]
+				w.space = map[string]pb.RecordState{"goes": pb.RecordState_RECORD_STATE_LIVE,
+					"comes": pb.RecordState_RECORD_STATE_NONE}[name]
 				w.fresh = func() ([]*pb.CopyRecord, error) {
 					if w.asked == 1 {
 						tt.meanwhile(w)

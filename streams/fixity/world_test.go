@@ -154,7 +154,8 @@ func (w *world) fill() {
 }
 
 func (w *world) put(content string) {
-	o, err := w.mem.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+	o, err := w.mem.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(content),
+		storage.PutOptions{Size: storage.UnknownSize})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -178,7 +179,8 @@ func (w *world) now() *pb.CopyRecord {
 
 // bury records that the copy was deleted.
 func (w *world) bury() {
-	w.record.Manifest.State, w.record.Audit.State = pb.RecordState_RECORD_STATE_TOMBSTONE, pb.RecordState_RECORD_STATE_TOMBSTONE
+	w.record.Manifest.State = pb.RecordState_RECORD_STATE_TOMBSTONE
+	w.record.Audit.State = pb.RecordState_RECORD_STATE_TOMBSTONE
 }
 
 func nothing() *pb.CopyRecord {

@@ -34,9 +34,11 @@ func change(f func(*pb.Change)) *pb.Change {
 func pairs(p ...policy.Pair) policy.Rules { return policy.Rules{Revision: 4, Pairs: p} }
 
 var (
-	p12, p13, p23 = policy.Pair{Source: "1", Destination: "2"}, policy.Pair{Source: "1", Destination: "3"}, policy.Pair{Source: "2", Destination: "3"}
-	both          = pairs(p12, p13)
-	chain         = pairs(p12, p23)
+	p12   = policy.Pair{Source: "1", Destination: "2"}
+	p13   = policy.Pair{Source: "1", Destination: "3"}
+	p23   = policy.Pair{Source: "2", Destination: "3"}
+	both  = pairs(p12, p13)
+	chain = pairs(p12, p23)
 )
 
 func TestPlan(t *testing.T) {
@@ -79,7 +81,9 @@ func TestPlan(t *testing.T) {
 		"fixity":                {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
 		"fixity, completes":     {both, change(completes), nil, false},
 		"fixity, approved":      {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
-		"size unknown":          {both, change(func(c *pb.Change) { c.Size, c.SizeUnknown = 0, true }), []string{"2", "3"}, false},
+		"size unknown": {both, change(func(c *pb.Change) {
+			c.Size, c.SizeUnknown = 0, true
+		}), []string{"2", "3"}, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -122,10 +126,12 @@ func TestDigestsFoundByACommandArePlannedOnce(t *testing.T) {
 		again func(*pb.Change)
 		want  int
 	}{
-		"the same content":        {nil, 0},
-		"a later one":             {func(c *pb.Change) { c.Version = "v8" }, 2},
-		"one that was unknown":    {func(c *pb.Change) { c.Cause = "sweep" }, 2},
-		"found by a check, later": {func(c *pb.Change) { c.Cause, c.Time = "task", timestamppb.New(when.AsTime().Add(time.Hour)) }, 2},
+		"the same content":     {nil, 0},
+		"a later one":          {func(c *pb.Change) { c.Version = "v8" }, 2},
+		"one that was unknown": {func(c *pb.Change) { c.Cause = "sweep" }, 2},
+		"found by a check, later": {func(c *pb.Change) {
+			c.Cause, c.Time = "task", timestamppb.New(when.AsTime().Add(time.Hour))
+		}, 2},
 	} {
 		for _, by := range Plan(both, first) {
 			again := found(func(c *pb.Change) {
@@ -136,7 +142,8 @@ func TestDigestsFoundByACommandArePlannedOnce(t *testing.T) {
 				}
 			})
 			if got := Plan(both, again); len(got) != tt.want {
-				t.Errorf("%s, found by the copier of store %s: got %d commands, want %d", name, by.GetDestinationStore(), len(got), tt.want)
+				t.Errorf("%s, found by the copier of store %s: got %d commands, want %d", name, by.GetDestinationStore(),
+					len(got), tt.want)
 			}
 		}
 	}
@@ -166,13 +173,19 @@ func TestHandleClasses(t *testing.T) {
 		topic    schemas.Topic
 		priority pb.Priority
 	}{
-		"small":        {change(func(c *pb.Change) { c.Size = 999 }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
-		"large":        {change(func(c *pb.Change) { c.Size = 1000 }), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
-		"size unknown": {change(func(c *pb.Change) { c.Size, c.SizeUnknown = 0, true }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
-		"low":          {change(func(c *pb.Change) { c.Space = "slow" }), schemas.DuplicationLow, pb.Priority_PRIORITY_LOW},
-		"large of low": {change(func(c *pb.Change) { c.Space, c.Size = "slow", 1000 }), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
-		"large delete": {change(func(c *pb.Change) { c.Op, c.Size = pb.Op_OP_DELETE, 1000 }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
-		"no policy":    {change(func(c *pb.Change) { c.Account = "other" }), "", 0},
+		"small": {change(func(c *pb.Change) { c.Size = 999 }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"large": {change(func(c *pb.Change) { c.Size = 1000 }), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
+		"size unknown": {change(func(c *pb.Change) {
+			c.Size, c.SizeUnknown = 0, true
+		}), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"low": {change(func(c *pb.Change) { c.Space = "slow" }), schemas.DuplicationLow, pb.Priority_PRIORITY_LOW},
+		"large of low": {change(func(c *pb.Change) {
+			c.Space, c.Size = "slow", 1000
+		}), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
+		"large delete": {change(func(c *pb.Change) {
+			c.Op, c.Size = pb.Op_OP_DELETE, 1000
+		}), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"no policy": {change(func(c *pb.Change) { c.Account = "other" }), "", 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -227,8 +240,10 @@ func TestHandleRefuses(t *testing.T) {
 		"negative size":    {change(func(c *pb.Change) { c.Size = -1 }), "field size"},
 		"no time":          {change(func(c *pb.Change) { c.Time = nil }), "field time"},
 		"impossible time":  {change(func(c *pb.Change) { c.Time = &timestamppb.Timestamp{Nanos: -1} }), "field time"},
-		"in 6 minutes":     {change(func(c *pb.Change) { c.Time = timestamppb.New(time.Now().Add(6 * time.Minute)) }), "field time"},
-		"another message":  {&pb.FixityTask{}, "not a Change"},
+		"in 6 minutes": {change(func(c *pb.Change) {
+			c.Time = timestamppb.New(time.Now().Add(6 * time.Minute))
+		}), "field time"},
+		"another message": {&pb.FixityTask{}, "not a Change"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
