@@ -64,11 +64,11 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	if c.Delay < 0 || c.Settle < 0 {
 		return nil, fmt.Errorf("deletion: delay of %s or settle of %s is negative", c.Delay, c.Settle)
 	}
-	looker, err := duplicate.NewObserver(stores, rules, records)
+	observer, err := duplicate.NewObserver(stores, rules, records)
 	if err != nil {
 		return nil, err
 	}
-	return &Deleter{c, looker}, nil
+	return &Deleter{c, observer}, nil
 }
 
 // Handle executes the DeletionCommand in d: it deletes one copy if both sides and the records still allow it. It

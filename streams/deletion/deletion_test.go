@@ -240,7 +240,7 @@ func TestNotDeleted(t *testing.T) {
 				t.Errorf("got %v, %v", r, changes)
 			}
 			if looksAgain := tt.result == "not-deleted"; looksAgain != (w.orders == 1) {
-				t.Errorf("%d commands to look again", w.orders)
+				t.Errorf("%d commands to observe again", w.orders)
 			}
 			w.present(true)
 			if n := w.faulty["2"].Count("Delete"); n > 0 {

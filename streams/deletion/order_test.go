@@ -288,7 +288,7 @@ func TestClassOfTheCopyCommand(t *testing.T) {
 }
 
 // A delete takes effect after another execution of the same command has found both sides present: the source was put
-// back after the last observation of the first one, whose process was frozen or got an error.
+// back after the last observation of the first one, because its process was frozen or got an error.
 func TestDeleteThatTakesEffectLate(t *testing.T) {
 	for name, handle := range map[string]func(w *world) []schemas.Message{
 		"a process that was frozen": func(w *world) []schemas.Message {
@@ -389,14 +389,14 @@ func (f byCopy) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 func TestSourceThatIsBackBeforeTheDelete(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.mem["1"].DeleteSpace(t.Context(), "photos")) // so that records are read
-	looks := 0
+	observations := 0
 	var err error
 	w.deleter, err = New(Config{}, w, w,
 		byCopy(func(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 			if len(copies) == 2 {
 				return w.Fresh(ctx, copies)
 			}
-			if looks++; looks == 2 { // during the last observation
+			if observations++; observations == 2 { // during the last observation
 				w.must(w.mem["1"].CreateSpace(ctx, storage.Space{Name: "photos"}))
 				w.put("1", "hello")
 			}
@@ -407,7 +407,7 @@ func TestSourceThatIsBackBeforeTheDelete(t *testing.T) {
 	out := w.handle()
 	w.present(true)
 	if n := w.faulty["2"].Count("Delete"); n > 0 {
-		t.Errorf("%d deletes of a copy whose source is there: %v", n, out)
+		t.Errorf("%d deletes of a copy with a present source: %v", n, out)
 	}
 }
 

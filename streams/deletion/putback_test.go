@@ -77,8 +77,8 @@ func (w *world) absent(store string) bool {
 // The same holds if the delete fails, if it is done and reported as failed, if the process is killed before it
 // publishes, and if the source does not answer after the delete.
 func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
-	moments := map[string]func(w *world, back func()){
-		"before the first look": func(_ *world, back func()) { back() },
+	steps := map[string]func(w *world, back func()){
+		"before the first observation": func(_ *world, back func()) { back() },
 		"while the records are read": func(w *world, back func()) {
 			var err error
 			w.deleter, err = New(Config{}, w, w, records(func(ctx context.Context) ([]*pb.CopyRecord, error) {
@@ -88,7 +88,7 @@ func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
 			}))
 			w.must(err)
 		},
-		"after the last look before the delete": func(w *world, back func()) { w.on("2", "Delete", back) },
+		"after the last observation before the delete": func(w *world, back func()) { w.on("2", "Delete", back) },
 		"right after the delete": func(w *world, back func()) {
 			w.on("1", "Stat", func() {
 				if w.absent("2") {
@@ -107,10 +107,10 @@ func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
 			w.on("2", "Delete", func() { w.faulty["1"].Script(storagetest.Fault{Method: "Stat"}) })
 		},
 	}
-	for moment, at := range moments {
+	for step, at := range steps {
 		for fault, fail := range faults {
 			for _, killed := range []bool{false, true} {
-				name := moment + ", " + fault
+				name := step + ", " + fault
 				if killed {
 					name += ", killed before it is published"
 				}
@@ -182,10 +182,10 @@ func TestPutBackBesideACopier(t *testing.T) {
 	w := newWorld(t)
 	tombstone := &pb.CopyRecord{Manifest: w.rows["1"], Audit: w.rows["1"]}
 	copyRow := &pb.CopyRecord{Manifest: w.rows["2"], Audit: w.rows["2"], LastPass: stamp(3)}
-	looked, deleted, copied := make(chan bool), make(chan bool), make(chan []schemas.Message, 1)
+	observed, deleted, copied := make(chan bool), make(chan bool), make(chan []schemas.Message, 1)
 	var back storage.Object
 	copier, err := duplicate.New(duplicate.Config{}, w, w, records(func(context.Context) ([]*pb.CopyRecord, error) {
-		looked <- true
+		observed <- true
 		<-deleted
 		row := &pb.Record{State: live, Digests: back.Digests, Version: back.Version, Size: back.Size}
 		return []*pb.CopyRecord{{Manifest: row, Audit: row}, copyRow}, nil // the DELETE of the copy is not on record yet
@@ -213,7 +213,7 @@ func TestPutBackBesideACopier(t *testing.T) {
 			}
 			copied <- out
 		}()
-		<-looked
+		<-observed
 	})
 	_, copies, r := orders(t, w.handle())
 	close(deleted)

@@ -46,7 +46,7 @@ type Executor struct {
 
 // New returns an Executor.
 func New(c Config, stores Stores, rules Rules, records Records) (*Executor, error) {
-	looker, err := NewObserver(stores, rules, records)
+	observer, err := NewObserver(stores, rules, records)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 			}
 		}
 	}
-	return &Executor{c, looker}, nil
+	return &Executor{c, observer}, nil
 }
 
 // Handle executes the DuplicationCommand in d. It returns the Changes of its writes, the tasks that follow, and the

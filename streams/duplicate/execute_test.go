@@ -166,9 +166,9 @@ func TestNoCheck(t *testing.T) {
 
 func TestSourceIsReadOnly(t *testing.T) {
 	w := newWorld(t)
-	scene, err := w.executor.observer.Sides(manual())
+	sides, err := w.executor.observer.Sides(manual())
 	w.must(err)
-	if err := scene.SourceStore.CreateSpace(t.Context(), storage.Space{Name: "x"}); !errors.Is(err, storage.ErrReadOnly) {
+	if err := sides.SourceStore.CreateSpace(t.Context(), storage.Space{Name: "x"}); !errors.Is(err, storage.ErrReadOnly) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -47,7 +47,7 @@ func TestLossIsNoDelete(t *testing.T) {
 			change := &pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
 				Time: stamp(tt.deleted), Origin: tt.origin}
 			c := command(change)
-			scene := &Sides{Command: c, Copy: at("2")}
+			sides := &Sides{Command: c, Copy: at("2")}
 			s := Observation{Command: c, Rules: chain, Source: Side{Presence: Absent},
 				Destination: Side{Presence: Absent, AbsentAt: hour(8)}}
 			s.records(&pb.Record{State: tomb, Time: stamp(tt.deleted), Origin: tt.origin}, row(live, "d2", a, tt.held))
@@ -58,7 +58,7 @@ func TestLossIsNoDelete(t *testing.T) {
 			if !d.Announce {
 				return
 			}
-			if last := tail(scene.DeleteChange(s, d)); last.Row != tt.last || last.NeedsApproval {
+			if last := tail(sides.DeleteChange(s, d)); last.Row != tt.last || last.NeedsApproval {
 				t.Errorf("about 3: %+v", last)
 			}
 		})

@@ -160,7 +160,7 @@ func (s Observation) destinationRow() (*pb.Record, bool) {
 func isLive(r *pb.Record) bool      { return r.GetState() == pb.RecordState_RECORD_STATE_LIVE }
 func isTombstone(r *pb.Record) bool { return r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE }
 
-// reported is the content of the change that caused the command; empty if that did not change content.
+// reported returns the content that the causing change names; empty if it names none, as a delete.
 func (s Observation) reported() content {
 	c := s.Command
 	if c.GetCauseOp() == pb.Op_OP_DELETE {

@@ -106,8 +106,8 @@ func TestCopyOfLostProperties(t *testing.T) {
 			if tt.onRecord {
 				want = image
 			}
-			told := storage.Properties{MediaType: change.GetMediaType(), User: change.GetProperties()}
-			if !reflect.DeepEqual(to.Properties, want) || !reflect.DeepEqual(told, want) ||
+			announced := storage.Properties{MediaType: change.GetMediaType(), User: change.GetProperties()}
+			if !reflect.DeepEqual(to.Properties, want) || !reflect.DeepEqual(announced, want) ||
 				change.GetPropertiesUnknown() == tt.onRecord {
 				t.Errorf("the copy has %+v, want %+v; its Change is %v", to.Properties, want, change)
 			}
@@ -249,7 +249,7 @@ func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
 			}
 			w.mustRun(manual())
 			if p := w.propertiesOf("2"); !reflect.DeepEqual(p, storage.Properties{}) {
-				t.Errorf("after another look the copy has %+v", p)
+				t.Errorf("after another execution the copy has %+v", p)
 			}
 		})
 		t.Run("other bytes, after a delete that the copy was kept from, "+how, func(t *testing.T) {

@@ -51,10 +51,10 @@ func (s servicedStores) Store(_, id string) (storage.Store, bool) {
 // copied.
 func TestStoreGetsLocationOfTheSource(t *testing.T) {
 	for name, tt := range map[string]struct {
-		text   string
-		kind   string
-		locate error
-		told   bool
+		text    string
+		kind    string
+		locate  error
+		located bool
 	}{
 		"long":              {"hello", "s3", nil, true},
 		"short":             {"hell", "s3", nil, false},
@@ -76,10 +76,10 @@ func TestStoreGetsLocationOfTheSource(t *testing.T) {
 			if len(two.from) != 1 || one.open != 0 {
 				t.Fatalf("%d puts, %d places are open, want 1 and none", len(two.from), one.open)
 			}
-			if got := two.from[0]; (got != nil) != tt.told {
-				t.Fatalf("got location %+v, want one: %t", got, tt.told)
+			if got := two.from[0]; (got != nil) != tt.located {
+				t.Fatalf("got location %+v, want one: %t", got, tt.located)
 			}
-			if !tt.told {
+			if !tt.located {
 				return
 			}
 			from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")

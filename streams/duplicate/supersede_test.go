@@ -59,7 +59,7 @@ func TestSuperseded(t *testing.T) {
 					t.Errorf("detail: %q", got.result.GetDetail())
 				}
 				if n := len(w.faulty["1"].Calls()) - w.faulty["1"].Count("Stat") + len(w.faulty["2"].Calls()); n > 0 {
-					t.Errorf("%d calls of stores but to look at the source", n)
+					t.Errorf("%d calls of stores besides Stat of the source", n)
 				}
 				w.mustRun(behind).ends("C5", "copied", done, 1, 1)
 				w.holds("2", "three")

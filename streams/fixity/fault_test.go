@@ -131,7 +131,8 @@ func TestChangeDuringTheCheck(t *testing.T) {
 					t.Errorf("passed with %v, want %v", got, sums(rot))
 				}
 				if o.result.GetOvertaken() || !o.result.GetStarted().AsTime().After(start) {
-					t.Errorf("started %v, overtaken %v: the second look is the check", o.result.GetStarted(), o.result.GetOvertaken())
+					t.Errorf("started %v, overtaken %v: the second attempt is the check", o.result.GetStarted(),
+						o.result.GetOvertaken())
 				}
 			})
 		})

@@ -90,7 +90,7 @@ func TestCorrections(t *testing.T) {
 				o := w.handle(next)
 				atOnce := name == "baseline" || name == "row without digests"
 				if tt.row == 9 && atOnce != o.result.GetFinal() {
-					t.Fatalf("final at the first look: %v", o.result.GetFinal())
+					t.Fatalf("final at the first check: %v", o.result.GetFinal())
 				}
 				for o.again != nil {
 					if o.change != nil {
@@ -236,7 +236,7 @@ func TestRecentlyChecked(t *testing.T) {
 		recheck int32
 		skipped bool
 	}{
-		"a moment ago":       {pb.FixityReason_FIXITY_REASON_SWEEP, time.Minute, 0, true},
+		"a minute ago":       {pb.FixityReason_FIXITY_REASON_SWEEP, time.Minute, 0, true},
 		"long enough ago":    {pb.FixityReason_FIXITY_REASON_SWEEP, time.Hour, 0, false},
 		"asked for":          {pb.FixityReason_FIXITY_REASON_DEMAND, time.Minute, 0, false},
 		"after a repair":     {pb.FixityReason_FIXITY_REASON_REPAIR, time.Minute, 0, false},
