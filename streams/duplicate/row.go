@@ -4,7 +4,8 @@ package duplicate
 // DuplicationResult, and so the column decision of the table duplication_log.
 type Row string
 
-// The rows about items, in the order in which Decide tries them.
+// The rows about items, in the order in which Decide tries them. RowUnknown and RowNoDigest apply at any point at which
+// a record or a digest is needed.
 const (
 	// RowSuperseded: a later command for the same item and destination does the same work. Handle decides it, not Decide.
 	RowSuperseded Row = "superseded"
@@ -18,19 +19,19 @@ const (
 	RowSourceResurrected        Row = "C4r"
 	RowSourceNewer              Row = "C4w"
 	RowDestinationNotAsRecorded Row = "C4d"
-	RowInSync                   Row = "C2"
-	RowPropertiesUnknown        Row = "C2u"
 	RowPropertiesDiffer         Row = "C3"
+	RowPropertiesUnknown        Row = "C2u"
+	RowInSync                   Row = "C2"
 	RowContentDiffers           Row = "C4"
 	RowSourceUnrecorded         Row = "C4n"
 	RowDestinationAbsent        Row = "C5"
 	RowSourceMissing            Row = "C6"
-	RowSourceDeleted            Row = "C7"
-	RowDeleteHeld               Row = "C7b"
 	RowOrphan                   Row = "C7c"
 	RowDestinationNewer         Row = "C7d"
-	RowBothAbsent               Row = "C8"
+	RowDeleteHeld               Row = "C7b"
+	RowSourceDeleted            Row = "C7"
 	RowAllCopiesMissing         Row = "C8x"
+	RowBothAbsent               Row = "C8"
 )
 
 // The rows about spaces, in the order in which decideSpace tries them. RowNotInPolicy comes after RowSpaceNoID.
