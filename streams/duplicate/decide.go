@@ -330,9 +330,8 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 	return d
 }
 
-// notOverwritten decides C4 of a command that overwrites nothing. If a client has reported the source's
-// content, the command of that change copies it. Otherwise the command waits, since that change or its command may be
-// on its way.
+// notOverwritten decides C4 of a command that overwrites nothing. If a client has reported the source's content, the
+// command of that change copies it. Otherwise the command waits, since that change or its command may be on its way.
 func (s Observation) notOverwritten(k expectation) Decision {
 	row, ok := s.sourceRow()
 	if !ok {
@@ -405,7 +404,7 @@ func (s Observation) decideDelete(from *pb.Record, held time.Time) (Decision, bo
 }
 
 // sourceTime returns the time of the source content that the destination holds. If neither the manifest nor the store
-// has it for this object, it is the time of the object itself, which is never earlier.
+// nor the command has it for this object, the content is taken to be as new as the object itself.
 func (s Observation) sourceTime(to *pb.Record) time.Time {
 	if isLive(to) && contentOf(to).matches(s.Destination) && to.GetSourceTime() != nil {
 		return to.GetSourceTime().AsTime()
