@@ -89,6 +89,9 @@ type Delays struct {
 	Median, P99 time.Duration
 }
 
+// copyRows are the decisions, for SQL, that copy an item because of a change: see docs/decisions-duplication.md.
+const copyRows = "'C4', 'C4n', 'C5'"
+
 // CopyDelays tells the delays of all copies of an account's items that changes have led to.
 func (db *DB) CopyDelays(ctx context.Context, account string) (Delays, error) {
 	type delays struct {
@@ -100,7 +103,8 @@ func (db *DB) CopyDelays(ctx context.Context, account string) (Delays, error) {
 		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(change_time)) AS delay"+
 			" SELECT count() AS copies, toFloat64(ifNotFinite(quantileExact(0.5)(delay), 0)) AS median,"+
 			" toFloat64(ifNotFinite(quantileExact(0.99)(delay), 0)) AS p99 FROM {db}.duplication_log_v"+
-			" WHERE account = ? AND outcome = 'done' AND decision IN ('C4', 'C4n', 'C5') AND reason = 'change' AND change_time IS NOT NULL", account)
+			" WHERE account = ? AND outcome = 'done' AND decision IN ("+copyRows+")"+
+			" AND reason = 'change' AND change_time IS NOT NULL", account)
 	if err != nil || len(rows) == 0 {
 		return Delays{}, err
 	}

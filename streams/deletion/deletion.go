@@ -1,12 +1,12 @@
-// Package deletion carries deletes of a source to its destinations.
+// Package deletion deletes copies after their source was deleted.
 //
-// It looks again before it deletes, and deletes only what a fresh tombstone of the
-// source proves to be meant: one that is newer than what the destination holds and than
-// the rule that lets deletes through. Nothing is deleted while anything is unknown; what
-// is deleted is the version that was seen, and is kept where the store can.
+// It observes both stores before a delete, and deletes only if a fresh tombstone of the source proves that the delete
+// is meant: it is newer than the content that the destination holds and than the rule that propagates deletes. Nothing
+// is deleted while a store or a record is unknown. The delete is conditional on the version that was observed, and the
+// store keeps the bytes if it can.
 //
-// It looks at the source once more after the delete. If the source was put back meanwhile, a command to copy it goes
-// out, so a delete that crosses a put never costs a copy.
+// It observes the source again after the delete. If the source was put back meanwhile, a command to copy it follows, so
+// a delete that runs beside a put never loses the copy. Executing a command twice deletes nothing more.
 package deletion
 
 import (
@@ -26,36 +26,37 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// maxRounds bounds how often one execution looks at an item that keeps changing.
-const maxRounds = 5
+// maxIterations bounds how often one execution observes an item that keeps changing.
+const maxIterations = 5
 
-// lookTime bounds a look that must not be cancelled. It is half of the time that a Pool gives a cancelled task to end, so
-// what the look leads to is published before the process ends.
-const lookTime = 2500 * time.Millisecond
+// observeTimeout bounds an observation that is not cancelled with its task. It is half of the time that a Pool gives a
+// cancelled task to end, so the messages that follow are published before the process ends.
+const observeTimeout = 2500 * time.Millisecond
 
-// agent names the deleter in Changes.
+// agent is the agent of Changes by deleters.
 const agent = "deleter"
 
-// Config is how a Deleter works and names itself.
+// Config configures a Deleter.
 type Config struct {
-	// Delay is how long after the delete of the source a copy is kept.
+	// Delay is the least time between the delete of the source and that of a copy.
 	Delay time.Duration
-	// Large is the size in bytes from which on a command to copy is of the class large; 0: none is.
+	// Large is the size in bytes from which commands to copy have the class large; 0: none has.
 	Large int64
-	// Settle is when both sides are looked at again if the source is there beside its copy, since a delete may still take
-	// effect after its error, or after its process lost the command. It is longer than such a process keeps the command.
+	// Settle is the time after which both sides are observed again if the source is present beside its copy. A delete may
+	// take effect after it returned an error, or after its process lost the command; Settle is longer than such a process
+	// keeps a command.
 	Settle time.Duration
-	// Held reports to a person that the delete of a copy waits for approval. It is called before the delete ends so; if it
-	// returns an error the delete is tried again. nil: nothing is reported.
+	// Held reports that the delete of a copy waits for approval. It is called before the result is published; if it
+	// returns an error, the command is tried again. nil: nothing is reported.
 	Held func(context.Context, schemas.Copy) error
-	// Worker, Host and Software stand in results.
+	// Worker, Host and Software identify the deleter in results.
 	Worker, Host, Software string
 }
 
 // A Deleter handles the topic deletions. It is safe for concurrent use.
 type Deleter struct {
-	cfg    Config
-	looker *duplicate.Looker
+	cfg      Config
+	observer *duplicate.Observer
 }
 
 // New returns a Deleter.
@@ -63,34 +64,34 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	if c.Delay < 0 || c.Settle < 0 {
 		return nil, fmt.Errorf("deletion: delay of %s or settle of %s is negative", c.Delay, c.Settle)
 	}
-	looker, err := duplicate.NewLooker(stores, rules, records)
+	observer, err := duplicate.NewObserver(stores, rules, records)
 	if err != nil {
 		return nil, err
 	}
-	return &Deleter{c, looker}, nil
+	return &Deleter{c, observer}, nil
 }
 
-// Handle executes the DeletionCommand in d: it deletes one copy, if that is still
-// right, and returns the result, after the Change of the copy and a command to copy the source if that is back.
+// Handle executes the DeletionCommand in d: it deletes one copy if both sides and the records still allow it. It
+// returns the Change of the copy, a command to copy the source if that is back, and the result, in this order.
 func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DeletionCommand)
 	if !ok {
-		return nil, retry.Permanent(fmt.Errorf("deletion: found a %T where a DeletionCommand belongs", d.Body))
+		return nil, retry.Permanent(fmt.Errorf("deletion: message is a %T, not a DeletionCommand", d.Body))
 	}
 	if c.GetSpace() == "" || c.GetItem() == "" {
 		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space or item is empty", c.GetId()))
 	}
-	w := &work{cfg: e.cfg, command: c, attempt: d.Attempt, started: time.Now()}
+	w := &execution{cfg: e.cfg, command: c, attempt: d.Attempt, started: time.Now()}
 	if due := c.GetDeleted().AsTime().Add(e.cfg.Delay); e.cfg.Delay > 0 && time.Now().Before(due) {
 		return nil, retry.Wait(fmt.Errorf("delete no sooner than %s after the source", e.cfg.Delay), due)
 	}
 	var err error
-	if w.scene, err = e.looker.Scene(w.look()); err != nil {
+	if w.sides, err = e.observer.Sides(w.observeCommand()); err != nil {
 		return nil, err
 	}
-	for range maxRounds {
+	for range maxIterations {
 		var out []schemas.Message
-		if out, err = w.round(ctx); err == nil {
+		if out, err = w.iterate(ctx); err == nil {
 			return out, nil
 		}
 		if !errors.Is(err, storage.ErrChanged) && !errors.Is(err, storage.ErrNotFound) {
@@ -100,19 +101,19 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return nil, fmt.Errorf("execute deletion %s: %w", c.GetId(), err)
 }
 
-// work is one execution of one command.
-type work struct {
-	cfg     Config
-	command *pb.DeletionCommand
-	scene   *duplicate.Scene
-	attempt int
-	started time.Time
-	carried time.Time // the latest delete of the source that a delete of the copy was tried for
+// An execution is one run of one command.
+type execution struct {
+	cfg        Config
+	command    *pb.DeletionCommand
+	sides      *duplicate.Sides
+	attempt    int
+	started    time.Time
+	lastDelete time.Time // the latest delete of the source for which a delete of the copy was tried
 }
 
-// look is the command to look at the item again. It tells of no delete, so that only a
-// tombstone, read afresh, can prove one.
-func (w *work) look() *pb.DuplicationCommand {
+// observeCommand returns the command to observe the item with. It reports no delete, so that only a fresh tombstone
+// proves one.
+func (w *execution) observeCommand() *pb.DuplicationCommand {
 	c := w.command
 	return &pb.DuplicationCommand{
 		Id: c.GetId(), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
@@ -122,40 +123,41 @@ func (w *work) look() *pb.DuplicationCommand {
 	}
 }
 
-// end is how the execution ends.
-type end struct {
-	row, result, detail string
-	outcome             pb.Outcome
-	digests             digest.Set
-	change              *pb.Change
-	copy                *schemas.Message // the command to look at both sides again
+// An ending is the end of an execution: the fields of its result, and the messages before it.
+type ending struct {
+	row            duplicate.Row
+	result, detail string
+	outcome        pb.Outcome
+	digests        digest.Set
+	change         *pb.Change
+	copy           *schemas.Message // the command to observe both sides again
 }
 
-func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
-	s := w.scene.Look(ctx)
+func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
+	s := w.sides.Observe(ctx)
 	if s.Source.Presence == duplicate.Present {
-		return w.present(s, "the source is present"), nil
+		return w.endWithSource(s, "the source is present"), nil
 	}
-	d, err := w.scene.Decide(ctx, &s) // it looks again after the records were read: what follows is done at once
+	d, err := w.sides.Decide(ctx, &s) // it observes again after the records were read
 	if err != nil {
 		return nil, err
 	}
-	if s.Source.Presence == duplicate.Present { // it came back while the records were read
-		return w.present(s, "the source is present"), nil
+	if s.Source.Presence == duplicate.Present { // it was put back while the records were read
+		return w.endWithSource(s, "the source is present"), nil
 	}
-	e := end{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
+	e := ending{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
 	switch {
-	case d.Row == "C8":
+	case d.Row == duplicate.RowBothAbsent:
 		if d.Announce {
-			e.change = w.scene.Gone(s, d)
+			e.change = w.sides.DeleteChange(s, d)
 		}
-	case d.Row == "C6", d.Row == "C8x":
-		// Nothing proves a delete. The command that led here has ended, so another one waits for the source and reports.
+	case d.Row == duplicate.RowSourceMissing, d.Row == duplicate.RowAllCopiesMissing:
+		// No delete is proved. The command that led here has ended, so a new one waits for the source and reports it.
 		e.result, e.detail, e.outcome = "not-deleted", d.Result, pb.Outcome_OUTCOME_HANDED_ON
-		e.copy = w.order(storage.Object{})
+		e.copy = w.copyCommand(storage.Object{})
 	case d.Deleted.IsZero():
 	case d.NeedsApproval || w.command.GetNeedsApproval():
-		if err := w.held(ctx); err != nil {
+		if err := w.reportHeld(ctx); err != nil {
 			return nil, err
 		}
 		e.result, e.outcome = "awaiting-approval", pb.Outcome_OUTCOME_HANDED_ON
@@ -168,40 +170,42 @@ func (w *work) round(ctx context.Context) ([]schemas.Message, error) {
 	return w.messages(e), nil
 }
 
-// held reports that the delete waits for approval.
-func (w *work) held(ctx context.Context) error {
+// reportHeld reports that the delete waits for approval.
+func (w *execution) reportHeld(ctx context.Context) error {
 	if w.cfg.Held == nil {
 		return nil
 	}
-	if err := w.cfg.Held(ctx, w.scene.Copy); err != nil {
-		return fmt.Errorf("report that the delete of %s waits for approval: %w", w.scene.Copy, err)
+	if err := w.cfg.Held(ctx, w.sides.Copy); err != nil {
+		return fmt.Errorf("report that the delete of %s waits for approval: %w", w.sides.Copy, err)
 	}
 	return nil
 }
 
-// present ends the execution if the source is there.
-func (w *work) present(s duplicate.Sight, detail string) []schemas.Message {
-	e := end{row: "C7", result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON}
+// endWithSource ends the execution without a delete if the source is present.
+func (w *execution) endWithSource(s duplicate.Observation, detail string) []schemas.Message {
+	e := ending{
+		row: duplicate.RowSourceDeleted, result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON,
+	}
 	carried := w.command.GetDeleted()
-	if w.carried.After(carried.AsTime()) {
-		carried = timestamppb.New(w.carried)
+	if w.lastDelete.After(carried.AsTime()) {
+		carried = timestamppb.New(w.lastDelete)
 	}
 	e.copy = w.putBack(s, carried)
 	return w.messages(e)
 }
 
-// putBack returns the command to copy the source again, unless that is known to be absent. The deletion of the copy has
-// carried the delete of the source at a time: here, or in an execution whose end is not known. If the copy is there, such
-// a delete may still come, and the command is due when it has.
-func (w *work) putBack(s duplicate.Sight, carried *timestamppb.Timestamp) *schemas.Message {
+// putBack returns the command to copy the source again, or nil if the source is known to be absent. carried is the time
+// of the source's delete that this execution, or one that was interrupted, may have carried out. If the copy is
+// present, such a delete may still take effect, so the command is due after Config.Settle.
+func (w *execution) putBack(s duplicate.Observation, carried *timestamppb.Timestamp) *schemas.Message {
 	if s.Source.Presence == duplicate.Absent {
 		return nil
 	}
-	m := w.order(s.Source.Object)
+	m := w.copyCommand(s.Source.Object)
 	c := m.Body.(*pb.DuplicationCommand)
 	c.CarriedDelete, c.IfAbsent = carried, true
 	if s.Source.Presence == duplicate.Present {
-		seen := record.Content(w.scene.SourceCopy, s.Source.Object)
+		seen := record.Content(w.sides.SourceCopy, s.Source.Object)
 		c.CauseOp, c.ChangeTime, c.ChangeVersion = seen.GetOp(), seen.GetTime(), seen.GetVersion()
 		c.Size, c.Digests, c.Provenance = seen.GetSize(), seen.GetDigests(), seen.GetProvenance()
 	}
@@ -211,10 +215,10 @@ func (w *work) putBack(s duplicate.Sight, carried *timestamppb.Timestamp) *schem
 	return m
 }
 
-// order returns a command to look at both sides again, in the class of source.
-func (w *work) order(source storage.Object) *schemas.Message {
+// copyCommand returns a command to observe both sides again, in the class of source.
+func (w *execution) copyCommand(source storage.Object) *schemas.Message {
 	c := w.command
-	priority, topic := w.scene.Class(source, w.cfg.Large)
+	priority, topic := w.sides.Class(source, w.cfg.Large)
 	return &schemas.Message{Topic: topic, Body: &pb.DuplicationCommand{
 		Id:      schemas.ID("put-back", c.GetId()),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
@@ -224,13 +228,13 @@ func (w *work) order(source storage.Object) *schemas.Message {
 	}}
 }
 
-// delete deletes the version of the copy that was seen, since the source was deleted at a time, and looks at both sides
-// after it.
-func (w *work) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
-	if deletedAt.After(w.carried) {
-		w.carried = deletedAt
+// delete deletes the version seen of the copy, because the source was deleted at deletedAt, and observes both sides
+// afterwards.
+func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
+	if deletedAt.After(w.lastDelete) {
+		w.lastDelete = deletedAt
 	}
-	at, store := w.scene.Copy, w.scene.Store
+	at, store := w.sides.Copy, w.sides.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, Keep: store.Capabilities().KeepsReplaced,
 	})
@@ -239,21 +243,21 @@ func (w *work) delete(ctx context.Context, seen storage.Object, deletedAt time.T
 	}
 	change := record.Delete(at, deleted)
 	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, w.command.GetId(), agent
-	e := end{
-		row: "C7", result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
+	e := ending{
+		row: duplicate.RowSourceDeleted, result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
 		digests: deleted.Object.Digests, change: record.Seal(change),
 	}
-	if e.copy = w.putBack(w.after(ctx), timestamppb.New(deletedAt)); e.copy != nil {
+	if e.copy = w.putBack(w.observeAfter(ctx), timestamppb.New(deletedAt)); e.copy != nil {
 		e.detail = "the source may have been put back"
 	}
 	return w.messages(e), nil
 }
 
-// stillAbsent looks at the source right before the delete. The look that the decision is made from may be older than the
-// reading of a marker or of records.
-func (w *work) stillAbsent(ctx context.Context) error {
-	at := w.scene.SourceCopy
-	_, err := w.scene.SourceStore.Stat(ctx, at.Space, at.Item)
+// stillAbsent stats the source right before the delete, since the observation that the decision is based on may be
+// older than the reading of a marker or of records.
+func (w *execution) stillAbsent(ctx context.Context) error {
+	at := w.sides.SourceCopy
+	_, err := w.sides.SourceStore.Stat(ctx, at.Space, at.Item)
 	switch {
 	case err == nil:
 		return fmt.Errorf("%w: the source is back", storage.ErrChanged)
@@ -263,26 +267,26 @@ func (w *work) stillAbsent(ctx context.Context) error {
 	return fmt.Errorf("stat %s: %w", at, err)
 }
 
-// failed ends the execution if the source is there after a delete that failed, since that may be done all the same, or
-// may be done later. Else it returns the error.
-func (w *work) failed(ctx context.Context, err error) ([]schemas.Message, error) {
+// failed handles an error of a delete. The delete may have taken effect, or may do so later: if the source is present,
+// the execution ends with a command to copy it. Otherwise it returns the error.
+func (w *execution) failed(ctx context.Context, err error) ([]schemas.Message, error) {
 	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || retry.IsPermanent(err) {
 		return nil, err
 	}
-	if s := w.after(ctx); s.Source.Presence == duplicate.Present {
-		return w.present(s, err.Error()), nil
+	if s := w.observeAfter(ctx); s.Source.Presence == duplicate.Present {
+		return w.endWithSource(s, err.Error()), nil
 	}
 	return nil, err
 }
 
-// after looks at both sides after a delete, even if the execution is cancelled.
-func (w *work) after(ctx context.Context) duplicate.Sight {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+// observeAfter observes both sides after a delete, even if the execution is cancelled.
+func (w *execution) observeAfter(ctx context.Context) duplicate.Observation {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeTimeout)
 	defer cancel()
-	return w.scene.Look(ctx)
+	return w.sides.Observe(ctx)
 }
 
-func (w *work) messages(e end) []schemas.Message {
+func (w *execution) messages(e ending) []schemas.Message {
 	c := w.command
 	var out []schemas.Message
 	if e.change != nil {
@@ -295,8 +299,9 @@ func (w *work) messages(e end) []schemas.Message {
 		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCommand(),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
-		Decision: e.row, Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
-		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt), ChangeTime: c.GetDeleted(),
-		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
+		Decision: string(e.row), Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
+		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt),
+		ChangeTime: c.GetDeleted(),
+		Worker:     w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}})
 }

@@ -35,8 +35,7 @@ func hour(h int) time.Time { return time.Date(2026, 9, 1, h, 0, 0, 0, time.UTC) 
 
 func stamp(h int) *timestamppb.Timestamp { return timestamppb.New(hour(h)) }
 
-// world is a source that lost an item at hour 4, and a destination that got the
-// content of hour 2 at hour 3.
+// A world is a source that lost an item at hour 4, and a destination that got the content of hour 2 at hour 3.
 type world struct {
 	t       *testing.T
 	mem     map[string]*mem.Store
@@ -47,7 +46,7 @@ type world struct {
 	deleter *Deleter
 	seen    storage.Object
 	hooks   []func(store, method string) // called before each call of a store
-	orders  int                          // to copy, of the last run
+	orders  int                          // commands to copy in the last run
 }
 
 func (w *world) Store(_, id string) (storage.Store, bool)  { s, ok := w.faulty[id]; return s, ok }
@@ -80,7 +79,8 @@ func newWorld(t *testing.T) *world {
 	w.seen = w.put("2", "hello")
 	w.rows = map[string]*pb.Record{
 		"1": {State: tomb, Time: stamp(4), Origin: pb.Origin_ORIGIN_CLIENT},
-		"2": {State: live, Time: stamp(3), Version: w.seen.Version, Digests: w.seen.Digests, SourceTime: stamp(2), SourceVersion: "v1"},
+		"2": {State: live, Time: stamp(3), Version: w.seen.Version, Digests: w.seen.Digests, SourceTime: stamp(2),
+			SourceVersion: "v1"},
 	}
 	var err error
 	w.deleter, err = New(Config{Settle: time.Hour, Worker: "w", Host: "h", Software: "s"}, w, w, w)
@@ -97,12 +97,13 @@ func (w *world) must(err error) {
 
 func (w *world) put(store, text string) storage.Object {
 	w.t.Helper()
-	o, err := w.mem[store].Put(w.t.Context(), "photos", "a.jpg", strings.NewReader(text), storage.PutOptions{Size: storage.UnknownSize})
+	o, err := w.mem[store].Put(w.t.Context(), "photos", "a.jpg", strings.NewReader(text),
+		storage.PutOptions{Size: storage.UnknownSize})
 	w.must(err)
 	return o
 }
 
-// on has f called before each call of a method of a store.
+// on calls f before each call of a method of a store.
 func (w *world) on(store, method string, f func()) {
 	w.hooks = append(w.hooks, func(at, called string) {
 		if at == store && called == method {
@@ -165,13 +166,15 @@ func TestDelete(t *testing.T) {
 	want := &pb.DuplicationResult{
 		Id: result.GetId(), Command: "deletion", Cause: "command", Account: "acme", Space: "photos", Item: "a.jpg",
 		SourceStore: "1", DestinationStore: "2", Decision: "C7", Result: "deleted", Outcome: done, Digests: w.seen.Digests,
-		Started: result.GetStarted(), Finished: result.GetFinished(), Attempt: 2, ChangeTime: stamp(4), Worker: "w", Host: "h", Software: "s",
+		Started: result.GetStarted(), Finished: result.GetFinished(), Attempt: 2, ChangeTime: stamp(4), Worker: "w",
+		Host: "h", Software: "s",
 	}
 	if !proto.Equal(result, want) {
 		t.Errorf("result:\ngot  %v\nwant %v", result, want)
 	}
 	wantChange := &pb.Change{
-		Op: pb.Op_OP_DELETE, Account: "acme", Store: "2", Space: "photos", Item: "a.jpg", Version: w.seen.Version, Etag: w.seen.ETag,
+		Op: pb.Op_OP_DELETE, Account: "acme", Store: "2", Space: "photos", Item: "a.jpg", Version: w.seen.Version,
+		Etag: w.seen.ETag,
 		Size: 5, Digests: w.seen.Digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED, Origin: pb.Origin_ORIGIN_DUPLICATION,
 		Cause: "deletion", Agent: "deleter",
 	}
@@ -190,17 +193,39 @@ func TestNotDeleted(t *testing.T) {
 		row, result string
 		outcome     pb.Outcome
 	}{
-		"the source is back":         {func(w *world, _ *pb.DeletionCommand) { w.put("1", "new") }, "C7", "not-deleted", handedOn},
-		"nothing proves it":          {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: none} }, "C7c", "orphan", nothing},
-		"written since":              {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(5)} }, "C6", "not-deleted", handedOn},
-		"only the command says so":   {func(w *world, _ *pb.DeletionCommand) { w.rows["1"] = &pb.Record{State: live, Time: stamp(2)} }, "C6", "not-deleted", handedOn},
-		"the copy is newer":          {func(w *world, _ *pb.DeletionCommand) { w.rows["2"].SourceTime = stamp(5) }, "C7d", "kept-newer", nothing},
-		"older than the rule":        {func(w *world, _ *pb.DeletionCommand) { w.rules.Since = hour(5) }, "C7b", "kept", nothing},
-		"older than the pair":        {func(w *world, _ *pb.DeletionCommand) { w.rules.Added = map[policy.Pair]time.Time{pair: hour(5)} }, "C7b", "kept", nothing},
-		"the rule keeps now":         {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.KeepCopy }, "C7b", "kept", nothing},
-		"not in the policy any more": {func(w *world, _ *pb.DeletionCommand) { w.rules.Pairs = nil }, "C12", "not-in-policy", nothing},
-		"by approval, says the rule": {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.Approve }, "C7b", "awaiting-approval", handedOn},
-		"by approval, it was said":   {func(_ *world, c *pb.DeletionCommand) { c.NeedsApproval = true }, "C7", "awaiting-approval", handedOn},
+		"the source is back": {func(w *world, _ *pb.DeletionCommand) {
+			w.put("1", "new")
+		}, "C7", "not-deleted", handedOn},
+		"nothing proves it": {func(w *world, _ *pb.DeletionCommand) {
+			w.rows["1"] = &pb.Record{State: none}
+		}, "C7c", "orphan", nothing},
+		"written since": {func(w *world, _ *pb.DeletionCommand) {
+			w.rows["1"] = &pb.Record{State: live, Time: stamp(5)}
+		}, "C6", "not-deleted", handedOn},
+		"only the command says so": {func(w *world, _ *pb.DeletionCommand) {
+			w.rows["1"] = &pb.Record{State: live, Time: stamp(2)}
+		}, "C6", "not-deleted", handedOn},
+		"the copy is newer": {func(w *world, _ *pb.DeletionCommand) {
+			w.rows["2"].SourceTime = stamp(5)
+		}, "C7d", "kept-newer", nothing},
+		"older than the rule": {func(w *world, _ *pb.DeletionCommand) {
+			w.rules.Since = hour(5)
+		}, "C7b", "kept", nothing},
+		"older than the pair": {func(w *world, _ *pb.DeletionCommand) {
+			w.rules.Added = map[policy.Pair]time.Time{pair: hour(5)}
+		}, "C7b", "kept", nothing},
+		"the rule keeps now": {func(w *world, _ *pb.DeletionCommand) {
+			w.rules.Deletes = policy.KeepCopy
+		}, "C7b", "kept", nothing},
+		"not in the policy any more": {func(w *world, _ *pb.DeletionCommand) {
+			w.rules.Pairs = nil
+		}, "C12", "not-in-policy", nothing},
+		"by approval, says the rule": {func(w *world, _ *pb.DeletionCommand) {
+			w.rules.Deletes = policy.Approve
+		}, "C7b", "awaiting-approval", handedOn},
+		"by approval, it was said": {func(_ *world, c *pb.DeletionCommand) {
+			c.NeedsApproval = true
+		}, "C7", "awaiting-approval", handedOn},
 		"only a sweep missed it": {func(w *world, _ *pb.DeletionCommand) { w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP },
 			"C7b", "awaiting-approval", handedOn},
 	}
@@ -215,7 +240,7 @@ func TestNotDeleted(t *testing.T) {
 				t.Errorf("got %v, %v", r, changes)
 			}
 			if looksAgain := tt.result == "not-deleted"; looksAgain != (w.orders == 1) {
-				t.Errorf("%d commands to look again", w.orders)
+				t.Errorf("%d commands to observe again", w.orders)
 			}
 			w.present(true)
 			if n := w.faulty["2"].Count("Delete"); n > 0 {
@@ -230,13 +255,19 @@ func TestUnknownDeletesNothing(t *testing.T) {
 		prepare func(*world)
 		class   retry.Class
 	}{
-		"source does not answer":      {func(w *world) { w.faulty["1"].Script(storagetest.Fault{Method: "Stat"}) }, retry.Transient},
-		"source is not mounted":       {func(w *world) { w.mem["1"].Mark("") }, retry.ClassUnavailable},
-		"source is another store":     {func(w *world) { w.mem["1"].Mark("9") }, retry.ClassUnavailable},
-		"destination does not answer": {func(w *world) { w.faulty["2"].Script(storagetest.Fault{Method: "Stat"}) }, retry.Transient},
-		"records do not answer":       {func(w *world) { w.err = errors.New("no answer") }, retry.ClassUnavailable},
-		"a row is unknown":            {func(w *world) { w.rows["1"] = nil }, retry.ClassUnavailable},
-		"the delete fails":            {func(w *world) { w.faulty["2"].Script(storagetest.Fault{Method: "Delete"}) }, retry.Transient},
+		"source does not answer": {func(w *world) {
+			w.faulty["1"].Script(storagetest.Fault{Method: "Stat"})
+		}, retry.Transient},
+		"source is not mounted":   {func(w *world) { w.mem["1"].Mark("") }, retry.ClassUnavailable},
+		"source is another store": {func(w *world) { w.mem["1"].Mark("9") }, retry.ClassUnavailable},
+		"destination does not answer": {func(w *world) {
+			w.faulty["2"].Script(storagetest.Fault{Method: "Stat"})
+		}, retry.Transient},
+		"records do not answer": {func(w *world) { w.err = errors.New("no answer") }, retry.ClassUnavailable},
+		"a row is unknown":      {func(w *world) { w.rows["1"] = nil }, retry.ClassUnavailable},
+		"the delete fails": {func(w *world) {
+			w.faulty["2"].Script(storagetest.Fault{Method: "Delete"})
+		}, retry.Transient},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -267,7 +298,7 @@ func TestDeletedButReportedAsFailed(t *testing.T) {
 	again, _, err := w.run(order())
 	w.must(err)
 	if len(again) != 1 || again[0].GetId() != changes[0].GetId() {
-		t.Errorf("told again it is another Change: %v", again)
+		t.Errorf("the second execution has another Change: %v", again)
 	}
 	w.rows["2"] = &pb.Record{State: tomb, Time: stamp(4)}
 	if changes, r, err := w.run(order()); err != nil || len(changes) != 0 || r.GetDecision() != "C8" {
@@ -305,7 +336,7 @@ func TestDelay(t *testing.T) {
 		t.Errorf("got %v, due %v", err, retry.Due(err))
 	}
 	w.present(true)
-	_, r, err := w.run(order()) // of long ago
+	_, r, err := w.run(order()) // of an old delete
 	w.must(err)
 	if r.GetResult() != "deleted" {
 		t.Errorf("got %v", r)
@@ -332,17 +363,19 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A delete that waits for approval is reported before it ends so. If that fails it is tried again.
+// A delete that waits for approval is reported before its result. If the report fails it is tried again.
 func TestHeldDeleteIsReported(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prepare func(*world, *pb.DeletionCommand)
 		held    bool
 	}{
-		"the rule says so":       {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.Approve }, true},
-		"the command says so":    {func(_ *world, c *pb.DeletionCommand) { c.NeedsApproval = true }, true},
-		"only a sweep missed it": {func(w *world, _ *pb.DeletionCommand) { w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP }, true},
-		"it is carried":          {func(*world, *pb.DeletionCommand) {}, false},
-		"it is kept":             {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.KeepCopy }, false},
+		"the rule says so":    {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.Approve }, true},
+		"the command says so": {func(_ *world, c *pb.DeletionCommand) { c.NeedsApproval = true }, true},
+		"only a sweep missed it": {func(w *world, _ *pb.DeletionCommand) {
+			w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP
+		}, true},
+		"it is carried": {func(*world, *pb.DeletionCommand) {}, false},
+		"it is kept":    {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.KeepCopy }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// bare is a store that reports no digests.
+// A bare store reports no digests.
 type bare struct{ storage.Store }
 
 func (b bare) Stat(ctx context.Context, space, item string) (storage.Object, error) {
@@ -23,7 +23,7 @@ func (b bare) Stat(ctx context.Context, space, item string) (storage.Object, err
 	return o, err
 }
 
-// withoutDigests are stores of which the source reports no digests.
+// withoutDigests are stores of a world in which the source reports no digests.
 type withoutDigests struct{ *world }
 
 func (w withoutDigests) Store(account, id string) (storage.Store, bool) {
@@ -34,7 +34,7 @@ func (w withoutDigests) Store(account, id string) (storage.Store, bool) {
 	return s, ok
 }
 
-// land folds Changes into the rows, as the state tables do.
+// land merges Changes into the rows, as the state tables do.
 func (w *world) land(out []schemas.Message) {
 	for _, m := range out {
 		c, ok := m.Body.(*pb.Change)
@@ -50,13 +50,13 @@ func (w *world) land(out []schemas.Message) {
 	}
 }
 
-// back puts the source back, with the time that it had before, or another.
+// back puts the source back, modified at a time.
 func (w *world) back(text string, modified time.Time) {
 	w.put("1", text)
 	w.mem["1"].Date("photos", "a.jpg", modified)
 }
 
-// copies executes an order of the deleter, and again after an error that may pass.
+// copies executes a command of the deleter, and again after an error that is not permanent.
 func (w *world) copies(stores duplicate.Stores, order schemas.Message) []schemas.Message {
 	w.t.Helper()
 	copier, err := duplicate.New(duplicate.Config{}, stores, w, w)
@@ -74,7 +74,7 @@ func (w *world) copies(stores duplicate.Stores, order schemas.Message) []schemas
 	return nil
 }
 
-// ordered returns the order to copy among the outputs of the deleter.
+// ordered returns the command to copy among the messages of the deleter.
 func ordered(t *testing.T, out []schemas.Message) schemas.Message {
 	t.Helper()
 	for _, m := range out {
@@ -86,7 +86,7 @@ func ordered(t *testing.T, out []schemas.Message) schemas.Message {
 	return schemas.Message{}
 }
 
-// checks reports whether a check of a store's copy is asked for.
+// checks reports whether there is a task to check a store's copy.
 func checks(out []schemas.Message, store string) bool {
 	for _, m := range out {
 		if task, ok := m.Body.(*pb.FixityTask); ok && task.GetStore() == store {
@@ -96,18 +96,19 @@ func checks(out []schemas.Message, store string) bool {
 	return false
 }
 
-// A source that comes back while its delete is carried is copied again, whatever its modification time is and whether
-// its Change is on record: a file that is moved back is as old as before, and a Change of a slow clock loses against the
-// tombstone. A person learns of a source that is there under a younger tombstone.
+// A source that comes back while its delete is carried out is copied again, whatever its modification time is and
+// whether its Change is on record: a file that is moved back keeps its time, and a Change of a slow clock is older than
+// the tombstone. A source that is present under a newer tombstone is reported to a person.
 func TestSourceThatComesBackIsCopiedAgain(t *testing.T) {
-	times := map[string]time.Time{"as old as before": hour(2), "of a slow clock": hour(4).Add(-time.Minute), "newer": hour(5)}
+	times := map[string]time.Time{"as old as before": hour(2), "of a slow clock": hour(4).Add(-time.Minute),
+		"newer": hour(5)}
 	sides := map[string]func(*world) duplicate.Stores{
 		"with digests":    func(w *world) duplicate.Stores { return w },
 		"without digests": func(w *world) duplicate.Stores { return withoutDigests{w} },
 	}
 	faults := map[string]struct {
 		fail        func(*world)
-		lost, twice bool // the outputs of the deleter, of the copier
+		lost, twice bool // the messages of the deleter, of the copier
 	}{
 		"nothing fails":                       {fail: func(*world) {}},
 		"the deleter is killed":               {fail: func(*world) {}, lost: true},
@@ -168,8 +169,8 @@ func TestSourceThatComesBackIsCopiedAgain(t *testing.T) {
 	}
 }
 
-// What comes back under another tombstone than the one that the deletion carried is not copied by its order.
-func TestOrderBringsNothingBackUnderALaterDelete(t *testing.T) {
+// A command to copy again does not copy a source that came back under a later tombstone.
+func TestCopyCommandObeysALaterDelete(t *testing.T) {
 	w := newWorld(t)
 	w.on("2", "Delete", func() { w.back("hello", hour(2)) })
 	out := w.handle()
@@ -181,8 +182,8 @@ func TestOrderBringsNothingBackUnderALaterDelete(t *testing.T) {
 	}
 }
 
-// The order carries the tombstone that the delete was decided from, although its command was made from an earlier one.
-func TestOrderCarriesTheTombstoneThatWasRead(t *testing.T) {
+// The command carries the tombstone that the delete was decided by, although the DeletionCommand is of an earlier one.
+func TestCopyCommandCarriesTheTombstoneThatWasRead(t *testing.T) {
 	for name, fault := range map[string]storagetest.Fault{
 		"the delete is done, and reported as failed": {Method: "Delete", Done: true},
 		"the delete takes effect later":              {Method: "Delete"},
@@ -208,8 +209,8 @@ func TestOrderCarriesTheTombstoneThatWasRead(t *testing.T) {
 	}
 }
 
-// If the source is gone again when the order is executed, that is no delete: what is at the destination stays there.
-func TestOrderDeletesNothing(t *testing.T) {
+// If the source is absent again when the command runs, that is no delete: the destination keeps its item.
+func TestCopyCommandDeletesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.on("2", "Delete", func() { w.back("hello", hour(2)) })
 	out := w.handle()
@@ -222,7 +223,7 @@ func TestOrderDeletesNothing(t *testing.T) {
 	if len(again) != 1 || r.GetDecision() != "C7c" || r.GetResult() != "orphan" || w.absent("2") {
 		t.Errorf("got %v", again)
 	}
-	w.mem["2"].Lose("photos", "a.jpg") // and so is the copy: it is not announced as deleted
+	w.mem["2"].Lose("photos", "a.jpg") // the copy is lost too: no delete is announced
 	if again = w.copies(w, order); len(again) != 1 {
 		t.Errorf("got %v", again)
 	}
@@ -231,8 +232,8 @@ func TestOrderDeletesNothing(t *testing.T) {
 	}
 }
 
-// The order fills what is absent, and copies nothing over what is there.
-func TestOrderOverwritesNothing(t *testing.T) {
+// The command fills an absent item and overwrites nothing.
+func TestCopyCommandOverwritesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.on("2", "Delete", func() { w.back("hello", hour(2)) })
 	out := w.handle()
@@ -250,8 +251,8 @@ func TestOrderOverwritesNothing(t *testing.T) {
 	}
 }
 
-// The order waits in the class that the planner would choose for the item.
-func TestClassOfTheOrder(t *testing.T) {
+// The command has the class that the planner would choose for the item.
+func TestClassOfTheCopyCommand(t *testing.T) {
 	tests := map[string]struct {
 		low, unseen bool
 		large       int64
@@ -286,8 +287,8 @@ func TestClassOfTheOrder(t *testing.T) {
 	}
 }
 
-// A delete takes effect after another execution of the same deletion has found both sides present: the source was put
-// back after the last look of the first one. Its process was frozen, or got an error that did not tell what was done.
+// A delete takes effect after another execution of the same command has found both sides present: the source was put
+// back after the last observation of the first one, because its process was frozen or got an error.
 func TestDeleteThatTakesEffectLate(t *testing.T) {
 	for name, handle := range map[string]func(w *world) []schemas.Message{
 		"a process that was frozen": func(w *world) []schemas.Message {
@@ -295,7 +296,7 @@ func TestDeleteThatTakesEffectLate(t *testing.T) {
 			w.on("2", "Delete", func() {
 				if other == nil {
 					w.back("hello", hour(2))
-					other = w.handle() // of the process that has the command now
+					other = w.handle() // the process that has the command now
 				}
 			})
 			w.handle()
@@ -339,7 +340,7 @@ func TestDeleteThatTakesEffectLate(t *testing.T) {
 	}
 }
 
-// A delete that failed is tried again as long as the source is absent, or does not answer.
+// A delete that failed is tried again as long as the source is absent or does not answer.
 func TestFailedDeleteIsTriedAgain(t *testing.T) {
 	for name, fail := range map[string]func(*world){
 		"the source is absent":       func(*world) {},
@@ -354,8 +355,8 @@ func TestFailedDeleteIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A store that hangs after a delete that failed keeps a cancelled execution for less than a Pool waits for it.
-func TestLookAfterADeleteEndsSoon(t *testing.T) {
+// A store that hangs after a failed delete delays a cancelled execution for less than a Pool waits.
+func TestObservationAfterADeleteIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		hangs := false
@@ -377,40 +378,41 @@ func TestLookAfterADeleteEndsSoon(t *testing.T) {
 	})
 }
 
-// byCopy reads records by a function of the copies.
+// byCopy implements Records by a function of the copies.
 type byCopy func(context.Context, []schemas.Copy) ([]*pb.CopyRecord, error)
 
 func (f byCopy) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	return f(ctx, copies)
 }
 
-// The source is looked at right before the delete: it may come back after the look that the decision is made from.
+// The source is observed right before the delete: it may come back after the observation of the decision.
 func TestSourceThatIsBackBeforeTheDelete(t *testing.T) {
 	w := newWorld(t)
-	w.must(w.mem["1"].DeleteSpace(t.Context(), "photos")) // so that the look goes on to read records
-	looks := 0
+	w.must(w.mem["1"].DeleteSpace(t.Context(), "photos")) // so that records are read
+	observations := 0
 	var err error
-	w.deleter, err = New(Config{}, w, w, byCopy(func(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
-		if len(copies) == 2 {
-			return w.Fresh(ctx, copies)
-		}
-		if looks++; looks == 2 { // within the last look
-			w.must(w.mem["1"].CreateSpace(ctx, storage.Space{Name: "photos"}))
-			w.put("1", "hello")
-		}
-		return w.Fresh(ctx, []schemas.Copy{{Store: "space"}})
-	}))
+	w.deleter, err = New(Config{}, w, w,
+		byCopy(func(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+			if len(copies) == 2 {
+				return w.Fresh(ctx, copies)
+			}
+			if observations++; observations == 2 { // during the last observation
+				w.must(w.mem["1"].CreateSpace(ctx, storage.Space{Name: "photos"}))
+				w.put("1", "hello")
+			}
+			return w.Fresh(ctx, []schemas.Copy{{Store: "space"}})
+		}))
 	w.must(err)
 	w.rows["space"] = &pb.Record{State: none}
 	out := w.handle()
 	w.present(true)
 	if n := w.faulty["2"].Count("Delete"); n > 0 {
-		t.Errorf("%d deletes of a copy whose source is there: %v", n, out)
+		t.Errorf("%d deletes of a copy with a present source: %v", n, out)
 	}
 }
 
-// A source that was put back, copied by nobody since its copy was there, and lost while the deletion was executed again:
-// its row is live, both sides are absent, and a command waits for it and reports.
+// A source is put back, not copied since the copy is present, and lost before the delete runs again: its row is live,
+// both sides are absent, and a command waits for it and reports.
 func TestSourceThatCameBackAndIsGoneAgain(t *testing.T) {
 	w := newWorld(t)
 	w.handle() // killed before it publishes
@@ -430,19 +432,21 @@ func TestSourceThatCameBackAndIsGoneAgain(t *testing.T) {
 	d.WaitsBy = map[string]int{"source-missing": 3}
 	out, err = copier.Handle(t.Context(), d)
 	w.must(err)
-	if r := out[len(out)-1].Body.(*pb.DuplicationResult); r.GetDecision() != "C8x" || r.GetResult() != "all-copies-missing" {
+	if r := out[len(out)-1].Body.(*pb.DuplicationResult); r.GetDecision() != "C8x" ||
+		r.GetResult() != "all-copies-missing" {
 		t.Errorf("got %v", r)
 	}
 }
 
-// What the order says of the source is a function of the deletion and of what is there.
-func TestOrderSaysWhatWasSeen(t *testing.T) {
+// The command's description of the source is a function of the DeletionCommand and of the stores.
+func TestCopyCommandDescribesTheSource(t *testing.T) {
 	w := newWorld(t)
 	w.on("2", "Delete", func() { w.back("hello", hour(2)) })
 	c := ordered(t, w.handle()).Body.(*pb.DuplicationCommand)
 	o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 	w.must(err)
-	if c.GetCauseOp() != pb.Op_OP_ADD || c.GetChangeVersion() != o.Version || c.GetSize() != 5 || len(c.GetDigests()) == 0 ||
+	if c.GetCauseOp() != pb.Op_OP_ADD || c.GetChangeVersion() != o.Version || c.GetSize() != 5 ||
+		len(c.GetDigests()) == 0 ||
 		!c.GetChangeTime().AsTime().Equal(hour(2)) || !c.GetCarriedDelete().AsTime().Equal(hour(4)) || !c.GetIfAbsent() {
 		t.Errorf("got %v of %v", c, o)
 	}

@@ -15,14 +15,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// records are read by a function.
+// records implements Records by a function.
 type records func(context.Context) ([]*pb.CopyRecord, error)
 
 func (f records) Fresh(ctx context.Context, _ []schemas.Copy) ([]*pb.CopyRecord, error) {
 	return f(ctx)
 }
 
-// orders splits what an execution returns into Changes, orders to copy, and the result.
+// orders returns the messages of an execution by kind: Changes, commands to copy, and the result.
 func orders(t *testing.T, out []schemas.Message) (
 	changes []*pb.Change, copies []*pb.DuplicationCommand, r *pb.DuplicationResult,
 ) {
@@ -48,7 +48,7 @@ func orders(t *testing.T, out []schemas.Message) (
 	return changes, copies, r
 }
 
-// handle executes the deletion, and again as the runtime does after an error that may pass.
+// handle executes the command, and again after an error that is not permanent, as the runtime does.
 func (w *world) handle() []schemas.Message {
 	w.t.Helper()
 	for range 3 {
@@ -73,22 +73,22 @@ func (w *world) absent(store string) bool {
 	return err != nil
 }
 
-// The source comes back at each moment of the execution. The copy is there afterwards, or an order to copy goes out.
-// The same holds if the delete fails, if it is done and reported as failed, if the process is killed before it publishes,
-// and if the source does not answer after the delete.
+// The source comes back at each step of the execution. The copy is present afterwards, or there is a command to copy.
+// The same holds if the delete fails, if it is done and reported as failed, if the process is killed before it
+// publishes, and if the source does not answer after the delete.
 func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
-	moments := map[string]func(w *world, back func()){
-		"before the first look": func(_ *world, back func()) { back() },
+	steps := map[string]func(w *world, back func()){
+		"before the first observation": func(_ *world, back func()) { back() },
 		"while the records are read": func(w *world, back func()) {
 			var err error
 			w.deleter, err = New(Config{}, w, w, records(func(ctx context.Context) ([]*pb.CopyRecord, error) {
-				rows, err := w.Fresh(ctx, []schemas.Copy{{Store: "1"}, {Store: "2"}}) // as of before
+				rows, err := w.Fresh(ctx, []schemas.Copy{{Store: "1"}, {Store: "2"}}) // as before the hooks
 				back()
 				return rows, err
 			}))
 			w.must(err)
 		},
-		"after the last look before the delete": func(w *world, back func()) { w.on("2", "Delete", back) },
+		"after the last observation before the delete": func(w *world, back func()) { w.on("2", "Delete", back) },
 		"right after the delete": func(w *world, back func()) {
 			w.on("1", "Stat", func() {
 				if w.absent("2") {
@@ -107,10 +107,10 @@ func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
 			w.on("2", "Delete", func() { w.faulty["1"].Script(storagetest.Fault{Method: "Stat"}) })
 		},
 	}
-	for moment, at := range moments {
+	for step, at := range steps {
 		for fault, fail := range faults {
 			for _, killed := range []bool{false, true} {
-				name := moment + ", " + fault
+				name := step + ", " + fault
 				if killed {
 					name += ", killed before it is published"
 				}
@@ -149,8 +149,8 @@ func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
 	}
 }
 
-// The order to copy is a function of the deletion, so a second execution sends the same one.
-func TestOrderToCopyAgain(t *testing.T) {
+// The command to copy is a function of the DeletionCommand, so a second execution sends the same one.
+func TestCopyCommandIsDeterministic(t *testing.T) {
 	w := newWorld(t)
 	var back storage.Object
 	w.on("2", "Delete", func() {
@@ -176,16 +176,16 @@ func TestOrderToCopyAgain(t *testing.T) {
 	}
 }
 
-// The copier of the Change that puts the item back looks while the copy is still there. Then the copy is there in the
-// end, or an order to copy goes out.
+// The copier of the Change that puts the item back observes while the copy is still present. In the end the copy is
+// present, or there is a command to copy.
 func TestPutBackBesideACopier(t *testing.T) {
 	w := newWorld(t)
 	tombstone := &pb.CopyRecord{Manifest: w.rows["1"], Audit: w.rows["1"]}
 	copyRow := &pb.CopyRecord{Manifest: w.rows["2"], Audit: w.rows["2"], LastPass: stamp(3)}
-	looked, deleted, copied := make(chan bool), make(chan bool), make(chan []schemas.Message, 1)
+	observed, deleted, copied := make(chan bool), make(chan bool), make(chan []schemas.Message, 1)
 	var back storage.Object
 	copier, err := duplicate.New(duplicate.Config{}, w, w, records(func(context.Context) ([]*pb.CopyRecord, error) {
-		looked <- true
+		observed <- true
 		<-deleted
 		row := &pb.Record{State: live, Digests: back.Digests, Version: back.Version, Size: back.Size}
 		return []*pb.CopyRecord{{Manifest: row, Audit: row}, copyRow}, nil // the DELETE of the copy is not on record yet
@@ -213,7 +213,7 @@ func TestPutBackBesideACopier(t *testing.T) {
 			}
 			copied <- out
 		}()
-		<-looked
+		<-observed
 	})
 	_, copies, r := orders(t, w.handle())
 	close(deleted)
@@ -223,8 +223,8 @@ func TestPutBackBesideACopier(t *testing.T) {
 	}
 }
 
-// A person approved the guess that the delete follows from: the deletion says so, and the guess is a fact.
-func TestApprovedGuess(t *testing.T) {
+// A person approved a delete that only a sweep noticed: the DeletionCommand has the approval, and the delete is done.
+func TestApprovedUnconfirmedDelete(t *testing.T) {
 	w := newWorld(t)
 	w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP
 	c := order()

@@ -10,153 +10,156 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// action is what a decision asks for.
+// An action is the operation that a Decision asks for.
 type action int
 
-// The actions. Copy, SetProperties, CreateSpace write; none of the others changes a store.
+// The actions. Only actCopy, actSetProperties and actCreateSpace change a store.
 const (
 	actNothing action = iota
-	// actFail ends the execution with the error of what did not answer.
+	// actFail ends the execution with the error of the side or record that is unknown.
 	actFail
-	// actReadRecords has the records of both sides read afresh, and the decision taken again.
+	// actReadRecords reads the records of both sides afresh and decides again.
 	actReadRecords
-	// actReadBytes has a side's bytes read for their digests, and the decision taken again.
+	// actReadBytes computes the digests of a side from its bytes and decides again.
 	actReadBytes
-	// actWait is for what may still arrive; after the last wait it ends in Result.
+	// actWait returns an error of class wait. After the last interval the command ends with Result.
 	actWait
 	actCopy
 	actSetProperties
-	// actDelete hands a DeletionCommand to the owner of the destination's deletes.
+	// actDelete publishes a DeletionCommand for the deleter that owns the destination.
 	actDelete
 	actCreateSpace
 )
 
-// A Decision is a row of the tables of spec/duplication.md, and what follows from it.
+// A Decision is a row of the tables in docs/decisions-duplication.md, with the parameters of its action.
 type Decision struct {
-	Row    string
+	Row    Row
 	action action
-	// Result is the word in which the command ends.
+	// Result is the field result of the DuplicationResult if the command ends with this decision.
 	Result string
-	// CheckSource and CheckDestination ask for a fixity check of that side.
+	// CheckSource and CheckDestination request a fixity check of that side.
 	CheckSource, CheckDestination bool
-	// ReadSource and ReadDestination are the sides whose bytes ReadBytes wants.
+	// ReadSource and ReadDestination select the sides that actReadBytes reads.
 	ReadSource, ReadDestination bool
-	// Known is what copied bytes must agree with.
-	Known digest.Set
-	// Reference: nothing is known of the source, so what is read becomes it, and a
-	// Change of the source says so. Twice: it is read a second time first.
-	Reference, Twice bool
-	// Announce: the destination's Change goes out, since the manifest does not show it.
-	// AnnounceProperties: that of its properties does. AnnounceSource: the source's does.
+	// Expected are the digests that the copied bytes must match.
+	Expected digest.Set
+	// Reference: no digests of the source are on record. Those of the copied bytes are published in a Change of the
+	// source. ReadTwice: the bytes are read once more before they are copied.
+	Reference, ReadTwice bool
+	// Announce publishes the destination's Change, which the manifest lacks; AnnounceProperties that of its properties
+	// only; AnnounceSource the source's Change.
 	Announce, AnnounceProperties, AnnounceSource bool
-	// Unchecked: the manifest shows the content and no pass of it. An execution that died
-	// between its outputs may have sent the Change and not the task of its check.
+	// Unchecked: the manifest has the destination's content and no pass of a check. An execution that died while it
+	// published may have sent the Change without the task of the check, so the task is sent again.
 	Unchecked bool
-	// NeedsApproval is of a Delete.
+	// NeedsApproval marks the DeletionCommand of actDelete.
 	NeedsApproval bool
-	// Deleted is when the source was deleted, by its store's clock: of a Delete, and of C8 with Announce.
+	// Deleted is the time of the source's delete, by its store's clock. It is set for actDelete, and for RowBothAbsent
+	// with Announce.
 	Deleted time.Time
-	// Newer: the source is newer than the command knew (C11).
+	// Newer: the source is newer than the content that the command names.
 	Newer bool
 }
 
-// Decide returns the first row of the item table that matches what was seen. It is pure
-// and total, and nothing that is unknown leads to a write.
-func Decide(s Sight) Decision {
+// Decide returns the first row of the item table that applies to s. It is pure and total. If anything that it needs is
+// unknown, its decision writes nothing.
+func Decide(s Observation) Decision {
 	c := s.Command
 	switch {
 	case c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR:
 		if !s.managed() {
-			return Decision{Row: "C0", Result: "repair-moot", CheckDestination: true}
+			return Decision{Row: RowRepair, Result: "repair-moot", CheckDestination: true}
 		}
 		return s.repair()
 	case !s.inPolicy():
-		return Decision{Row: "C12", Result: "not-in-policy"}
-	case !s.seen():
-		return Decision{Row: "C9", action: actFail}
+		return Decision{Row: RowNotInPolicy, Result: "not-in-policy"}
+	case !s.observed():
+		return Decision{Row: RowUnknown, action: actFail}
 	case s.Source.Presence == Present:
 		if s.Rules.Excludes(c.GetItem(), s.Source.Object.Size) {
-			return Decision{Row: "C10", Result: "excluded"}
+			return Decision{Row: RowExcluded, Result: "excluded"}
 		}
-		return s.carry()
+		return s.sourcePresent()
 	case s.Destination.Presence == Present:
-		return s.extra()
+		return s.destinationOnly()
 	}
-	return s.gone()
+	return s.bothAbsent()
 }
 
-func (s Sight) inPolicy() bool {
-	return slices.Contains(s.Rules.Pairs, policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()})
+func (s Observation) inPolicy() bool {
+	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
+	return slices.Contains(s.Rules.Pairs, pair)
 }
 
-// managed reports whether the destination is one of the policy's stores, on either side of a pair: a repair may go
-// against a pair.
-func (s Sight) managed() bool {
+// managed reports whether the policy has the destination on either side of a pair. A repair may copy against the
+// direction of a pair.
+func (s Observation) managed() bool {
 	to := s.Command.GetDestinationStore()
 	return slices.ContainsFunc(s.Rules.Pairs, func(p policy.Pair) bool { return p.Source == to || p.Destination == to })
 }
 
-func (s Sight) seen() bool {
-	known := func(p Presence) bool { return p == Present || p == Absent }
-	return known(s.Source.Presence) && known(s.Destination.Presence)
+func (s Observation) observed() bool {
+	isKnown := func(p Presence) bool { return p == Present || p == Absent }
+	return isKnown(s.Source.Presence) && isKnown(s.Destination.Presence)
 }
 
-// needRecords is the decision while a row that is needed is not known.
-func (s Sight) needRecords(row string) Decision {
-	if s.fresh == notAsked {
+// needRecords decides when a record is needed: read it, or fail if that was tried.
+func (s Observation) needRecords(row Row) Decision {
+	if s.recordsState == recordsUnread {
 		return Decision{Row: row, action: actReadRecords}
 	}
 	return Decision{Row: row, action: actFail}
 }
 
-// A knowledge is what is on record of the source's content.
-type knowledge struct {
-	digests digest.Set // that we can compute
-	nothing bool       // there is none
-	speaks  bool       // it is about the version that is there now
-	suspect bool       // and yet the digests differ
-	newer   bool       // than the command knew
-	found   bool       // only a sweep or a check said so, or there is nothing
+// An expectation is the content that the source should hold, by the change or by the manifest.
+type expectation struct {
+	digests    digest.Set // of the algorithms that this program computes
+	none       bool       // nothing is on record
+	current    bool       // it describes the version that the store has now
+	suspect    bool       // it describes that version, with other digests
+	newer      bool       // it describes a newer version than the command
+	unreported bool       // no client has reported it, only a sweep or a check
 }
 
-// known returns what is on record of the source, from the causing change, else from
-// the manifest; false where that would have to be read first.
-func (s Sight) known() (knowledge, bool) {
-	if told := s.told(); !told.empty() && told.speaksOf(s.Source) {
-		k := s.knowledge(told)
-		k.found = !byClient(s.Command)
+// expected returns the content that the source should hold, by the causing change, or else by the manifest. It returns
+// false if the manifest has to be read first.
+func (s Observation) expected() (expectation, bool) {
+	if reported := s.reported(); !reported.empty() && reported.matches(s.Source) {
+		k := s.expect(reported)
+		k.unreported = !reportedByClient(s.Command)
 		return k, true
 	}
 	row, ok := s.sourceRow()
 	if !ok {
-		return knowledge{}, false
+		return expectation{}, false
 	}
-	if isLive(row) && versionOf(row).speaksOf(s.Source) {
-		k := s.knowledge(versionOf(row))
-		k.newer, k.found = !s.told().empty(), found(row)
+	if isLive(row) && contentOf(row).matches(s.Source) {
+		k := s.expect(contentOf(row))
+		k.newer, k.unreported = !s.reported().empty(), unreported(row)
 		return k, true
 	}
-	return knowledge{nothing: row.GetState() == pb.RecordState_RECORD_STATE_NONE && s.told().empty(), found: true}, true
+	none := row.GetState() == pb.RecordState_RECORD_STATE_NONE && s.reported().empty()
+	return expectation{none: none, unreported: true}, true
 }
 
-func (s Sight) knowledge(v version) knowledge {
-	return knowledge{
-		digests: computable(v.digests), speaks: true,
+func (s Observation) expect(v content) expectation {
+	return expectation{
+		digests: supported(v.digests), current: true,
 		suspect: v.digests.Compare(s.Source.digests()) == digest.Disagree,
 	}
 }
 
-// found reports whether a row comes from a sweep or a check, and not from a reported change.
-func found(r *pb.Record) bool {
+// unreported reports whether a row comes from a sweep or a check, not from a client or a copy.
+func unreported(r *pb.Record) bool {
 	o := r.GetOrigin()
 	return o == pb.Origin_ORIGIN_SWEEP || o == pb.Origin_ORIGIN_FIXITY
 }
 
-// carry decides where the source is present.
-func (s Sight) carry() Decision {
-	k, ok := s.known()
+// sourcePresent decides if the source is present.
+func (s Observation) sourcePresent() Decision {
+	k, ok := s.expected()
 	if !ok {
-		return s.needRecords("C9")
+		return s.needRecords(RowUnknown)
 	}
 	present := s.Destination.Presence == Present
 	if present {
@@ -164,27 +167,30 @@ func (s Sight) carry() Decision {
 			return d
 		}
 	}
-	if k.suspect || present && k.found && s.contradicts() {
-		return Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: present}
+	if k.suspect || present && k.unreported && s.sameVersionDiffers() {
+		return Decision{Row: RowSourceSuspect, Result: "source-suspect", CheckSource: true, CheckDestination: present}
 	}
 	if d, ok := s.resurrected(); ok {
 		return d
 	}
 	switch {
-	case !k.speaks && !k.nothing && len(s.Source.digests()) == 0 && len(s.Source.Read) == 0:
-		return Decision{Row: "C1", action: actReadBytes, ReadSource: true} // it may be what is known, only touched
-	case !k.speaks && !k.nothing:
+	case !k.current && !k.none && len(s.Source.digests()) == 0 && len(s.Source.Read) == 0:
+		// The content may be unchanged, with a new version or time.
+		return Decision{Row: RowNoDigest, action: actReadBytes, ReadSource: true}
+	case !k.current && !k.none:
 		return waitForSource()
 	}
 	lost := false
 	if s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_SWEEP {
 		row, ok := s.destinationRow()
 		if !ok {
-			return s.needRecords("C9")
+			return s.needRecords(RowUnknown)
 		}
-		lost = isLive(row) && s.Destination.differs(versionOf(row))
+		lost = isLive(row) && s.Destination.differs(contentOf(row))
 		if present && lost {
-			return Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true, Newer: k.newer}
+			return Decision{
+				Row: RowDestinationNotAsRecorded, Result: "destination-suspect", CheckDestination: true, Newer: k.newer,
+			}
 		}
 	}
 	var d Decision
@@ -197,208 +203,210 @@ func (s Sight) carry() Decision {
 	return d
 }
 
-// resurrected decides C4r: the source is there under a tombstone that is not older than it. Unless a client's change of
-// content says otherwise, it came back with a disk or a backup.
-func (s Sight) resurrected() (Decision, bool) {
-	if byClient(s.Command) {
+// resurrected decides C4r: the source is present although its row is a tombstone that is not older. Unless a client
+// reported the content, the item is taken to be restored from an old disk or backup.
+func (s Observation) resurrected() (Decision, bool) {
+	if reportedByClient(s.Command) {
 		return Decision{}, false
 	}
 	row, ok := s.sourceRow()
 	if !ok {
-		return s.needRecords("C9"), true
+		return s.needRecords(RowUnknown), true
 	}
 	if isTombstone(row) && !row.GetTime().AsTime().Before(s.Source.modified()) {
-		return Decision{Row: "C4r", Result: "resurrected", CheckSource: true}, true
+		return Decision{Row: RowSourceResurrected, Result: "resurrected", CheckSource: true}, true
 	}
 	return Decision{}, false
 }
 
-// waitForSource is C4w: the source is not the version that anything on record speaks of.
+// waitForSource decides C4w: neither the change nor the manifest describes the version that the source has.
 func waitForSource() Decision {
-	return Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}
+	return Decision{Row: RowSourceNewer, action: actWait, Result: "source-newer", CheckSource: true}
 }
 
-// digestsMissing decides C1: both sides are present and cannot be compared.
-func (s Sight) digestsMissing() (Decision, bool) {
+// digestsMissing decides C1: both sides are present, and their digests share no algorithm.
+func (s Observation) digestsMissing() (Decision, bool) {
 	from, to := s.Source.digests(), s.Destination.digests()
 	if from.Compare(to) != digest.Incomparable {
 		return Decision{}, false
 	}
-	d := Decision{Row: "C1", action: actReadBytes,
+	d := Decision{Row: RowNoDigest, action: actReadBytes,
 		ReadSource: len(s.Source.Read) == 0, ReadDestination: len(s.Destination.Read) == 0}
 	switch {
-	case d.ReadSource && d.ReadDestination && len(from) == 0 && has(to):
+	case d.ReadSource && d.ReadDestination && len(from) == 0 && hasComputed(to):
 		d.ReadDestination = false
-	case d.ReadSource && d.ReadDestination && len(to) == 0 && has(from):
+	case d.ReadSource && d.ReadDestination && len(to) == 0 && hasComputed(from):
 		d.ReadSource = false
 	case !d.ReadSource && !d.ReadDestination:
-		return Decision{Row: "C9", action: actFail}, true // read, and still nothing to compare
+		return Decision{Row: RowUnknown, action: actFail}, true // both were read, and still share no algorithm
 	}
 	return d, true
 }
 
-// has reports whether a reading of the other side can be compared with s.
-func has(s digest.Set) bool { return s[digest.MD5] != "" || s[digest.SHA256] != "" }
+// hasComputed reports whether s has a digest that a reading of the other side computes too.
+func hasComputed(s digest.Set) bool { return s[digest.MD5] != "" || s[digest.SHA256] != "" }
 
-// inSync decides where both sides hold the same bytes: C2, C2u, C3. Properties that a store cannot tell are never set
-// elsewhere. At the destination those on record of this content stand for them: what is on record and was lost is not
-// set again here, and if none are on record, unknown is none.
-func (s Sight) inSync(k knowledge) Decision {
+// inSync decides if both sides have the same content: C2, C2u, C3. Properties that the source's store cannot report are
+// never set at the destination. If the destination's store cannot report its own, those on record of this content are
+// compared instead, so that lost properties are not set again here; if none are on record, it has none.
+func (s Observation) inSync(k expectation) Decision {
 	content := s.Source.digests().Union(s.Destination.digests())
-	source, okSource := s.Source.lost(content)
-	destination, okDestination := s.Destination.lost(content)
+	source, okSource := s.Source.lostProperties(content)
+	destination, okDestination := s.Destination.lostProperties(content)
 	fromLost, toLost := source == digest.Agree, destination == digest.Agree
 	row, ok := s.destinationRow()
-	d := Decision{Row: "C2", Result: "in-sync", Newer: k.newer}
+	d := Decision{Row: RowInSync, Result: "in-sync", Newer: k.newer}
 	switch {
 	case !okSource || !okDestination:
-		return s.needRecords("C9")
+		return s.needRecords(RowUnknown)
 	case !s.Source.Object.PropertiesUnknown && !s.sameProperties(content):
-		return Decision{Row: "C3", action: actSetProperties, Result: "properties-set", Newer: k.newer}
+		return Decision{Row: RowPropertiesDiffer, action: actSetProperties, Result: "properties-set", Newer: k.newer}
 	case fromLost || toLost:
-		d.Row, d.Result, d.CheckSource, d.CheckDestination = "C2u", "properties-unknown", fromLost, toLost
+		d.Row, d.Result, d.CheckSource, d.CheckDestination = RowPropertiesUnknown, "properties-unknown", fromLost, toLost
 	}
 	if !ok {
-		return s.needRecords("C9")
+		return s.needRecords(RowUnknown)
 	}
 	if len(k.digests) == 0 {
 		from, ok := s.sourceRow()
 		if !ok {
-			return s.needRecords("C9")
+			return s.needRecords(RowUnknown)
 		}
-		d.AnnounceSource = len(computable(from.GetDigests())) == 0
+		d.AnnounceSource = len(supported(from.GetDigests())) == 0
 	}
 	at := s.Destination.Object
-	if !isLive(row) || !versionOf(row).speaksOf(s.Destination) || row.GetVersion() != "" && row.GetVersion() != at.Version {
-		d.Announce = true // tells the properties too
+	if !isLive(row) || !contentOf(row).matches(s.Destination) || row.GetVersion() != "" && row.GetVersion() != at.Version {
+		d.Announce = true // this Change has the properties too
 	} else {
-		d.AnnounceProperties = !at.PropertiesUnknown &&
-			(row.GetMediaType() != at.Properties.MediaType || !sameNames(row.GetProperties(), at.Properties.User, s.FoldCase))
-		d.Unchecked = s.fresh == answered && s.Destination.Record.GetLastPass() == nil
+		d.AnnounceProperties = !at.PropertiesUnknown && (row.GetMediaType() != at.Properties.MediaType ||
+			!equalProperties(row.GetProperties(), at.Properties.User, s.FoldCase))
+		d.Unchecked = s.recordsState == recordsRead && s.Destination.Record.GetLastPass() == nil
 	}
 	return d
 }
 
-// copy decides where the source's bytes are not at the destination: C4, C4n, C5, and C4d of what was lost.
-func (s Sight) copy(k knowledge, lost bool) Decision {
-	d := Decision{Row: "C5", action: actCopy, Result: "copied", Known: k.digests, Newer: k.newer}
+// copy decides if the destination lacks the source's content: C4, C4n, C5, and C4d of a lost copy.
+func (s Observation) copy(k expectation, lost bool) Decision {
+	d := Decision{Row: RowDestinationAbsent, action: actCopy, Result: "copied", Expected: k.digests, Newer: k.newer}
 	over := s.Destination.Presence == Present
-	fromLost, ok := s.Source.lost(k.digests.Union(s.Source.digests()))
+	fromLost, ok := s.Source.lostProperties(k.digests.Union(s.Source.digests()))
 	d.CheckSource = fromLost == digest.Agree
 	switch {
 	case over && s.Command.GetIfAbsent():
-		return s.left(k)
+		return s.notOverwritten(k)
 	case !ok:
-		return s.needRecords("C9")
+		return s.needRecords(RowUnknown)
 	case fromLost == digest.Incomparable && len(s.Source.Read) == 0:
-		return Decision{Row: "C1", action: actReadBytes, ReadSource: true} // they may be those that had the properties
+		// The bytes show whether the lost properties belong to this content.
+		return Decision{Row: RowNoDigest, action: actReadBytes, ReadSource: true}
 	case over:
-		d.Row = "C4"
+		d.Row = RowContentDiffers
 	case lost:
-		d.Row, d.Result = "C4d", "was-lost"
+		d.Row, d.Result = RowDestinationNotAsRecorded, "was-lost"
 	}
-	if len(d.Known) > 0 {
+	if len(d.Expected) > 0 {
 		return d
 	}
-	// The change said nothing of the bytes: what the manifest says comes first.
+	// The change has no digests: those in the manifest come before a new reference.
 	row, ok := s.sourceRow()
 	if !ok {
-		return s.needRecords("C9")
+		return s.needRecords(RowUnknown)
 	}
 	switch {
 	case row.GetState() == pb.RecordState_RECORD_STATE_NONE:
-	case !isLive(row) || !versionOf(row).speaksOf(s.Source):
+	case !isLive(row) || !contentOf(row).matches(s.Source):
 		return waitForSource()
-	case versionOf(row).digests.Compare(s.Source.digests()) == digest.Disagree:
-		return Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: over}
+	case contentOf(row).digests.Compare(s.Source.digests()) == digest.Disagree:
+		return Decision{Row: RowSourceSuspect, Result: "source-suspect", CheckSource: true, CheckDestination: over}
 	default:
-		d.Known = computable(row.GetDigests())
+		d.Expected = supported(row.GetDigests())
 	}
-	if len(d.Known) == 0 {
-		d.Reference, d.Twice = true, over
+	if len(d.Expected) == 0 {
+		d.Reference, d.ReadTwice = true, over
 		if over {
-			d.Row = "C4n"
+			d.Row = RowSourceUnrecorded
 		}
 	}
 	return d
 }
 
-// left decides C4 of a command that overwrites nothing. If a client has reported what the source is, a command of that
-// change copies it; else none does. It waits before it says so: the client's change, or its command, may be on its way.
-func (s Sight) left(k knowledge) Decision {
+// notOverwritten decides C4 of a command that overwrites nothing. If a client has reported the source's content, the
+// command of that change copies it. Otherwise the command waits, since that change or its command may be on its way.
+func (s Observation) notOverwritten(k expectation) Decision {
 	row, ok := s.sourceRow()
 	if !ok {
-		return s.needRecords("C9")
+		return s.needRecords(RowUnknown)
 	}
-	reported := isLive(row) && versionOf(row).speaksOf(s.Source)
+	reported := isLive(row) && contentOf(row).matches(s.Source)
 	switch {
-	case reported && !found(row):
-		return Decision{Row: "C4", Result: "if-absent", Newer: k.newer}
-	case !reported && s.Command.GetCarriedDelete() != nil: // it was put back a moment ago
+	case reported && !unreported(row):
+		return Decision{Row: RowContentDiffers, Result: "if-absent", Newer: k.newer}
+	case !reported && s.Command.GetCarriedDelete() != nil: // a client put it back a moment ago
 		return waitForSource()
 	}
-	return Decision{Row: "C4", action: actWait, Result: "copy-differs", Newer: k.newer}
+	return Decision{Row: RowContentDiffers, action: actWait, Result: "copy-differs", Newer: k.newer}
 }
 
-// extra decides where only the destination is present: C6, C7 and its variants.
-func (s Sight) extra() Decision {
+// destinationOnly decides if only the destination is present: C6, C7, C7b, C7c, C7d.
+func (s Observation) destinationOnly() Decision {
 	from, okFrom := s.sourceRow()
 	to, okTo := s.destinationRow()
 	if !okFrom || !okTo {
-		return s.needRecords("C9")
+		return s.needRecords(RowUnknown)
 	}
-	if s.missing(from) {
-		return Decision{Row: "C6", action: actWait, Result: "source-missing"}
+	if s.sourceExpected(from) {
+		return Decision{Row: RowSourceMissing, action: actWait, Result: "source-missing"}
 	}
-	d, ok := s.deletion(from, s.sourceTime(to))
+	d, ok := s.decideDelete(from, s.sourceTime(to))
 	if !ok {
-		d = Decision{Row: "C7c", Result: "orphan"}
+		d = Decision{Row: RowOrphan, Result: "orphan"}
 	}
 	d.Announce = s.unrecorded(to)
 	return d
 }
 
-// missing reports whether the source should be there: its row is live, and the command comes from no later delete.
-func (s Sight) missing(from *pb.Record) bool {
-	deleted, told := s.deleteTold()
-	return isLive(from) && (!told || !deleted.After(from.GetTime().AsTime()))
+// sourceExpected reports whether the source should be present: its row is live, and the command reports no later
+// delete.
+func (s Observation) sourceExpected(from *pb.Record) bool {
+	deleted, ok := s.reportedDelete()
+	return isLive(from) && (!ok || !deleted.After(from.GetTime().AsTime()))
 }
 
-// deletion decides C7, C7b or C7d for a copy that holds the source's content of a time; false if nothing says that the
-// source was deleted.
-func (s Sight) deletion(from *pb.Record, held time.Time) (Decision, bool) {
-	deleted, told := s.deleteTold()
-	if !told && !isTombstone(from) {
+// decideDelete decides C7, C7b or C7d for a copy of source content of the time held. It returns false if there is no
+// evidence that the source was deleted.
+func (s Observation) decideDelete(from *pb.Record, held time.Time) (Decision, bool) {
+	deleted, reported := s.reportedDelete()
+	if !reported && !isTombstone(from) {
 		return Decision{}, false
 	}
-	// A tombstone that is as old as what it follows came after it: rows are folded in
-	// the order of the log. Of the command's own delete that is not known.
-	newer := told && deleted.After(held)
+	// Rows are merged in the order of the log, so a tombstone that is as old as the content came after it. The order of
+	// the command's own delete and the content is unknown.
+	newer := reported && deleted.After(held)
 	if isTombstone(from) {
 		at := from.GetTime().AsTime()
 		newer = newer || !at.Before(held)
-		if !told || at.After(deleted) {
+		if !reported || at.After(deleted) {
 			deleted = at
 		}
 	}
 	if !newer {
-		return Decision{Row: "C7d", Result: "kept-newer"}, true
+		return Decision{Row: RowDestinationNewer, Result: "kept-newer"}, true
 	}
 	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
 	if s.Rules.Deletes == policy.KeepCopy || !deleted.After(s.Rules.Since) || !deleted.After(s.Rules.Added[pair]) {
-		return Decision{Row: "C7b", Result: "kept"}, true
+		return Decision{Row: RowDeleteHeld, Result: "kept"}, true
 	}
-	d := Decision{Row: "C7", action: actDelete, Result: "deletion-ordered", Deleted: deleted}
-	if s.Rules.Deletes != policy.Propagate || s.guessed(from) {
-		d.Row, d.NeedsApproval = "C7b", true
+	d := Decision{Row: RowSourceDeleted, action: actDelete, Result: "deletion-ordered", Deleted: deleted}
+	if s.Rules.Deletes != policy.Propagate || s.unconfirmed(from) {
+		d.Row, d.NeedsApproval = RowDeleteHeld, true
 	}
 	return d, true
 }
 
-// sourceTime returns when the source content that the destination holds was made. If that
-// is on no record of this very object, it is taken to be as young as the object.
-func (s Sight) sourceTime(to *pb.Record) time.Time {
-	if isLive(to) && versionOf(to).speaksOf(s.Destination) && to.GetSourceTime() != nil {
+// sourceTime returns the time of the source content that the destination holds. If neither the manifest nor the store
+// nor the command has it for this object, the content is taken to be as new as the object itself.
+func (s Observation) sourceTime(to *pb.Record) time.Time {
+	if isLive(to) && contentOf(to).matches(s.Destination) && to.GetSourceTime() != nil {
 		return to.GetSourceTime().AsTime()
 	}
 	if o := s.original(); o != (storage.Original{}) {
@@ -407,21 +415,22 @@ func (s Sight) sourceTime(to *pb.Record) time.Time {
 	return s.Destination.modified()
 }
 
-// unrecorded reports whether the manifest does not know of the destination's object: it has no row, or one of a delete
-// that is older.
-func (s Sight) unrecorded(to *pb.Record) bool {
+// unrecorded reports whether the manifest lacks the destination's object: it has no row, or the tombstone of an earlier
+// object.
+func (s Observation) unrecorded(to *pb.Record) bool {
 	return to.GetState() == pb.RecordState_RECORD_STATE_NONE ||
 		isTombstone(to) && to.GetTime().AsTime().Before(s.Destination.modified())
 }
 
-// guessed reports whether the delete is only what a sweep or a check concluded: loss
-// looks the same, so a person must say that it was meant. A command to copy again what a deletion took says nothing of one.
-func (s Sight) guessed(from *pb.Record) bool {
-	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() && s.Command.GetCarriedDelete() == nil || found(from))
+// unconfirmed reports whether only a sweep or a check noticed the delete. The loss of an item looks the same, so a
+// person must approve it. A command to copy again after a delete is not evidence of another delete.
+func (s Observation) unconfirmed(from *pb.Record) bool {
+	return approvedDelete(s.Command) == "" &&
+		(s.Command.GetIfAbsent() && s.Command.GetCarriedDelete() == nil || unreported(from))
 }
 
-// approvedDelete returns who approved the delete that a command is about. The approval of a correction of content is no
-// approval of a delete.
+// approvedDelete returns who approved the delete that a command is about. The approval of a correction of content does
+// not count.
 func approvedDelete(c *pb.DuplicationCommand) string {
 	switch c.GetCauseOp() {
 	case pb.Op_OP_DELETE, pb.Op_OP_UNSPECIFIED:
@@ -430,83 +439,82 @@ func approvedDelete(c *pb.DuplicationCommand) string {
 	return ""
 }
 
-// gone decides where neither side is present: C8, C8x. Loss of the destination looks the same as a delete that was
-// carried: it is announced as a delete only if it would have been one, without a person's approval.
-func (s Sight) gone() Decision {
+// bothAbsent decides if neither side is present: C8, C8x. A lost destination looks like one that was deleted: its
+// delete is announced only if it would have been deleted without approval.
+func (s Observation) bothAbsent() Decision {
 	from, okFrom := s.sourceRow()
 	to, okTo := s.destinationRow()
 	if !okFrom || !okTo {
-		return s.needRecords("C9")
+		return s.needRecords(RowUnknown)
 	}
-	if s.missing(from) {
-		return Decision{Row: "C8x", action: actWait, Result: "all-copies-missing"}
+	if s.sourceExpected(from) {
+		return Decision{Row: RowAllCopiesMissing, action: actWait, Result: "all-copies-missing"}
 	}
 	if !isLive(to) {
-		return Decision{Row: "C8", Result: "gone"}
+		return Decision{Row: RowBothAbsent, Result: "gone"}
 	}
 	held := to.GetTime()
 	if to.GetSourceTime() != nil {
 		held = to.GetSourceTime()
 	}
-	d, ok := s.deletion(from, held.AsTime())
+	d, ok := s.decideDelete(from, held.AsTime())
 	if !ok || d.action != actDelete || d.NeedsApproval {
-		return Decision{Row: "C8", Result: "gone-unexplained"}
+		return Decision{Row: RowBothAbsent, Result: "gone-unexplained"}
 	}
-	return Decision{Row: "C8", Result: "gone", Announce: true, Deleted: d.Deleted}
+	return Decision{Row: RowBothAbsent, Result: "gone", Announce: true, Deleted: d.Deleted}
 }
 
-// repair decides C0: the preconditions of spec/fixity.md, "Incidents and repair". The
-// source is the good copy, the destination the bad one.
-func (s Sight) repair() Decision {
-	moot := Decision{Row: "C0", Result: "repair-moot", CheckDestination: true}
-	// The good copy is none. The order comes from a record that says otherwise, so the
-	// next one would name it again: it is checked too.
+// repair decides C0. The source is the good copy, the destination the failed one. It is written over only if it is
+// still the object that failed, and order, manifest, audit log and good copy agree on verified digests.
+func (s Observation) repair() Decision {
+	moot := Decision{Row: RowRepair, Result: "repair-moot", CheckDestination: true}
+	// The records name a good copy that is not good: it is checked too, so that the next repair does not use it again.
 	noSource := moot
 	noSource.CheckSource = true
 	order := s.Command.GetRepair()
 	switch {
-	case !s.seen():
-		return Decision{Row: "C0", action: actFail}
-	case order == nil, s.Destination.Presence != Present && !s.isFailed():
+	case !s.observed():
+		return Decision{Row: RowRepair, action: actFail}
+	case order == nil, s.Destination.Presence != Present && !s.isFailedObject():
 		return moot
 	case s.Source.Presence != Present:
 		return noSource
-	case s.fresh != answered:
-		return s.needRecords("C0")
+	case s.recordsState != recordsRead:
+		return s.needRecords(RowRepair)
 	}
 	m, a := s.Destination.Record.GetManifest(), s.Destination.Record.GetAudit()
 	for _, r := range []*pb.Record{m, a} {
 		if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
-			return Decision{Row: "C0", action: actFail}
+			return Decision{Row: RowRepair, action: actFail}
 		}
 	}
-	if _, ok := s.Source.lost(nil); !ok {
-		return Decision{Row: "C0", action: actFail}
+	if _, ok := s.Source.lostProperties(nil); !ok {
+		return Decision{Row: RowRepair, action: actFail}
 	}
-	known, ok := reference(order.GetDigests(), s.Destination.Record)
+	expected, ok := repairReference(order.GetDigests(), s.Destination.Record)
 	switch {
 	case !isLive(m) || !isLive(a) || !ok:
 		return moot
-	case known.Compare(s.Source.digests()) == digest.Disagree:
+	case expected.Compare(s.Source.digests()) == digest.Disagree:
 		return noSource
-	case !s.isFailed():
-		// Mended already, perhaps by an execution that died before it could tell.
-		if m.GetVersion() != s.Destination.Object.Version && known.Compare(s.Destination.digests()) == digest.Agree {
-			moot.Announce, moot.CheckDestination = true, false // its Change brings a check
+	case !s.isFailedObject():
+		// Repaired already, perhaps by an execution that died before it published its result.
+		if m.GetVersion() != s.Destination.Object.Version && expected.Compare(s.Destination.digests()) == digest.Agree {
+			moot.Announce, moot.CheckDestination = true, false // a check follows its Change
 		}
 		return moot
 	}
-	return Decision{Row: "C0", action: actCopy, Result: "repaired", Known: known}
+	return Decision{Row: RowRepair, action: actCopy, Result: "repaired", Expected: expected}
 }
 
-// reference returns the digests that the repaired copy must have; false unless the order,
-// the manifest and the audit log agree, and somebody has verified them.
-func reference(order digest.Set, r *pb.CopyRecord) (digest.Set, bool) {
+// repairReference returns the digests that the repaired copy must have. It returns false unless order, manifest and
+// audit log agree, and the digests were verified against bytes.
+func repairReference(order digest.Set, r *pb.CopyRecord) (digest.Set, bool) {
 	m, a := digest.Set(r.GetManifest().GetDigests()), digest.Set(r.GetAudit().GetDigests())
 	verified := r.GetLastPass() != nil ||
 		r.GetManifest().GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED ||
 		r.GetAudit().GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
-	known := computable(order.Union(m).Union(a))
-	return known, verified && len(known) > 0 &&
+	expected := supported(order.Union(m).Union(a))
+	return expected, verified && len(expected) > 0 &&
 		m.Compare(a) == digest.Agree && order.Compare(m) == digest.Agree && order.Compare(a) == digest.Agree
 }

@@ -49,37 +49,37 @@ func row(state pb.RecordState, version, md5 string, h int) *pb.Record {
 	return r
 }
 
-// unsized is a row that does not say how large the content is.
+// unsized makes the size of a row unknown.
 func unsized(r *pb.Record) *pb.Record {
 	r.Size, r.SizeUnknown = 0, true
 	return r
 }
 
-// typed is a row with properties.
+// typed adds properties to a row.
 func typed(r *pb.Record) *pb.Record {
 	r.MediaType, r.Properties = "image/jpeg", map[string]string{"By": "me"}
 	return r
 }
 
-// of has the properties of a row reported of another content.
+// of marks the properties of a row as those of another content.
 func of(r *pb.Record, version string, digests digest.Set) *pb.Record {
 	r.PropertiesOf = &pb.Content{Version: version, Digests: digests}
 	return r
 }
 
-// claimed has the properties of a row claimed by a listing.
+// claimed marks the properties of a row as claimed by a listing.
 func claimed(r *pb.Record) *pb.Record {
 	r.PropertiesClaimed = true
 	return r
 }
 
-// lose has the store unable to tell the properties.
+// lose makes the properties unknown to the side's store.
 func (s *Side) lose() { s.Object.Properties, s.Object.PropertiesUnknown = storage.Properties{}, true }
 
-// sight returns one where the change of hour 2 made version v1 of bytes a at the source,
-// and the destination is absent, as f alters it.
-func sight(f func(*Sight)) Sight {
-	s := Sight{
+// observation returns one in which a change of hour 2 made version v1 with bytes a at the source, and the destination
+// is absent. f alters it.
+func observation(f func(*Observation)) Observation {
+	s := Observation{
 		Command: &pb.DuplicationCommand{
 			Id: "c", Account: "acme", Space: "photos", Item: "a.jpg", SourceStore: "1", DestinationStore: "2",
 			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, CauseOp: pb.Op_OP_ADD,
@@ -95,20 +95,20 @@ func sight(f func(*Sight)) Sight {
 	return s
 }
 
-// records sets the rows of both sides as read afresh.
-func (s *Sight) records(source, destination *pb.Record) {
-	s.fresh = answered
+// records sets the rows of both sides as if read afresh.
+func (s *Observation) records(source, destination *pb.Record) {
+	s.recordsState = recordsRead
 	s.Source.Record = &pb.CopyRecord{Manifest: source, Audit: source}
 	s.Destination.Record = &pb.CopyRecord{Manifest: destination, Audit: destination}
 }
 
-// checked has the destination's content have passed a check.
-func (s *Sight) checked() {
+// checked sets a pass of a check of the destination's content.
+func (s *Observation) checked() {
 	s.Destination.Record.LastPass = s.Destination.Record.GetManifest().GetTime()
 }
 
-// told replaces what the command says of its cause.
-func (s *Sight) tell(op pb.Op, version, md5 string, h int) {
+// setCause replaces the change that caused the command.
+func (s *Observation) setCause(op pb.Op, version, md5 string, h int) {
 	c := s.Command
 	c.CauseOp, c.ChangeVersion, c.Digests, c.ChangeTime = op, version, nil, stamp(h)
 	if md5 != "" {
@@ -116,451 +116,474 @@ func (s *Sight) tell(op pb.Op, version, md5 string, h int) {
 	}
 }
 
-// bySweep makes the command a sweep's, which carries these rows.
-func (s *Sight) bySweep(source, destination *pb.Record) {
-	s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+// bySweep makes the command one of a sweep, with these rows.
+func (s *Observation) bySweep(source, destination *pb.Record) {
+	s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 	s.Command.ChangeTime, s.Command.Reason = nil, pb.DuplicationReason_DUPLICATION_REASON_SWEEP
 	s.Command.SourceRecord, s.Command.DestinationRecord = source, destination
 }
 
-func (s *Sight) copied(version, md5 string) { s.Destination = there(version, md5, 3) }
+func (s *Observation) copied(version, md5 string) { s.Destination = there(version, md5, 3) }
 
-// lost is deleted, with the copy lost too.
-func (s *Sight) lost(source *pb.Record) {
+// lost is deleted, with the copy absent too.
+func (s *Observation) lost(source *pb.Record) {
 	s.deleted(source)
 	s.Destination.Presence, s.Destination.Object = Absent, storage.Object{}
 }
 
 // offRecord is deleted, with a copy of hour 6 that is on no record.
-func (s *Sight) offRecord(source *pb.Record) {
+func (s *Observation) offRecord(source *pb.Record) {
 	s.deleted(source)
 	s.Destination = there("d1", a, 6)
 	s.Destination.Record = &pb.CopyRecord{Manifest: row(none, "", "", 0)}
 }
 
-// deleted makes the sight that of a source which is gone while its copy is there.
-func (s *Sight) deleted(source *pb.Record) {
+// deleted makes the source absent and the copy present.
+func (s *Observation) deleted(source *pb.Record) {
 	s.Source = Side{Presence: Absent}
 	s.copied("d1", a)
 	to := row(live, "d1", a, 3)
 	to.SourceTime = stamp(2)
 	s.records(source, to)
-	s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+	s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 	s.Command.ChangeTime = nil
 }
 
-func TestDecideCarries(t *testing.T) {
+// A decisionCase is a case of the item table. Its name begins with the row that it is about; want has the value of the
+// row on the wire.
+type decisionCase struct {
+	observe func(*Observation)
+	want    Decision
+}
+
+func copyCases() map[string]decisionCase {
 	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"By": "me"}}
 	folded := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
-	tests := map[string]struct {
-		sight func(*Sight)
-		want  Decision
-	}{
-		"C12: the pair is not in the policy": {func(s *Sight) { s.Rules.Pairs = nil; s.Source = Side{} },
+	return map[string]decisionCase{
+		"C12: the pair is not in the policy": {func(s *Observation) { s.Rules.Pairs = nil; s.Source = Side{} },
 			Decision{Row: "C12", Result: "not-in-policy"}},
-		"C9: source unknown":      {func(s *Sight) { s.Source = Side{} }, Decision{Row: "C9", action: actFail}},
-		"C9: destination unknown": {func(s *Sight) { s.Destination = Side{} }, Decision{Row: "C9", action: actFail}},
-		"C9: a row is needed": {func(s *Sight) { s.Source = there("v2", b, 3) },
+		"C9: source unknown":      {func(s *Observation) { s.Source = Side{} }, Decision{Row: "C9", action: actFail}},
+		"C9: destination unknown": {func(s *Observation) { s.Destination = Side{} }, Decision{Row: "C9", action: actFail}},
+		"C9: a row is needed": {func(s *Observation) { s.Source = there("v2", b, 3) },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C9: another version of the same time and size": {func(s *Sight) { s.Source = there("v2", "", 2) },
+		"C9: another version of the same time and size": {func(s *Observation) { s.Source = there("v2", "", 2) },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C9: a needed row cannot be read": {func(s *Sight) { s.Source = there("v2", b, 3); s.fresh = unanswered },
-			Decision{Row: "C9", action: actFail}},
-		"C9: a change of unknown size is not known to be about an empty content": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "", "", 2)
-			s.Command.Digests = digest.Set{digest.SHA1: "00ff"} // which cannot be compared
+		"C9: a needed row cannot be read": {func(s *Observation) {
+			s.Source = there("v2", b, 3)
+			s.recordsState = recordsFailed
+		}, Decision{Row: "C9", action: actFail}},
+		"C9: a change of unknown size is not known to be about an empty content": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "", "", 2)
+			s.Command.Digests = digest.Set{digest.SHA1: "00ff"} // not computed here
 			s.Command.Size, s.Command.SizeUnknown, s.Source.Object.Size = 0, true, 0
 		}, Decision{Row: "C9", action: actReadRecords}},
-		"C10: by glob": {func(s *Sight) { s.Rules.Exclude = []string{"*.jpg"} }, Decision{Row: "C10", Result: "excluded"}},
-		"C10: by size": {func(s *Sight) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 }, Decision{Row: "C10", Result: "excluded"}},
-		"C1: the source has no digest": {func(s *Sight) { s.Source = there("v1", "", 2); s.copied("d1", a) },
+		"C10: by glob": {func(s *Observation) {
+			s.Rules.Exclude = []string{"*.jpg"}
+		}, Decision{Row: "C10", Result: "excluded"}},
+		"C10: by size": {func(s *Observation) {
+			s.Rules.MaxSize = 1
+			s.Source.Object.Size = 2
+		}, Decision{Row: "C10", Result: "excluded"}},
+		"C1: the source has no digest": {func(s *Observation) { s.Source = there("v1", "", 2); s.copied("d1", a) },
 			Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
-		"C1: the destination has no digest": {func(s *Sight) { s.copied("d1", "") },
+		"C1: the destination has no digest": {func(s *Observation) { s.copied("d1", "") },
 			Decision{Row: "C1", action: actReadBytes, ReadDestination: true}},
-		"C1: neither has": {func(s *Sight) { s.Source = there("v1", "", 2); s.copied("d1", "") },
+		"C1: neither has": {func(s *Observation) { s.Source = there("v1", "", 2); s.copied("d1", "") },
 			Decision{Row: "C1", action: actReadBytes, ReadSource: true, ReadDestination: true}},
-		"C1: a touched source may be what is known": {func(s *Sight) {
+		"C1: a touched source may be what is known": {func(s *Observation) {
 			s.Source = there("v2", "", 3)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
-		"C4s: the store's digest is not the known one": {func(s *Sight) { s.Source = there("v1", b, 2) },
+		"C4s: the store's digest is not the known one": {func(s *Observation) { s.Source = there("v1", b, 2) },
 			Decision{Row: "C4s", Result: "source-suspect", CheckSource: true}},
-		"C4s: and the destination is there": {func(s *Sight) { s.Source = there("v1", b, 2); s.copied("d1", a) },
+		"C4s: and the destination is there": {func(s *Observation) { s.Source = there("v1", b, 2); s.copied("d1", a) },
 			Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
-		"C4s: the bytes that were read are not": {func(s *Sight) {
+		"C4s: the bytes that were read are not": {func(s *Observation) {
 			s.Source = there("v1", "", 2)
 			s.Source.Read = md5of(b)
 			s.copied("d1", b)
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
-		"C4s: by the manifest, where the change was silent": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		"C4s: by the manifest, as the change has no digests": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.Source = there("v1", b, 2)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true}},
-		"C4s: the destination is a copy of this very version, and holds other bytes": {func(s *Sight) {
+		"C4s: the destination is a copy of this very version, and holds other bytes": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.copied("d1", b)
 			s.Destination.Object.Original = record.Original(s.Source.Object)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
-		"C4s: also against what a check took in": {func(s *Sight) {
+		"C4s: also against content that a check recorded": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Destination.Object.Original = record.Original(s.Source.Object)
 			s.Command.Approved = "checker"
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
-		"C4r: under a tombstone that is younger": {func(s *Sight) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+		"C4r: under a tombstone that is younger": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
-		"C4r: under one of the same time, with a copy": {func(s *Sight) {
+		"C4r: under one of the same time, with a copy": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.copied("d1", a)
 			s.records(row(tomb, "v1", a, 2), row(live, "d1", a, 3))
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
-		"C4r: though a sweep has put it on record": {func(s *Sight) {
+		"C4r: though a sweep has put it on record": {func(s *Observation) {
 			s.Command.IfAbsent = true
 			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
-		"C4r: though a correction was approved": {func(s *Sight) {
+		"C4r: though a correction was approved": {func(s *Observation) {
 			s.Command.Approved = "checker"
 			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
-		"C4r: needs the source's row, where no client says so": {func(s *Sight) { s.Command.IfAbsent = true },
+		"C4r: needs the source's row, as no client reported the content": {func(s *Observation) { s.Command.IfAbsent = true },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C4r: to copy again what a deletion took, after a later delete": {func(s *Sight) {
+		"C4r: to copy again a deleted copy, after a later delete": {func(s *Observation) {
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
-		"C5: to copy again what a deletion took": {func(s *Sight) {
+		"C5: to copy again a deleted copy": {func(s *Observation) {
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a), CheckSource: true}},
-		"C5: to copy again what a deletion took, of a source that was not seen": {func(s *Sight) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a), CheckSource: true}},
+		"C5: to copy again a deleted copy, of a source that was not seen": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.Command.ChangeTime, s.Command.IfAbsent, s.Command.CarriedDelete = nil, true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Reference: true, CheckSource: true}},
-		"C5: to copy again what a deletion took, of a younger source": {func(s *Sight) {
+		"C5: to copy again a deleted copy, of a younger source": {func(s *Observation) {
 			s.Source = there("v1", a, 5)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C4w: to copy again what a deletion took, of another source by now": {func(s *Sight) {
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4w: to copy again a deleted copy, of another source by now": {func(s *Observation) {
 			s.Source = there("v2", b, 5)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
 		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
-		"C5: a client's change, and a younger tombstone": {func(s *Sight) { s.records(row(tomb, "v1", a, 4), row(none, "", "", 0)) },
-			Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C4w: newer than all that is known": {func(s *Sight) {
+		"C5: a client's change, and a younger tombstone": {func(s *Observation) {
+			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4w: newer than all that is known": {func(s *Observation) {
 			s.Source = there("v2", b, 3)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
-		"C4w: present after its tombstone": {func(s *Sight) {
+		"C4w: present after its tombstone": {func(s *Observation) {
 			s.Source = there("v2", b, 3)
 			s.records(row(tomb, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
-		"C4w: also where both sides agree": {func(s *Sight) {
+		"C4w: also if both sides agree": {func(s *Observation) {
 			s.Source = there("v2", b, 3)
 			s.copied("d1", b)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
-		"C4d: was lost": {func(s *Sight) {
+		"C4d: was lost": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
-		}, Decision{Row: "C4d", action: actCopy, Result: "was-lost", Known: md5of(a)}},
-		"C4d: lost, by what the sweep carries, is read afresh": {func(s *Sight) { s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3)) },
-			Decision{Row: "C9", action: actReadRecords}},
-		"C4d: there, and not as recorded": {func(s *Sight) {
+		}, Decision{Row: "C4d", action: actCopy, Result: "was-lost", Expected: md5of(a)}},
+		"C4d: lost, by what the sweep carries, is read afresh": {func(s *Observation) {
+			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
+		}, Decision{Row: "C9", action: actReadRecords}},
+		"C4d: there, and not as recorded": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.copied("d2", b)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 		}, Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true}},
-		"C4d: there, and of another time than recorded, with an unknown size": {func(s *Sight) {
+		"C4d: there, and of another time than recorded, with an unknown size": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), unsized(row(live, "", "", 4)))
 		}, Decision{Row: "C4d", Result: "destination-suspect", CheckDestination: true}},
-		"C2: the destination's row, of the same time, has no size to differ in": {func(s *Sight) {
+		"C2: the destination's row, of the same time, has no size to differ in": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), unsized(row(live, "", "", 3)))
 		}, Decision{Row: "C2", Result: "in-sync", Announce: true}},
-		"C4w: the source's row, of the same time, has no size to be the same by": {func(s *Sight) {
+		"C4w: the source's row, of the same time, has no size to be the same by": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.Source.Object.Size = 0
 			s.records(unsized(row(live, "", "", 2)), row(none, "", "", 0))
 		}, waitForSource()},
-		"C9: a row of unknown size that a sweep carries is no answer": {func(s *Sight) {
+		"C9: a row of unknown size that a sweep carries is no answer": {func(s *Observation) {
 			s.bySweep(unsized(row(live, "", "", 2)), row(none, "", "", 0))
 			s.Source.Object.Size = 0
 		}, Decision{Row: "C9", action: actReadRecords}},
-		"C2: in sync, and on record": {func(s *Sight) {
+		"C2: in sync, and on record": {func(s *Observation) {
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: in sync, on record, and never checked": {func(s *Sight) {
+		"C2: in sync, on record, and never checked": {func(s *Observation) {
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 		}, Decision{Row: "C2", Result: "in-sync", Unchecked: true}},
-		"C2: in sync, the Change was never sent": {func(s *Sight) {
+		"C2: in sync, the Change was never sent": {func(s *Observation) {
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C2", Result: "in-sync", Announce: true}},
-		"C2: in sync, in another version than on record": {func(s *Sight) {
+		"C2: in sync, in another version than on record": {func(s *Observation) {
 			s.copied("d2", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 		}, Decision{Row: "C2", Result: "in-sync", Announce: true}},
-		"C2: in sync, and the source is on no record": {func(s *Sight) {
+		"C2: in sync, and the source is on no record": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.copied("d1", a)
 			s.records(row(none, "", "", 0), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync", AnnounceSource: true}},
-		"C2: in sync, and the source is on record without digests": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		"C2: in sync, and the source is on record without digests": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.copied("d1", a)
 			s.records(row(live, "v1", "", 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync", AnnounceSource: true}},
-		"C2: in sync, and the manifest knows what the change does not say": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		"C2: in sync, and the manifest has the digests that the change lacks": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.copied("d1", a)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: needs the destination's row": {func(s *Sight) { s.copied("d1", a) }, Decision{Row: "C9", action: actReadRecords}},
-		"C2: the sweep carries both rows": {func(s *Sight) {
+		"C2: needs the destination's row": {func(s *Observation) {
+			s.copied("d1", a)
+		}, Decision{Row: "C9", action: actReadRecords}},
+		"C2: the sweep carries both rows": {func(s *Observation) {
 			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.copied("d1", a)
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: names have no case": {func(s *Sight) {
+		"C2: names have no case": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties, s.FoldCase = image, folded, true
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.Destination.Record.Manifest.MediaType, s.Destination.Record.Manifest.Properties = image.MediaType, image.User
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: the properties were never told": {func(s *Sight) {
+		"C2: the Change of the properties was never sent": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties = image, image
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync", AnnounceProperties: true}},
-		"C3: properties differ": {func(s *Sight) { s.copied("d1", a); s.Source.Object.Properties = image },
+		"C3: properties differ": {func(s *Observation) { s.copied("d1", a); s.Source.Object.Properties = image },
 			Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
-		"C3: names have case": {func(s *Sight) {
+		"C3: names have case": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties = image, folded
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
-		"C2u: the source has lost its properties": {func(s *Sight) {
+		"C2u: the source has lost its properties": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.Object.Properties = image
 			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
 			s.checked()
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
-		"C2u: the destination has lost its properties": {func(s *Sight) {
+		"C2u: the destination has lost its properties": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties = image
 			s.Destination.lose()
 			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
 			s.checked()
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckDestination: true}},
-		"C3: the destination has lost others than the source has now": {func(s *Sight) {
+		"C3: the destination has lost others than the source has now": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties = folded
 			s.Destination.lose()
 			s.records(row(live, "v1", a, 2), typed(row(live, "d1", a, 3)))
 			s.checked()
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
-		"C2u: both have lost them": {func(s *Sight) {
+		"C2u: both have lost them": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.lose()
 			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
 			s.checked()
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, CheckDestination: true}},
-		"C2u: the source has lost its properties, and the Change of the copy was never sent": {func(s *Sight) {
+		"C2u: the source has lost its properties, and the Change of the copy was never sent": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.Object.Properties = image
 			s.records(typed(row(live, "v1", a, 2)), row(none, "", "", 0))
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, Announce: true}},
-		"C2: neither store can tell properties, and none are on record": {func(s *Sight) {
+		"C2: neither store can report properties, and none are on record": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.lose()
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: what the source cannot tell, and is on no record, is not carried": {func(s *Sight) {
+		"C2: what the source cannot report, and is on no record, is not carried": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.Object.Properties = image
 			s.records(row(live, "v1", a, 2), typed(row(live, "d1", a, 3)))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C3: what the destination cannot tell, and is on no record, is none": {func(s *Sight) {
+		"C3: what the destination cannot report, and is on no record, is none": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties = image
 			s.Destination.lose()
 			s.records(typed(row(live, "v1", a, 2)), row(live, "d1", a, 3))
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
-		"C2: the properties on record were those of other bytes": {func(s *Sight) {
+		"C2: the properties on record were those of other bytes": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.records(of(typed(row(live, "v1", a, 2)), "v0", md5of(b)), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2u: the properties on record were those of these bytes, in another version": {func(s *Sight) {
+		"C2u: the properties on record were those of these bytes, in another version": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
-		"C2: the bytes that had the properties on record are not known": {func(s *Sight) {
+		"C2: the bytes that had the properties on record are not known": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.lose()
 			s.records(of(typed(row(live, "v1", a, 2)), "v0", nil), of(typed(row(live, "d1", a, 3)), "", nil))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C2: the properties on record were only claimed": {func(s *Sight) {
+		"C2: the properties on record were only claimed": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()
 			s.Destination.lose()
 			s.records(claimed(typed(row(live, "v1", a, 2))), claimed(typed(row(live, "d1", a, 3))))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync"}},
-		"C3: the destination had the same with other bytes": {func(s *Sight) {
+		"C3: the destination had the same with other bytes": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties = image
 			s.Destination.lose()
 			s.records(typed(row(live, "v1", a, 2)), of(typed(row(live, "d1", a, 3)), "d0", md5of(b)))
 			s.checked()
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
-		"C9: to know whether properties are lost takes the record": {func(s *Sight) { s.copied("d1", a); s.Destination.lose() },
+		"C9: whether properties are lost needs the record": {func(s *Observation) { s.copied("d1", a); s.Destination.lose() },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C9: a row that a sweep carries says nothing of properties": {func(s *Sight) {
+		"C9: a row that a sweep carries says nothing of properties": {func(s *Observation) {
 			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.copied("d1", a)
 			s.Source.lose()
 		}, Decision{Row: "C9", action: actReadRecords}},
-		"C9: whether properties are lost is not known": {func(s *Sight) { s.copied("d1", a); s.Source.lose(); s.fresh = unanswered },
-			Decision{Row: "C9", action: actFail}},
-		"C9: to copy what has lost its properties takes the record": {func(s *Sight) { s.Source.lose() },
+		"C9: whether properties are lost is not known": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.lose()
+			s.recordsState = recordsFailed
+		}, Decision{Row: "C9", action: actFail}},
+		"C9: to copy a source with lost properties needs the record": {func(s *Observation) { s.Source.lose() },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C5: the source has lost its properties": {func(s *Sight) {
+		"C5: the source has lost its properties": {func(s *Observation) {
 			s.Source.lose()
 			s.records(typed(row(live, "v1", a, 2)), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a), CheckSource: true}},
-		"C5: the source cannot tell properties, and none are on record": {func(s *Sight) {
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a), CheckSource: true}},
+		"C5: the source cannot report properties, and none are on record": {func(s *Observation) {
 			s.Source.lose()
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C5: the source has lost the properties of these bytes, which another version had": {func(s *Sight) {
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: the source has lost the properties of these bytes, which another version had": {func(s *Observation) {
 			s.Source.lose()
 			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a), CheckSource: true}},
-		"C5: the properties on record of the source are those of other bytes": {func(s *Sight) {
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a), CheckSource: true}},
+		"C5: the properties on record of the source are those of other bytes": {func(s *Observation) {
 			s.Source.lose()
 			s.records(of(typed(row(live, "v1", a, 2)), "v0", md5of(b)), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C5: the properties on record of the source were only claimed": {func(s *Sight) {
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: the properties on record of the source were only claimed": {func(s *Observation) {
 			s.Source.lose()
 			s.records(claimed(typed(row(live, "v1", a, 2))), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C1: the source's bytes may be those that had the properties on record": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C1: the source's bytes may be those that had the properties on record": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.Source = there("v1", "", 2)
 			s.Source.lose()
 			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
 		}, Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
-		"C5: the source's bytes, which were read, are those that had the properties on record": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		"C5: the source's bytes, which were read, are those that had the properties on record": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.Source = there("v1", "", 2)
 			s.Source.lose()
 			s.Source.Read = md5of(a)
 			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true, CheckSource: true}},
-		"C5: the bytes that had the properties on record are not known": {func(s *Sight) {
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true,
+			CheckSource: true}},
+		"C5: the bytes that had the properties on record are not known": {func(s *Observation) {
 			s.Source.lose()
 			s.Source.Read = md5of(a)
 			s.records(of(typed(row(live, "v1", a, 2)), "v0", nil), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C4: over a destination that has lost its properties": {func(s *Sight) { s.copied("d1", b); s.Destination.lose() },
-			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C4: copied over": {func(s *Sight) { s.copied("d1", b) },
-			Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C4: a client's change says what the source is, whatever the destination is a copy of": {func(s *Sight) {
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: over a destination that has lost its properties": {func(s *Observation) {
+			s.copied("d1", b)
+			s.Destination.lose()
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: copied over": {func(s *Observation) { s.copied("d1", b) },
+			Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: a client reported the source, whatever the destination is a copy of": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Destination.Object.Original = record.Original(s.Source.Object)
-		}, Decision{Row: "C4", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C4: not where only absence may be filled: a client's change copies it": {func(s *Sight) {
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: if_absent: a client's change copies it": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4", Result: "if-absent"}},
-		"C4: not where only absence may be filled: a check has found the content": {func(s *Sight) {
+		"C4: if_absent: a check has found the content": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_FIXITY
 		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
-		"C4w: not where only absence may be filled: the source was put back, and that is not on record": {func(s *Sight) {
+		"C4w: if_absent: the source was put back, and that is not on record": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 			s.records(row(tomb, "", "", 3), row(none, "", "", 0))
 		}, waitForSource()},
-		"C4: not where only absence may be filled: the record is of another content": {func(s *Sight) {
+		"C4: if_absent: the record is of another content": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
 			s.records(row(live, "v0", b, 1), row(none, "", "", 0))
 		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
-		"C4n: nothing is known": {func(s *Sight) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+		"C4n: nothing is known": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.copied("d1", b)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
-		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true, Twice: true}},
-		"C4n: known without digests": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true, ReadTwice: true}},
+		"C4n: known without digests": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.copied("d1", b)
 			s.records(row(live, "v1", "", 2), row(none, "", "", 0))
-		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true, Twice: true}},
-		"C5: plain": {nil, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C5: if_absent too": {func(s *Sight) {
+		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true, ReadTwice: true}},
+		"C5: plain": {nil, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: if_absent too": {func(s *Observation) {
 			s.Command.IfAbsent = true
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
-		},
-			Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C5: without digests the manifest is asked first": {func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: without digests the manifest is asked first": {func(s *Observation) { s.setCause(pb.Op_OP_ADD, "v1", "", 2) },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C5: the manifest knows them": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "v1", "", 2)
+		"C5: the manifest knows them": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C5: nothing known, so the bytes become the reference": {func(s *Sight) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: nothing known, so the bytes become the reference": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: digest.Set{}, Reference: true}},
-		"C5: a change that names no version speaks by time and size": {func(s *Sight) {
-			s.tell(pb.Op_OP_ADD, "", a, 2)
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true}},
+		"C5: a change that names no version speaks by time and size": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "", a, 2)
 			s.Source = there("v1", "", 2)
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
-		"C11: a newer version, which the manifest knows": {func(s *Sight) {
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C11: a newer version, which the manifest knows": {func(s *Observation) {
 			s.Source = there("v2", b, 3)
 			s.records(row(live, "v2", b, 3), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(b), Newer: true}},
-		"C11: another version of the same bytes is not newer": {func(s *Sight) { s.Source = there("v2", a, 3) },
-			Decision{Row: "C5", action: actCopy, Result: "copied", Known: md5of(a)}},
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(b), Newer: true}},
+		"C11: another version of the same bytes is not newer": {func(s *Observation) { s.Source = there("v2", a, 3) },
+			Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 	}
-	for name, tt := range tests {
+}
+
+func TestDecideCarries(t *testing.T) {
+	for name, tt := range copyCases() {
 		t.Run(name, func(t *testing.T) {
-			got := Decide(sight(tt.sight))
-			if len(got.Known) == 0 && len(tt.want.Known) == 0 {
-				got.Known, tt.want.Known = nil, nil
+			got := Decide(observation(tt.observe))
+			if len(got.Expected) == 0 && len(tt.want.Expected) == 0 {
+				got.Expected, tt.want.Expected = nil, nil
 			}
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
@@ -569,167 +592,213 @@ func TestDecideCarries(t *testing.T) {
 	}
 }
 
-func TestDecideDeletes(t *testing.T) {
-	ordered := func(row string, h int, approval bool) Decision {
+func deleteCases() map[string]decisionCase {
+	ordered := func(row Row, h int, approval bool) Decision {
 		return Decision{Row: row, action: actDelete, Result: "deletion-ordered", Deleted: hour(h), NeedsApproval: approval}
 	}
 	announced := func(d Decision) Decision { d.Announce = true; return d }
 	kept := Decision{Row: "C7b", Result: "kept"}
 	gone := func(h int) Decision { return Decision{Row: "C8", Result: "gone", Announce: true, Deleted: hour(h)} }
 	unexplained := Decision{Row: "C8", Result: "gone-unexplained"}
-	tests := map[string]struct {
-		sight func(*Sight)
-		want  Decision
-	}{
-		"C6: the source's row is live": {func(s *Sight) { s.deleted(row(live, "v1", a, 2)) },
+	return map[string]decisionCase{
+		"C6: the source's row is live": {func(s *Observation) { s.deleted(row(live, "v1", a, 2)) },
 			Decision{Row: "C6", action: actWait, Result: "source-missing"}},
-		"C6: the delete that is told is older": {func(s *Sight) { s.deleted(row(live, "v1", a, 5)); s.tell(pb.Op_OP_DELETE, "v0", "", 4) },
-			Decision{Row: "C6", action: actWait, Result: "source-missing"}},
-		"C7: a tombstone":                {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)) }, ordered("C7", 4, false)},
-		"C7: in the same millisecond":    {func(s *Sight) { s.deleted(row(tomb, "v1", a, 2)) }, ordered("C7", 2, false)},
-		"C7: this command's delete":      {func(s *Sight) { s.deleted(row(live, "v1", a, 2)); s.tell(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
-		"C7: the younger of two deletes": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 3)); s.tell(pb.Op_OP_DELETE, "v1", a, 4) }, ordered("C7", 4, false)},
-		"C7d: told, and no younger than the copy's content": {func(s *Sight) {
+		"C6: the reported delete is older": {func(s *Observation) {
+			s.deleted(row(live, "v1", a, 5))
+			s.setCause(pb.Op_OP_DELETE, "v0", "", 4)
+		}, Decision{Row: "C6", action: actWait, Result: "source-missing"}},
+		"C7: a tombstone": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+		}, ordered("C7", 4, false)},
+		"C7: in the same millisecond": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 2))
+		}, ordered("C7", 2, false)},
+		"C7: this command's delete": {func(s *Observation) {
+			s.deleted(row(live, "v1", a, 2))
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, ordered("C7", 4, false)},
+		"C7: the younger of two deletes": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 3))
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, ordered("C7", 4, false)},
+		"C7d: a reported delete, no newer than the copy's content": {func(s *Observation) {
 			s.deleted(row(none, "", "", 0))
-			s.tell(pb.Op_OP_DELETE, "v1", a, 2)
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 2)
 		}, Decision{Row: "C7d", Result: "kept-newer"}},
-		"C7b: a found delete": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Command.IfAbsent = true }, ordered("C7b", 4, true)},
-		"C7: nothing is read yet": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.fresh, s.Source.Record = notAsked, nil },
-			Decision{Row: "C9", action: actReadRecords}},
-		"C7: no one can say": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.fresh, s.Destination.Record = unanswered, nil },
-			Decision{Row: "C9", action: actFail}},
-		"C7d: the copy is of a younger content": {func(s *Sight) {
+		"C7b: a found delete": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent = true
+		}, ordered("C7b", 4, true)},
+		"C7: nothing is read yet": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.recordsState, s.Source.Record = recordsUnread, nil
+		}, Decision{Row: "C9", action: actReadRecords}},
+		"C7: the records are unknown": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.recordsState, s.Destination.Record = recordsFailed, nil
+		}, Decision{Row: "C9", action: actFail}},
+		"C7d: the copy is of a younger content": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest.SourceTime = stamp(5)
 		}, Decision{Row: "C7d", Result: "kept-newer"}},
-		"C7d: the copy is not the recorded one, and younger": {func(s *Sight) {
+		"C7d: the copy is not the recorded one, and younger": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination = Side{Presence: Present, Object: object("d2", b, 6), Record: s.Destination.Record}
 		}, Decision{Row: "C7d", Result: "kept-newer"}},
-		"C7: the copy has no row and is older": {func(s *Sight) {
+		"C7: the copy has no row and is older": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest = row(none, "", "", 0)
 		}, announced(ordered("C7", 4, false))},
-		"C7: the copy has no row, and its store says that it is of older content": {func(s *Sight) {
+		"C7: the copy has no row, and its store says that it is of older content": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
 		}, announced(ordered("C7", 4, false))},
-		"C7: the copy has no row, and the command says so": {func(s *Sight) {
+		"C7: the copy has no row, and the command says so": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
-			s.tell(pb.Op_OP_ADD, "v1", a, 2)
+			s.setCause(pb.Op_OP_ADD, "v1", a, 2)
 		}, announced(ordered("C7", 4, false))},
-		"C7d: the copy has no row, and its store says that it is of younger content": {func(s *Sight) {
+		"C7d: the copy has no row, and its store says that it is of younger content": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(5), Version: "v2"}
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
-		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Sight) { s.offRecord(row(tomb, "v1", a, 4)) },
-			announced(Decision{Row: "C7d", Result: "kept-newer"})},
-		"C7d: the copy has no row, and the command tells of other bytes": {func(s *Sight) {
+		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
-			s.tell(pb.Op_OP_ADD, "v1", b, 2)
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
-		"C7d: the copy has no row, and the delete's digests say nothing of its time": {func(s *Sight) {
+		"C7d: the copy has no row, and the command reports other bytes": {func(s *Observation) {
+			s.offRecord(row(tomb, "v1", a, 4))
+			s.setCause(pb.Op_OP_ADD, "v1", b, 2)
+		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
+		"C7d: the copy has no row, and the delete's digests say nothing of its time": {func(s *Observation) {
 			s.offRecord(row(none, "", "", 0))
-			s.tell(pb.Op_OP_DELETE, "v1", a, 4)
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
-		"C7: the row of the copy is of an older delete": {func(s *Sight) {
+		"C7: the row of the copy is of an older delete": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
 			s.Destination.Record.Manifest = row(tomb, "d0", a, 5)
 		}, announced(ordered("C7", 4, false))},
-		"C7: the row of the copy is of a younger delete": {func(s *Sight) {
+		"C7: the row of the copy is of a younger delete": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(2), Version: "v1"}
 			s.Destination.Record.Manifest = row(tomb, "d0", a, 6)
 		}, ordered("C7", 4, false)},
-		"C7b: keep, and the copy has no row": {func(s *Sight) {
+		"C7b: keep, and the copy has no row": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 7))
 			s.Rules.Deletes = policy.KeepCopy
 		}, announced(kept)},
-		"C7c: nothing is known of either": {func(s *Sight) { s.offRecord(row(none, "", "", 0)) },
+		"C7c: nothing is known of either": {func(s *Observation) { s.offRecord(row(none, "", "", 0)) },
 			announced(Decision{Row: "C7c", Result: "orphan"})},
-		"C7b: keep":                {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.KeepCopy }, kept},
-		"C7b: approve":             {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.Approve }, ordered("C7b", 4, true)},
-		"C7b: older than the rule": {func(s *Sight) { s.deleted(row(tomb, "v1", a, 4)); s.Rules.Since = hour(4) }, kept},
-		"C7b: older than the pair": {func(s *Sight) {
+		"C7b: keep": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Deletes = policy.KeepCopy
+		}, kept},
+		"C7b: approve": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Deletes = policy.Approve
+		}, ordered("C7b", 4, true)},
+		"C7b: older than the rule": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Since = hour(4)
+		}, kept},
+		"C7b: older than the pair": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Rules.Added = map[policy.Pair]time.Time{pair: hour(5)}
 		}, kept},
-		"C7b: only a sweep says so": {func(s *Sight) {
+		"C7b: only a sweep says so": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
 		}, ordered("C7b", 4, true)},
-		"C7: a sweep says so, and a person": {func(s *Sight) {
+		"C7: a sweep says so, and a person": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
 		}, ordered("C7", 4, false)},
-		"C7b: an approved correction of content approves no delete": {func(s *Sight) {
+		"C7b: an approved correction of content approves no delete": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
-			s.tell(pb.Op_OP_ADD, "v1", a, 2)
+			s.setCause(pb.Op_OP_ADD, "v1", a, 2)
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "checker"
 		}, ordered("C7b", 4, true)},
-		"C7c: to copy again what a deletion took": {func(s *Sight) {
+		"C7c: to copy again a deleted copy": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
 		}, Decision{Row: "C7c", Result: "orphan"}},
-		"C7: to copy again what a deletion took, and a client's delete since": {func(s *Sight) {
+		"C7: to copy again a deleted copy, and a client's delete since": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 		}, ordered("C7", 4, false)},
-		"C7b: to copy again what a deletion took, and a delete since that a sweep found": {func(s *Sight) {
+		"C7b: to copy again a deleted copy, and a delete since that a sweep found": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
 		}, ordered("C7b", 4, true)},
-		"C7c: nothing is known of the source": {func(s *Sight) { s.deleted(row(none, "", "", 0)) }, Decision{Row: "C7c", Result: "orphan"}},
-		"C8: gone": {func(s *Sight) {
+		"C7c: nothing is known of the source": {func(s *Observation) {
+			s.deleted(row(none, "", "", 0))
+		}, Decision{Row: "C7c", Result: "orphan"}},
+		"C8: gone": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination.Presence = Absent
 			s.Destination.Record.Manifest = row(tomb, "d1", a, 5)
-		},
-			Decision{Row: "C8", Result: "gone"}},
-		"C8: gone, and nobody said so": {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)) }, gone(4)},
-		"C8: by this command's delete": {func(s *Sight) {
+		}, Decision{Row: "C8", Result: "gone"}},
+		"C8: gone, without a Change": {func(s *Observation) { s.lost(row(tomb, "v1", a, 4)) }, gone(4)},
+		"C8: by this command's delete": {func(s *Observation) {
 			s.lost(row(live, "v1", a, 2))
-			s.tell(pb.Op_OP_DELETE, "v1", a, 4)
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
 		}, gone(4)},
-		"C8: in the millisecond of what was copied": {func(s *Sight) { s.lost(row(tomb, "v1", a, 2)) }, gone(2)},
-		"C8: the delete is a guess": {func(s *Sight) {
+		"C8: in the millisecond of what was copied": {func(s *Observation) { s.lost(row(tomb, "v1", a, 2)) }, gone(2)},
+		"C8: the delete is a guess": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
 		}, unexplained},
-		"C8: the command comes from a guess": {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)); s.Command.IfAbsent = true }, unexplained},
-		"C8: the guess was approved": {func(s *Sight) {
+		"C8: the command comes from a guess": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent = true
+		}, unexplained},
+		"C8: the guess was approved": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
 		}, gone(4)},
-		"C8: an approved correction of content approves no delete": {func(s *Sight) {
+		"C8: an approved correction of content approves no delete": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
-			s.tell(pb.Op_OP_UPDATE, "v1", a, 2)
+			s.setCause(pb.Op_OP_UPDATE, "v1", a, 2)
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_FIXITY, "checker"
 		}, unexplained},
-		"C8: the destination held younger content": {func(s *Sight) {
+		"C8: the destination held younger content": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest.SourceTime = stamp(5)
 		}, unexplained},
-		"C8: the destination held content of its own, and it is younger": {func(s *Sight) {
+		"C8: the destination held content of its own, and it is younger": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest = row(live, "d2", b, 5)
 		}, unexplained},
-		"C8: the rule keeps":             {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.KeepCopy }, unexplained},
-		"C8: the rule asks for approval": {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Deletes = policy.Approve }, unexplained},
-		"C8: older than the rule":        {func(s *Sight) { s.lost(row(tomb, "v1", a, 4)); s.Rules.Since = hour(4) }, unexplained},
-		"C8: nothing is known of the source, and the destination's row is live": {func(s *Sight) { s.lost(row(none, "", "", 0)) }, unexplained},
-		"C8: never was": {func(s *Sight) {
+		"C8: the rule keeps": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Rules.Deletes = policy.KeepCopy
+		}, unexplained},
+		"C8: the rule asks for approval": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Rules.Deletes = policy.Approve
+		}, unexplained},
+		"C8: older than the rule": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Rules.Since = hour(4)
+		}, unexplained},
+		"C8: nothing is known of the source, and the destination's row is live": {func(s *Observation) {
+			s.lost(row(none, "", "", 0))
+		}, unexplained},
+		"C8: never was": {func(s *Observation) {
 			s.deleted(row(none, "", "", 0))
 			s.Destination = Side{Presence: Absent, Record: &pb.CopyRecord{Manifest: row(none, "", "", 0)}}
 		}, Decision{Row: "C8", Result: "gone"}},
-		"C8x: all copies are missing": {func(s *Sight) { s.deleted(row(live, "v1", a, 2)); s.Destination.Presence = Absent },
-			Decision{Row: "C8x", action: actWait, Result: "all-copies-missing"}},
+		"C8x: all copies are missing": {func(s *Observation) {
+			s.deleted(row(live, "v1", a, 2))
+			s.Destination.Presence = Absent
+		}, Decision{Row: "C8x", action: actWait, Result: "all-copies-missing"}},
 	}
-	for name, tt := range tests {
+}
+
+func TestDecideDeletes(t *testing.T) {
+	for name, tt := range deleteCases() {
 		t.Run(name, func(t *testing.T) {
-			if got := Decide(sight(tt.sight)); !reflect.DeepEqual(got, tt.want) {
+			if got := Decide(observation(tt.observe)); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})

@@ -1,10 +1,9 @@
-// Package duplicate executes duplication commands: it looks at both sides of one item,
-// decides by the table of spec/duplication.md, acts, and looks again.
+// Package duplicate executes duplication commands: it observes both sides of an item, decides by the tables in
+// docs/decisions-duplication.md, acts, and observes again.
 //
-// What is done follows from what is there, never from the command alone, so a command
-// may be executed twice, late, or by two executors at once. The source is only read;
-// bytes become visible only where they agree with what is known of them; what is
-// replaced is kept; nothing is written while anything that matters is unknown.
+// The decision depends on the state of the stores and never on the command alone, so a command may run twice, late, or
+// in two executors at once. The source is only read. A copy becomes visible only if its bytes match the expected
+// digests, and replaced bytes are kept. Nothing is written while a side or a record that matters is unknown.
 package duplicate
 
 import (
@@ -20,35 +19,34 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// maxRounds bounds how often one execution looks at an item that keeps changing.
-const maxRounds = 5
+// maxIterations bounds how often one execution observes an item that keeps changing.
+const maxIterations = 5
 
-// errAgain is what asks for another look: what was seen is no longer so.
-var errAgain = errors.New("item changed meanwhile")
+// errStale says that an observation is out of date, so both sides must be observed again.
+var errStale = errors.New("item changed meanwhile")
 
-// Config is how an Executor works and names itself.
+// Config configures an Executor.
 type Config struct {
-	// WaitLadder is how long a command waits for a Change that may still arrive, wait by wait;
-	// after the last it ends. MissingLadder is the same for a source that is missing (rows C6 and C8x).
-	// nil: 5 m, 30 m, 2 h.
+	// WaitLadder are the intervals for which a command waits for a Change that may be on its way; after the last it ends.
+	// MissingLadder are those of a missing source (C6, C8x). nil: 5 m, 30 m, 2 h.
 	WaitLadder, MissingLadder []time.Duration
-	// NoCheck leaves out the fixity task that follows each copy.
+	// NoCheck omits the fixity task that follows each copy, but for repairs.
 	NoCheck bool
-	// Large is the size in bytes from which on a check is of the class large; 0: where its command is.
+	// Large is the size in bytes from which checks have the class large; 0: a check has the class of its command.
 	Large int64
-	// Worker, Host and Software stand in results.
+	// Worker, Host and Software identify the executor in results.
 	Worker, Host, Software string
 }
 
 // An Executor handles the topics duplication.*. It is safe for concurrent use.
 type Executor struct {
-	cfg    Config
-	looker *Looker
+	cfg      Config
+	observer *Observer
 }
 
 // New returns an Executor.
 func New(c Config, stores Stores, rules Rules, records Records) (*Executor, error) {
-	looker, err := NewLooker(stores, rules, records)
+	observer, err := NewObserver(stores, rules, records)
 	if err != nil {
 		return nil, err
 	}
@@ -62,33 +60,33 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 			}
 		}
 	}
-	return &Executor{c, looker}, nil
+	return &Executor{c, observer}, nil
 }
 
-// Handle executes the DuplicationCommand in d and returns its result, after the
-// Changes of what it wrote and the tasks that follow.
+// Handle executes the DuplicationCommand in d. It returns the Changes of its writes, the tasks that follow, and the
+// result, in this order.
 func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DuplicationCommand)
 	if !ok {
-		return nil, retry.Permanent(fmt.Errorf("duplicate: found a %T where a DuplicationCommand belongs", d.Body))
+		return nil, retry.Permanent(fmt.Errorf("duplicate: message is a %T, not a DuplicationCommand", d.Body))
 	}
 	if c.GetSpace() == "" {
-		return nil, retry.Permanent(fmt.Errorf("decide row S0: command %q has no space", c.GetId()))
+		return nil, retry.Permanent(fmt.Errorf("decide row %s: command %q has no space", RowSpaceNoID, c.GetId()))
 	}
-	scene, err := e.looker.Scene(c)
+	sides, err := e.observer.Sides(c)
 	if err != nil {
 		return nil, err
 	}
-	w := &work{Scene: scene, cfg: e.cfg, delivery: d, started: time.Now()}
+	w := &execution{Sides: sides, cfg: e.cfg, delivery: d, started: time.Now()}
 	next, _ := d.Behind.(*pb.DuplicationCommand)
 	switch {
 	case c.GetItem() == "":
-		err = w.space(ctx)
-	case next.GetItem() != "" && supersedes(next, c) && !w.alone(ctx, next):
+		err = w.executeSpace(ctx)
+	case next.GetItem() != "" && supersedes(next, c) && !w.isOnlyReport(ctx, next):
 		w.detail = "command " + next.GetId()
-		w.finish(Decision{Row: "superseded", Result: "superseded"}, pb.Outcome_OUTCOME_NOTHING)
+		w.finish(Decision{Row: RowSuperseded, Result: "superseded"}, pb.Outcome_OUTCOME_NOTHING)
 	default:
-		err = w.item(ctx)
+		err = w.executeItem(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -96,20 +94,21 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 	return w.messages(), nil
 }
 
-// supersedes reports whether the execution of next does all that one of c would do: it looks at the same item, later, with
-// the same rights and as soon.
+// supersedes reports whether the execution of next includes all that one of c would do: it has the same item, rights
+// and priority, and observes the item later.
 func supersedes(next, c *pb.DuplicationCommand) bool {
 	return next.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_REPAIR && next.GetReason() == c.GetReason() &&
 		next.GetAccount() == c.GetAccount() && next.GetSpace() == c.GetSpace() && next.GetItem() == c.GetItem() &&
 		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
-		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetPriority() == c.GetPriority() &&
-		c.GetCarriedDelete() == nil && next.GetCarriedDelete() == nil && (byClient(next) || !byClient(c))
+		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() &&
+		next.GetPriority() == c.GetPriority() &&
+		c.GetCarriedDelete() == nil && next.GetCarriedDelete() == nil && (reportedByClient(next) || !reportedByClient(c))
 }
 
-// alone reports whether the command may be the only one that knows the content of the source: what a client's change
-// says is also on record by the time that next is executed, unless a clock that is ahead has dated another content later.
-func (w *work) alone(ctx context.Context, next *pb.DuplicationCommand) bool {
-	if !byClient(w.Command) || w.Store == nil {
+// isOnlyReport reports whether this command may be the only evidence of the source's content. A client's change is
+// usually on record by the time that next runs; it is not if a fast clock has dated another content later.
+func (w *execution) isOnlyReport(ctx context.Context, next *pb.DuplicationCommand) bool {
+	if !reportedByClient(w.Command) || w.Store == nil {
 		return false
 	}
 	o, err := w.SourceStore.Stat(ctx, w.SourceCopy.Space, w.SourceCopy.Item)
@@ -117,103 +116,104 @@ func (w *work) alone(ctx context.Context, next *pb.DuplicationCommand) bool {
 		return !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace)
 	}
 	at := Side{Presence: Present, Object: o}
-	return w.sight().told().about(at) != digest.Disagree && !Sight{Command: next}.told().speaksOf(at)
+	return w.observation().reported().compare(at) != digest.Disagree && !Observation{Command: next}.reported().matches(at)
 }
 
-// work is one execution of one command.
-type work struct {
-	*Scene
+// An execution is one run of one command.
+type execution struct {
+	*Sides
 	cfg      Config
 	delivery *schemas.Delivery
 	started  time.Time
 
-	out     []schemas.Message // but for the last task and the result
-	task    *pb.FixityTask    // of what was written last
-	end     Decision          // in which the command ends
+	out     []schemas.Message // without the last task and the result
+	task    *pb.FixityTask    // the check of the last write
+	end     Decision          // the decision that the result reports
 	outcome pb.Outcome
 	detail  string
-	// What was written last at the destination, if anything was; and from which version, with what was on record of it.
+	// The object that was written last and the source's object that it was made from, each with its record.
 	written, from      storage.Object
 	record, fromRecord *pb.CopyRecord
-	sourceAnnounced    bool // the source's Change is among out
+	sourceAnnounced    bool // out has the source's Change
 	bytes              int64
 	digests            digest.Set
-	misread            int // readings of the source that did not agree with what is known
+	misreads           int // readings of the source that did not match the expected digests
 }
 
-func (w *work) wrote() bool { return w.record != nil }
+func (w *execution) wrote() bool { return w.record != nil }
 
-func (w *work) item(ctx context.Context) error {
+func (w *execution) executeItem(ctx context.Context) error {
 	var err error
-	for range maxRounds {
+	for range maxIterations {
 		var done bool
-		if done, err = w.round(ctx); done {
+		if done, err = w.iterate(ctx); done {
 			return nil
 		}
-		if err == nil || errors.Is(err, errAgain) {
+		if err == nil || errors.Is(err, errStale) {
 			continue
 		}
 		break
 	}
 	if w.wrote() {
-		// What was written is verified and must be told of. What could not be seen
-		// after it moves nothing: who changes an item later sends a command of its own.
+		// The write is verified and must be reported. The result does not depend on the observation after it: a later
+		// change of the item has a command of its own.
 		if err != nil {
-			w.detail = "the look after it: " + err.Error()
+			w.detail = "observe after the write: " + err.Error()
 		}
 		return nil
 	}
 	if err == nil {
-		err = errAgain
+		err = errStale
 	}
 	return fmt.Errorf("execute command %s: %w", w.Command.GetId(), err)
 }
 
-// round looks, decides and acts once. It is done when nothing is left to look at.
-func (w *work) round(ctx context.Context) (done bool, err error) {
-	s := w.Look(ctx)
-	w.recall(&s)
+// iterate observes, decides and acts once. It returns true when no further observation is needed.
+func (w *execution) iterate(ctx context.Context) (done bool, err error) {
+	s := w.Observe(ctx)
+	w.applyWritten(&s)
 	d, err := w.Decide(ctx, &s)
 	if err != nil {
-		return false, again(err)
+		return false, markStale(err)
 	}
-	if w.wrote() && (d.Row == "C2" || d.Row == "C2u" || d.action == actWait || d.Row == "C3" && w.end.Row == "C3") {
+	if w.wrote() && (d.Row == RowInSync || d.Row == RowPropertiesUnknown || d.action == actWait ||
+		d.Row == RowPropertiesDiffer && w.end.Row == RowPropertiesDiffer) {
 		if d.AnnounceSource {
 			w.announceSource(s.Source)
 		}
-		return true, nil // as it should be, or not for this command to mend
+		return true, nil // in sync, or left to another command
 	}
 	done, err = w.act(ctx, s, d)
-	return done, again(err)
+	return done, markStale(err)
 }
 
-// recall adds what this execution itself knows of both sides.
-func (w *work) recall(s *Sight) {
+// applyWritten adds to s what this execution itself wrote.
+func (w *execution) applyWritten(s *Observation) {
 	if !w.wrote() {
 		return
 	}
-	if s.Source.recall(w.from, w.digests) {
+	if s.Source.reuseRead(w.from, w.digests) {
 		s.Source.Record = w.fromRecord
 	}
-	if s.Destination.recall(w.written, w.digests) {
+	if s.Destination.reuseRead(w.written, w.digests) {
 		s.Destination.Record = w.record
 	}
 }
 
-// again marks errors that say that what was seen is no longer so.
-func again(err error) error {
+// markStale wraps errors of a condition that no longer holds in errStale.
+func markStale(err error) error {
 	for _, stale := range []error{storage.ErrChanged, storage.ErrExists, storage.ErrNotFound, storage.ErrNoSpace} {
 		if errors.Is(err, stale) {
-			return fmt.Errorf("%w: %w", errAgain, err)
+			return fmt.Errorf("%w: %w", errStale, err)
 		}
 	}
 	return err
 }
 
-func (w *work) act(ctx context.Context, s Sight, d Decision) (done bool, err error) {
+func (w *execution) act(ctx context.Context, s Observation, d Decision) (done bool, err error) {
 	switch d.action {
 	case actNothing:
-		w.rest(s, d)
+		w.finishUnchanged(s, d)
 		return true, nil
 	case actWait:
 		return w.wait(s, d)
@@ -224,35 +224,35 @@ func (w *work) act(ctx context.Context, s Sight, d Decision) (done bool, err err
 	case actDelete:
 		w.announce(s, d)
 		w.finish(d, pb.Outcome_OUTCOME_HANDED_ON)
-		w.emit(schemas.Deletions, w.deletion(s, d))
+		w.emit(schemas.Deletions, w.deletionCommand(s, d))
 		return true, nil
 	}
 	return false, retry.Permanent(fmt.Errorf("act on row %s: no such action %d", d.Row, d.action))
 }
 
-// rest acts on rows that change nothing: what is found is passed on.
-func (w *work) rest(s Sight, d Decision) {
+// finishUnchanged ends the execution without a write: it requests checks and publishes missing Changes.
+func (w *execution) finishUnchanged(s Observation, d Decision) {
 	outcome := pb.Outcome_OUTCOME_NOTHING
 	if d.CheckSource {
 		outcome = pb.Outcome_OUTCOME_HANDED_ON
-		w.ask(w.suspect(w.SourceCopy, s))
+		w.requestCheck(w.suspectTask(w.SourceCopy, s))
 	}
 	if d.CheckDestination {
 		outcome = pb.Outcome_OUTCOME_HANDED_ON
-		w.ask(w.suspect(w.Copy, s))
+		w.requestCheck(w.suspectTask(w.Copy, s))
 	}
 	w.announce(s, d)
 	w.finish(d, outcome)
 }
 
-// announce publishes what the manifest does not show of both sides.
-func (w *work) announce(s Sight, d Decision) {
+// announce publishes the Changes of both sides that the manifest lacks.
+func (w *execution) announce(s Observation, d Decision) {
 	if d.AnnounceSource {
 		w.announceSource(s.Source)
 	}
 	if s.Destination.Presence != Present {
 		if d.Announce {
-			w.emit(schemas.Changes, w.Gone(s, d))
+			w.emit(schemas.Changes, w.DeleteChange(s, d))
 		}
 		return
 	}
@@ -260,36 +260,36 @@ func (w *work) announce(s Sight, d Decision) {
 	o.Digests = s.Destination.digests()
 	switch {
 	case d.Announce:
-		change := w.present(s, o)
+		change := w.presentChange(s, o)
 		w.emit(schemas.Changes, change)
-		w.task = w.afterCopy(change)
+		w.task = w.copyTask(change)
 	case d.AnnounceProperties:
-		w.emit(schemas.Changes, w.propertiesSet(o))
+		w.emit(schemas.Changes, w.propertiesChange(o))
 	}
 	if d.Unchecked && w.task == nil {
-		w.task = w.afterCopy(w.present(s, o))
+		w.task = w.copyTask(w.presentChange(s, o))
 	}
 }
 
-// wait returns an error of class wait, and after the last ends the command.
-func (w *work) wait(s Sight, d Decision) (bool, error) {
+// wait returns an error of class wait. After the last interval it ends the command.
+func (w *execution) wait(s Observation, d Decision) (bool, error) {
 	cause, ladder := "source-newer", w.cfg.WaitLadder
 	switch d.Row {
-	case "C4":
+	case RowContentDiffers:
 		cause = d.Result
-	case "C6", "C8x":
+	case RowSourceMissing, RowAllCopiesMissing:
 		cause, ladder = "source-missing", w.cfg.MissingLadder
 	}
 	if n := w.delivery.WaitsFor(cause); n < len(ladder) {
 		err := fmt.Errorf("row %s of %s: %s", d.Row, w.Copy, d.Result)
 		return false, retry.WaitFor(cause, err, time.Now().Add(ladder[max(n, 0)]))
 	}
-	w.rest(s, d)
+	w.finishUnchanged(s, d)
 	return true, nil
 }
 
-func (w *work) finish(d Decision, outcome pb.Outcome) { w.end, w.outcome = d, outcome }
+func (w *execution) finish(d Decision, outcome pb.Outcome) { w.end, w.outcome = d, outcome }
 
-func (w *work) emit(topic schemas.Topic, body schemas.Body) {
+func (w *execution) emit(topic schemas.Topic, body schemas.Body) {
 	w.out = append(w.out, schemas.Message{Topic: topic, Body: body})
 }

@@ -49,8 +49,10 @@ func TestCopy(t *testing.T) {
 	}
 	task := got.tasks[schemas.FixityHigh][0]
 	wantTask := &pb.FixityTask{
-		Id: task.GetId(), Account: "acme", Store: "2", Space: "photos", Item: "a.jpg", Reason: pb.FixityReason_FIXITY_REASON_AFTER_COPY,
-		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), Known: schemas.WithoutProperties(known(want)), Time: task.GetTime(),
+		Id: task.GetId(), Account: "acme", Store: "2", Space: "photos", Item: "a.jpg",
+		Reason:   pb.FixityReason_FIXITY_REASON_AFTER_COPY,
+		Priority: pb.Priority_PRIORITY_HIGH, Cause: c.GetId(), Known: schemas.WithoutProperties(recordOf(want)),
+		Time: task.GetTime(),
 	}
 	if !proto.Equal(task, wantTask) {
 		t.Errorf("task:\ngot  %v\nwant %v", task, wantTask)
@@ -79,8 +81,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// What a task carries of a record is bounded: a message that cannot be encoded takes all
-// the others of its command with it.
+// A task carries a bounded part of a record: a message that cannot be encoded would lose all messages of its command.
 func TestLongProperties(t *testing.T) {
 	w := newWorld(t)
 	long := storage.Properties{User: map[string]string{}}
@@ -88,14 +89,16 @@ func TestLongProperties(t *testing.T) {
 		long.User["k"+strconv.Itoa(i)] = strings.Repeat("v", 2<<10)
 	}
 	put := func(store string) storage.Object {
-		o, err := w.mem[store].Put(t.Context(), "photos", "a.jpg", strings.NewReader("hello"), storage.PutOptions{Size: 5, Properties: long})
+		o, err := w.mem[store].Put(t.Context(), "photos", "a.jpg", strings.NewReader("hello"),
+			storage.PutOptions{Size: 5, Properties: long})
 		w.must(err)
 		return o
 	}
-	c := command(w.tell(record.Content(at("1"), put("1"))))
+	c := command(w.reported(record.Content(at("1"), put("1"))))
 	run := func(row string) {
 		t.Helper()
-		out, err := w.executor.Handle(t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, Timestamp: hour(9)})
+		out, err := w.executor.Handle(t.Context(),
+			&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, Timestamp: hour(9)})
 		w.must(err)
 		if got := sort(t, out).result.GetDecision(); got != row || len(out) != 3 {
 			t.Errorf("got row %s and %d messages, want %s and 3", got, len(out), row)
@@ -107,10 +110,10 @@ func TestLongProperties(t *testing.T) {
 		}
 	}
 	run("C5")
-	run("C2") // its messages were lost: told again
+	run("C2") // its messages were lost: published again
 }
 
-func TestCopyOverKeepsWhatWasThere(t *testing.T) {
+func TestOverwriteKeepsReplacedBytes(t *testing.T) {
 	w := newWorld(t)
 	w.put("2", "old")
 	got := w.mustRun(command(w.added("1", "new")))
@@ -125,7 +128,7 @@ func TestCopyOverKeepsWhatWasThere(t *testing.T) {
 	}
 }
 
-func TestIfAbsentLeavesWhatIsThere(t *testing.T) {
+func TestIfAbsentOverwritesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.put("2", "old")
 	c := command(w.added("1", "new"))
@@ -161,22 +164,23 @@ func TestNoCheck(t *testing.T) {
 	w.mustRun(w.repair(change.GetDigests())).ends("C0", "repaired", done, 1, 1) // a repair is always checked
 }
 
-func TestTheSourceCanOnlyBeRead(t *testing.T) {
+func TestSourceIsReadOnly(t *testing.T) {
 	w := newWorld(t)
-	scene, err := w.executor.looker.Scene(manual())
+	sides, err := w.executor.observer.Sides(manual())
 	w.must(err)
-	if err := scene.SourceStore.CreateSpace(t.Context(), storage.Space{Name: "x"}); !errors.Is(err, storage.ErrReadOnly) {
+	if err := sides.SourceStore.CreateSpace(t.Context(), storage.Space{Name: "x"}); !errors.Is(err, storage.ErrReadOnly) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestMissingSpaceIsMade(t *testing.T) {
+func TestMissingSpaceIsCreated(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.mem["2"].DeleteSpace(t.Context(), "photos"))
 	got := w.mustRun(command(w.added("1", "hello")))
 	got.ends("C5", "copied", done, 2, 1)
 	made, err := w.mem["2"].StatSpace(t.Context(), "photos")
-	if want := (storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}); err != nil || !reflect.DeepEqual(made, want) {
+	if want := (storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}); err != nil ||
+		!reflect.DeepEqual(made, want) {
 		t.Errorf("got %+v, %v, want %+v", made, err, want)
 	}
 	if c := got.changes[0]; c.GetOp() != pb.Op_OP_CREATE_SPACE || c.GetItem() != "" || c.GetStore() != "2" {
@@ -194,10 +198,15 @@ func TestSpaceCommands(t *testing.T) {
 	}{
 		"S1":  {func(w *world) { w.must(w.mem["2"].DeleteSpace(w.t.Context(), "photos")) }, "S1", "created", done, 1},
 		"S1b": {func(*world) {}, "S1b", "in-sync", nothing, 0},
-		"S1b, other properties": {func(w *world) { w.must(w.mem["2"].SetSpace(w.t.Context(), storage.Space{Name: "photos"})) },
+		"S1b, other properties": {func(w *world) {
+			w.must(w.mem["2"].SetSpace(w.t.Context(), storage.Space{Name: "photos"}))
+		},
 			"S1b", "not-acted", nothing, 0},
-		"S2":  {func(w *world) { w.must(w.mem["1"].DeleteSpace(w.t.Context(), "photos")) }, "S2", "not-acted", nothing, 0},
-		"S3":  {func(w *world) { w.put("2", "x"); w.must(w.mem["1"].DeleteSpace(w.t.Context(), "photos")) }, "S3", "not-empty", nothing, 0},
+		"S2": {func(w *world) { w.must(w.mem["1"].DeleteSpace(w.t.Context(), "photos")) }, "S2", "not-acted", nothing, 0},
+		"S3": {func(w *world) {
+			w.put("2", "x")
+			w.must(w.mem["1"].DeleteSpace(w.t.Context(), "photos"))
+		}, "S3", "not-empty", nothing, 0},
 		"C12": {func(w *world) { w.rules.Pairs = nil }, "C12", "not-in-policy", nothing, 0},
 	}
 	for name, tt := range tests {
@@ -211,7 +220,8 @@ func TestSpaceCommands(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.mem["1"].DeleteSpace(t.Context(), "photos"))
 	w.mem["1"].Mark("")
-	if _, err := w.run(ofSpace(), 0); retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, storage.ErrNoMarker) {
+	if _, err := w.run(ofSpace(), 0); retry.ClassOf(err) != retry.ClassUnavailable ||
+		!errors.Is(err, storage.ErrNoMarker) {
 		t.Errorf("S5: got %v", err)
 	}
 }
@@ -225,7 +235,11 @@ func TestRowsThatWriteNothing(t *testing.T) {
 			w.rules.Pairs = []policy.Pair{{Source: "2", Destination: "1"}}
 			return command(w.added("1", "x"))
 		}, "C12", "not-in-policy"},
-		"C12: not even the stores are known": {func(w *world) *pb.DuplicationCommand { c := manual(); c.DestinationStore = "9"; return c }, "C12", "not-in-policy"},
+		"C12: not even the stores are known": {func(w *world) *pb.DuplicationCommand {
+			c := manual()
+			c.DestinationStore = "9"
+			return c
+		}, "C12", "not-in-policy"},
 		"C10": {func(w *world) *pb.DuplicationCommand {
 			w.rules.Exclude = []string{"*.jpg"}
 			return command(w.added("1", "x"))
@@ -235,9 +249,13 @@ func TestRowsThatWriteNothing(t *testing.T) {
 			w.mustRun(command(w.added("1", "x")))
 			return command(w.gone("1"))
 		}, "C7b", "kept"},
-		"C7c":             {func(w *world) *pb.DuplicationCommand { w.added("2", "x"); return manual() }, "C7c", "orphan"},
-		"C8, unexplained": {func(w *world) *pb.DuplicationCommand { w.added("2", "x"); w.remove("2"); return manual() }, "C8", "gone-unexplained"},
-		"C8":              {func(w *world) *pb.DuplicationCommand { return manual() }, "C8", "gone"},
+		"C7c": {func(w *world) *pb.DuplicationCommand { w.added("2", "x"); return manual() }, "C7c", "orphan"},
+		"C8, unexplained": {func(w *world) *pb.DuplicationCommand {
+			w.added("2", "x")
+			w.remove("2")
+			return manual()
+		}, "C8", "gone-unexplained"},
+		"C8": {func(w *world) *pb.DuplicationCommand { return manual() }, "C8", "gone"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +271,7 @@ func TestRowsThatWriteNothing(t *testing.T) {
 	}
 }
 
-func TestDigestsAreReadWhereAStoreHasNone(t *testing.T) {
+func TestDigestsAreComputedIfAStoreHasNone(t *testing.T) {
 	tests := map[string]struct {
 		source, destination bool // has no digests
 		text                string
@@ -273,7 +291,7 @@ func TestDigestsAreReadWhereAStoreHasNone(t *testing.T) {
 				w.mem["2"].Rewrite("photos", "a.jpg", []byte(tt.text))
 			}
 			if tt.source {
-				w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // touched: same bytes
+				w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // rewritten with the same bytes
 			}
 			got := w.mustRun(c)
 			if got.result.GetDecision() != tt.row || got.result.GetResult() != tt.result || len(got.changes) != tt.changes {
@@ -292,11 +310,13 @@ func TestRefusals(t *testing.T) {
 	noSpace.Space = ""
 	unknown.DestinationStore, repair.SourceStore = "9", "9"
 	repair.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
-	for name, body := range map[string]schemas.Body{"S0": noSpace, "store": unknown, "repair": repair, "message": &pb.Change{}} {
+	for name, body := range map[string]schemas.Body{"S0": noSpace, "store": unknown, "repair": repair,
+		"message": &pb.Change{}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.rules.Pairs = append(w.rules.Pairs, policy.Pair{Source: "1", Destination: "9"})
-			if out, err := w.executor.Handle(context.Background(), &schemas.Delivery{Body: body}); out != nil || !retry.IsPermanent(err) {
+			if out, err := w.executor.Handle(context.Background(), &schemas.Delivery{Body: body}); out != nil ||
+				!retry.IsPermanent(err) {
 				t.Errorf("got %v, %v", out, err)
 			}
 		})

@@ -21,12 +21,12 @@ func fault(method string, err error) storagetest.Fault {
 	return storagetest.Fault{Method: method, Err: err}
 }
 
-// gone deletes from a store, and the journal is told.
+// gone deletes an item from a store and puts the Change into the journal.
 func (w *world) gone(store string) *pb.Change {
-	return w.tell(record.Delete(at(store), w.remove(store)))
+	return w.reported(record.Delete(at(store), w.remove(store)))
 }
 
-// once has f run before the first call of a method of a store.
+// once calls f before the first call of a method of a store.
 func (w *world) once(store, method string, f func()) {
 	ran := false
 	w.faulty[store].Before(func(_ context.Context, c storagetest.Call) error {
@@ -44,7 +44,7 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 		store   string
 		fault   storagetest.Fault
 		class   retry.Class
-		visible bool // after the failure
+		visible bool // present after the failure
 	}{
 		"source stat":                     {"1", fault("Stat", nil), retry.Transient, false},
 		"source is away":                  {"1", fault("Stat", away), retry.ClassUnavailable, false},
@@ -53,12 +53,15 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 		"destination marker":              {"2", fault("Marker", nil), retry.ClassUnavailable, false},
 		"destination marker is another's": {"2", fault("Marker", storage.ErrWrongMarker), retry.ClassUnavailable, false},
 		"open":                            {"1", fault("Open", nil), retry.Transient, false},
-		"source is archived":              {"1", fault("Open", retry.Wait(errors.New("its return was asked for"), time.Now())), retry.ClassWait, false},
-		"source ends mid-stream":          {"1", storagetest.Fault{Method: "Open", Mid: true, After: 3}, retry.Transient, false},
-		"put: not persisted":              {"2", fault("Put", nil), retry.Transient, false},
-		"put: mid-stream":                 {"2", storagetest.Fault{Method: "Put", Mid: true, After: 2}, retry.Transient, false},
-		"put: persisted":                  {"2", storagetest.Fault{Method: "Put", Done: true}, retry.Transient, true},
-		"put: refused for good":           {"2", fault("Put", retry.Permanent(storage.ErrName)), retry.ClassPermanent, false},
+		"source is archived": {"1",
+			fault("Open", retry.Wait(errors.New("its return was asked for"), time.Now())), retry.ClassWait, false},
+		"source ends mid-stream": {"1", storagetest.Fault{Method: "Open", Mid: true, After: 3}, retry.Transient,
+			false},
+		"put: not persisted": {"2", fault("Put", nil), retry.Transient, false},
+		"put: mid-stream": {"2", storagetest.Fault{Method: "Put", Mid: true, After: 2}, retry.Transient,
+			false},
+		"put: persisted":        {"2", storagetest.Fault{Method: "Put", Done: true}, retry.Transient, true},
+		"put: refused for good": {"2", fault("Put", retry.Permanent(storage.ErrName)), retry.ClassPermanent, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +74,7 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 			}
 			held := map[bool]string{true: "hello"}
 			w.holds("2", held[tt.visible])
-			// Tried again, it ends as if nothing had been: one Change, one task.
+			// The second try ends as if there had been no fault: one Change, one task.
 			got := w.mustRun(c)
 			if tt.visible {
 				got.ends("C2", "in-sync", nothing, 1, 1)
@@ -84,7 +87,7 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 	}
 }
 
-// A kill between the outputs of one execution: its Change was sent, the task of its check was not.
+// The process dies while it publishes: the Change was sent, the task of its check was not.
 func TestCrashBetweenOutputs(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "hello"))
@@ -137,7 +140,7 @@ func TestMarkerMissing(t *testing.T) {
 	c := command(w.added("1", "hello"))
 	w.mustRun(c)
 	w.remove("1")
-	w.mem["1"].Mark("") // the disk is not mounted: nothing is there, which says nothing
+	w.mem["1"].Mark("") // the disk is not mounted: absence is not confirmed
 	if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, storage.ErrNoMarker) {
 		t.Errorf("source: got %v", err)
 	}
@@ -164,7 +167,7 @@ func TestSourceIsSuspect(t *testing.T) {
 	w.holds("2", "older")
 }
 
-func TestOneMisreadingIsReadAgain(t *testing.T) {
+func TestMismatchIsReadAgainOnce(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "hello"))
 	w.faulty["2"].Script(fault("Put", storage.ErrDigest))
@@ -172,7 +175,7 @@ func TestOneMisreadingIsReadAgain(t *testing.T) {
 }
 
 func TestSourceChangesUnderTheCopy(t *testing.T) {
-	t.Run("before it is opened, and told", func(t *testing.T) {
+	t.Run("before it is opened, with a Change", func(t *testing.T) {
 		w := newWorld(t)
 		c := command(w.added("1", "one"))
 		w.once("1", "Open", func() { w.added("1", "two") })
@@ -183,7 +186,7 @@ func TestSourceChangesUnderTheCopy(t *testing.T) {
 		}
 		w.holds("2", "two")
 	})
-	t.Run("before it is opened, and not told", func(t *testing.T) {
+	t.Run("before it is opened, without a Change", func(t *testing.T) {
 		w := newWorld(t)
 		c := command(w.added("1", "one"))
 		w.once("1", "Open", func() { w.put("1", "two") })
@@ -199,7 +202,7 @@ func TestSourceChangesUnderTheCopy(t *testing.T) {
 		w.mustRun(c).ends("C5", "copied", done, 1, 1)
 		w.holds("2", "one")
 	})
-	t.Run("during the write, and told", func(t *testing.T) {
+	t.Run("during the write, with a Change", func(t *testing.T) {
 		w := newWorld(t)
 		c := command(w.added("1", "one"))
 		w.once("2", "Put", func() { w.added("1", "two") })
@@ -210,7 +213,7 @@ func TestSourceChangesUnderTheCopy(t *testing.T) {
 			t.Errorf("result: %v", got.result)
 		}
 	})
-	t.Run("during the write, and not told", func(t *testing.T) {
+	t.Run("during the write, without a Change", func(t *testing.T) {
 		w := newWorld(t)
 		c := command(w.added("1", "one"))
 		w.once("2", "Put", func() { w.put("1", "two") })
@@ -266,13 +269,13 @@ func TestDestinationChangesUnderTheCopy(t *testing.T) {
 		}
 		w.holds("2", "one")
 	})
-	t.Run("the second look fails", func(t *testing.T) {
+	t.Run("the second observation fails", func(t *testing.T) {
 		w := newWorld(t)
 		c := command(w.added("1", "one"))
 		w.faulty["2"].Script(storagetest.Fault{Method: "Stat", Skip: 1})
 		got := w.mustRun(c)
 		got.ends("C5", "copied", done, 1, 1)
-		if !strings.Contains(got.result.GetDetail(), "look") {
+		if !strings.Contains(got.result.GetDetail(), "observe after the write") {
 			t.Errorf("detail: %q", got.result.GetDetail())
 		}
 	})
@@ -291,7 +294,7 @@ func TestWaits(t *testing.T) {
 			w.put("1", "two")
 			return c
 		}, ladder, "C4w", "source-newer", handedOn, 1},
-		"C4": {func(w *world) *pb.DuplicationCommand { // found, and no client has reported it
+		"C4": {func(w *world) *pb.DuplicationCommand { // a check found it, and no client has reported it
 			w.mustRun(command(w.added("1", "one")))
 			c := record.Content(at("1"), w.put("1", "two"))
 			c.Origin = pb.Origin_ORIGIN_FIXITY
@@ -317,7 +320,8 @@ func TestWaits(t *testing.T) {
 			for n, wait := range tt.ladder {
 				from := time.Now()
 				_, err := w.run(c, n)
-				if due := retry.Due(err); retry.ClassOf(err) != retry.ClassWait || due.Before(from.Add(wait)) || due.After(time.Now().Add(wait)) {
+				if due := retry.Due(err); retry.ClassOf(err) != retry.ClassWait || due.Before(from.Add(wait)) ||
+					due.After(time.Now().Add(wait)) {
 					t.Errorf("wait %d: got %v, due %v", n, err, due)
 				}
 			}
@@ -328,7 +332,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// What a command waited for before does not shorten its wait for something else.
+// Waits for one cause do not shorten those for another.
 func TestWaitsAreCountedByCause(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "one"))
@@ -342,13 +346,14 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 			w.put("2", "one")
 		}
 		_, err := w.waited(c, map[string]int{"source-newer": len(ladder), "source-missing": 1})
-		if wait := time.Until(retry.Due(err)); retry.CauseOf(err) != "source-missing" || wait > missing[1] || wait < missing[1]-time.Minute {
+		if wait := time.Until(retry.Due(err)); retry.CauseOf(err) != "source-missing" || wait > missing[1] ||
+			wait < missing[1]-time.Minute {
 			t.Errorf("copy present %t: got %v, due in %v", copied, err, wait)
 		}
 	}
 }
 
-func TestDeleteIsHandedOn(t *testing.T) {
+func TestDeleteIsHandedToTheDeleter(t *testing.T) {
 	w := newWorld(t)
 	w.mustRun(command(w.added("1", "one")))
 	gone := w.gone("1")
@@ -365,11 +370,12 @@ func TestDeleteIsHandedOn(t *testing.T) {
 	if again := w.mustRun(c); again.orders[0].GetId() != got.orders[0].GetId() {
 		t.Error("twice the same delete has two ids")
 	}
-	// Gone at the destination too, and nobody said so.
+	// The destination is absent too, and no delete was reported.
 	w.remove("2")
 	first := w.mustRun(c)
 	first.ends("C8", "gone", nothing, 1, 0)
-	if d := first.changes[0]; d.GetOp() != pb.Op_OP_DELETE || d.GetStore() != "2" || d.GetTime().AsTime().Before(gone.GetTime().AsTime()) {
+	if d := first.changes[0]; d.GetOp() != pb.Op_OP_DELETE || d.GetStore() != "2" ||
+		d.GetTime().AsTime().Before(gone.GetTime().AsTime()) {
 		t.Errorf("change: %v", d)
 	}
 	w.mustRun(c).ends("C8", "gone", nothing, 0, 0)

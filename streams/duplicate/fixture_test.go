@@ -22,10 +22,12 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-var ladder, missing = []time.Duration{time.Minute, time.Hour}, []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
+var (
+	ladder  = []time.Duration{time.Minute, time.Hour}
+	missing = []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
+)
 
-// world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal
-// of all Changes.
+// A world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal of all Changes.
 type world struct {
 	t        *testing.T
 	mem      map[string]*mem.Store
@@ -42,15 +44,15 @@ func (w *world) Store(_, id string) (storage.Store, bool) {
 
 func (w *world) Rules(string, string) (policy.Rules, bool) { return w.rules, true }
 
-// journal folds Changes into records, as the state tables and the audit log do.
+// A journal merges Changes into records, as the state tables and the audit log do.
 type journal struct {
 	mu    sync.Mutex
 	rows  map[schemas.Copy]*pb.Record
 	asked int
 	err   error
-	// meanwhile is called, if it is not nil, while records are read.
+	// meanwhile is called while records are read; nil: no call.
 	meanwhile func()
-	// unchecked: no check of what is live has passed yet.
+	// unchecked: no live content has passed a check yet.
 	unchecked bool
 }
 
@@ -87,7 +89,7 @@ func (j *journal) add(c *pb.Change) {
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
 		old := j.rows[at]
-		if j.rows[at] = known(c).GetManifest(); c.GetPropertiesUnknown() && isLive(old) {
+		if j.rows[at] = recordOf(c).GetManifest(); c.GetPropertiesUnknown() && isLive(old) {
 			keep(j.rows[at], old)
 		}
 	case pb.Op_OP_SET_PROPERTIES:
@@ -101,7 +103,7 @@ func (j *journal) add(c *pb.Change) {
 	}
 }
 
-// keep has the properties of old on record of r, whose store cannot tell any.
+// keep copies the properties of old to r, whose store cannot report any.
 func keep(r, old *pb.Record) {
 	r.MediaType, r.Properties, r.PropertiesOf = old.GetMediaType(), old.GetProperties(), old.GetPropertiesOf()
 	has := old.GetMediaType() != "" || len(old.GetProperties()) > 0
@@ -116,7 +118,7 @@ func newWorld(t *testing.T) *world {
 		rules:   policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(-1000)},
 		journal: &journal{rows: map[schemas.Copy]*pb.Record{}}}
 	for i, id := range []string{"1", "2"} {
-		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(9 + i) }}) // clocks differ
+		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(9 + i) }}) // their clocks differ by an hour
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +127,8 @@ func newWorld(t *testing.T) *world {
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 	}
 	var err error
-	w.executor, err = New(Config{WaitLadder: ladder, MissingLadder: missing, Worker: "w", Host: "h", Software: "s"}, w, w, w.journal)
+	config := Config{WaitLadder: ladder, MissingLadder: missing, Worker: "w", Host: "h", Software: "s"}
+	w.executor, err = New(config, w, w, w.journal)
 	w.must(err)
 	return w
 }
@@ -141,11 +144,13 @@ func at(store string) schemas.Copy {
 	return schemas.Copy{Account: "acme", Store: store, Space: "photos", Item: "a.jpg"}
 }
 
-// put stores bytes beside the executor; nobody is told.
+// put stores bytes without a Change.
 func (w *world) put(store, text string) storage.Object {
 	w.t.Helper()
 	o, err := w.mem[store].Put(w.t.Context(), "photos", "a.jpg", strings.NewReader(text), storage.PutOptions{
-		Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}})
+		Size:       storage.UnknownSize,
+		Properties: storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}},
+	})
 	w.must(err)
 	return o
 }
@@ -157,18 +162,18 @@ func (w *world) remove(store string) storage.Deleted {
 	return d
 }
 
-// tell puts the Change of what put or remove returned into the journal.
-func (w *world) tell(c *pb.Change) *pb.Change {
+// reported puts a client's Change into the journal.
+func (w *world) reported(c *pb.Change) *pb.Change {
 	c.Origin = pb.Origin_ORIGIN_CLIENT
 	w.journal.add(record.Seal(c))
 	return c
 }
 
 func (w *world) added(store, text string) *pb.Change {
-	return w.tell(record.Content(at(store), w.put(store, text)))
+	return w.reported(record.Content(at(store), w.put(store, text)))
 }
 
-// command is what the planner makes of a Change of store 1.
+// command returns the planner's command for a Change of store 1.
 func command(c *pb.Change) *pb.DuplicationCommand {
 	found := c.GetOrigin() == pb.Origin_ORIGIN_SWEEP || c.GetOrigin() == pb.Origin_ORIGIN_FIXITY
 	return &pb.DuplicationCommand{
@@ -180,13 +185,13 @@ func command(c *pb.Change) *pb.DuplicationCommand {
 	}
 }
 
-// manual is a command that knows nothing.
+// manual returns a command without a cause.
 func manual() *pb.DuplicationCommand {
 	return &pb.DuplicationCommand{Id: "manual", Account: "acme", Space: "photos", Item: "a.jpg",
 		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_MANUAL}
 }
 
-// repair is what the steward makes of a failed check of store 2.
+// repair returns the steward's command after a failed check of store 2.
 func (w *world) repair(expected digest.Set) *pb.DuplicationCommand {
 	c := manual()
 	c.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
@@ -197,7 +202,7 @@ func (w *world) repair(expected digest.Set) *pb.DuplicationCommand {
 	return c
 }
 
-// did is what an execution led to.
+// did holds the messages of an execution.
 type did struct {
 	t       *testing.T
 	changes []*pb.Change
@@ -206,7 +211,7 @@ type did struct {
 	result  *pb.DuplicationResult
 }
 
-// run executes a command and, if it succeeds, publishes its Changes.
+// run executes a command and, if it succeeds, puts its Changes into the journal.
 func (w *world) run(c *pb.DuplicationCommand, waits int) (did, error) {
 	w.t.Helper()
 	got, err := w.crash(c, waits)
@@ -223,13 +228,13 @@ func (w *world) mustRun(c *pb.DuplicationCommand) did {
 	return got
 }
 
-// crash executes a command, and nothing is published.
+// crash executes a command and publishes nothing.
 func (w *world) crash(c *pb.DuplicationCommand, waits int) (did, error) {
 	w.t.Helper()
 	return w.waited(c, map[string]int{"source-newer": waits, "source-missing": waits, "copy-differs": waits})
 }
 
-// waited is crash for a command that has waited so often, by cause.
+// waited is crash for a command with these numbers of waits, by cause.
 func (w *world) waited(c *pb.DuplicationCommand, waits map[string]int) (did, error) {
 	w.t.Helper()
 	d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1, WaitsBy: waits, Timestamp: hour(9)}
@@ -272,7 +277,7 @@ func sort(t *testing.T, out []schemas.Message) did {
 	return got
 }
 
-// ends checks the row, the word and the numbers of messages.
+// ends checks row, result and outcome, and the numbers of Changes and tasks.
 func (d did) ends(row, result string, outcome pb.Outcome, changes, tasks int) {
 	d.t.Helper()
 	n := 0
@@ -280,13 +285,15 @@ func (d did) ends(row, result string, outcome pb.Outcome, changes, tasks int) {
 		n += len(t)
 	}
 	r := d.result
-	if r.GetDecision() != row || r.GetResult() != result || r.GetOutcome() != outcome || len(d.changes) != changes || n != tasks {
-		d.t.Errorf("got %s %s %v (%s), %d changes, %d tasks; want %s %s %v, %d, %d", r.GetDecision(), r.GetResult(), r.GetOutcome(),
+	if r.GetDecision() != row || r.GetResult() != result || r.GetOutcome() != outcome || len(d.changes) != changes ||
+		n != tasks {
+		d.t.Errorf("got %s %s %v (%s), %d changes, %d tasks; want %s %s %v, %d, %d", r.GetDecision(), r.GetResult(),
+			r.GetOutcome(),
 			r.GetDetail(), len(d.changes), n, row, result, outcome, changes, tasks)
 	}
 }
 
-// holds checks what a store holds; "" means nothing.
+// holds checks the content of a store; "" is none.
 func (w *world) holds(store, want string) {
 	w.t.Helper()
 	r, _, err := w.mem[store].Open(w.t.Context(), "photos", "a.jpg", "")
@@ -301,10 +308,11 @@ func (w *world) holds(store, want string) {
 	}
 }
 
-// untouched checks that nothing was changed in a store.
+// untouched checks that a store was not written to.
 func (w *world) untouched(store string) {
 	w.t.Helper()
-	for _, method := range []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace", "WriteMarker"} {
+	for _, method := range []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace",
+		"WriteMarker"} {
 		if n := w.faulty[store].Count(method); n > 0 {
 			w.t.Errorf("%d calls of %s of store %s", n, method, store)
 		}

@@ -13,10 +13,12 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A forgetful store does not keep what its items are copies of.
+// A forgetful store does not keep the source content that its items are copies of.
 type forgetful struct{ *storagetest.Faulty }
 
-func (s forgetful) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s forgetful) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	o.Original = storage.Original{}
 	return s.Faulty.Put(ctx, space, item, r, o)
 }
@@ -28,15 +30,15 @@ func (s stores) Store(_, id string) (storage.Store, bool) {
 	return store, ok
 }
 
-// publish has some Changes of an execution land in the journal.
+// publish puts some of an execution's Changes into the journal.
 func (w *world) publish(changes ...*pb.Change) {
 	for _, c := range changes {
 		w.journal.add(c)
 	}
 }
 
-// A source that is deleted while it is copied takes its copy with it, if the executor is killed after the write: the copy
-// is not taken for one of younger content. It is put on record.
+// The source is deleted while it is copied, and the executor is killed after the write: the copy is recorded and
+// deleted, and is not taken for a copy of later content.
 func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 	for name, forgets := range map[string]bool{"the store keeps what it is a copy of": false, "the store does not": true} {
 		for _, fault := range []string{"killed", "failed, and persisted"} {
@@ -44,7 +46,8 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 				w := newWorld(t)
 				if forgets {
 					var err error
-					w.executor, err = New(Config{WaitLadder: ladder}, stores{"1": w.faulty["1"], "2": forgetful{w.faulty["2"]}}, w, w.journal)
+					both := stores{"1": w.faulty["1"], "2": forgetful{w.faulty["2"]}}
+					w.executor, err = New(Config{WaitLadder: ladder}, both, w, w.journal)
 					w.must(err)
 				}
 				c := command(w.added("1", "one"))
@@ -60,7 +63,7 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 					}
 				}
 				w.holds("2", "one")
-				if _, err := w.crash(c, 0); err != nil { // killed once more: its outputs are lost
+				if _, err := w.crash(c, 0); err != nil { // killed again: its messages are lost
 					t.Fatal(err)
 				}
 				got := w.mustRun(c)
@@ -69,7 +72,8 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 					t.Errorf("orders: %v", got.orders)
 				}
 				r := w.journal.rows[at("2")]
-				if r.GetState() != live || r.GetSourceVersion() != c.GetChangeVersion() || !r.GetSourceTime().AsTime().Equal(c.GetChangeTime().AsTime()) {
+				if r.GetState() != live || r.GetSourceVersion() != c.GetChangeVersion() ||
+					!r.GetSourceTime().AsTime().Equal(c.GetChangeTime().AsTime()) {
 					t.Errorf("on record: %v", r)
 				}
 				w.mustRun(c).ends("C7", "deletion-ordered", handedOn, 0, 0)
@@ -79,7 +83,7 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 	}
 }
 
-// The command of the delete itself comes to the same, if it is executed before the one that was killed.
+// The command of the delete has the same effect if it is executed before the one that was killed.
 func TestDeleteIsExecutedBeforeTheCopyThatWasKilled(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "one"))
@@ -91,21 +95,22 @@ func TestDeleteIsExecutedBeforeTheCopyThatWasKilled(t *testing.T) {
 	w.mustRun(c).ends("C7", "deletion-ordered", handedOn, 0, 0)
 }
 
-// What a person put beside the copies is put on record as found, and never as a copy that was made.
-func TestOrphanIsPutOnRecord(t *testing.T) {
+// An item that a person put beside the copies is recorded as found by a sweep, never as a copy.
+func TestOrphanIsRecorded(t *testing.T) {
 	w := newWorld(t)
 	w.put("2", "mine")
 	got := w.mustRun(manual())
 	got.ends("C7c", "orphan", nothing, 1, 1)
-	if c := got.changes[0]; c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetSourceTime() != nil || c.GetOp() != pb.Op_OP_ADD {
+	if c := got.changes[0]; c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetSourceTime() != nil ||
+		c.GetOp() != pb.Op_OP_ADD {
 		t.Errorf("change: %v", c)
 	}
 	w.mustRun(manual()).ends("C7c", "orphan", nothing, 0, 0)
 	w.holds("2", "mine")
 }
 
-// With nothing known of the source its streamed digests become the reference: they are published, wherever the executor
-// is killed.
+// If no digests of the source are on record, the streamed ones become the reference. They are published wherever the
+// executor is killed.
 func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 	prepare := map[string]func(*world){
 		"C5":  func(w *world) { w.put("1", "hello") },
@@ -114,7 +119,7 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 			w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello"))
 			o, err := w.mem["1"].Stat(w.t.Context(), "photos", "a.jpg")
 			w.must(err)
-			w.tell(record.Content(at("1"), o))
+			w.reported(record.Content(at("1"), o))
 		},
 	}
 	published := map[string]func(*world, did){
@@ -140,7 +145,8 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 					t.Errorf("result: %v", again.result)
 				}
 				r := w.journal.rows[at("1")]
-				if want := digest.Set(first.changes[0].GetDigests()); r.GetState() != live || len(want) == 0 || want.Compare(r.GetDigests()) != digest.Agree {
+				if want := digest.Set(first.changes[0].GetDigests()); r.GetState() != live || len(want) == 0 ||
+					want.Compare(r.GetDigests()) != digest.Agree {
 					t.Errorf("on record of the source: %v, want digests %v", r, want)
 				}
 				for _, c := range again.changes {
@@ -154,12 +160,13 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 	}
 }
 
-// Properties that are set do not keep the source from its record.
+// Setting properties does not keep the source's digests off the record.
 func TestReferenceIsPublishedWithProperties(t *testing.T) {
 	w := newWorld(t)
 	w.put("1", "hello")
 	w.put("2", "hello")
-	if _, err := w.mem["2"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{}, storage.Condition{}); err != nil {
+	if _, err := w.mem["2"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{},
+		storage.Condition{}); err != nil {
 		t.Fatal(err)
 	}
 	w.mustRun(manual()).ends("C3", "properties-set", done, 3, 0)
@@ -169,7 +176,7 @@ func TestReferenceIsPublishedWithProperties(t *testing.T) {
 	w.mustRun(manual()).ends("C2", "in-sync", nothing, 0, 0)
 }
 
-// Records are read once where nothing changes meanwhile, though both sides are looked at three times.
+// If nothing changes meanwhile, records are read once although both sides are observed three times.
 func TestRecordsAreReadOnce(t *testing.T) {
 	found := func(w *world) *pb.DuplicationCommand {
 		c := command(w.added("1", "hello"))
@@ -190,8 +197,8 @@ func TestRecordsAreReadOnce(t *testing.T) {
 	}
 }
 
-// A repaired copy keeps what its content is a copy of, whichever copy it is made from and whenever that was written; also
-// if the executor is killed.
+// A repaired copy keeps its source content, whichever store it is repaired from and whenever that was written, also if
+// the executor is killed.
 func TestRepairedCopyKeepsItsOriginal(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "hello"))
@@ -199,7 +206,7 @@ func TestRepairedCopyKeepsItsOriginal(t *testing.T) {
 	before := w.journal.rows[at("2")]
 	again := func() {
 		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
-		w.put("1", "hello") // the source of the repair is written again
+		w.put("1", "hello") // the source of the repair is rewritten
 	}
 	check := func(what string, got did, err error) {
 		t.Helper()
@@ -210,8 +217,10 @@ func TestRepairedCopyKeepsItsOriginal(t *testing.T) {
 			t.Fatalf("%s: changes %v", what, got.changes)
 		}
 		change := got.changes[0]
-		if !change.GetSourceTime().AsTime().Equal(before.GetSourceTime().AsTime()) || change.GetSourceVersion() != before.GetSourceVersion() {
-			t.Errorf("%s: published as a copy of %v, %s; want %v", what, change.GetSourceTime().AsTime(), change.GetSourceVersion(), before)
+		if !change.GetSourceTime().AsTime().Equal(before.GetSourceTime().AsTime()) ||
+			change.GetSourceVersion() != before.GetSourceVersion() {
+			t.Errorf("%s: published as a copy of %v, %s; want %v", what, change.GetSourceTime().AsTime(),
+				change.GetSourceVersion(), before)
 		}
 		if o.Original.Version != before.GetSourceVersion() || !o.Original.Modified.Equal(before.GetSourceTime().AsTime()) {
 			t.Errorf("%s: the store keeps %+v", what, o.Original)
@@ -234,7 +243,7 @@ func TestRepairedCopyKeepsItsOriginal(t *testing.T) {
 	check("failed, and persisted", got, err)
 }
 
-// A copy that is made out of nothing at a primary is no copy of its secondary.
+// A primary that is repaired from a secondary is not recorded as a copy of it.
 func TestRepairedPrimaryIsNoCopy(t *testing.T) {
 	w := newWorld(t)
 	change := w.added("1", "hello")
@@ -249,7 +258,7 @@ func TestRepairedPrimaryIsNoCopy(t *testing.T) {
 	}
 }
 
-// Data of a store that was taken out of the policy does not come back by a repair that was ordered before.
+// A repair that was ordered before its store left the policy does not bring data back.
 func TestNoRepairOutsideOfThePolicy(t *testing.T) {
 	w := newWorld(t)
 	change := w.added("1", "hello")
@@ -260,7 +269,7 @@ func TestNoRepairOutsideOfThePolicy(t *testing.T) {
 	w.holds("2", "")
 }
 
-// The deleter is told who approved what the delete comes from.
+// A DeletionCommand names the person who approved the delete.
 func TestDeletionCarriesTheApproval(t *testing.T) {
 	w := newWorld(t)
 	w.mustRun(command(w.added("1", "one")))

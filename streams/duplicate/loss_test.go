@@ -15,25 +15,25 @@ import (
 var chain = policy.Rules{Revision: 1, Deletes: policy.Propagate, Since: hour(-1000),
 	Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "2", Destination: "3"}}}
 
-// tail decides about store 3, in a chain from 1 to 2 to 3, by what follows from a Change of store 2.
+// tail decides about store 3, in a chain from 1 to 2 to 3, after a Change of store 2.
 func tail(change *pb.Change) Decision {
 	c := command(change)
 	c.SourceStore, c.DestinationStore = "2", "3"
-	s := Sight{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: there("d3", a, 6)}
+	s := Observation{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: there("d3", a, 6)}
 	to := row(live, "d3", a, 6)
-	to.SourceTime = stamp(5) // of what store 2 had
+	to.SourceTime = stamp(5) // of the content of store 2
 	s.records(&pb.Record{State: tomb, Time: change.GetTime(), Origin: change.GetOrigin()}, to)
 	return Decide(s)
 }
 
-// In a chain a copy that was lost at 1 and 2 is deleted at 3 only if its delete at 1 is a fact that is about what 2 held.
+// In a chain, a copy that was lost at 1 and 2 is deleted at 3 only if a client deleted, at 1, the content that 2 held.
 func TestLossIsNoDelete(t *testing.T) {
 	tests := map[string]struct {
 		origin  pb.Origin // of the delete at 1
 		deleted int
 		held    int // the time of the content at 2
 		result  string
-		last    string // decided about 3
+		last    Row // decided about 3
 	}{
 		"a client's delete":                {pb.Origin_ORIGIN_CLIENT, 7, 5, "gone", "C7"},
 		"a delete that was carried":        {pb.Origin_ORIGIN_DUPLICATION, 7, 5, "gone", "C7"},
@@ -47,8 +47,9 @@ func TestLossIsNoDelete(t *testing.T) {
 			change := &pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
 				Time: stamp(tt.deleted), Origin: tt.origin}
 			c := command(change)
-			scene := &Scene{Command: c, Copy: at("2")}
-			s := Sight{Command: c, Rules: chain, Source: Side{Presence: Absent}, Destination: Side{Presence: Absent, Seen: hour(8)}}
+			sides := &Sides{Command: c, Copy: at("2")}
+			s := Observation{Command: c, Rules: chain, Source: Side{Presence: Absent},
+				Destination: Side{Presence: Absent, AbsentAt: hour(8)}}
 			s.records(&pb.Record{State: tomb, Time: stamp(tt.deleted), Origin: tt.origin}, row(live, "d2", a, tt.held))
 			d := Decide(s)
 			if d.Row != "C8" || d.Result != tt.result || d.Announce != (tt.last != "") {
@@ -57,20 +58,20 @@ func TestLossIsNoDelete(t *testing.T) {
 			if !d.Announce {
 				return
 			}
-			if last := tail(scene.Gone(s, d)); last.Row != tt.last || last.NeedsApproval {
+			if last := tail(sides.DeleteChange(s, d)); last.Row != tt.last || last.NeedsApproval {
 				t.Errorf("about 3: %+v", last)
 			}
 		})
 	}
 }
 
-// A copy whose loss nothing explains stays on record, for a check or a person to find, however often the command runs.
+// A copy whose loss is not explained stays on record, for a check or a person, however often the command runs.
 func TestLostCopyStaysOnRecord(t *testing.T) {
 	w := newWorld(t)
 	w.mustRun(command(w.added("1", "hello")))
 	w.remove("2")
 	found := record.Delete(at("1"), w.remove("1"))
-	found.Origin = pb.Origin_ORIGIN_SWEEP // nobody said so
+	found.Origin = pb.Origin_ORIGIN_SWEEP // no client reported it
 	w.journal.add(record.Seal(found))
 	c := command(found)
 	for range 2 {
@@ -79,26 +80,27 @@ func TestLostCopyStaysOnRecord(t *testing.T) {
 	if r := w.journal.rows[at("2")]; r.GetState() != live {
 		t.Errorf("on record: %v", r)
 	}
-	c.Approved = "eve" // she says that it was meant
+	c.Approved = "eve" // she confirms the delete
 	c.IfAbsent = false
 	w.mustRun(c).ends("C8", "gone", nothing, 1, 0)
 	w.mustRun(c).ends("C8", "gone", nothing, 0, 0)
 }
 
-// The DELETE of a copy that no one saw go is dated by the clock of its store, and not after the look: a copy that is made
+// An unobserved DELETE of a copy is dated by the clock of its store, and not after the observation: a copy that is made
 // later is on record as live, whichever way the clocks differ.
-func TestTimeOfADeleteThatNoOneSaw(t *testing.T) {
+func TestTimeOfAnUnobservedDelete(t *testing.T) {
 	for name, tt := range map[string]struct{ deleted, want time.Time }{
-		"the source's clock is ahead":  {hour(12), hour(10).Add(time.Millisecond)}, // of the look
+		"the source's clock is ahead":  {hour(12), hour(10).Add(time.Millisecond)}, // of the observation
 		"the source's clock is behind": {hour(9).Add(time.Minute), hour(10)},       // of the copy's content
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t) // it is hour 10 at the destination
+			w := newWorld(t) // the destination's clock is at hour 10
 			w.mustRun(command(w.added("1", "hello")))
 			w.remove("2")
 			w.remove("1")
-			gone := w.tell(&pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg", Time: ms(tt.deleted)})
-			// Not read, and read though the answer is an error: nothing is announced, and then it is.
+			gone := w.reported(&pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+				Time: ms(tt.deleted)})
+			// A fault, an execution whose messages are lost, and one that publishes the same Change.
 			w.faulty["2"].Script(storagetest.Fault{Method: "Stat"})
 			if _, err := w.run(command(gone), 0); err == nil {
 				t.Fatal("no error")
@@ -116,7 +118,7 @@ func TestTimeOfADeleteThatNoOneSaw(t *testing.T) {
 			back := w.put("1", "hello")
 			w.mem["1"].Date("photos", "a.jpg", hour(13))
 			back.Modified = hour(13)
-			c := command(w.tell(record.Content(at("1"), back)))
+			c := command(w.reported(record.Content(at("1"), back)))
 			w.mustRun(c).ends("C5", "copied", done, 1, 1)
 			w.holds("2", "hello")
 			if r := w.journal.rows[at("2")]; r.GetState() != live {
@@ -126,17 +128,19 @@ func TestTimeOfADeleteThatNoOneSaw(t *testing.T) {
 	}
 }
 
-// The DELETE of a content of which no size is on record has none either.
+// The DELETE of a content of unknown size has an unknown size.
 func TestDeleteOfAnUnknownSize(t *testing.T) {
 	c := command(&pb.Change{Id: "x", Op: pb.Op_OP_DELETE, Store: "1", Time: stamp(4)})
-	s := Sight{Command: c}
+	s := Observation{Command: c}
 	s.records(row(tomb, "", "", 4), unsized(row(live, "", a, 2)))
-	if got := (&Scene{Command: c, Copy: at("2")}).Gone(s, Decision{Deleted: hour(4)}); !got.GetSizeUnknown() || got.GetSize() != 0 {
+	if got := (&Sides{Command: c, Copy: at("2")}).DeleteChange(s, Decision{Deleted: hour(4)}); !got.GetSizeUnknown() ||
+		got.GetSize() != 0 {
 		t.Errorf("got %v", got)
 	}
 }
 
-// What came back under a tombstone is left alone and checked; a client's change of content is carried all the same.
+// An item that is back under its tombstone is not copied, but checked. A client's change of content is copied all the
+// same.
 func TestResurrected(t *testing.T) {
 	w := newWorld(t)
 	change := w.added("1", "hello")
@@ -144,7 +148,7 @@ func TestResurrected(t *testing.T) {
 	w.must(err)
 	w.gone("1")
 	w.put("1", "hello")
-	w.mem["1"].Date("photos", "a.jpg", from.Modified) // a disk of last year
+	w.mem["1"].Date("photos", "a.jpg", from.Modified) // restored from an old disk
 	for range 2 {
 		got := w.mustRun(manual())
 		got.ends("C4r", "resurrected", handedOn, 0, 1)
@@ -160,18 +164,18 @@ func TestResurrected(t *testing.T) {
 	w.untouched("1")
 }
 
-// Where the records were lost and a check took in what has rotted, a copy that says which version it is of speaks
-// against it. Without such a copy nothing is concluded before the records have answered.
-func TestRotIsNotCopiedWhereRecordsWereLost(t *testing.T) {
+// If the records were lost and a check recorded rotten bytes, a copy of the same version with other bytes prevents the
+// copy. Without such a copy, nothing is decided before the records are read.
+func TestRotIsNotCopiedIfRecordsWereLost(t *testing.T) {
 	w := newWorld(t)
 	w.put("1", "hello")
-	w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // its store has no digests of it
+	w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // its store reports no digests
 	w.mustRun(manual()).ends("C5", "copied", done, 2, 1)
 	w.mem["1"].Corrupt("photos", "a.jpg", []byte("hellO"))
 	clear(w.journal.rows)
 	o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 	w.must(err)
-	sum, err := hash(t.Context(), w.mem["1"], at("1"), "", nil)
+	sum, err := readDigests(t.Context(), w.mem["1"], at("1"), "", nil)
 	w.must(err)
 	o.Digests = sum
 	taken := record.Content(at("1"), o)

@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// confirm returns nil where the store's marker was read, and is its own, by a reading
-// that began no earlier than since. Its error says that whatever the store lacks is unknown.
-func (l *Looker) confirm(ctx context.Context, at schemas.Copy, store storage.Store, since time.Time) error {
+// confirmMarker returns nil if a reading of the store's marker that began at since or later found the store's own
+// marker. After an error an item that the store lacks is unknown, not absent.
+func (l *Observer) confirmMarker(ctx context.Context, at schemas.Copy, store storage.Store, since time.Time) error {
 	err := l.markers.Confirm(ctx, schemas.Key(at.Account, at.Store), store, since)
 	if ctx.Err() != nil && err != nil {
 		return context.Cause(ctx)

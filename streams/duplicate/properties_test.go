@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// Stores that were restored without what they keep beside the bytes change no properties anywhere, and nothing on record of
-// them, however often their items are looked at.
+// Stores that were restored without properties change no properties in other stores or on record, however often their
+// items are observed.
 func TestRestoredWithoutProperties(t *testing.T) {
 	for name, lost := range map[string][]string{"source": {"1"}, "destination": {"2"}, "both": {"1", "2"}} {
 		t.Run(name, func(t *testing.T) {
@@ -24,10 +24,11 @@ func TestRestoredWithoutProperties(t *testing.T) {
 			for _, store := range lost {
 				w.mem[store].Strip("photos", "a.jpg")
 			}
-			w.faulty["2"] = storagetest.NewFaulty(w.mem["2"]) // no calls so far
+			w.faulty["2"] = storagetest.NewFaulty(w.mem["2"]) // resets the count of calls
 			for _, c := range []*pb.DuplicationCommand{c, c, manual(), manual()} {
 				got := w.mustRun(c)
-				if r := got.result; r.GetDecision() != "C2u" || r.GetResult() != "properties-unknown" || r.GetOutcome() != handedOn {
+				if r := got.result; r.GetDecision() != "C2u" || r.GetResult() != "properties-unknown" ||
+					r.GetOutcome() != handedOn {
 					t.Errorf("got %v", r)
 				}
 				var checked []string
@@ -56,8 +57,8 @@ func TestRestoredWithoutProperties(t *testing.T) {
 	}
 }
 
-// A copy of a source that has lost its properties is given those on record. If none are, nothing says that it has none.
-// It is the same when the command is executed again, whatever was lost or failed before.
+// A copy of a source that has lost its properties gets those on record. If there are none, its Change says unknown, not
+// none. A second execution, after a loss or a fault, ends alike.
 func TestCopyOfLostProperties(t *testing.T) {
 	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
 	ran := func(w *world, c *pb.DuplicationCommand) did { return w.mustRun(c) }
@@ -80,12 +81,12 @@ func TestCopyOfLostProperties(t *testing.T) {
 			if tt.onRecord {
 				o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 				w.must(err)
-				w.tell(record.Content(at("1"), o))
+				w.reported(record.Content(at("1"), o))
 			}
 			w.mem["1"].Strip("photos", "a.jpg")
 			from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 			w.must(err)
-			c := w.tell(record.Content(at("1"), from))
+			c := w.reported(record.Content(at("1"), from))
 			if c.GetPropertiesUnknown() != true {
 				t.Fatalf("the Change of the source: %v", c)
 			}
@@ -105,8 +106,9 @@ func TestCopyOfLostProperties(t *testing.T) {
 			if tt.onRecord {
 				want = image
 			}
-			told := storage.Properties{MediaType: change.GetMediaType(), User: change.GetProperties()}
-			if !reflect.DeepEqual(to.Properties, want) || !reflect.DeepEqual(told, want) || change.GetPropertiesUnknown() == tt.onRecord {
+			announced := storage.Properties{MediaType: change.GetMediaType(), User: change.GetProperties()}
+			if !reflect.DeepEqual(to.Properties, want) || !reflect.DeepEqual(announced, want) ||
+				change.GetPropertiesUnknown() == tt.onRecord {
 				t.Errorf("the copy has %+v, want %+v; its Change is %v", to.Properties, want, change)
 			}
 			w.untouched("1")
@@ -118,7 +120,7 @@ func TestCopyOfLostProperties(t *testing.T) {
 	}
 }
 
-// killed executes a command whose outputs are lost, and executes it again.
+// killed executes a command, loses its messages, and executes it again.
 func killed(w *world, c *pb.DuplicationCommand) did {
 	w.t.Helper()
 	_, err := w.crash(c, 0)
@@ -138,7 +140,7 @@ func fails(f storagetest.Fault) func(*world, *pb.DuplicationCommand) did {
 	}
 }
 
-// While the record of a copy that has lost its properties cannot be read, nothing is decided about it.
+// Nothing is decided about a copy that has lost its properties while its record cannot be read.
 func TestLostPropertiesWithoutRecords(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "hello"))
@@ -150,7 +152,7 @@ func TestLostPropertiesWithoutRecords(t *testing.T) {
 	w.untouched("2")
 }
 
-// A repair from a copy that has lost its properties gives the repaired one those on record.
+// A repair from a copy that has lost its properties sets those on record.
 func TestRepairFromACopyThatLostItsProperties(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "hello"))
@@ -170,8 +172,8 @@ func TestRepairFromACopyThatLostItsProperties(t *testing.T) {
 	w.holds("2", "hello")
 }
 
-// What a client sets at the source is carried to a destination that has lost what it had.
-func TestPropertiesSetWhileTheDestinationHasLostIts(t *testing.T) {
+// Properties that a client sets at the source reach a destination that has lost its own.
+func TestSetPropertiesIfTheDestinationLostIts(t *testing.T) {
 	w := newWorld(t)
 	w.mustRun(command(w.added("1", "hello")))
 	w.mem["2"].Strip("photos", "a.jpg")
@@ -180,7 +182,7 @@ func TestPropertiesSetWhileTheDestinationHasLostIts(t *testing.T) {
 	w.must(err)
 	c := record.Content(at("1"), o)
 	c.Op, c.Time = pb.Op_OP_SET_PROPERTIES, stamp(11)
-	w.mustRun(command(w.tell(c))).ends("C3", "properties-set", done, 2, 0)
+	w.mustRun(command(w.reported(c))).ends("C3", "properties-set", done, 2, 0)
 	to, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
 	w.must(err)
 	if !reflect.DeepEqual(to.Properties, set) || to.PropertiesUnknown {
@@ -188,7 +190,7 @@ func TestPropertiesSetWhileTheDestinationHasLostIts(t *testing.T) {
 	}
 }
 
-// overwritten has another program store bytes at the source at an hour, of which the store cannot tell the properties.
+// overwritten makes another program store bytes at the source, with unknown properties, at an hour.
 func (w *world) overwritten(text string, h int) *pb.Change {
 	w.t.Helper()
 	w.put("1", text)
@@ -197,7 +199,7 @@ func (w *world) overwritten(text string, h int) *pb.Change {
 	w.must(err)
 	c := record.Content(at("1"), o)
 	c.Time = stamp(h)
-	return w.tell(c)
+	return w.reported(c)
 }
 
 // propertiesOf returns the properties of the destination's item.
@@ -211,8 +213,8 @@ func (w *world) propertiesOf(store string) storage.Properties {
 	return o.Properties
 }
 
-// executions are the ways in which a command comes to its end: at once, and after its outputs were lost, its write
-// failed, or was done and said to have failed.
+// executions are the ways in which a command ends: at once, or at the second try after its messages were lost, its
+// write failed, or its write was done and reported as failed.
 func executions() map[string]func(*world, *pb.DuplicationCommand) did {
 	return map[string]func(*world, *pb.DuplicationCommand) did{
 		"at once":           func(w *world, c *pb.DuplicationCommand) did { return w.mustRun(c) },
@@ -222,9 +224,8 @@ func executions() map[string]func(*world, *pb.DuplicationCommand) did {
 	}
 }
 
-// Properties on record are not those of other bytes that stand in the item's place: a copy gets none of them, its
-// Change says that they are unknown, and no check is asked for what was not lost. The same bytes in another version
-// have lost theirs.
+// Properties on record do not belong to other bytes in the item's place: a copy gets none of them, its Change says that
+// they are unknown, and no check is requested. The same bytes in another version have lost theirs.
 func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
 	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
 	for how, run := range executions() {
@@ -248,15 +249,15 @@ func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
 			}
 			w.mustRun(manual())
 			if p := w.propertiesOf("2"); !reflect.DeepEqual(p, storage.Properties{}) {
-				t.Errorf("after another look the copy has %+v", p)
+				t.Errorf("after another execution the copy has %+v", p)
 			}
 		})
 		t.Run("other bytes, after a delete that the copy was kept from, "+how, func(t *testing.T) {
 			w := newWorld(t)
 			w.mustRun(command(w.added("1", "hello")))
-			w.tell(record.Delete(at("1"), w.remove("1")))
+			w.reported(record.Delete(at("1"), w.remove("1")))
 			c := w.overwritten("other", 11)
-			w.journal.rows[at("1")].PropertiesOf = &pb.Content{} // the deleted one had some
+			w.journal.rows[at("1")].PropertiesOf = &pb.Content{} // the deleted content had some
 			run(w, command(c))
 			w.holds("2", "other")
 			if p := w.propertiesOf("2"); !reflect.DeepEqual(p, storage.Properties{}) {
@@ -278,8 +279,7 @@ func TestPropertiesOfAContentThatWasReplaced(t *testing.T) {
 	}
 }
 
-// A copy of a source of which no properties are known, neither to its store nor on record, leaves the destination its
-// own.
+// If neither the source's store nor its record has properties, the destination keeps its own.
 func TestCopyKeepsPropertiesOfTheDestination(t *testing.T) {
 	own := storage.Properties{MediaType: "text/plain", User: map[string]string{"shelf": "7"}}
 	for how, run := range executions() {
@@ -291,7 +291,7 @@ func TestCopyKeepsPropertiesOfTheDestination(t *testing.T) {
 				w.must(err)
 				set := record.Content(at("2"), o)
 				set.Op = pb.Op_OP_SET_PROPERTIES
-				w.tell(set)
+				w.reported(set)
 				c := w.overwritten("other", 11)
 				if r := w.journal.rows[at("1")]; claimed {
 					r.MediaType, r.PropertiesClaimed = "image/jpeg", true
@@ -308,7 +308,7 @@ func TestCopyKeepsPropertiesOfTheDestination(t *testing.T) {
 	}
 }
 
-// A repair from a copy of which no properties are known leaves the repaired one its own, also if its bytes are gone.
+// A repair from a copy without known properties keeps those of the repaired copy, also if its bytes are absent.
 func TestRepairKeepsPropertiesOfTheDestination(t *testing.T) {
 	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
 	for how, run := range executions() {

@@ -94,9 +94,11 @@ func TestProperties(t *testing.T) {
 	prepare := func(t *testing.T) (*world, *pb.DuplicationCommand) {
 		w := newWorld(t)
 		w.mustRun(command(w.added("1", "hello")))
-		o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "image/png"}, storage.Condition{})
+		o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "image/png"},
+			storage.Condition{})
 		w.must(err)
-		change := w.tell(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+		change := w.reported(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos",
+			Item:    "a.jpg",
 			Version: o.Version, Time: ms(o.Modified.Add(2 * time.Hour))})
 		return w, command(change)
 	}
@@ -109,7 +111,8 @@ func TestProperties(t *testing.T) {
 			t.Errorf("got %+v, %v", o.Properties, err)
 		}
 		set := got.changes[1]
-		if set.GetOp() != pb.Op_OP_SET_PROPERTIES || set.GetMediaType() != "image/png" || !proto.Equal(set.GetTime(), c.GetChangeTime()) {
+		if set.GetOp() != pb.Op_OP_SET_PROPERTIES || set.GetMediaType() != "image/png" ||
+			!proto.Equal(set.GetTime(), c.GetChangeTime()) {
 			t.Errorf("change: %v", set)
 		}
 		w.mustRun(c).ends("C2", "in-sync", nothing, 0, 0)
@@ -150,7 +153,8 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// A store that sets no properties gets them with the same bytes, once, verified, and without keeping what it replaces.
+// A store that cannot set properties gets them with the same bytes: once, verified, and without keeping the replaced
+// ones.
 func TestPropertiesWithTheBytes(t *testing.T) {
 	prepareWith := func(t *testing.T, versions mem.Weak) (*world, *pb.DuplicationCommand) {
 		versions.Properties = true
@@ -161,9 +165,11 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		weak.Mark("2")
 		w.must(weak.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 		w.mustRun(command(w.added("1", "hello")))
-		o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "image/png"}, storage.Condition{})
+		o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "image/png"},
+			storage.Condition{})
 		w.must(err)
-		return w, command(w.tell(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
+		return w, command(w.reported(&pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Account: "acme", Store: "1", Space: "photos",
+			Item:    "a.jpg",
 			Version: o.Version, Time: ms(o.Modified.Add(2 * time.Hour))}))
 	}
 	prepare := func(t *testing.T) (*world, *pb.DuplicationCommand) { return prepareWith(t, mem.Weak{}) }
@@ -174,7 +180,8 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 			t.Errorf("got %+v, %v", o.Properties, err)
 		}
 		w.holds("2", "hello")
-		if r := w.journal.rows[at("2")]; r.GetVersion() != o.Version || r.GetMediaType() != "image/png" || r.GetState() != live {
+		if r := w.journal.rows[at("2")]; r.GetVersion() != o.Version || r.GetMediaType() != "image/png" ||
+			r.GetState() != live {
 			t.Errorf("on record: %v, want version %s", r, o.Version)
 		}
 		if kept := w.mem["2"].Kept(); len(kept) > 0 {
@@ -220,10 +227,11 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		w.mustRun(c).ends("C4s", "source-suspect", handedOn, 0, 2)
 		w.holds("2", "hello")
 	})
-	// A newer command has put the same bytes with newer properties, while this one stood still between its look and its Put.
+	// A newer command puts the same bytes with newer properties, between this command's observation and its Put.
 	t.Run("newer properties meanwhile", func(t *testing.T) {
 		newest := storage.Properties{MediaType: "image/webp", User: map[string]string{"by": "her"}}
-		for name, weak := range map[string]mem.Weak{"an ETag": {Versions: true}, "an ETag, of no condition": {Versions: true, Conditions: true}, "unique": {}} {
+		for name, weak := range map[string]mem.Weak{"an ETag": {Versions: true},
+			"an ETag, of no condition": {Versions: true, Conditions: true}, "unique": {}} {
 			for again, f := range map[string]storagetest.Fault{
 				"": {}, ", failed": {Method: "Put"}, ", done, failed": {Method: "Put", Done: true},
 			} {
@@ -231,7 +239,8 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 				w.once("2", "Put", func() {
 					_, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", newest, storage.Condition{})
 					w.must(err)
-					o, err := w.mem["2"].Put(t.Context(), "photos", "a.jpg", strings.NewReader("hello"), storage.PutOptions{Size: 5, Properties: newest})
+					o, err := w.mem["2"].Put(t.Context(), "photos", "a.jpg", strings.NewReader("hello"),
+						storage.PutOptions{Size: 5, Properties: newest})
 					w.must(err)
 					w.journal.add(record.Seal(record.Content(at("2"), o)))
 				})
@@ -239,7 +248,7 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 					w.faulty["2"].Script(f)
 				}
 				_, _ = w.crash(c, 0)
-				for range 2 { // what was found out is lost
+				for range 2 { // the messages are lost
 					o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
 					if err != nil || !reflect.DeepEqual(o.Properties, newest) {
 						t.Errorf("%s%s: got %+v, %v, want %+v", name, again, o.Properties, err, newest)

@@ -52,7 +52,7 @@ func TestRepair(t *testing.T) {
 				t.Errorf("task: %v", tasks[0])
 			}
 		}
-		moot(t, w, c, "hello") // it is no longer what failed
+		moot(t, w, c, "hello") // it is no longer the failed object
 		w.untouched("1")
 	})
 	t.Run("missing", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestRepair(t *testing.T) {
 		if got.changes[0].GetOrigin() != pb.Origin_ORIGIN_REPAIR {
 			t.Errorf("change: %v", got.changes[0])
 		}
-		moot(t, w, c, "hello") // and told only once
+		moot(t, w, c, "hello") // published only once
 	})
 	t.Run("nothing is known of it", func(t *testing.T) {
 		w, expected := prepare(t)
@@ -115,8 +115,8 @@ func TestRepair(t *testing.T) {
 	})
 }
 
-// mootOfBoth runs a repair whose source turns out to be no good copy: nobody else has
-// seen that, so both sides are checked. The source's check is not one of a repair of it.
+// mootOfBoth runs a repair whose source is not a good copy. Both sides are checked, since no other part has observed
+// that. The reason of the source's check is not repair.
 func mootOfBoth(t *testing.T, w *world, c *pb.DuplicationCommand) {
 	t.Helper()
 	got := w.mustRun(c)
@@ -125,7 +125,8 @@ func mootOfBoth(t *testing.T, w *world, c *pb.DuplicationCommand) {
 	for _, task := range got.tasks[schemas.FixityHigh] {
 		reasons[task.GetStore()] = task.GetReason()
 	}
-	want := map[string]pb.FixityReason{"1": pb.FixityReason_FIXITY_REASON_SUSPECT, "2": pb.FixityReason_FIXITY_REASON_REPAIR}
+	want := map[string]pb.FixityReason{"1": pb.FixityReason_FIXITY_REASON_SUSPECT,
+		"2": pb.FixityReason_FIXITY_REASON_REPAIR}
 	if !maps.Equal(reasons, want) {
 		t.Errorf("checks: got %v, want %v", reasons, want)
 	}

@@ -8,8 +8,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Checks say how much there is to read, and those of large items have a topic of their own, whatever
-// the command knew.
+// Checks have the size of their item, and those of large items have a topic of their own, whatever the command has.
 func TestSizeOfChecks(t *testing.T) {
 	type asked struct {
 		topic    schemas.Topic
@@ -51,7 +50,8 @@ func TestSizeOfChecks(t *testing.T) {
 			done := w.mustRun(tt.setUp(w))
 			for _, topic := range []schemas.Topic{schemas.FixityHigh, schemas.FixityLow, schemas.FixityLarge} {
 				for _, task := range done.tasks[topic] {
-					got = append(got, asked{topic, task.GetStore(), task.GetPriority(), max(task.GetSize(), task.GetKnown().GetManifest().GetSize())})
+					got = append(got, asked{topic, task.GetStore(), task.GetPriority(),
+						max(task.GetSize(), task.GetKnown().GetManifest().GetSize())})
 				}
 			}
 			if !reflect.DeepEqual(got, tt.want) {

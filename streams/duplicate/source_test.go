@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A serviced store says that its service copies what is put from where it lies, and notes where it was said to lie.
+// A serviced store copies items within its service, and counts the locations that it is given.
 type serviced struct {
 	*storagetest.Faulty
 	kind   string
@@ -33,7 +33,9 @@ func (s *serviced) Locate(_ context.Context, ref storage.Ref) (storage.Place, er
 	return storage.Place{Kind: s.kind, At: ref, Close: func() error { s.open--; return nil }}, nil
 }
 
-func (s *serviced) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s *serviced) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	s.from = append(s.from, o.Source)
 	return s.Faulty.Put(ctx, space, item, r, o)
 }
@@ -45,14 +47,14 @@ func (s servicedStores) Store(_, id string) (storage.Store, bool) {
 	return store, ok
 }
 
-// A store whose service may copy by itself is told where the version lies that is read; whatever keeps from telling it
-// does not keep from copying.
-func TestSourceIsTold(t *testing.T) {
+// A store whose service may copy gets the location of the version that is read. If there is no location, the bytes are
+// copied.
+func TestStoreGetsLocationOfTheSource(t *testing.T) {
 	for name, tt := range map[string]struct {
-		text   string
-		kind   string
-		locate error
-		told   bool
+		text    string
+		kind    string
+		locate  error
+		located bool
 	}{
 		"long":              {"hello", "s3", nil, true},
 		"short":             {"hell", "s3", nil, false},
@@ -63,7 +65,8 @@ func TestSourceIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			one, two := &serviced{Faulty: w.faulty["1"], kind: tt.kind, locate: tt.locate}, &serviced{Faulty: w.faulty["2"], kind: "s3"}
+			one := &serviced{Faulty: w.faulty["1"], kind: tt.kind, locate: tt.locate}
+			two := &serviced{Faulty: w.faulty["2"], kind: "s3"}
 			var err error
 			w.executor, err = New(Config{WaitLadder: ladder}, servicedStores{"1": one, "2": two}, w, w.journal)
 			w.must(err)
@@ -73,16 +76,16 @@ func TestSourceIsTold(t *testing.T) {
 			if len(two.from) != 1 || one.open != 0 {
 				t.Fatalf("%d puts, %d places are open, want 1 and none", len(two.from), one.open)
 			}
-			if got := two.from[0]; (got != nil) != tt.told {
-				t.Fatalf("told %+v, want told: %t", got, tt.told)
+			if got := two.from[0]; (got != nil) != tt.located {
+				t.Fatalf("got location %+v, want one: %t", got, tt.located)
 			}
-			if !tt.told {
+			if !tt.located {
 				return
 			}
 			from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 			w.must(err)
 			if ref := two.from[0].At.(storage.Ref); ref.Version != from.Version || ref.Item != "a.jpg" || ref.Space != "photos" {
-				t.Errorf("told of %+v, want version %s", ref, from.Version)
+				t.Errorf("got location of %+v, want version %s", ref, from.Version)
 			}
 		})
 	}

@@ -9,54 +9,53 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A spaceSide is a space in one store, as it was seen.
+// A spaceSide is a space in one store, as observed.
 type spaceSide struct {
 	Presence Presence
-	// Items: Absent in an empty space. It is only looked at in a destination whose source is absent.
+	// Items is Absent if the space is empty. It is observed only at the destination, if the source is absent.
 	Items Presence
 	Space storage.Space
 	Err   error
 }
 
-// A spaceSight is all that a decision about a space is made from.
-type spaceSight struct {
+// A spaceObservation is the complete input of a decision about a space.
+type spaceObservation struct {
 	Command             *pb.DuplicationCommand
 	Rules               policy.Rules
 	Source, Destination spaceSide
 	FoldCase            bool
 }
 
-// decideSpace returns the first row of the space table that matches what was seen. It
-// is pure and total. Rows S1b and S2 are decided and not acted on; nor does S3 wait for the deletes of the items, since
-// no S2 would follow.
-func decideSpace(s spaceSight) Decision {
+// decideSpace returns the first row of the space table that applies to s. It is pure and total. No action follows S1b
+// and S2, and S3 does not wait for the deletes of the items, since S2 would not act.
+func decideSpace(s spaceObservation) Decision {
 	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
 	from, to := s.Source, s.Destination
 	switch {
 	case s.Command.GetSpace() == "":
-		return Decision{Row: "S0", action: actFail, Result: "no-space-id"}
+		return Decision{Row: RowSpaceNoID, action: actFail, Result: "no-space-id"}
 	case !slices.Contains(s.Rules.Pairs, pair):
-		return Decision{Row: "C12", Result: "not-in-policy"}
+		return Decision{Row: RowNotInPolicy, Result: "not-in-policy"}
 	case from.Presence != Present && from.Presence != Absent, to.Presence != Present && to.Presence != Absent:
-		return Decision{Row: "S5", action: actFail}
+		return Decision{Row: RowSpaceUnknown, action: actFail}
 	case from.Presence == Present && to.Presence == Absent:
-		return Decision{Row: "S1", action: actCreateSpace, Result: "created"}
+		return Decision{Row: RowSpaceDestinationAbsent, action: actCreateSpace, Result: "created"}
 	case from.Presence == Present:
-		if s.sameSpace() {
-			return Decision{Row: "S1b", Result: "in-sync"}
+		if s.isInSync() {
+			return Decision{Row: RowSpacePresent, Result: "in-sync"}
 		}
-		return Decision{Row: "S1b", Result: "not-acted"}
+		return Decision{Row: RowSpacePresent, Result: "not-acted"}
 	case to.Presence == Absent:
-		return Decision{Row: "S4", Result: "gone"}
+		return Decision{Row: RowSpaceBothAbsent, Result: "gone"}
 	case to.Items == Absent:
-		return Decision{Row: "S2", Result: "not-acted"}
+		return Decision{Row: RowSpaceEmpty, Result: "not-acted"}
 	case to.Items == Present:
-		return Decision{Row: "S3", Result: "not-empty"}
+		return Decision{Row: RowSpaceNotEmpty, Result: "not-empty"}
 	}
-	return Decision{Row: "S5", action: actFail}
+	return Decision{Row: RowSpaceUnknown, action: actFail}
 }
 
-func (s spaceSight) sameSpace() bool {
+func (s spaceObservation) isInSync() bool {
 	a, b := s.Source.Space, s.Destination.Space
-	return sameNames(a.Properties, b.Properties, s.FoldCase) && maps.Equal(a.ACL, b.ACL)
+	return equalProperties(a.Properties, b.Properties, s.FoldCase) && maps.Equal(a.ACL, b.ACL)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// lose removes a space with all that is in it from a store, and has it be expected.
+// lose removes a space with its items from a store, and makes it expected.
 func (w *world) lose(store string) {
 	if _, err := w.mem[store].Stat(w.t.Context(), "photos", "a.jpg"); err == nil {
 		w.remove(store)
@@ -24,15 +24,17 @@ func (w *world) expect(store string, state pb.RecordState) {
 	w.journal.rows[of] = &pb.Record{State: state}
 }
 
-// An expected space that is not there is unknown: nothing is written, deleted or concluded, whatever the command is, and
-// no attempt is spent. When it is no longer expected, absence is absence.
-func TestExpectedSpaceIsNotThere(t *testing.T) {
+// An expected space that is absent is unknown: nothing is written, deleted or concluded by any command, and no attempt
+// is used up. When it is no longer expected, it is absent.
+func TestExpectedSpaceIsAbsent(t *testing.T) {
 	tests := map[string]struct {
 		store   string
 		command func(*world) *pb.DuplicationCommand
-		row     string // once the space is not expected
+		row     string // when the space is not expected any more
 	}{
-		"destination, item added": {"2", func(w *world) *pb.DuplicationCommand { return command(w.added("1", "hello")) }, "C5"},
+		"destination, item added": {"2", func(w *world) *pb.DuplicationCommand {
+			return command(w.added("1", "hello"))
+		}, "C5"},
 		"destination, item deleted": {"2", func(w *world) *pb.DuplicationCommand {
 			w.mustRun(command(w.added("1", "hello")))
 			return command(w.gone("1"))
@@ -40,7 +42,7 @@ func TestExpectedSpaceIsNotThere(t *testing.T) {
 		"destination, repair": {"2", func(w *world) *pb.DuplicationCommand {
 			w.mustRun(command(w.added("1", "hello")))
 			c := w.repair(w.journal.rows[at("2")].GetDigests())
-			c.Repair.Failed = nil // nothing was there
+			c.Repair.Failed = nil // it was absent
 			return c
 		}, "C0"},
 		"destination, space": {"2", func(*world) *pb.DuplicationCommand { c := manual(); c.Item = ""; return c }, "S1"},
@@ -83,9 +85,8 @@ func TestExpectedSpaceIsNotThere(t *testing.T) {
 	}
 }
 
-// A space that another command makes while the records are read is there, and what the records say of it then is no
-// reason to wait.
-func TestSpaceIsMadeWhileRecordsAreRead(t *testing.T) {
+// A space that another command creates while the records are read is present, although the records still expect it.
+func TestSpaceIsCreatedWhileRecordsAreRead(t *testing.T) {
 	for name, tt := range map[string]struct {
 		whole bool  // the command is of the space
 		err   error // of the records

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Of the commands about one copy that wait in a process the last one is executed, and stands for the others.
+// Of the commands for one copy that wait in a process only the last is executed.
 func TestSuperseded(t *testing.T) {
 	last := func(w *world) *pb.DuplicationCommand { return command(w.added("1", "three")) }
 	tests := map[string]struct {
@@ -23,11 +23,15 @@ func TestSuperseded(t *testing.T) {
 		"of another item":          {func(_, l *pb.DuplicationCommand) { l.Item = "b.jpg" }, false},
 		"of the space":             {func(_, l *pb.DuplicationCommand) { l.Item = "" }, false},
 		"from another source":      {func(_, l *pb.DuplicationCommand) { l.SourceStore = "3" }, false},
-		"a repair":                 {func(_, l *pb.DuplicationCommand) { l.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR }, false},
+		"a repair": {func(_, l *pb.DuplicationCommand) {
+			l.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
+		}, false},
 		"two repairs": {func(c, l *pb.DuplicationCommand) {
 			c.Reason, l.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR, pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 		}, false},
-		"a sweep's":                 {func(_, l *pb.DuplicationCommand) { l.Reason = pb.DuplicationReason_DUPLICATION_REASON_SWEEP }, false},
+		"a sweep's": {func(_, l *pb.DuplicationCommand) {
+			l.Reason = pb.DuplicationReason_DUPLICATION_REASON_SWEEP
+		}, false},
 		"less urgent":               {func(_, l *pb.DuplicationCommand) { l.Priority = pb.Priority_PRIORITY_LOW }, false},
 		"a delete, after a content": {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_DELETE }, false},
 		"a content, after a delete": {func(c, _ *pb.DuplicationCommand) { c.CauseOp = pb.Op_OP_DELETE }, true},
@@ -45,7 +49,8 @@ func TestSuperseded(t *testing.T) {
 			first := command(w.added("1", "one"))
 			behind := last(w)
 			tt.edit(first, behind)
-			out, err := w.executor.Handle(t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: first, Attempt: 1, Behind: behind, Timestamp: hour(9)})
+			out, err := w.executor.Handle(t.Context(),
+				&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: first, Attempt: 1, Behind: behind, Timestamp: hour(9)})
 			if tt.superseded {
 				w.must(err)
 				got := sort(t, out)
@@ -54,7 +59,7 @@ func TestSuperseded(t *testing.T) {
 					t.Errorf("detail: %q", got.result.GetDetail())
 				}
 				if n := len(w.faulty["1"].Calls()) - w.faulty["1"].Count("Stat") + len(w.faulty["2"].Calls()); n > 0 {
-					t.Errorf("%d calls of stores but to look at the source", n)
+					t.Errorf("%d calls of stores besides Stat of the source", n)
 				}
 				w.mustRun(behind).ends("C5", "copied", done, 1, 1)
 				w.holds("2", "three")
@@ -67,16 +72,16 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// A client's command that alone knows the content of the source is executed, whatever waits behind it: on record is a
-// content that a clock which is ahead has dated later, and the command behind is a duplicate of the one about that. The
-// same holds if the source does not answer.
-func TestNotSupersededByWhatKnowsLess(t *testing.T) {
+// A client's command that is the only evidence of the source's content is executed, whichever command waits behind it:
+// a fast clock has dated another content later, and the command behind repeats the one for that. The same holds if the
+// source does not answer.
+func TestNotSupersededByLessEvidence(t *testing.T) {
 	for name, fails := range map[string]bool{"the source answers": false, "the source does not answer": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			early := record.Content(at("1"), w.put("1", "one"))
 			early.Time = stamp(20)
-			w.tell(early)
+			w.reported(early)
 			late := w.added("1", "two")
 			if w.journal.rows[at("1")].GetVersion() == late.GetVersion() {
 				t.Fatal("the later content is on record")
@@ -84,7 +89,8 @@ func TestNotSupersededByWhatKnowsLess(t *testing.T) {
 			if fails {
 				w.faulty["1"].Script(fault("Stat", nil))
 			}
-			d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command(late), Attempt: 1, Behind: command(early), Timestamp: hour(9)}
+			d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command(late), Attempt: 1, Behind: command(early),
+				Timestamp: hour(9)}
 			out, err := w.executor.Handle(t.Context(), d)
 			if fails {
 				if retry.ClassOf(err) != retry.Transient && (err != nil || sort(t, out).result.GetResult() == "superseded") {

@@ -17,38 +17,40 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// may holds what each row may lead to.
-var may = map[string][]action{
-	"C0":  {actNothing, actFail, actReadRecords, actCopy},
-	"C12": {actNothing},
-	"C9":  {actFail, actReadRecords},
-	"C10": {actNothing},
-	"C1":  {actReadBytes},
-	"C4s": {actNothing},
-	"C4r": {actNothing},
-	"C4w": {actWait},
-	"C4d": {actNothing, actCopy},
-	"C2":  {actNothing},
-	"C2u": {actNothing},
-	"C3":  {actSetProperties},
-	"C4":  {actNothing, actCopy, actWait},
-	"C4n": {actCopy},
-	"C5":  {actCopy},
-	"C6":  {actWait},
-	"C7":  {actDelete},
-	"C7b": {actNothing, actDelete},
-	"C7c": {actNothing},
-	"C7d": {actNothing},
-	"C8":  {actNothing},
-	"C8x": {actWait},
+// may holds the actions of each row.
+var may = map[Row][]action{
+	RowRepair:                   {actNothing, actFail, actReadRecords, actCopy},
+	RowNotInPolicy:              {actNothing},
+	RowUnknown:                  {actFail, actReadRecords},
+	RowExcluded:                 {actNothing},
+	RowNoDigest:                 {actReadBytes},
+	RowSourceSuspect:            {actNothing},
+	RowSourceResurrected:        {actNothing},
+	RowSourceNewer:              {actWait},
+	RowDestinationNotAsRecorded: {actNothing, actCopy},
+	RowInSync:                   {actNothing},
+	RowPropertiesUnknown:        {actNothing},
+	RowPropertiesDiffer:         {actSetProperties},
+	RowContentDiffers:           {actNothing, actCopy, actWait},
+	RowSourceUnrecorded:         {actCopy},
+	RowDestinationAbsent:        {actCopy},
+	RowSourceMissing:            {actWait},
+	RowSourceDeleted:            {actDelete},
+	RowDeleteHeld:               {actNothing, actDelete},
+	RowOrphan:                   {actNothing},
+	RowDestinationNewer:         {actNothing},
+	RowBothAbsent:               {actNothing},
+	RowAllCopiesMissing:         {actWait},
 }
 
-// everySight yields every combination of what the table distinguishes.
-func everySight(yield func(Sight) bool) {
+// everyObservation yields every combination of the values that the table distinguishes.
+func everyObservation(yield func(Observation) bool) {
 	read := func(s Side, d string) Side { s.Read = md5of(d); return s }
 	sources := []Side{{}, {Presence: Absent}, {Presence: 99}, there("v1", a, 2), there("v1", b, 2), there("v1", "", 2),
-		read(there("v1", "", 2), a), read(there("v1", "", 2), b), there("v2", a, 3), there("v2", b, 3), there("v2", "", 3), read(there("v2", "", 3), b)}
-	destinations := []Side{{}, {Presence: Absent}, there("d1", a, 3), there("d1", b, 3), there("d1", "", 3), read(there("d1", "", 3), b)}
+		read(there("v1", "", 2), a), read(there("v1", "", 2), b), there("v2", a, 3), there("v2", b, 3), there("v2", "", 3),
+		read(there("v2", "", 3), b)}
+	destinations := []Side{{}, {Presence: Absent}, there("d1", a, 3), there("d1", b, 3), there("d1", "", 3),
+		read(there("d1", "", 3), b)}
 	named := there("d1", a, 3)
 	named.Object.Properties.MediaType = "image/jpeg"
 	from := func(s Side, version string, h int) Side {
@@ -59,57 +61,62 @@ func everySight(yield func(Sight) bool) {
 	sources = append(sources, lost(there("v1", a, 2)))
 	destinations = append(destinations, named, lost(there("d1", a, 3)), from(there("d1", a, 6), "v1", 2),
 		from(there("d1", b, 6), "v1", 2), there("d1", a, 6))
-	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2), row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
+	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2),
+		row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
 	guess, adopted := row(tomb, "v1", a, 4), row(live, "v1", b, 2)
 	guess.Origin, adopted.Origin = pb.Origin_ORIGIN_SWEEP, pb.Origin_ORIGIN_FIXITY
 	sourceRows = append(sourceRows, guess, adopted, unsized(row(live, "", "", 2)), typed(row(live, "v1", a, 2)),
 		of(typed(row(live, "v1", a, 2)), "v0", md5of(b)), of(typed(row(live, "v1", "", 2)), "v0", nil))
 	made := row(live, "d1", a, 3)
 	made.SourceTime = stamp(2)
-	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4), row(live, "d1", a, 5),
+	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4),
+		row(live, "d1", a, 5),
 		unsized(row(live, "", "", 3)), typed(row(live, "d1", a, 3)), of(typed(row(live, "d1", a, 3)), "d0", md5of(b))}
-	tells := []func(*Sight){
-		func(s *Sight) {},
-		func(s *Sight) { s.tell(pb.Op_OP_ADD, "v1", "", 2) },
-		func(s *Sight) { s.tell(pb.Op_OP_ADD, "", "", 2); s.Command.Size, s.Command.SizeUnknown = 0, true },
-		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4) },
-		func(s *Sight) {
-			s.tell(pb.Op_OP_UNSPECIFIED, "", "", 0)
+	causes := []func(*Observation){
+		func(s *Observation) {},
+		func(s *Observation) { s.setCause(pb.Op_OP_ADD, "v1", "", 2) },
+		func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "", "", 2)
+			s.Command.Size, s.Command.SizeUnknown = 0, true
+		},
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4) },
+		func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.Command.ChangeTime = (*timestamppb.Timestamp)(nil)
 		},
-		func(s *Sight) { s.Command.IfAbsent = true },
-		func(s *Sight) { s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4) },
-		func(s *Sight) { s.Command.Approved = "me" },
-		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
-		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
-		func(s *Sight) { s.tell(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Since = hour(5) },
-		func(s *Sight) { s.Rules.Pairs = nil },
-		func(s *Sight) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 },
-		func(s *Sight) { s.Rules.Deletes = policy.KeepCopy },
-		func(s *Sight) { s.Rules.Deletes = policy.Approve },
-		func(s *Sight) { s.bySweep(row(live, "v1", a, 2), row(none, "", "", 0)) },
-		func(s *Sight) { s.bySweep(row(tomb, "v1", a, 4), made) },
-		func(s *Sight) {
+		func(s *Observation) { s.Command.IfAbsent = true },
+		func(s *Observation) { s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4) },
+		func(s *Observation) { s.Command.Approved = "me" },
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Since = hour(5) },
+		func(s *Observation) { s.Rules.Pairs = nil },
+		func(s *Observation) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 },
+		func(s *Observation) { s.Rules.Deletes = policy.KeepCopy },
+		func(s *Observation) { s.Rules.Deletes = policy.Approve },
+		func(s *Observation) { s.bySweep(row(live, "v1", a, 2), row(none, "", "", 0)) },
+		func(s *Observation) { s.bySweep(row(tomb, "v1", a, 4), made) },
+		func(s *Observation) {
 			s.Command.Reason, s.Rules.Pairs = pb.DuplicationReason_DUPLICATION_REASON_REPAIR, nil
 			s.Command.Repair = &pb.RepairOrder{Digests: md5of(a), Failed: record.Identity(object("d1", b, 3))}
 		},
-		func(s *Sight) {
+		func(s *Observation) {
 			s.Command.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 			s.Command.Repair = &pb.RepairOrder{Digests: md5of(a), Failed: record.Identity(object("d1", b, 3))}
 		},
 	}
 	for _, source := range sources {
 		for _, destination := range destinations {
-			for _, tell := range tells {
-				for _, fresh := range []asked{notAsked, answered, unanswered} {
+			for _, setCause := range causes {
+				for _, fresh := range []recordsState{recordsUnread, recordsRead, recordsFailed} {
 					for i, from := range sourceRows {
 						for j, to := range destinationRows {
-							if fresh != answered && i+j > 0 {
-								continue // nobody has read rows
+							if fresh != recordsRead && i+j > 0 {
+								continue // the records are not read
 							}
-							s := sight(func(s *Sight) { s.Source, s.Destination = source, destination })
-							tell(&s)
-							if s.fresh = fresh; fresh == answered {
+							s := observation(func(s *Observation) { s.Source, s.Destination = source, destination })
+							setCause(&s)
+							if s.recordsState = fresh; fresh == recordsRead {
 								s.records(from, to)
 							}
 							if !yield(s) {
@@ -124,12 +131,13 @@ func everySight(yield func(Sight) bool) {
 }
 
 func TestDecideIsTotal(t *testing.T) {
-	rows, n := map[string]bool{}, 0
-	for s := range everySight {
+	rows, n := map[Row]bool{}, 0
+	for s := range everyObservation {
 		n++
 		d := Decide(s)
 		if fault := wrong(s, d); fault != "" {
-			t.Fatalf("%s\nsource %+v\ndestination %+v\ncommand %v\nfresh %d\ndecision %+v", fault, s.Source, s.Destination, s.Command, s.fresh, d)
+			t.Fatalf("%s\nsource %+v\ndestination %+v\ncommand %v\nfresh %d\ndecision %+v", fault, s.Source, s.Destination,
+				s.Command, s.recordsState, d)
 		}
 		if !reflect.DeepEqual(d, Decide(s)) {
 			t.Fatalf("decided twice, two decisions: %+v", s)
@@ -144,32 +152,33 @@ func TestDecideIsTotal(t *testing.T) {
 	}
 }
 
-// wrong returns what is wrong with a decision, whatever the row should be.
-func wrong(s Sight, d Decision) string {
+// wrong returns the fault of a decision, whichever row applies.
+func wrong(s Observation, d Decision) string {
 	repair := s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
-	unseen := s.Source.Presence != Present && s.Source.Presence != Absent || s.Destination.Presence != Present && s.Destination.Presence != Absent
+	unobserved := func(s Side) bool { return s.Presence != Present && s.Presence != Absent }
 	writes := d.action == actCopy || d.action == actSetProperties || d.action == actDelete
 	switch {
 	case !slices.Contains(may[d.Row], d.action):
-		return "the row does not lead to this"
+		return "the row has another action"
 	case (d.action == actFail || d.action == actReadRecords || d.action == actReadBytes) != (d.Result == ""):
-		return "a command ends without a word, or goes on with one"
-	case unseen && d.action != actFail && d.Row != "C12" && !(repair && !s.inPolicy()):
-		return "decided on what nobody saw"
+		return "a command ends without a result, or goes on with one"
+	case (unobserved(s.Source) || unobserved(s.Destination)) &&
+		d.action != actFail && d.Row != RowNotInPolicy && !(repair && !s.inPolicy()):
+		return "decides on a side that was not observed"
 	case writes && !s.inPolicy():
 		return "writes outside of the policy"
-	case d.action == actReadRecords && s.fresh != notAsked:
-		return "asks twice"
+	case d.action == actReadRecords && s.recordsState != recordsUnread:
+		return "reads the records twice"
 	case d.action == actReadBytes && !(d.ReadSource && s.Source.Presence == Present && len(s.Source.Read) == 0 ||
 		d.ReadDestination && s.Destination.Presence == Present && len(s.Destination.Read) == 0):
 		return "reads nothing, or twice"
-	case d.Row == "C8" && d.Result == "gone" && isLive(s.Destination.Record.GetManifest()) != d.Announce:
-		return "a live row stays of what is gone, or another is announced as deleted"
-	case d.Row == "C8" && d.Announce:
+	case d.Row == RowBothAbsent && d.Result == "gone" && isLive(s.Destination.Record.GetManifest()) != d.Announce:
+		return "a live row remains of a copy that is gone, or another is announced as deleted"
+	case d.Row == RowBothAbsent && d.Announce:
 		return wrongGone(s, d)
-	case d.Row == "C2" && d.AnnounceSource == s.sourceKnown():
+	case d.Row == RowInSync && d.AnnounceSource == s.sourceKnown():
 		return "the source's digests are on no record, or are announced though they are"
-	case d.Row == "C2", d.Row == "C2u", d.Row == "C3":
+	case d.Row == RowInSync, d.Row == RowPropertiesUnknown, d.Row == RowPropertiesDiffer:
 		return wrongProperties(s, d)
 	case d.action == actCopy:
 		return cmp.Or(wrongCopy(s, d, repair), wrongProperties(s, d))
@@ -179,8 +188,8 @@ func wrong(s Sight, d Decision) string {
 	return ""
 }
 
-// wrongProperties returns what is wrong with a decision about properties that a store cannot tell.
-func wrongProperties(s Sight, d Decision) string {
+// wrongProperties returns the fault of a decision about properties that a store cannot report.
+func wrongProperties(s Observation, d Decision) string {
 	lost := func(s Side) bool {
 		r := s.Record.GetManifest()
 		return s.Object.PropertiesUnknown && isLive(r) && len(r.GetProperties()) > 0 && r.GetPropertiesOf() == nil
@@ -189,63 +198,67 @@ func wrongProperties(s Sight, d Decision) string {
 	source, destination := lost(s.Source), lost(s.Destination)
 	switch {
 	case unread(s.Source) || unread(s.Destination) && d.action != actCopy:
-		return "decides without the record of what it cannot see"
+		return "decides without the record of unknown properties"
 	case d.action == actSetProperties && s.Source.Object.PropertiesUnknown:
-		return "carries what is unknown"
-	case d.action == actSetProperties && destination && s.Source.Object.Properties.MediaType == s.Destination.Record.GetManifest().GetMediaType():
-		return "cures what was lost"
-	case d.Row == "C2" && (source || destination):
-		return "takes what is lost for the same"
-	case d.Row == "C2u" && (source && !d.CheckSource || d.CheckDestination != destination || !source && !destination):
+		return "copies unknown properties"
+	case d.action == actSetProperties && destination &&
+		s.Source.Object.Properties.MediaType == s.Destination.Record.GetManifest().GetMediaType():
+		return "sets properties that were lost"
+	case d.Row == RowInSync && (source || destination):
+		return "takes lost properties for equal ones"
+	case d.Row == RowPropertiesUnknown &&
+		(source && !d.CheckSource || d.CheckDestination != destination || !source && !destination):
 		return "checks another side than the one that has lost its properties"
-	case d.action == actCopy && d.Row != "C0" && source && !d.CheckSource:
-		return "copies what was lost without a word"
+	case d.action == actCopy && d.Row != RowRepair && source && !d.CheckSource:
+		return "copies from a side with lost properties without a check"
 	}
 	return ""
 }
 
-func wrongCopy(s Sight, d Decision, repair bool) string {
+func wrongCopy(s Observation, d Decision, repair bool) string {
 	over := s.Destination.Presence == Present
 	switch {
 	case s.Source.Presence != Present:
-		return "copies what is not there"
+		return "copies an absent source"
 	case over && s.Command.GetIfAbsent():
-		return "copies over what is present"
-	case d.Known.Compare(s.Source.digests()) == digest.Disagree:
-		return "copies what is not as known"
-	case !repair && !byClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) && !s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified) &&
+		return "overwrites although if_absent is set"
+	case d.Expected.Compare(s.Source.digests()) == digest.Disagree:
+		return "copies a source that is not as expected"
+	case !repair && !reportedByClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) &&
+		!s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified) &&
 		!(s.Command.GetCarriedDelete() != nil && d.CheckSource):
-		return "copies what came back from the dead"
+		return "copies a source that is under its tombstone"
 	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && s.foundOnly():
-		return "copies over a copy of this very version, on the word of a check"
-	case len(d.Known) == 0 && !d.Reference || len(d.Known) > 0 && d.Reference:
-		return "copies without knowing, or makes a second reference"
-	case over && d.Reference && !d.Twice:
-		return "copies over on one reading"
+		return "overwrites a copy of the same version because of a check"
+	case len(d.Expected) == 0 && !d.Reference || len(d.Expected) > 0 && d.Reference:
+		return "copies without digests, or makes a second reference"
+	case over && d.Reference && !d.ReadTwice:
+		return "overwrites after one reading"
 	case d.Reference && isLive(s.Source.Record.GetManifest()) && len(s.Source.Record.GetManifest().GetDigests()) > 0:
-		return "forgets what the manifest knows"
-	case repair && (s.fresh != answered || !over || s.Destination.Object.Version != "d1"):
+		return "ignores the digests of the manifest"
+	case repair && (s.recordsState != recordsRead || !over || s.Destination.Object.Version != "d1"):
 		return "repairs another object, or on stale records"
 	}
 	return ""
 }
 
-// foundOnly reports whether no one but a sweep or a check said what the source is.
-func (s Sight) foundOnly() bool {
+// foundOnly reports whether only a sweep or a check has reported the source's content.
+func (s Observation) foundOnly() bool {
 	row, _ := s.sourceRow()
-	told := s.told()
-	return !byClient(s.Command) && (!told.empty() && told.speaksOf(s.Source) || found(row) || row.GetState() == none)
+	reported := s.reported()
+	return !reportedByClient(s.Command) &&
+		(!reported.empty() && reported.matches(s.Source) || unreported(row) || row.GetState() == none)
 }
 
 // sourceKnown reports whether any digests of the source are on record.
-func (s Sight) sourceKnown() bool {
+func (s Observation) sourceKnown() bool {
 	from, _ := s.sourceRow()
-	return len(from.GetDigests())+len(s.told().digests) > 0
+	return len(from.GetDigests())+len(s.reported().digests) > 0
 }
 
-// wrongGone returns what is wrong with the announcement of a delete that no one saw.
-func wrongGone(s Sight, d Decision) string {
-	told := s.Command.GetCauseOp() == pb.Op_OP_DELETE
+// wrongGone returns the fault of an announced delete that was not observed.
+func wrongGone(s Observation, d Decision) string {
+	reported := s.Command.GetCauseOp() == pb.Op_OP_DELETE
 	from, to := s.Source.Record.GetManifest(), s.Destination.Record.GetManifest()
 	held := to.GetTime()
 	if to.GetSourceTime() != nil {
@@ -253,46 +266,48 @@ func wrongGone(s Sight, d Decision) string {
 	}
 	switch {
 	case s.Source.Presence != Absent || s.Destination.Presence != Absent || !isLive(to):
-		return "announces a delete of what is there, or is on record as gone"
-	case from.GetState() != tomb && !told || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
+		return "announces a delete of a copy that is present or already recorded as deleted"
+	case from.GetState() != tomb && !reported || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
 		return "announces a delete without proof"
-	case !(told && s.Command.GetApproved() != "") && (s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
-		return "makes a guess a fact"
+	case !(reported && s.Command.GetApproved() != "") &&
+		(s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
+		return "takes an unconfirmed delete for a fact"
 	case d.Deleted.Before(held.AsTime()):
-		return "announces a delete that is older than what was held"
+		return "announces a delete that is older than the content"
 	case s.Rules.Deletes != policy.Propagate || !d.Deleted.After(s.Rules.Since):
-		return "announces a delete that the rule does not let through"
+		return "announces a delete that the rule does not propagate"
 	}
 	return ""
 }
 
-func wrongDelete(s Sight, d Decision) string {
-	told := s.Command.GetCauseOp() == pb.Op_OP_DELETE
+func wrongDelete(s Observation, d Decision) string {
+	reported := s.Command.GetCauseOp() == pb.Op_OP_DELETE
 	tombstone, known := s.sourceRow()
 	switch {
 	case s.Command.GetCarriedDelete() != nil:
-		return "deletes what was to be copied again"
+		return "deletes a copy that was to be copied again"
 	case s.Source.Presence != Absent || s.Destination.Presence != Present:
-		return "deletes while the source is there, or what is not"
-	case !known || tombstone.GetState() != tomb && !told:
+		return "deletes while the source is present or the copy absent"
+	case !known || tombstone.GetState() != tomb && !reported:
 		return "deletes without proof"
 	case isLive(tombstone) && !d.Deleted.After(tombstone.GetTime().AsTime()):
-		return "deletes what was written since"
+		return "deletes content that is newer than the delete"
 	case s.Rules.Deletes == policy.KeepCopy:
-		return "deletes what the rule keeps"
+		return "deletes although the rule is keep"
 	case s.Rules.Deletes == policy.Approve && !d.NeedsApproval:
 		return "deletes without approval"
-	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval && !(told && s.Command.GetApproved() != ""):
-		return "deletes on a guess"
+	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval &&
+		!(reported && s.Command.GetApproved() != ""):
+		return "carries out an unconfirmed delete"
 	case d.Deleted.Before(hour(2)) || d.Deleted.After(hour(4).Add(time.Second)):
 		return "deletes at an odd time"
 	}
 	return ""
 }
 
-// Whatever is seen, reading what decisions ask for leads to one that ends.
+// For each observation, reading the records and bytes that decisions ask for leads to one that ends.
 func TestDecideEnds(t *testing.T) {
-	for s := range everySight {
+	for s := range everyObservation {
 		for steps := 0; ; steps++ {
 			d := Decide(s)
 			switch d.action {

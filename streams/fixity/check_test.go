@@ -38,7 +38,8 @@ func TestPassNeedsNoFreshRecords(t *testing.T) {
 		if !proto.Equal(o.result, want) {
 			t.Errorf("got %v\nwant %v", o.result, want)
 		}
-		if len(o.result.GetId()) != 32 || w.asked != 0 || w.store.Count("Open") != 1 || w.store.Count("Stat") != 2 || w.store.Count("Marker") != 0 {
+		if len(o.result.GetId()) != 32 || w.asked != 0 || w.store.Count("Open") != 1 || w.store.Count("Stat") != 2 ||
+			w.store.Count("Marker") != 0 {
 			t.Errorf("id %q, %d fresh reads, calls %v", o.result.GetId(), w.asked, w.store.Calls())
 		}
 	})
@@ -49,7 +50,7 @@ func TestFindings(t *testing.T) {
 	tests := map[string]struct {
 		harm  func(*world)
 		row   int32
-		first pb.Verdict // of the first look
+		first pb.Verdict // of the first check
 		last  pb.Verdict // of the last
 	}{
 		"one byte flipped": {func(w *world) { w.mem.Corrupt(at.Space, at.Item, []byte(rot)) }, 2, fail, fail},
@@ -62,8 +63,13 @@ func TestFindings(t *testing.T) {
 			w.settings.ExternalWrites = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(rot))
 		}, 10, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
-		"nobody told":                     {func(w *world) { w.record = nothing() }, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
-		"properly deleted":                {func(w *world) { w.delete(); w.bury() }, 11, pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_MOOT},
+		"not reported": {func(w *world) {
+			w.record = nothing()
+		}, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
+		"properly deleted": {func(w *world) {
+			w.delete()
+			w.bury()
+		}, 11, pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_MOOT},
 		"brought back with its old time":  {func(w *world) { w.bury() }, 16, undecided, fail},
 		"other bytes under its tombstone": {func(w *world) { w.put(rot); w.bury() }, 16, undecided, fail},
 		"brought back, never read":        {func(w *world) { w.settings.Never = true; w.bury() }, 16, undecided, fail},
@@ -137,7 +143,8 @@ func TestTasksThatCannotBeChecked(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		elsewhere, nameless := task(nil), task(nil)
 		elsewhere.Store, nameless.Item = "7", ""
-		for name, body := range map[string]schemas.Body{"unknown store": elsewhere, "no item": nameless, "no task": &pb.Change{}} {
+		for name, body := range map[string]schemas.Body{"unknown store": elsewhere, "no item": nameless,
+			"no task": &pb.Change{}} {
 			got, err := w.checker().Handle(t.Context(), &schemas.Delivery{Body: body})
 			if !retry.IsPermanent(err) || got != nil {
 				t.Errorf("%s: %v, %v, want a permanent error", name, got, err)
@@ -155,7 +162,8 @@ func TestNew(t *testing.T) {
 	bad := specified()
 	bad.Recheck = []time.Duration{0}
 	bad.Restarts = -1
-	if _, err := New(bad, w, w, w); err == nil || !strings.Contains(err.Error(), "recheck") || !strings.Contains(err.Error(), "restarts") {
+	if _, err := New(bad, w, w, w); err == nil || !strings.Contains(err.Error(), "recheck") ||
+		!strings.Contains(err.Error(), "restarts") {
 		t.Errorf("got %v, want both faults", err)
 	}
 	if _, err := New(specified(), nil, w, w); err == nil {
@@ -171,7 +179,8 @@ func BenchmarkHandle(b *testing.B) {
 	if err := store.CreateSpace(b.Context(), storage.Space{Name: at.Space}); err != nil {
 		b.Fatal(err)
 	}
-	o, err := store.Put(b.Context(), at.Space, at.Item, strings.NewReader(strings.Repeat("x", 8<<10)), storage.PutOptions{Size: storage.UnknownSize})
+	o, err := store.Put(b.Context(), at.Space, at.Item, strings.NewReader(strings.Repeat("x", 8<<10)),
+		storage.PutOptions{Size: storage.UnknownSize})
 	if err != nil {
 		b.Fatal(err)
 	}

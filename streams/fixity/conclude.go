@@ -6,56 +6,53 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Settings are how long a check takes its time before it concludes.
+// Settings bound how soon a verdict is concluded.
 type Settings struct {
-	// Recheck is how long to wait before each re-check; after the last one an
-	// undecided row is concluded. Unknown goes on at the last interval.
+	// Recheck are the intervals before each re-check. After the last one an undecided row is concluded; an unknown one is
+	// re-checked at the last interval for ever.
 	Recheck []time.Duration
-	// Settle is how old the newest event of an item must be before rows that an event
-	// on its way would explain are concluded.
+	// Settle is the least age of an item's newest event before rows are concluded that an event in flight would explain.
 	Settle time.Duration
 }
 
-// Progress is how far the checks of one copy have come.
+// Progress is the history of a copy's checks, as far as Conclude needs it.
 type Progress struct {
-	// Recheck is which re-check this is; 0 is the first look.
+	// Recheck is the number of this re-check; 0 is the first check.
 	Recheck int
 	Now     time.Time
-	// LastEvent is the newest event of the copy on record; zero where there is none.
+	// LastEvent is the time of the newest event on record; zero if there is none.
 	LastEvent time.Time
-	// AtOnce: what is not on record is taken in without waiting (a baseline round, or a row
-	// without digests).
+	// AtOnce: RowNotCaptured is concluded without re-checks, in a baseline round or if a row without digests exists.
 	AtOnce bool
 }
 
-// A Conclusion says whether a verdict stands.
+// A Conclusion says whether a verdict is final.
 type Conclusion struct {
-	// Outcome is undecided where the row is not concluded yet.
+	// Outcome is undecided until the row is concluded.
 	Outcome pb.Verdict
 	Final   bool
-	// Next is when the re-check is due, and Recheck its number, where it is not final.
+	// Next is when the re-check is due, and Recheck its number, if the conclusion is not final.
 	Next    time.Time
 	Recheck int
 }
 
-// Conclude says whether v stands now or is to be looked at again, and when.
+// Conclude returns whether v is final, or when the copy is checked again. It is pure.
 //
-// Looks that ended unknown never use up the last re-check: an absence that follows them
-// is still looked at twice.
+// Checks that ended unknown never use up the last re-check: an absence after them is re-checked at least once.
 func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 	settled := p.LastEvent.Add(s.Settle)
-	unsettled := v.settles() && !p.LastEvent.IsZero() && p.Now.Before(settled)
+	unsettled := v.waitsForSettle() && !p.LastEvent.IsZero() && p.Now.Before(settled)
 	rungs := len(s.Recheck)
 	c := Conclusion{Outcome: pb.Verdict_VERDICT_UNDECIDED, Recheck: p.Recheck + 1}
 	switch {
-	case v.Row == 12:
+	case v.Row == RowUnknown:
 		c.Outcome = pb.Verdict_VERDICT_UNKNOWN
 		c.Recheck = min(p.Recheck+1, max(rungs-1, 0))
 		c.Next = p.Now.Add(s.interval(p.Recheck))
 		return c
-	case v.Row == 9 && p.AtOnce:
+	case v.Row == RowNotCaptured && p.AtOnce:
 		return Conclusion{Outcome: v.Outcome, Final: true}
-	case v.waits() && p.Recheck < rungs:
+	case v.waitsForRechecks() && p.Recheck < rungs:
 		c.Next = p.Now.Add(s.Recheck[max(p.Recheck, 0)])
 		if unsettled && settled.After(c.Next) {
 			c.Next = settled
@@ -68,25 +65,26 @@ func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 	return Conclusion{Outcome: v.Outcome, Final: true}
 }
 
-// waits says that the row is concluded only on the last re-check.
-func (v Verdict) waits() bool {
+// waitsForRechecks reports whether the row is concluded only on the last re-check.
+func (v Verdict) waitsForRechecks() bool {
 	switch v.Row {
-	case 4, 8, 9, 10, 13, 16:
+	case RowStoreDigestWrongUnread, RowContentMissing, RowNotCaptured, RowUpdateNotCaptured, RowReplaced, RowResurrected:
 		return true
 	}
 	return false
 }
 
-// settles says that an event on its way might explain the row.
-func (v Verdict) settles() bool {
+// waitsForSettle reports whether an event in flight would explain the row.
+func (v Verdict) waitsForSettle() bool {
 	switch v.Row {
-	case 5, 6, 7, 8, 9, 10, 13, 14:
+	case RowManifestWrong, RowAuditMismatch, RowAuditMissing, RowContentMissing, RowNotCaptured, RowUpdateNotCaptured,
+		RowReplaced, RowNoQuorum:
 		return true
 	}
 	return false
 }
 
-// interval is the wait after the nth look that ended unknown.
+// interval returns the wait after the nth check that ended unknown; 1 h without Recheck.
 func (s Settings) interval(n int) time.Duration {
 	if len(s.Recheck) == 0 {
 		return time.Hour

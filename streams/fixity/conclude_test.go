@@ -15,7 +15,7 @@ func TestConclude(t *testing.T) {
 	const undecided, unknown = pb.Verdict_VERDICT_UNDECIDED, pb.Verdict_VERDICT_UNKNOWN
 	final := func(o pb.Verdict) Conclusion { return Conclusion{Outcome: o, Final: true} }
 	tests := map[string]struct {
-		row     int32
+		row     Row
 		recheck int
 		event   time.Time
 		atOnce  bool
@@ -32,7 +32,7 @@ func TestConclude(t *testing.T) {
 		"missing at last, an event young":     {8, 3, young, false, Conclusion{undecided, false, in(23 * time.Hour), 4}},
 		"missing and settled":                 {8, 4, old, false, final(pb.Verdict_VERDICT_MISSING)},
 		"missing, no event on record":         {8, 3, time.Time{}, false, final(pb.Verdict_VERDICT_MISSING)},
-		"first look waits for the settling":   {13, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
+		"first check waits for settle":        {13, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
 		"replaced at first":                   {13, 0, old, false, Conclusion{undecided, false, in(5 * time.Minute), 1}},
 		"replaced at last":                    {13, 3, old, false, final(pb.Verdict_VERDICT_FAIL)},
 		"not captured at last":                {9, 3, old, false, final(pb.Verdict_VERDICT_NOT_CAPTURED)},
@@ -51,7 +51,7 @@ func TestConclude(t *testing.T) {
 		"audit missing, young":                {7, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
 		"no quorum, settled":                  {14, 0, old, false, final(pb.Verdict_VERDICT_FAIL)},
 		"no quorum, young":                    {14, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
-		"settled to the moment":               {14, 0, now.Add(-24 * time.Hour), false, final(pb.Verdict_VERDICT_FAIL)},
+		"settled exactly":                     {14, 0, now.Add(-24 * time.Hour), false, final(pb.Verdict_VERDICT_FAIL)},
 		"unknown at first":                    {12, 0, young, false, Conclusion{unknown, false, in(5 * time.Minute), 1}},
 		"unknown for long":                    {12, 2, young, false, Conclusion{unknown, false, in(2 * time.Hour), 2}},
 		"unknown after the last":              {12, 7, young, true, Conclusion{unknown, false, in(2 * time.Hour), 2}},
@@ -66,8 +66,8 @@ func TestConclude(t *testing.T) {
 	}
 }
 
-// Unknown never comes to an end, and never uses up the look that would conclude.
-func TestUnknownGoesOn(t *testing.T) {
+// Unknown is never concluded, and never uses up the re-check that would conclude.
+func TestUnknownIsNeverConcluded(t *testing.T) {
 	for rungs := range 4 {
 		s := Settings{Recheck: []time.Duration{time.Minute, time.Minute, time.Minute}[:rungs]}
 		var p Progress
@@ -79,7 +79,7 @@ func TestUnknownGoesOn(t *testing.T) {
 			p.Recheck, p.Now = c.Recheck, c.Next
 		}
 		if c := Conclude(verdict(8, ""), p, s); rungs > 0 && c.Final {
-			t.Errorf("%d intervals: an absence after unknowns is concluded at first sight", rungs)
+			t.Errorf("%d intervals: an absence after unknowns is concluded without a re-check", rungs)
 		}
 	}
 }

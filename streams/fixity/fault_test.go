@@ -20,7 +20,7 @@ import (
 func TestMismatchOfTransport(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.store.Before(func(_ context.Context, c storagetest.Call) error {
-			if c.Method == "Open" { // the first reading sees rot, the second one does not
+			if c.Method == "Open" { // only the first reading is damaged
 				w.mem.Corrupt(at.Space, at.Item, []byte(map[int]string{1: rot}[w.store.Count("Open")]))
 				if w.store.Count("Open") > 1 {
 					w.mem.Corrupt(at.Space, at.Item, []byte(good))
@@ -30,7 +30,8 @@ func TestMismatchOfTransport(t *testing.T) {
 		})
 		o := w.handle(task(w.record))
 		w.is(o, 12, pb.Verdict_VERDICT_UNKNOWN, false)
-		if r := o.result; r.GetDetail() != "transport" || maps.Equal(r.GetContent().GetDigests(), r.GetConfirmed().GetDigests()) {
+		if r := o.result; r.GetDetail() != "transport" ||
+			maps.Equal(r.GetContent().GetDigests(), r.GetConfirmed().GetDigests()) {
 			t.Errorf("detail %q, content %v, confirmed %v", r.GetDetail(), r.GetContent(), r.GetConfirmed())
 		}
 	})
@@ -61,8 +62,8 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// An object that is gone when it is to be read a second time has changed: look again.
-func TestGoneInTheMidstOfConfirming(t *testing.T) {
+// An object that is absent at the second reading has changed: the check starts over.
+func TestObjectGoneAtTheSecondReading(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.mem.Corrupt(at.Space, at.Item, []byte(rot))
 		w.store.Script(storagetest.Fault{Method: "Open", Skip: 1, Err: storage.ErrNotFound})
@@ -73,7 +74,7 @@ func TestGoneInTheMidstOfConfirming(t *testing.T) {
 	})
 }
 
-func TestAwayInTheMidstOfConfirming(t *testing.T) {
+func TestStoreAwayAtTheSecondReading(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.mem.Corrupt(at.Space, at.Item, []byte(rot))
 		w.store.Script(storagetest.Fault{Method: "Open", Skip: 1, Mid: true, After: 3})
@@ -99,7 +100,7 @@ func TestAbsenceNeedsTheMarker(t *testing.T) {
 				}
 				w.mem.Mark(at.Store)
 				o := w.handle(next)
-				w.is(o, 8, pb.Verdict_VERDICT_UNDECIDED, false) // looked at again, after all
+				w.is(o, 8, pb.Verdict_VERDICT_UNDECIDED, false) // re-checked
 				time.Sleep(time.Until(o.due))
 				w.is(w.handle(o.again), 8, pb.Verdict_VERDICT_MISSING, true)
 			})
@@ -130,7 +131,8 @@ func TestChangeDuringTheCheck(t *testing.T) {
 					t.Errorf("passed with %v, want %v", got, sums(rot))
 				}
 				if o.result.GetOvertaken() || !o.result.GetStarted().AsTime().After(start) {
-					t.Errorf("started %v, overtaken %v: the second look is the check", o.result.GetStarted(), o.result.GetOvertaken())
+					t.Errorf("started %v, overtaken %v: the second attempt is the check", o.result.GetStarted(),
+						o.result.GetOvertaken())
 				}
 			})
 		})
@@ -142,10 +144,12 @@ func TestChangeWhileRecordsAreRead(t *testing.T) {
 		before, meanwhile func(*world)
 		row               int32
 	}{
-		"written over":         {func(*world) {}, func(w *world) { w.put(rot); w.record = w.now() }, 1},
-		"written over, unread": {func(w *world) { w.settings.Never = true }, func(w *world) { w.put(rot); w.record = w.now() }, 1},
-		"written anew":         {(*world).delete, func(w *world) { w.put(rot); w.record = w.now() }, 1},
-		"deleted":              {func(*world) {}, func(w *world) { w.delete(); w.record = nothing() }, 11},
+		"written over": {func(*world) {}, func(w *world) { w.put(rot); w.record = w.now() }, 1},
+		"written over, unread": {func(w *world) {
+			w.settings.Never = true
+		}, func(w *world) { w.put(rot); w.record = w.now() }, 1},
+		"written anew": {(*world).delete, func(w *world) { w.put(rot); w.record = w.now() }, 1},
+		"deleted":      {func(*world) {}, func(w *world) { w.delete(); w.record = nothing() }, 11},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +179,7 @@ func TestStoreAwayAfterRecordsAreRead(t *testing.T) {
 	})
 }
 
-func TestChangingAllTheTime(t *testing.T) {
+func TestObjectThatKeepsChanging(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.store.Before(func(_ context.Context, c storagetest.Call) error {
 			if c.Method == "Stat" {
@@ -206,7 +210,7 @@ func TestRecordsUnknown(t *testing.T) {
 	})
 }
 
-func TestMissingForAMoment(t *testing.T) {
+func TestBrieflyMissing(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.store.Script(storagetest.Fault{Method: "Stat", Times: 3, Err: storage.ErrNotFound},
 			storagetest.Fault{Method: "Open", Err: storage.ErrNotFound})

@@ -16,53 +16,52 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// StoreSettings are how the copies of one store are checked.
+// StoreSettings configure the checks of the copies in one store.
 type StoreSettings struct {
-	// Never: the store's bytes are not to be read for checks.
+	// Never: checks do not read bytes of the store.
 	Never bool
-	// SamplePercent, if it is not 0, is the share of the copies, in a hundred, whose bytes the checks of
-	// sweeps read in one Config.Period. Which ones is a function of the copy and the number of the period:
-	// within 100/SamplePercent periods it is each copy's turn once. Checks of other reasons always read.
+	// SamplePercent is the share of the copies, in percent, that checks of sweeps read in one Config.Period; 0
+	// reads all. The sample is a function of the copy and the number of the period: within 100/SamplePercent periods each
+	// copy is read once. Checks for other reasons always read.
 	SamplePercent int
-	// ExternalWrites: others than millrace's clients are expected to write to the store.
+	// ExternalWrites: programs other than millrace's clients are expected to write to the store.
 	ExternalWrites bool
-	// Digests are computed of all bytes that are read, besides those on record; none
-	// means md5 and sha256.
+	// Digests are the algorithms computed for all bytes that are read, besides those on record; nil: MD5 and SHA-256.
 	Digests []string
 }
 
-// Config is how a Checker works.
+// Config configures a Checker.
 type Config struct {
 	Settings
-	// MinInterval is how young a pass may be for a sweep's task to be skipped; 0 skips none.
+	// MinInterval is the age of a pass below which a sweep's task is skipped; 0 skips none.
 	MinInterval time.Duration
-	// Period is how often every copy is to be read; of it StoreSettings.SamplePercent is a share.
+	// Period is the time in which every copy is checked; StoreSettings.SamplePercent is a share of it.
 	Period time.Duration
-	// Restarts bounds how often a check starts over because its object changed; 0 means 3.
+	// Restarts is the maximum number of times that a check starts over because its object changed; 0: 3.
 	Restarts int
-	// Worker, Host and Software name who checks, in results.
+	// Worker, Host and Software identify the checker in results.
 	Worker, Host, Software string
-	// Agent names who corrects, in Changes; empty means checker.
+	// Agent is the agent of Changes that correct records; empty: checker.
 	Agent string
 }
 
-// Stores are the stores of all accounts.
+// Stores returns the stores of accounts, with their settings.
 type Stores interface {
-	// Store returns false where the account has no such store.
+	// Store returns false if the account has no such store.
 	Store(account, id string) (storage.Store, bool)
 	Settings(account, id string) StoreSettings
 }
 
-// Records reads what is on record.
+// Records reads the records of copies.
 type Records interface {
-	// Fresh returns a record of each copy, in their order, that tells of everything
-	// that was published before the call. An error means that it cannot say. The manifest's
-	// record of a copy without an item is about its space: state NONE if the space may be absent.
+	// Fresh returns a record of each copy, in order, that includes all that was published before the call. After an error
+	// nothing is known. The record of a copy without an item is about its space: its manifest has state NONE if the space
+	// may be absent.
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
-// SpaceIncidents keeps one incident for each space that is expected and not there. A space is a
-// copy without an item.
+// SpaceIncidents opens and closes the incidents of spaces that are expected and absent. A space is a copy without an
+// item.
 type SpaceIncidents interface {
 	// Open opens the incident of a space, unless it is open.
 	Open(ctx context.Context, space schemas.Copy, detail string) error
@@ -110,10 +109,9 @@ func New(c Config, stores Stores, records Records, spaces SpaceIncidents) (*Chec
 	return &Checker{config: c, stores: stores, records: records, spaces: spaces}, nil
 }
 
-// Handle does one check: it returns its result and, where the row asks for them, the
-// Change that corrects the record and the task of the re-check. An error means that
-// the check did not come to an end: the task is malformed or of an unknown store
-// (permanent), the bytes have to be waited for, such as those of an archive (wait), or ctx is done.
+// Handle executes the FixityTask in d. It returns the result and, depending on the row, a Change that corrects the
+// record and the task of the re-check. It returns an error if the check has no end: the task is malformed or its store
+// is unknown (permanent), the bytes are not available yet, as in an archive (wait), or ctx is done.
 func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	task, ok := d.Body.(*pb.FixityTask)
 	if !ok {
@@ -128,10 +126,10 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		return nil, retry.Permanent(fmt.Errorf("check %s: store is unknown", place))
 	}
 	k := &check{
-		Checker: c, task: task, place: place, store: store, attempt: d.Attempt,
+		Checker: c, task: task, copy: place, store: store, attempt: d.Attempt,
 		settings: c.stores.Settings(place.Account, place.Store), started: time.Now(),
 	}
-	if k.recent() {
+	if k.passedRecently() {
 		return []schemas.Message{k.result(time.Now())}, nil
 	}
 	if err := k.run(ctx); err != nil {
@@ -143,8 +141,8 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return k.messages(), nil
 }
 
-// recent says that the task is a sweep's, and its copy passed a moment ago.
-func (k *check) recent() bool {
+// passedRecently reports whether the task is a sweep's and its copy passed within MinInterval.
+func (k *check) passedRecently() bool {
 	pass := k.task.GetKnown().GetLastPass()
 	if k.task.GetReason() != pb.FixityReason_FIXITY_REASON_SWEEP || k.task.GetRecheck() > 0 ||
 		pass == nil || k.started.Sub(pass.AsTime()) >= k.config.MinInterval {
@@ -155,7 +153,7 @@ func (k *check) recent() bool {
 	return true
 }
 
-// messages are what the check comes to.
+// messages returns the result, the correction and the re-check.
 func (k *check) messages() []schemas.Message {
 	now := time.Now()
 	result := k.result(now)
@@ -165,20 +163,20 @@ func (k *check) messages() []schemas.Message {
 		out = append(out, schemas.Message{Topic: schemas.Changes, Body: change})
 	}
 	if !k.conclusion.Final {
-		out = append(out, k.again(now, result.Body.GetId()))
+		out = append(out, k.recheckTask(now, result.Body.GetId()))
 	}
 	return out
 }
 
-// again is the task of the re-check. Its id is a function of this one's and its number.
-func (k *check) again(now time.Time, result string) schemas.Message {
+// recheckTask returns the task of the re-check. Its id is a function of this task's id and the re-check's number.
+func (k *check) recheckTask(now time.Time, result string) schemas.Message {
 	t := k.task
 	n := k.conclusion.Recheck
 	first := t.GetFirst()
 	if first == nil {
 		first = timestamppb.New(k.started)
 	}
-	known := k.known
+	known := k.fresh
 	if known == nil {
 		known = t.GetKnown()
 	}

@@ -1,10 +1,9 @@
-// Package fixity checks copies: it reads a copy again, compares what was read with what
-// the store, the manifest and the audit log say, and concludes.
+// Package fixity checks copies: it reads the bytes of a copy, compares their digests with those of the store, the
+// manifest and the audit log, and judges the copy by the table in docs/decisions-fixity.md.
 //
-// A check of one copy ends in exactly one result, whatever happens; a place that did
-// not answer is unknown, which is neither a mismatch nor an absence and moves nothing.
-// Checking twice is checking twice: it changes nothing the second time. What is to be
-// concluded is decided by two pure functions, Judge and Conclude.
+// A check of one copy ends in exactly one result. A store or record that does not answer is unknown: never a mismatch,
+// never an absence, and no reason for a correction. Tasks may be delivered in any order and more than once; a repeated
+// check publishes another result, and a correction with the same effect. Two pure functions decide, Judge and Conclude.
 package fixity
 
 import (
@@ -12,133 +11,99 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// A Piece is what one of the four places said of a copy.
+// Evidence is the report of one of four places on a copy: the content, the store, the manifest or the audit log.
 //
-// The content is digests, absent, unread or unknown; the store says digests, none
-// (present without one), absent or unknown; the manifest says digests, none (no row),
-// tombstone or unknown; the audit log says digests, none (no row, or the newest is a delete)
-// or unknown. A live row without digests is digests with an empty set. Any other state is
-// taken for unknown.
-type Piece struct {
+// States of the content are digests, absent, unread and unknown; of the store digests, none (present without a digest),
+// absent and unknown; of the manifest digests, none (no row), tombstone and unknown; of the audit log digests, none (no
+// row, or the newest is a delete) and unknown. A live row without digests has the state digests and an empty set. Any
+// other state counts as unknown.
+type Evidence struct {
 	State   pb.EvidenceState
 	Digests digest.Set
-	// Claimed digests were told by somebody and have never agreed with bytes.
+	// Claimed digests came from outside and were never compared with bytes.
 	Claimed bool
 }
 
-// Evidence is what the four places said of one copy.
-type Evidence struct {
-	Content, Stored, Manifest, Audit Piece
-	// Newer: the store says that its object is newer than the manifest's.
+// An EvidenceSet is the evidence of all four places of one copy.
+type EvidenceSet struct {
+	Content, Stored, Manifest, Audit Evidence
+	// Newer: by version, ETag and time the store's object is later than the manifest's.
 	Newer bool
 }
 
-// A Verdict is the row of the table that a set of evidence falls under.
+// A Verdict is the row of the table that an EvidenceSet falls under.
 type Verdict struct {
-	// Row is 1 to 16.
-	Row int32
-	// Finding is the word for the row; where the row is a fault it is the kind of its incident.
+	Row Row
+	// Finding is Row.String().
 	Finding string
-	// Outcome is what the row comes to once it is concluded.
+	// Outcome is the verdict of the check when the row is concluded.
 	Outcome pb.Verdict
 	Detail  string
 }
 
-// verdict returns row with its finding and outcome.
-func verdict(row int32, detail string) Verdict {
-	v := Verdict{Row: row, Outcome: pb.Verdict_VERDICT_FAIL, Detail: detail}
-	switch row {
-	case 1:
-		v.Finding, v.Outcome = "pass", pb.Verdict_VERDICT_PASS
-	case 2:
-		v.Finding = "content-corrupt"
-	case 3:
-		v.Finding = "store-digest-wrong"
-	case 4:
-		v.Finding = "store-digest-wrong-unread"
-	case 5:
-		v.Finding = "manifest-corrected"
-	case 6:
-		v.Finding = "audit-mismatch"
-	case 7:
-		v.Finding = "audit-missing"
-	case 8:
-		v.Finding, v.Outcome = "content-missing", pb.Verdict_VERDICT_MISSING
-	case 9:
-		v.Finding, v.Outcome = "not-captured", pb.Verdict_VERDICT_NOT_CAPTURED
-	case 10:
-		v.Finding, v.Outcome = "not-captured-update", pb.Verdict_VERDICT_NOT_CAPTURED
-	case 11:
-		v.Finding, v.Outcome = "moot", pb.Verdict_VERDICT_MOOT
-	case 13:
-		v.Finding = "replaced"
-	case 14:
-		v.Finding = "no-quorum"
-	case 15:
-		v.Finding, v.Outcome = "unverified", pb.Verdict_VERDICT_UNVERIFIED
-	case 16:
-		v.Finding = "resurrected"
-	default:
-		v.Row, v.Finding, v.Outcome = 12, "unknown", pb.Verdict_VERDICT_UNKNOWN
+// verdict returns the verdict of row. A number that is no row is RowUnknown.
+func verdict(row Row, detail string) Verdict {
+	if row < RowPass || row > RowResurrected {
+		row = RowUnknown
 	}
-	return v
+	return Verdict{Row: row, Finding: row.String(), Outcome: row.outcome(), Detail: detail}
 }
 
-// Details that Judge gives.
+// Details that Judge sets.
 const (
-	detailPresence     = "content and store do not agree whether it is there"
+	detailPresence     = "content and store disagree whether the item is present"
 	detailClaim        = "claim"
 	detailNoDigests    = "no digests on record"
 	detailUnreadable   = "needs the bytes, or a digest from the store"
 	detailIncomparable = "needs a digest of an algorithm that is on record"
 )
 
-// Judge says which row of the table in spec/fixity.md the evidence falls under: the
-// first rule that matches. It is total.
-func Judge(e Evidence, s StoreSettings) Verdict {
+// Judge returns the row of the table in docs/decisions-fixity.md for the evidence: the first that applies. It is pure
+// and total.
+func Judge(e EvidenceSet, s StoreSettings) Verdict {
 	if place := e.unanswered(); place != "" {
-		return verdict(12, place+" did not answer")
+		return verdict(RowUnknown, place+" did not answer")
 	}
 	unread := e.Content.State == pb.EvidenceState_EVIDENCE_STATE_UNREAD
 	gone := e.Stored.State == pb.EvidenceState_EVIDENCE_STATE_ABSENT
 	if !unread && gone != (e.Content.State == pb.EvidenceState_EVIDENCE_STATE_ABSENT) {
-		return verdict(12, detailPresence)
+		return verdict(RowUnknown, detailPresence)
 	}
 	if gone {
-		if e.Manifest.present() || e.Audit.present() {
-			return verdict(8, "")
+		if e.Manifest.isLive() || e.Audit.isLive() {
+			return verdict(RowContentMissing, "")
 		}
-		return verdict(11, "")
+		return verdict(RowMoot, "")
 	}
 	if unread {
 		if len(e.Stored.Digests) == 0 {
-			return verdict(15, detailUnreadable)
+			return verdict(RowUnverified, detailUnreadable)
 		}
-		return e.against(e.Stored.Digests, s)
+		return e.compareRecords(e.Stored.Digests, s)
 	}
-	// A store's digest that cannot be compared with the bytes is none.
+	// A store's digest of an algorithm that was not computed counts as none.
 	if e.Content.Digests.Compare(e.Stored.Digests) == digest.Disagree {
-		return e.divided()
+		return e.storeMismatch()
 	}
-	return e.against(e.Content.Digests, s)
+	return e.compareRecords(e.Content.Digests, s)
 }
 
-// unanswered names a place that did not answer, if there is one.
-func (e Evidence) unanswered() string {
-	if place := e.unseen(); place != "" {
+// unanswered returns the name of a place that is unknown, or "".
+func (e EvidenceSet) unanswered() string {
+	if place := e.unansweredByStore(); place != "" {
 		return place
 	}
 	switch {
-	case !e.Manifest.recorded() && !e.Manifest.tombstone():
+	case !e.Manifest.isAnswer() && !e.Manifest.isTombstone():
 		return "manifest"
-	case !e.Audit.recorded():
+	case !e.Audit.isAnswer():
 		return "audit log"
 	}
 	return ""
 }
 
-// unseen is unanswered for content and store.
-func (e Evidence) unseen() string {
+// unansweredByStore is unanswered for content and store.
+func (e EvidenceSet) unansweredByStore() string {
 	switch e.Content.State {
 	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS:
 		if len(e.Content.Digests) == 0 {
@@ -149,44 +114,46 @@ func (e Evidence) unseen() string {
 		return "content"
 	}
 	switch e.Stored.State {
-	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS, pb.EvidenceState_EVIDENCE_STATE_NONE, pb.EvidenceState_EVIDENCE_STATE_ABSENT:
+	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS, pb.EvidenceState_EVIDENCE_STATE_NONE,
+		pb.EvidenceState_EVIDENCE_STATE_ABSENT:
 		return ""
 	}
 	return "store"
 }
 
-// recorded says that the manifest or the audit log answered.
-func (p Piece) recorded() bool {
+// isAnswer reports whether manifest or audit log have digests or no row.
+func (p Evidence) isAnswer() bool {
 	return p.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || p.State == pb.EvidenceState_EVIDENCE_STATE_NONE
 }
 
-// tombstone says that the row of the manifest is one.
-func (p Piece) tombstone() bool { return p.State == pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE }
+// isTombstone reports whether the manifest's row is a tombstone.
+func (p Evidence) isTombstone() bool { return p.State == pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE }
 
-// present says that there is a live row.
-func (p Piece) present() bool { return p.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS }
+// isLive reports whether there is a live row.
+func (p Evidence) isLive() bool { return p.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS }
 
-// telling says that there is a live row with digests.
-func (p Piece) telling() bool { return p.present() && len(p.Digests) > 0 }
+// hasDigests reports whether there is a live row with digests.
+func (p Evidence) hasDigests() bool { return p.isLive() && len(p.Digests) > 0 }
 
-// bare says that there is a live row without digests.
-func (e Evidence) bare() bool {
-	return e.Manifest.present() && !e.Manifest.telling() || e.Audit.present() && !e.Audit.telling()
+// withoutDigests reports whether manifest or audit log have a live row without digests.
+func (e EvidenceSet) withoutDigests() bool {
+	return e.Manifest.isLive() && !e.Manifest.hasDigests() || e.Audit.isLive() && !e.Audit.hasDigests()
 }
 
-// divided is rule d: the bytes are not what the store says.
-func (e Evidence) divided() Verdict {
+// storeMismatch judges if the bytes differ from the store's digest.
+func (e EvidenceSet) storeMismatch() Verdict {
 	x, ref := e.Content.Digests, e.reference()
 	switch {
 	case x.Compare(ref.digests) == digest.Agree:
-		return verdict(3, "")
-	case x.Compare(ref.verified) == digest.Disagree && (ref.both || e.Stored.Digests.Compare(ref.verified) == digest.Agree):
-		return verdict(2, "")
+		return verdict(RowStoreDigestWrong, "")
+	case x.Compare(ref.verified) == digest.Disagree &&
+		(ref.both || e.Stored.Digests.Compare(ref.verified) == digest.Agree):
+		return verdict(RowContentCorrupt, "")
 	}
-	return verdict(14, e.claim(x))
+	return verdict(RowNoQuorum, e.claimDetail(x))
 }
 
-// relation is how a row of manifest or audit log stands to x.
+// A relation compares a row of manifest or audit log with x.
 type relation int
 
 const (
@@ -196,8 +163,8 @@ const (
 	incomparable
 )
 
-func relate(x digest.Set, p Piece) relation {
-	if !p.telling() {
+func relate(x digest.Set, p Evidence) relation {
+	if !p.hasDigests() {
 		return none
 	}
 	switch x.Compare(p.Digests) {
@@ -209,41 +176,40 @@ func relate(x digest.Set, p Piece) relation {
 	return incomparable
 }
 
-// against is rule e: x, on which content and store agree, against what is on record.
-func (e Evidence) against(x digest.Set, s StoreSettings) Verdict {
+// compareRecords compares x, the digests of content and store, with manifest and audit log.
+func (e EvidenceSet) compareRecords(x digest.Set, s StoreSettings) Verdict {
 	m, a := e.relations(x)
 	switch {
-	case e.Manifest.tombstone():
-		return verdict(16, "")
+	case e.Manifest.isTombstone():
+		return verdict(RowResurrected, "")
 	case m == incomparable || a == incomparable:
-		return verdict(15, detailIncomparable)
+		return verdict(RowUnverified, detailIncomparable)
 	case m == none && a == none:
-		if e.bare() {
-			return verdict(9, detailNoDigests)
+		if e.withoutDigests() {
+			return verdict(RowNotCaptured, detailNoDigests)
 		}
-		return verdict(9, "")
+		return verdict(RowNotCaptured, "")
 	case m == same && a == same:
-		return verdict(1, "")
+		return verdict(RowPass, "")
 	case m == same && a == none:
-		return verdict(7, "")
+		return verdict(RowAuditMissing, "")
 	case m == same:
-		return verdict(6, "")
+		return verdict(RowAuditMismatch, "")
 	case a == same:
-		return verdict(5, "")
+		return verdict(RowManifestWrong, "")
 	case e.Content.State == pb.EvidenceState_EVIDENCE_STATE_UNREAD:
-		return verdict(4, e.claim(x))
+		return verdict(RowStoreDigestWrongUnread, e.claimDetail(x))
 	case e.Newer && m == other && !e.Manifest.Claimed && s.ExternalWrites:
-		return verdict(10, "")
+		return verdict(RowUpdateNotCaptured, "")
 	case x.Compare(e.reference().verified) == digest.Disagree:
-		return verdict(13, "")
+		return verdict(RowReplaced, "")
 	}
-	return verdict(14, e.claim(x))
+	return verdict(RowNoQuorum, e.claimDetail(x))
 }
 
-// relations says how manifest and audit log stand to x. What cannot be compared with x
-// stands as the other does where the two agree, and is as good as none where the
-// other differs from x: a difference is never hidden.
-func (e Evidence) relations(x digest.Set) (m, a relation) {
+// relations compares manifest and audit log with x. A record that shares no algorithm with x has the relation of the
+// other one if the two records agree, and counts as none if the other one differs from x: a difference is never hidden.
+func (e EvidenceSet) relations(x digest.Set) (m, a relation) {
 	m, a = relate(x, e.Manifest), relate(x, e.Audit)
 	if (m == incomparable) == (a == incomparable) {
 		return m, a
@@ -267,21 +233,21 @@ func (e Evidence) relations(x digest.Set) (m, a relation) {
 	return m, stand
 }
 
-// A reference is R: what manifest and audit log say together.
+// A reference is the content that manifest and audit log together have on record.
 type reference struct {
-	digests  digest.Set // empty where they contradict each other
-	verified digest.Set // the part that is not merely claimed
-	both     bool       // M = A
+	digests  digest.Set // empty if they contradict each other
+	verified digest.Set // without claimed digests
+	both     bool       // manifest and audit log agree
 }
 
-func (e Evidence) reference() reference {
+func (e EvidenceSet) reference() reference {
 	m, a := e.Manifest, e.Audit
 	switch {
-	case !m.telling() && !a.telling():
+	case !m.hasDigests() && !a.hasDigests():
 		return reference{}
-	case !a.telling():
+	case !a.hasDigests():
 		return reference{digests: m.Digests, verified: m.verified()}
-	case !m.telling():
+	case !m.hasDigests():
 		return reference{digests: a.Digests, verified: a.verified()}
 	}
 	how := m.Digests.Compare(a.Digests)
@@ -295,16 +261,16 @@ func (e Evidence) reference() reference {
 	}
 }
 
-func (p Piece) verified() digest.Set {
+func (p Evidence) verified() digest.Set {
 	if p.Claimed {
 		return nil
 	}
 	return p.Digests
 }
 
-// claim is the detail of a disagreement with digests that are only claimed.
-func (e Evidence) claim(x digest.Set) string {
-	for _, p := range [...]Piece{e.Manifest, e.Audit} {
+// claimDetail returns detailClaim if x differs from claimed digests.
+func (e EvidenceSet) claimDetail(x digest.Set) string {
+	for _, p := range [...]Evidence{e.Manifest, e.Audit} {
 		if p.Claimed && relate(x, p) == other {
 			return detailClaim
 		}

@@ -21,34 +21,34 @@ const (
 	stBuried  = pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE
 )
 
-// said returns the piece for a word: a state, or a digest (with "?" behind it: claimed).
-func said(word string) Piece {
+// said returns the evidence for a word: a state, or a digest. A "?" after it marks a claimed digest.
+func said(word string) Evidence {
 	switch word {
 	case "none":
-		return Piece{State: stNone}
+		return Evidence{State: stNone}
 	case "404":
-		return Piece{State: stAbsent}
+		return Evidence{State: stAbsent}
 	case "unread":
-		return Piece{State: stUnread}
+		return Evidence{State: stUnread}
 	case "unknown":
-		return Piece{State: stUnknown}
+		return Evidence{State: stUnknown}
 	case "bare":
-		return Piece{State: stDigests}
+		return Evidence{State: stDigests}
 	case "tombstone":
-		return Piece{State: stBuried}
+		return Evidence{State: stBuried}
 	}
-	return Piece{State: stDigests, Digests: digest.Set{"sha256": word[:1]}, Claimed: len(word) > 1}
+	return Evidence{State: stDigests, Digests: digest.Set{"sha256": word[:1]}, Claimed: len(word) > 1}
 }
 
-// A symbolic is evidence in words, as the table of the specification has it.
+// A symbolic is evidence in words.
 type symbolic struct {
 	c, s, m, a string
 	newer      bool
-	writes     bool // of others are expected
+	writes     bool // external writes are expected
 }
 
-func (y symbolic) evidence() Evidence {
-	return Evidence{Content: said(y.c), Stored: said(y.s), Manifest: said(y.m), Audit: said(y.a), Newer: y.newer}
+func (y symbolic) evidence() EvidenceSet {
+	return EvidenceSet{Content: said(y.c), Stored: said(y.s), Manifest: said(y.m), Audit: said(y.a), Newer: y.newer}
 }
 
 // every calls f with every combination of the values.
@@ -68,8 +68,8 @@ func every(f func(symbolic)) {
 	}
 }
 
-// rows says of each row, on its own and in no order, whether y falls under it.
-func rows(y symbolic) map[int32]bool {
+// rows evaluates the condition of each row for y, independently of the others and of their order.
+func rows(y symbolic) map[Row]bool {
 	is := func(w string) bool { return w[0] >= 'a' && w[0] <= 'c' && len(w) <= 2 }
 	d := func(w string) string { return w[:1] }
 	unread, unknown := y.c == "unread", slices.Contains([]string{y.c, y.s, y.m, y.a}, "unknown")
@@ -98,14 +98,14 @@ func rows(y symbolic) map[int32]bool {
 		r = d(y.a)
 	}
 	both := is(y.m) && is(y.a) && r != ""
-	verified := r != "" && (y.m == r || y.a == r) // one of them without the claim's mark
+	verified := r != "" && (y.m == r || y.a == r) // one of them is not claimed
 	three := there && split && r == y.c
 	two := there && split && r != y.c && verified && (y.s == r || both)
 	plain := there && !split && !mute && !buried
 	neither := plain && (is(y.m) || is(y.a)) && !mx && !ax
 	ten := neither && !unread && y.newer && y.writes && is(y.m) && len(y.m) == 1
 	thirteen := neither && !unread && !ten && verified
-	return map[int32]bool{
+	return map[Row]bool{
 		1:  plain && mx && ax,
 		2:  two,
 		3:  three,
@@ -126,10 +126,10 @@ func rows(y symbolic) map[int32]bool {
 }
 
 func TestJudgeHasOneRowForEverything(t *testing.T) {
-	seen, count := map[int32]int{}, 0
+	seen, count := map[Row]int{}, 0
 	every(func(y symbolic) {
 		count++
-		var want []int32
+		var want []Row
 		for row, holds := range rows(y) {
 			if holds {
 				want = append(want, row)
@@ -149,7 +149,7 @@ func TestJudgeHasOneRowForEverything(t *testing.T) {
 	}
 }
 
-// What must hold whatever the rows are.
+// Invariants that hold for each row.
 func TestJudgeInvariants(t *testing.T) {
 	every(func(y symbolic) {
 		e := y.evidence()
@@ -166,7 +166,7 @@ func TestJudgeInvariants(t *testing.T) {
 		case y.m == "tombstone" && bytes && y.c == y.s && y.a != "unknown" && v.Row != 16:
 			t.Errorf("row %d of %+v, which was deleted", v.Row, y)
 		case v.Row == 10 && !y.writes:
-			t.Errorf("row 10 of %+v where nobody else writes", y)
+			t.Errorf("row 10 of %+v without external writes", y)
 		case v.Detail == detailClaim && v.Row != 14 && v.Row != 4:
 			t.Errorf("detail claim at row %d of %+v", v.Row, y)
 		}
@@ -184,8 +184,8 @@ func TestJudgeInvariants(t *testing.T) {
 
 func TestJudgeIsTotal(t *testing.T) {
 	states := []pb.EvidenceState{0, stDigests, stNone, stAbsent, stUnread, stUnknown, stBuried, 99}
-	piece := rapid.Custom(func(t *rapid.T) Piece {
-		return Piece{
+	piece := rapid.Custom(func(t *rapid.T) Evidence {
+		return Evidence{
 			State: rapid.SampledFrom(states).Draw(t, "state"),
 			Digests: digest.Set(rapid.MapOfN(rapid.SampledFrom([]string{"md5", "sha256", "crc64nvme"}),
 				rapid.SampledFrom([]string{"a", "b"}), 0, 3).Draw(t, "digests")),
@@ -193,7 +193,7 @@ func TestJudgeIsTotal(t *testing.T) {
 		}
 	})
 	need.Check(t, func(t *rapid.T) {
-		e := Evidence{
+		e := EvidenceSet{
 			piece.Draw(t, "C"), piece.Draw(t, "S"), piece.Draw(t, "M"), piece.Draw(t, "A"), rapid.Bool().Draw(t, "newer"),
 		}
 		v := Judge(e, StoreSettings{})
@@ -210,61 +210,65 @@ func TestJudgeIsTotal(t *testing.T) {
 	})
 }
 
-func TestRows(t *testing.T) {
-	tests := map[string]struct {
-		evidence symbolic
-		row      int32
-		outcome  pb.Verdict
-		finding  string
-		detail   string
-	}{
-		"1 pass":                              {symbolic{c: "a", s: "a", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
-		"1 pass, store without digest":        {symbolic{c: "a", s: "none", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
-		"1 pass, bytes unread":                {symbolic{c: "unread", s: "a", m: "a", a: "a"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
-		"1 pass on a claim":                   {symbolic{c: "a", s: "a", m: "a?", a: "a?"}, 1, pb.Verdict_VERDICT_PASS, "pass", ""},
-		"2 content corrupt":                   {symbolic{c: "b", s: "a", m: "a", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
-		"2 content and store, two ways":       {symbolic{c: "b", s: "c", m: "a", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
-		"2 only the audit log knows":          {symbolic{c: "b", s: "a", m: "none", a: "a"}, 2, pb.Verdict_VERDICT_FAIL, "content-corrupt", ""},
-		"3 store's digest wrong":              {symbolic{c: "a", s: "b", m: "a", a: "a"}, 3, pb.Verdict_VERDICT_FAIL, "store-digest-wrong", ""},
-		"4 store's digest wrong, unread":      {symbolic{c: "unread", s: "b", m: "a", a: "a"}, 4, pb.Verdict_VERDICT_FAIL, "store-digest-wrong-unread", ""},
-		"4 against a claim":                   {symbolic{c: "unread", s: "b", m: "a?", a: "a?"}, 4, pb.Verdict_VERDICT_FAIL, "store-digest-wrong-unread", "claim"},
-		"5 manifest wrong":                    {symbolic{c: "a", s: "a", m: "b", a: "a"}, 5, pb.Verdict_VERDICT_FAIL, "manifest-corrected", ""},
-		"5 manifest empty":                    {symbolic{c: "a", s: "a", m: "none", a: "a"}, 5, pb.Verdict_VERDICT_FAIL, "manifest-corrected", ""},
-		"6 audit out of step":                 {symbolic{c: "a", s: "a", m: "a", a: "b"}, 6, pb.Verdict_VERDICT_FAIL, "audit-mismatch", ""},
-		"7 audit row missing":                 {symbolic{c: "a", s: "a", m: "a", a: "none"}, 7, pb.Verdict_VERDICT_FAIL, "audit-missing", ""},
-		"8 missing":                           {symbolic{c: "404", s: "404", m: "a", a: "a"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
-		"8 missing, bytes unread":             {symbolic{c: "unread", s: "404", m: "none", a: "a"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
-		"8 a row without digests":             {symbolic{c: "404", s: "404", m: "bare", a: "none"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
-		"9 not captured":                      {symbolic{c: "a", s: "a", m: "none", a: "none"}, 9, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured", ""},
-		"9 a row without digests":             {symbolic{c: "a", s: "none", m: "bare", a: "none"}, 9, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured", detailNoDigests},
-		"10 update not captured":              {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, 10, pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured-update", ""},
-		"11 moot":                             {symbolic{c: "404", s: "404", m: "none", a: "none"}, 11, pb.Verdict_VERDICT_MOOT, "moot", ""},
-		"12 content unknown":                  {symbolic{c: "unknown", s: "a", m: "a", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "content did not answer"},
-		"12 audit log unknown":                {symbolic{c: "a", s: "a", m: "a", a: "unknown"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "audit log did not answer"},
-		"12 unknown, though it is gone":       {symbolic{c: "404", s: "404", m: "unknown", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "manifest did not answer"},
-		"12 there and not there":              {symbolic{c: "404", s: "a", m: "a", a: "a"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", detailPresence},
-		"13 replaced":                         {symbolic{c: "b", s: "b", m: "a", a: "a"}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
-		"13 replaced, newer but not wanted":   {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
-		"13 replaced, store without digest":   {symbolic{c: "b", s: "none", m: "a", a: "none"}, 13, pb.Verdict_VERDICT_FAIL, "replaced", ""},
-		"14 all differ":                       {symbolic{c: "c", s: "b", m: "a", a: "none"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", ""},
-		"14 records differ":                   {symbolic{c: "c", s: "c", m: "a", a: "b"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", ""},
-		"14 corrupt by a claim":               {symbolic{c: "b", s: "a", m: "a?", a: "a?"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", "claim"},
-		"14 replaced by a claim":              {symbolic{c: "b", s: "b", m: "a?", a: "none"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", "claim"},
-		"12 a tombstone, and unknown":         {symbolic{c: "a", s: "unknown", m: "tombstone", a: "none"}, 12, pb.Verdict_VERDICT_UNKNOWN, "unknown", "store did not answer"},
-		"8 only the audit log has it":         {symbolic{c: "404", s: "404", m: "tombstone", a: "a"}, 8, pb.Verdict_VERDICT_MISSING, "content-missing", ""},
-		"11 gone, as its tombstone says":      {symbolic{c: "404", s: "404", m: "tombstone", a: "none"}, 11, pb.Verdict_VERDICT_MOOT, "moot", ""},
-		"3 corrupt or not, under a tombstone": {symbolic{c: "a", s: "b", m: "tombstone", a: "a"}, 3, pb.Verdict_VERDICT_FAIL, "store-digest-wrong", ""},
-		"14 split, under a tombstone":         {symbolic{c: "a", s: "b", m: "tombstone", a: "none"}, 14, pb.Verdict_VERDICT_FAIL, "no-quorum", ""},
-		"15 mute, under a tombstone":          {symbolic{c: "unread", s: "none", m: "tombstone", a: "none"}, 15, pb.Verdict_VERDICT_UNVERIFIED, "unverified", detailUnreadable},
-		"16 resurrected":                      {symbolic{c: "a", s: "a", m: "tombstone", a: "none"}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
-		"16 resurrected, as the log has it":   {symbolic{c: "a", s: "a", m: "tombstone", a: "a"}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
-		"16 resurrected, with other bytes":    {symbolic{c: "b", s: "none", m: "tombstone", a: "a", newer: true, writes: true}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
-		"16 resurrected, bytes unread":        {symbolic{c: "unread", s: "a", m: "tombstone", a: "none"}, 16, pb.Verdict_VERDICT_FAIL, "resurrected", ""},
-		"15 nothing to compare":               {symbolic{c: "unread", s: "none", m: "a", a: "a"}, 15, pb.Verdict_VERDICT_UNVERIFIED, "unverified", detailUnreadable},
+// A rowCase is a case of the decision table. Its name begins with the number of its row.
+type rowCase struct {
+	evidence symbolic
+	row      Row
+	detail   string
+}
+
+func rowCases() map[string]rowCase {
+	return map[string]rowCase{
+		"1 pass":                   {symbolic{c: "a", s: "a", m: "a", a: "a"}, 1, ""},
+		"1 store without digest":   {symbolic{c: "a", s: "none", m: "a", a: "a"}, 1, ""},
+		"1 bytes unread":           {symbolic{c: "unread", s: "a", m: "a", a: "a"}, 1, ""},
+		"1 claimed digests":        {symbolic{c: "a", s: "a", m: "a?", a: "a?"}, 1, ""},
+		"2 content corrupt":        {symbolic{c: "b", s: "a", m: "a", a: "a"}, 2, ""},
+		"2 store differs too":      {symbolic{c: "b", s: "c", m: "a", a: "a"}, 2, ""},
+		"2 only in the audit log":  {symbolic{c: "b", s: "a", m: "none", a: "a"}, 2, ""},
+		"3 store digest wrong":     {symbolic{c: "a", s: "b", m: "a", a: "a"}, 3, ""},
+		"4 store digest wrong":     {symbolic{c: "unread", s: "b", m: "a", a: "a"}, 4, ""},
+		"4 against a claim":        {symbolic{c: "unread", s: "b", m: "a?", a: "a?"}, 4, "claim"},
+		"5 manifest wrong":         {symbolic{c: "a", s: "a", m: "b", a: "a"}, 5, ""},
+		"5 manifest empty":         {symbolic{c: "a", s: "a", m: "none", a: "a"}, 5, ""},
+		"6 audit out of step":      {symbolic{c: "a", s: "a", m: "a", a: "b"}, 6, ""},
+		"7 audit row missing":      {symbolic{c: "a", s: "a", m: "a", a: "none"}, 7, ""},
+		"8 missing":                {symbolic{c: "404", s: "404", m: "a", a: "a"}, 8, ""},
+		"8 bytes unread":           {symbolic{c: "unread", s: "404", m: "none", a: "a"}, 8, ""},
+		"8 a row without digests":  {symbolic{c: "404", s: "404", m: "bare", a: "none"}, 8, ""},
+		"9 not captured":           {symbolic{c: "a", s: "a", m: "none", a: "none"}, 9, ""},
+		"9 a row without digests":  {symbolic{c: "a", s: "none", m: "bare", a: "none"}, 9, detailNoDigests},
+		"10 update not captured":   {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, 10, ""},
+		"11 moot":                  {symbolic{c: "404", s: "404", m: "none", a: "none"}, 11, ""},
+		"12 content unknown":       {symbolic{c: "unknown", s: "a", m: "a", a: "a"}, 12, "content did not answer"},
+		"12 audit log unknown":     {symbolic{c: "a", s: "a", m: "a", a: "unknown"}, 12, "audit log did not answer"},
+		"12 manifest unknown":      {symbolic{c: "404", s: "404", m: "unknown", a: "a"}, 12, "manifest did not answer"},
+		"12 only content absent":   {symbolic{c: "404", s: "a", m: "a", a: "a"}, 12, detailPresence},
+		"13 replaced":              {symbolic{c: "b", s: "b", m: "a", a: "a"}, 13, ""},
+		"13 newer, writes refused": {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true}, 13, ""},
+		"13 store without digest":  {symbolic{c: "b", s: "none", m: "a", a: "none"}, 13, ""},
+		"14 all differ":            {symbolic{c: "c", s: "b", m: "a", a: "none"}, 14, ""},
+		"14 records differ":        {symbolic{c: "c", s: "c", m: "a", a: "b"}, 14, ""},
+		"14 corrupt by a claim":    {symbolic{c: "b", s: "a", m: "a?", a: "a?"}, 14, "claim"},
+		"14 replaced by a claim":   {symbolic{c: "b", s: "b", m: "a?", a: "none"}, 14, "claim"},
+		"12 store unknown":         {symbolic{c: "a", s: "unknown", m: "tombstone", a: "none"}, 12, "store did not answer"},
+		"8 only in the audit log":  {symbolic{c: "404", s: "404", m: "tombstone", a: "a"}, 8, ""},
+		"11 with a tombstone":      {symbolic{c: "404", s: "404", m: "tombstone", a: "none"}, 11, ""},
+		"3 under a tombstone":      {symbolic{c: "a", s: "b", m: "tombstone", a: "a"}, 3, ""},
+		"14 under a tombstone":     {symbolic{c: "a", s: "b", m: "tombstone", a: "none"}, 14, ""},
+		"15 under a tombstone":     {symbolic{c: "unread", s: "none", m: "tombstone", a: "none"}, 15, detailUnreadable},
+		"16 resurrected":           {symbolic{c: "a", s: "a", m: "tombstone", a: "none"}, 16, ""},
+		"16 with an audit row":     {symbolic{c: "a", s: "a", m: "tombstone", a: "a"}, 16, ""},
+		"16 with other bytes":      {symbolic{c: "b", s: "none", m: "tombstone", a: "a", newer: true, writes: true}, 16, ""},
+		"16 bytes unread":          {symbolic{c: "unread", s: "a", m: "tombstone", a: "none"}, 16, ""},
+		"15 nothing to compare":    {symbolic{c: "unread", s: "none", m: "a", a: "a"}, 15, detailUnreadable},
 	}
-	for name, tt := range tests {
+}
+
+func TestRows(t *testing.T) {
+	for name, tt := range rowCases() {
 		t.Run(name, func(t *testing.T) {
-			want := Verdict{Row: tt.row, Outcome: tt.outcome, Finding: tt.finding, Detail: tt.detail}
+			want := verdict(tt.row, tt.detail)
 			if got := Judge(tt.evidence.evidence(), StoreSettings{ExternalWrites: tt.evidence.writes}); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -272,32 +276,68 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// Sets of several algorithms, which agree, disagree, or cannot be compared.
+// The numbers, findings and outcomes of rows are on the wire.
+func TestVerdictsOfRows(t *testing.T) {
+	for _, want := range []Verdict{
+		{Row: 1, Finding: "pass", Outcome: pb.Verdict_VERDICT_PASS},
+		{Row: 2, Finding: "content-corrupt", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 3, Finding: "store-digest-wrong", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 4, Finding: "store-digest-wrong-unread", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 5, Finding: "manifest-corrected", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 6, Finding: "audit-mismatch", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 7, Finding: "audit-missing", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 8, Finding: "content-missing", Outcome: pb.Verdict_VERDICT_MISSING},
+		{Row: 9, Finding: "not-captured", Outcome: pb.Verdict_VERDICT_NOT_CAPTURED},
+		{Row: 10, Finding: "not-captured-update", Outcome: pb.Verdict_VERDICT_NOT_CAPTURED},
+		{Row: 11, Finding: "moot", Outcome: pb.Verdict_VERDICT_MOOT},
+		{Row: 12, Finding: "unknown", Outcome: pb.Verdict_VERDICT_UNKNOWN},
+		{Row: 13, Finding: "replaced", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 14, Finding: "no-quorum", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 15, Finding: "unverified", Outcome: pb.Verdict_VERDICT_UNVERIFIED},
+		{Row: 16, Finding: "resurrected", Outcome: pb.Verdict_VERDICT_FAIL},
+	} {
+		if got := verdict(want.Row, ""); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+	for _, row := range []Row{0, 17, 255} {
+		if got := verdict(row, ""); got.Row != RowUnknown || got.Finding != "unknown" {
+			t.Errorf("row %d: got %+v", row, got)
+		}
+	}
+}
+
+// Sets of several algorithms that agree, disagree, or cannot be compared.
 func TestRowsOfSeveralAlgorithms(t *testing.T) {
-	live := func(pairs ...string) Piece {
-		p := Piece{State: stDigests, Digests: digest.Set{}}
+	live := func(pairs ...string) Evidence {
+		p := Evidence{State: stDigests, Digests: digest.Set{}}
 		for n := 0; n < len(pairs); n += 2 {
 			p.Digests[pairs[n]] = pairs[n+1]
 		}
 		return p
 	}
-	none, unread := Piece{State: stNone}, Piece{State: stUnread}
+	none, unread := Evidence{State: stNone}, Evidence{State: stUnread}
 	all := live("md5", "1", "sha256", "2")
+	of := func(content, stored, manifest, audit Evidence) EvidenceSet {
+		return EvidenceSet{Content: content, Stored: stored, Manifest: manifest, Audit: audit}
+	}
 	tests := map[string]struct {
-		evidence Evidence
-		want     int32
+		evidence EvidenceSet
+		want     Row
 	}{
-		"records with one each":                        {Evidence{all, none, live("md5", "1"), live("sha256", "2"), false}, 1},
-		"store's digest is of an unknown algorithm":    {Evidence{all, live("crc64nvme", "9"), all, all, false}, 1},
-		"one record incomparable, the other agrees":    {Evidence{all, none, live("sha512", "3"), all, false}, 15},
-		"one record incomparable, the other differs":   {Evidence{all, none, live("sha512", "3"), live("md5", "8"), false}, 13},
-		"incomparable, but as the other":               {Evidence{unread, live("md5", "1"), live("sha256", "2"), all, false}, 1},
-		"incomparable, but as the other, which is not": {Evidence{unread, live("md5", "8"), live("sha256", "2"), all, false}, 4},
-		"unread and incomparable":                      {Evidence{unread, live("crc64nvme", "9"), all, all, false}, 15},
-		"one digest of two differs":                    {Evidence{live("md5", "1", "sha256", "7"), none, all, all, false}, 13},
-		"one digest of the store's two differs":        {Evidence{all, live("md5", "1", "sha256", "7"), all, all, false}, 3},
-		"corrupt, by a digest that only the log has":   {Evidence{live("md5", "8", "sha256", "9"), live("md5", "1"), live("sha256", "2"), all, false}, 2},
-		"incomparable and alone":                       {Evidence{all, all, live("sha512", "3"), none, false}, 15},
+		"records with one each":                      {of(all, none, live("md5", "1"), live("sha256", "2")), 1},
+		"store's digest is of an unknown algorithm":  {of(all, live("crc64nvme", "9"), all, all), 1},
+		"one record incomparable, the other agrees":  {of(all, none, live("sha512", "3"), all), 15},
+		"one record incomparable, the other differs": {of(all, none, live("sha512", "3"), live("md5", "8")), 13},
+		"incomparable, but as the other":             {of(unread, live("md5", "1"), live("sha256", "2"), all), 1},
+		"incomparable, and the other differs":        {of(unread, live("md5", "8"), live("sha256", "2"), all), 4},
+		"unread and incomparable":                    {of(unread, live("crc64nvme", "9"), all, all), 15},
+		"one digest of two differs":                  {of(live("md5", "1", "sha256", "7"), none, all, all), 13},
+		"one digest of the store's two differs":      {of(all, live("md5", "1", "sha256", "7"), all, all), 3},
+		"corrupt, by the audit log": {
+			of(live("md5", "8", "sha256", "9"), live("md5", "1"), live("sha256", "2"), all), 2,
+		},
+		"incomparable and alone": {of(all, all, live("sha512", "3"), none), 15},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -310,8 +350,11 @@ func TestRowsOfSeveralAlgorithms(t *testing.T) {
 
 func ExampleJudge() {
 	a, b := digest.Set{"sha256": "aa"}, digest.Set{"sha256": "bb"}
-	digests := func(s digest.Set) Piece { return Piece{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: s} }
-	v := Judge(Evidence{Content: digests(b), Stored: digests(a), Manifest: digests(a), Audit: digests(a)}, StoreSettings{})
-	fmt.Println(v.Row, v.Finding)
+	digests := func(s digest.Set) Evidence {
+		return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: s}
+	}
+	v := Judge(EvidenceSet{Content: digests(b), Stored: digests(a), Manifest: digests(a), Audit: digests(a)},
+		StoreSettings{})
+	fmt.Printf("%d %s\n", v.Row, v.Finding)
 	// Output: 2 content-corrupt
 }

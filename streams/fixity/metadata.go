@@ -12,11 +12,10 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// JudgeMetadata says what is found of the media type and properties of an item that is present, whatever is found of
-// its bytes: o is what its store says, digests are those of its bytes, and m is the manifest's record, read afresh. If
-// they are damaged, detail says what is on record. Properties that the store cannot tell are as good as none if its
-// store is on record to have held none, or held them with other bytes. If it cannot be seen with which, nothing is
-// found.
+// JudgeMetadata judges the media type and properties of an item that is present, independently of its bytes: o is the
+// store's object, digests are those of its bytes, and m is the manifest's record, read afresh. If the store cannot
+// report properties that m has of these bytes, they are damaged, and detail names them. If m has none, or has them of
+// other bytes, they are intact. If m does not show which bytes they belong to, the result is unspecified.
 func JudgeMetadata(o storage.Object, digests digest.Set, m *pb.Record) (found pb.Metadata, detail string) {
 	switch p := record.Properties(m); {
 	case !o.PropertiesUnknown:
@@ -28,15 +27,15 @@ func JudgeMetadata(o storage.Object, digests digest.Set, m *pb.Record) (found pb
 	}
 	switch record.Describes(m, o.Version, digests) {
 	case digest.Agree:
-		return pb.Metadata_METADATA_DAMAGED, onRecord(m)
+		return pb.Metadata_METADATA_DAMAGED, describeMetadata(m)
 	case digest.Disagree:
 		return pb.Metadata_METADATA_INTACT, ""
 	}
 	return pb.Metadata_METADATA_UNSPECIFIED, ""
 }
 
-// onRecord names the media type and the properties of a record, without their values.
-func onRecord(m *pb.Record) string {
+// describeMetadata names the media type and the properties of a record, without the values of properties.
+func describeMetadata(m *pb.Record) string {
 	const most = 20
 	var parts []string
 	if m.GetMediaType() != "" {

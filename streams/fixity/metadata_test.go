@@ -48,15 +48,16 @@ func TestJudgeMetadata(t *testing.T) {
 		want    pb.Metadata
 		detail  string
 	}{
-		"the store tells them":                              {false, kept, typed, intact, ""},
-		"the store tells them, and no record was read":      {false, kept, nil, intact, ""},
-		"unknown, and the manifest did not answer":          {true, kept, &pb.Record{}, open, ""},
-		"unknown, and no record was read":                   {true, kept, nil, open, ""},
-		"unknown, and not on record":                        {true, kept, &pb.Record{State: none}, intact, ""},
-		"unknown, and on record without any":                {true, kept, &pb.Record{State: live}, intact, ""},
-		"unknown, and on record as deleted":                 {true, kept, gone, intact, ""},
-		"unknown, and a media type is on record":            {true, kept, typed, damaged, lost},
-		"unknown, and properties are on record":             {true, kept, named, damaged, lost + `; 2 properties: "a\n", "b"`},
+		"the store reports them":                         {false, kept, typed, intact, ""},
+		"the store reports them, and no record was read": {false, kept, nil, intact, ""},
+		"unknown, and the manifest did not answer":       {true, kept, &pb.Record{}, open, ""},
+		"unknown, and no record was read":                {true, kept, nil, open, ""},
+		"unknown, and not on record":                     {true, kept, &pb.Record{State: none}, intact, ""},
+		"unknown, and on record without any":             {true, kept, &pb.Record{State: live}, intact, ""},
+		"unknown, and on record as deleted":              {true, kept, gone, intact, ""},
+		"unknown, and a media type is on record":         {true, kept, typed, damaged, lost},
+		"unknown, and properties are on record": {true, kept, named, damaged,
+			lost + `; 2 properties: "a\n", "b"`},
 		"unknown, and many long properties are on record":   {true, kept, many, damaged, "25 properties: " + longNames()},
 		"on record of this version, and the bytes rot":      {true, sums(rot), typed, damaged, lost},
 		"on record of this version, which was not read":     {true, nil, typed, damaged, lost},
@@ -83,7 +84,7 @@ func longNames() string {
 	return b.String() + "..."
 }
 
-// recordProperties puts properties on record of the copy. Its task carries none, as all tasks.
+// recordProperties records properties of the copy. The task carries none, as all tasks.
 func (w *world) recordProperties() *pb.FixityTask {
 	w.record = w.now()
 	t := task(w.record)
@@ -92,7 +93,8 @@ func (w *world) recordProperties() *pb.FixityTask {
 	return t
 }
 
-// strip has the store lose the properties, and the version stay on record: of a file it is the time of modification.
+// strip removes the properties from the store and keeps the version on record, which for a file is its modification
+// time.
 func (w *world) strip() {
 	w.mem.Strip(at.Space, at.Item)
 	o, err := w.mem.Stat(w.t.Context(), at.Space, at.Item)
@@ -102,15 +104,15 @@ func (w *world) strip() {
 	w.object.Version = o.Version
 }
 
-// recordPropertiesOf is recordProperties of properties that were reported of another content.
+// recordPropertiesOf is recordProperties for properties that were reported of another content.
 func (w *world) recordPropertiesOf(c *pb.Content) *pb.FixityTask {
 	t := w.recordProperties()
 	w.record.Manifest.PropertiesOf = c
 	return t
 }
 
-// A check finds properties that the store has lost, whatever it finds of the bytes, and says nothing of them while the
-// manifest does not answer. A copy of which none are on record has lost none.
+// A check reports properties that the store has lost, in each row. It reports nothing while the manifest is unknown. A
+// copy without properties on record has lost none.
 func TestMetadata(t *testing.T) {
 	const detail = `media type "image/jpeg"; 1 properties: "by"`
 	for name, tt := range map[string]struct {
@@ -119,7 +121,7 @@ func TestMetadata(t *testing.T) {
 		want    pb.Metadata
 		asked   int
 	}{
-		"told": {func(w *world) *pb.FixityTask { return w.recordProperties() }, 1, pb.Metadata_METADATA_INTACT, 0},
+		"reported": {func(w *world) *pb.FixityTask { return w.recordProperties() }, 1, pb.Metadata_METADATA_INTACT, 0},
 		"lost": {func(w *world) *pb.FixityTask {
 			w.mem.Strip(at.Space, at.Item)
 			return w.recordProperties()
@@ -173,7 +175,8 @@ func TestMetadata(t *testing.T) {
 				o := w.last(tt.prepare(w))
 				r := o.result
 				if r.GetRow() != tt.row || r.GetMetadata() != tt.want || w.asked != tt.asked {
-					t.Errorf("got row %d, %v, %d reads of records; want %d, %v, %d", r.GetRow(), r.GetMetadata(), w.asked, tt.row, tt.want, tt.asked)
+					t.Errorf("got row %d, %v, %d reads of records; want %d, %v, %d", r.GetRow(), r.GetMetadata(), w.asked, tt.row,
+						tt.want, tt.asked)
 				}
 				if damaged := tt.want == pb.Metadata_METADATA_DAMAGED; damaged != (r.GetMetadataDetail() == detail) {
 					t.Errorf("detail %q", r.GetMetadataDetail())
@@ -186,8 +189,8 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// Bytes that are read twice, with two results, do not show that properties were those of other bytes.
-func TestMetadataOfAMisreading(t *testing.T) {
+// Two readings with different digests do not show that the properties belonged to other bytes.
+func TestMetadataWithTwoReadings(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.mem.Strip(at.Space, at.Item)
 		task := w.recordPropertiesOf(&pb.Content{Version: "before", Digests: sums(good)})
@@ -203,13 +206,14 @@ func TestMetadataOfAMisreading(t *testing.T) {
 	})
 }
 
-// While a place does not answer nothing is said of properties, and the bytes decide as ever.
-func TestMetadataUnanswered(t *testing.T) {
+// While a place is unknown properties are not judged, and the row is decided by the bytes.
+func TestMetadataUnknown(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		task := w.recordProperties()
 		w.mem.Strip(at.Space, at.Item)
 		w.fresh = func() ([]*pb.CopyRecord, error) { return nil, errors.New("away") }
-		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 1 || !r.GetFinal() {
+		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 1 ||
+			!r.GetFinal() {
 			t.Errorf("records away: got %v", r)
 		}
 		w.fresh = nil
@@ -226,7 +230,8 @@ func TestMetadataSetWhileRecordsAreRead(t *testing.T) {
 		task := w.recordProperties()
 		w.mem.Strip(at.Space, at.Item)
 		w.fresh = func() ([]*pb.CopyRecord, error) {
-			_, err := w.mem.SetProperties(context.Background(), at.Space, at.Item, storage.Properties{MediaType: "image/jpeg"}, storage.Condition{})
+			_, err := w.mem.SetProperties(context.Background(), at.Space, at.Item, storage.Properties{MediaType: "image/jpeg"},
+				storage.Condition{})
 			return []*pb.CopyRecord{w.record}, err
 		}
 		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_INTACT || r.GetRow() != 1 {

@@ -9,13 +9,13 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// hashers keeps hashers, and their buffers, of each combination of algorithms.
+// hashers pools hashers, and their buffers, by combination of algorithms.
 type hashers struct {
 	mu    sync.Mutex
 	pools map[string]*digest.Pool // guarded by mu
 }
 
-// sum reads r to its end and returns the digests and the number of the bytes.
+// sum reads r to its end and returns the digests and the number of bytes.
 func (h *hashers) sum(r io.Reader, configured, onRecord []string) (digest.Set, int64, error) {
 	if len(configured) == 0 {
 		configured = []string{digest.MD5, digest.SHA256}

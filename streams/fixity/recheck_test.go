@@ -31,7 +31,7 @@ func TestRecheckTask(t *testing.T) {
 		if !first.result.GetNext().AsTime().Equal(first.due) {
 			t.Errorf("result says next %v, re-check is due %v", first.result.GetNext(), first.due)
 		}
-		// The outputs were lost: done again, it is the same task.
+		// The messages were lost: the second execution has the same task.
 		again := w.handle(task(w.record))
 		if again.again.GetId() != first.again.GetId() || again.result.GetId() == first.result.GetId() {
 			t.Errorf("done again: task %s, was %s; result %s, was %s",
@@ -40,7 +40,7 @@ func TestRecheckTask(t *testing.T) {
 	})
 }
 
-// What is on record may be long; what a task carries of it is not.
+// A record may be long; the part that a task carries is not.
 func TestRecheckTaskOfLongProperties(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		for _, r := range []*pb.Record{w.record.Manifest, w.record.Audit} {
@@ -67,15 +67,19 @@ func TestCorrections(t *testing.T) {
 		row     int32
 		change  bool
 	}{
-		"nobody told":          {func(w *world, _ *pb.FixityTask) { w.record = nothing() }, 9, true},
-		"baseline":             {func(w *world, t *pb.FixityTask) { w.record, t.Baseline = nothing(), true }, 9, true},
-		"row without digests":  {func(w *world, _ *pb.FixityTask) { w.record.Manifest.Digests, w.record.Audit.Digests = nil, nil }, 9, true},
+		"not reported": {func(w *world, _ *pb.FixityTask) { w.record = nothing() }, 9, true},
+		"baseline":     {func(w *world, t *pb.FixityTask) { w.record, t.Baseline = nothing(), true }, 9, true},
+		"row without digests": {func(w *world, _ *pb.FixityTask) {
+			w.record.Manifest.Digests, w.record.Audit.Digests = nil, nil
+		}, 9, true},
 		"audit row missing":    {func(w *world, _ *pb.FixityTask) { w.record.Audit = nothing().Audit }, 7, true},
-		"unread, nobody told":  {func(w *world, _ *pb.FixityTask) { w.record, w.settings.Never = nothing(), true }, 9, false},
+		"unread, not reported": {func(w *world, _ *pb.FixityTask) { w.record, w.settings.Never = nothing(), true }, 9, false},
 		"replaced":             {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
 		"resurrected":          {func(w *world, t *pb.FixityTask) { w.bury(); t.Baseline = true }, 16, false},
 		"pass":                 {func(*world, *pb.FixityTask) {}, 1, false},
-		"others write, untold": {func(w *world, _ *pb.FixityTask) { w.record, w.settings.ExternalWrites = nothing(), true }, 9, true},
+		"others write, untold": {func(w *world, _ *pb.FixityTask) {
+			w.record, w.settings.ExternalWrites = nothing(), true
+		}, 9, true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +90,7 @@ func TestCorrections(t *testing.T) {
 				o := w.handle(next)
 				atOnce := name == "baseline" || name == "row without digests"
 				if tt.row == 9 && atOnce != o.result.GetFinal() {
-					t.Fatalf("final at the first look: %v", o.result.GetFinal())
+					t.Fatalf("final at the first check: %v", o.result.GetFinal())
 				}
 				for o.again != nil {
 					if o.change != nil {
@@ -107,7 +111,7 @@ func TestCorrections(t *testing.T) {
 				}
 				want := record.Content(at, w.object)
 				if tt.row == 9 {
-					want.Time = record.Time(o.result.GetStarted().AsTime()) // no time passes within a check
+					want.Time = record.Time(o.result.GetStarted().AsTime()) // no time passes during a check
 				}
 				want.Origin, want.Agent, want.Cause = pb.Origin_ORIGIN_FIXITY, "checker", next.GetId()
 				want.Evidence = o.change.GetEvidence()
@@ -122,9 +126,9 @@ func TestCorrections(t *testing.T) {
 	}
 }
 
-// A correction is newer than the row that it corrects, and older than whatever a client writes from then on: state is
-// folded by time. Both times are by the store's clock, which need not be the machine's.
-func TestCorrectionsAreNewerThanWhatTheyCorrect(t *testing.T) {
+// A correction is later than the row that it corrects and earlier than any later write of a client, since state is
+// merged by time. Both times are by the store's clock, which may differ from the machine's.
+func TestCorrectionsAreNewerThanTheRow(t *testing.T) {
 	prepare := map[string]func(*world){
 		"on no record": func(w *world) { w.record = nothing() },
 		"reported without digests, a second later": func(w *world) {
@@ -135,7 +139,8 @@ func TestCorrectionsAreNewerThanWhatTheyCorrect(t *testing.T) {
 		},
 	}
 	for name, prepare := range prepare {
-		for clock, ahead := range map[string]time.Duration{"": 0, ", the store's clock an hour ahead": time.Hour, ", an hour behind": -time.Hour} {
+		for clock, ahead := range map[string]time.Duration{"": 0, ", the store's clock an hour ahead": time.Hour,
+			", an hour behind": -time.Hour} {
 			t.Run(name+clock, func(t *testing.T) {
 				in(t, func(t *testing.T, w *world) {
 					if ahead != 0 {
@@ -160,9 +165,9 @@ func TestCorrectionsAreNewerThanWhatTheyCorrect(t *testing.T) {
 	}
 }
 
-// A correction that adds digests to what was reported without any names the Change that reported it, so that no command
-// is planned twice. What is not on record, or on record as another content, was reported by no Change.
-func TestCorrectionsNameWhatTheyComplete(t *testing.T) {
+// A correction that adds digests to a reported content names the Change that reported it, so that no command is planned
+// twice. For a content that is not on record, or recorded otherwise, it names none.
+func TestCorrectionsNameTheCompletedChange(t *testing.T) {
 	bare := func(w *world, f func(*pb.Record)) {
 		for _, r := range []*pb.Record{w.record.Manifest, w.record.Audit} {
 			r.Digests, r.Provenance, r.ChangeId = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "reported"
@@ -173,9 +178,11 @@ func TestCorrectionsNameWhatTheyComplete(t *testing.T) {
 		prepare func(*world)
 		want    string
 	}{
-		"reported":                {func(w *world) { bare(w, func(*pb.Record) {}) }, "reported"},
-		"reported by its version": {func(w *world) { bare(w, func(r *pb.Record) { r.Version = w.object.Version; r.Time = nil }) }, "reported"},
-		"another version":         {func(w *world) { bare(w, func(r *pb.Record) { r.Version = "another" }) }, ""},
+		"reported": {func(w *world) { bare(w, func(*pb.Record) {}) }, "reported"},
+		"reported by its version": {func(w *world) {
+			bare(w, func(r *pb.Record) { r.Version = w.object.Version; r.Time = nil })
+		}, "reported"},
+		"another version": {func(w *world) { bare(w, func(r *pb.Record) { r.Version = "another" }) }, ""},
 		"another time": {func(w *world) {
 			bare(w, func(r *pb.Record) { r.Version, r.Time = "", timestamppb.New(r.GetTime().AsTime().Add(-time.Second)) })
 		}, ""},
@@ -205,17 +212,18 @@ func TestCorrectionsNameWhatTheyComplete(t *testing.T) {
 	}
 }
 
-// The missing Change of the audit log comes under the id that the manifest has it by, of whatever time that is.
+// The Change that the audit log lacks is published under the id that the manifest has, whatever its time.
 func TestMissingChangeHasItsOwnID(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		c := record.Content(at, w.object)
-		c.Time = timestamppb.New(w.object.Modified.Add(time.Hour)) // a correction of its own
+		c.Time = timestamppb.New(w.object.Modified.Add(time.Hour)) // the time of an earlier correction
 		m := w.record.Manifest
 		m.Time, m.ChangeId = c.Time, schemas.ChangeID(c)
 		m.SourceTime, m.SourceVersion = timestamppb.New(w.object.Modified.Add(-time.Hour)), "s1"
 		w.record.Audit = nothing().Audit
 		o := w.last(task(nil))
-		if got := o.change; got.GetId() != m.GetChangeId() || !proto.Equal(got.GetSourceTime(), m.GetSourceTime()) || got.GetSourceVersion() != "s1" {
+		if got := o.change; got.GetId() != m.GetChangeId() || !proto.Equal(got.GetSourceTime(), m.GetSourceTime()) ||
+			got.GetSourceVersion() != "s1" {
 			t.Errorf("got %v, want that of %v", got, m)
 		}
 	})
@@ -228,7 +236,7 @@ func TestRecentlyChecked(t *testing.T) {
 		recheck int32
 		skipped bool
 	}{
-		"a moment ago":       {pb.FixityReason_FIXITY_REASON_SWEEP, time.Minute, 0, true},
+		"a minute ago":       {pb.FixityReason_FIXITY_REASON_SWEEP, time.Minute, 0, true},
 		"long enough ago":    {pb.FixityReason_FIXITY_REASON_SWEEP, time.Hour, 0, false},
 		"asked for":          {pb.FixityReason_FIXITY_REASON_DEMAND, time.Minute, 0, false},
 		"after a repair":     {pb.FixityReason_FIXITY_REASON_REPAIR, time.Minute, 0, false},
@@ -256,7 +264,7 @@ func TestRecentlyChecked(t *testing.T) {
 
 func TestSettle(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.put(rot) // its Change is on its way
+		w.put(rot) // its Change is not on record yet
 		time.Sleep(72 * time.Hour)
 		w.record.Manifest.Time = timestamppb.New(time.Now().Add(-time.Hour))
 		w.config.Recheck = nil

@@ -13,31 +13,31 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// manifestPiece is what a record of the manifest says.
-func manifestPiece(r *pb.Record) Piece {
+// manifestEvidence returns the evidence of a record of the manifest.
+func manifestEvidence(r *pb.Record) Evidence {
 	if r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
-		return Piece{State: pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE}
+		return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE}
 	}
-	return auditPiece(r)
+	return auditEvidence(r)
 }
 
-// auditPiece is what a record of the audit log says: a delete is none. Digests that are
-// not known to be verified count as claimed.
-func auditPiece(r *pb.Record) Piece {
+// auditEvidence returns the evidence of a record of the audit log: a delete is none. Digests that are not known to be
+// verified are claimed.
+func auditEvidence(r *pb.Record) Evidence {
 	switch r.GetState() {
 	case pb.RecordState_RECORD_STATE_LIVE:
-		return Piece{
+		return Evidence{
 			State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: r.GetDigests(),
 			Claimed: r.GetProvenance() != pb.Provenance_PROVENANCE_VERIFIED,
 		}
 	case pb.RecordState_RECORD_STATE_NONE, pb.RecordState_RECORD_STATE_TOMBSTONE:
-		return Piece{State: pb.EvidenceState_EVIDENCE_STATE_NONE}
+		return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_NONE}
 	}
-	return Piece{State: pb.EvidenceState_EVIDENCE_STATE_UNKNOWN}
+	return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_UNKNOWN}
 }
 
-// newer says whether o is another object than the one on record, and a later one.
-func newer(o storage.Object, m *pb.Record) bool {
+// isNewer reports whether o is another object than the one on record, and a later one.
+func isNewer(o storage.Object, m *pb.Record) bool {
 	if m.GetTime() == nil || !o.Modified.After(m.GetTime().AsTime()) {
 		return false
 	}
@@ -45,7 +45,7 @@ func newer(o storage.Object, m *pb.Record) bool {
 		m.GetEtag() != "" && o.ETag != "" && m.GetEtag() != o.ETag
 }
 
-// lastEvent is when the newest event on record happened.
+// lastEvent returns the time of the newest event on record.
 func lastEvent(r *pb.CopyRecord) time.Time {
 	var last time.Time
 	for _, t := range [...]*timestamppb.Timestamp{r.GetManifest().GetTime(), r.GetAudit().GetTime()} {
@@ -56,36 +56,36 @@ func lastEvent(r *pb.CopyRecord) time.Time {
 	return last
 }
 
-// sameObject says that a store told of the same bytes twice.
+// sameObject reports whether a and b are the same object by all that a store reports.
 func sameObject(a, b storage.Object) bool {
 	return a.Version == b.Version && a.ETag == b.ETag && a.Size == b.Size && a.Modified.Equal(b.Modified)
 }
 
-// result is the one row in which the check ends.
+// result returns the FixityResult of the check.
 func (k *check) result(now time.Time) schemas.Message {
 	t := k.task
 	r := &pb.FixityResult{
 		Id: schemas.NewID(), Task: t.GetId(), Cause: t.GetCause(),
-		Account: k.place.Account, Store: k.place.Store, Space: k.place.Space, Item: k.place.Item,
+		Account: k.copy.Account, Store: k.copy.Store, Space: k.copy.Space, Item: k.copy.Item,
 		StoreKind: k.store.Capabilities().Kind, Reason: t.GetReason(),
-		Verdict: k.conclusion.Outcome, Row: k.verdict.Row, Finding: k.verdict.Finding,
+		Verdict: k.conclusion.Outcome, Row: int32(k.verdict.Row), Finding: k.verdict.Finding,
 		Final: k.conclusion.Final, EvidenceLevel: k.evidence.level(), Detail: k.verdict.Detail,
-		BytesRead: k.bytes, Recheck: t.GetRecheck(), Attempt: int32(k.attempt),
+		BytesRead: k.bytesRead, Recheck: t.GetRecheck(), Attempt: int32(k.attempt),
 		Worker: k.config.Worker, Host: k.config.Host, Software: k.config.Software,
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Overtaken: k.overtaken,
 		Started: timestamppb.New(k.started), Finished: timestamppb.New(now),
-		Content: k.evidence.Content.wire(), Stored: k.evidence.Stored.wire(),
-		Manifest: k.evidence.Manifest.wire(), Audit: k.evidence.Audit.wire(), Confirmed: k.confirmed.wire(),
+		Content: k.evidence.Content.proto(), Stored: k.evidence.Stored.proto(),
+		Manifest: k.evidence.Manifest.proto(), Audit: k.evidence.Audit.proto(), Confirmed: k.second.proto(),
 	}
 	if k.object.Item != "" || k.object.Version != "" {
 		r.Object = record.Identity(k.object)
 	}
-	if s := k.evidence.Stored.State; s == pb.EvidenceState_EVIDENCE_STATE_DIGESTS || s == pb.EvidenceState_EVIDENCE_STATE_NONE {
+	if k.evidence.isPresent() {
 		bytes := k.evidence.Stored.Digests
-		if k.verdict.Row != 12 && len(k.evidence.Content.Digests) > 0 {
+		if k.verdict.Row != RowUnknown && len(k.evidence.Content.Digests) > 0 {
 			bytes = k.evidence.Content.Digests
 		}
-		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, bytes, k.known.GetManifest())
+		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, bytes, k.fresh.GetManifest())
 	}
 	if !k.conclusion.Final {
 		r.Next = timestamppb.New(k.conclusion.Next)
@@ -93,13 +93,13 @@ func (k *check) result(now time.Time) schemas.Message {
 	return schemas.Message{Topic: schemas.FixityResults, Body: r}
 }
 
-// wire is the piece as a message; nil where it was never asked for.
-func (p Piece) wire() *pb.Evidence {
+// proto returns the evidence as a message; nil if the place was not asked.
+func (p Evidence) proto() *pb.Evidence {
 	if p.State == pb.EvidenceState_EVIDENCE_STATE_UNSPECIFIED {
 		return nil
 	}
 	e := &pb.Evidence{State: p.State, Digests: p.Digests}
-	if p.telling() {
+	if p.hasDigests() {
 		e.Provenance = pb.Provenance_PROVENANCE_VERIFIED
 		if p.Claimed {
 			e.Provenance = pb.Provenance_PROVENANCE_CLAIMED
@@ -108,9 +108,9 @@ func (p Piece) wire() *pb.Evidence {
 	return e
 }
 
-// level is how strong the evidence of the copy itself is: 4 bytes read, 2 the store's
-// own digest, 1 what else it tells, 0 nothing.
-func (e Evidence) level() int32 {
+// level returns the evidence level of a result: 4 for bytes read, 2 for the store's own digest, 1 for other reports of
+// the store, 0 for none.
+func (e EvidenceSet) level() int32 {
 	const digests = pb.EvidenceState_EVIDENCE_STATE_DIGESTS
 	switch {
 	case e.Content.State == digests:
@@ -123,27 +123,27 @@ func (e Evidence) level() int32 {
 	return 0
 }
 
-// correction is the Change that brings on record what a concluded check has read, for
-// the rows that it cures: a copy that is on no record (9), and one that the audit log lacks (7).
-// That of row 7 is the missing Change, under its own id. That of row 9 has the time of the second
-// S: it is newer than the row that it corrects, and older than whatever a client writes meanwhile.
+// correction returns the Change that records what a concluded check has read, for the rows that it corrects: a copy
+// that is on no record (RowNotCaptured), and one that the audit log lacks (RowAuditMissing). The latter is the missing
+// Change, under its own id. The former has the time of the second stat: it is later than the row that it corrects, and
+// earlier than whatever a client writes meanwhile.
 func (k *check) correction() *pb.Change {
 	if !k.conclusion.Final || k.evidence.Content.State != pb.EvidenceState_EVIDENCE_STATE_DIGESTS ||
-		k.verdict.Row != 9 && k.verdict.Row != 7 {
+		k.verdict.Row != RowNotCaptured && k.verdict.Row != RowAuditMissing {
 		return nil
 	}
 	o := k.object
 	o.Digests = k.evidence.Content.Digests
-	c := record.Content(k.place, o)
-	m := k.known.GetManifest()
+	c := record.Content(k.copy, o)
+	m := k.fresh.GetManifest()
 	same := m.GetVersion() == o.Version
 	switch {
-	case k.verdict.Row == 9:
-		c.Time = record.Time(k.seen)
+	case k.verdict.Row == RowNotCaptured:
+		c.Time = record.Time(k.statTime)
 	case same && m.GetTime() != nil:
 		c.Time = m.GetTime()
 	}
-	if same { // a copy stays known as one of that source
+	if same { // the copy keeps its source content
 		c.SourceTime, c.SourceVersion = m.GetSourceTime(), m.GetSourceVersion()
 	}
 	c.Origin = pb.Origin_ORIGIN_FIXITY
@@ -154,14 +154,14 @@ func (k *check) correction() *pb.Change {
 		"C":   k.evidence.Content.String(), "S": k.evidence.Stored.String(),
 		"M": k.evidence.Manifest.String(), "A": k.evidence.Audit.String(),
 	}
-	if k.verdict.Row == 9 && reports(m, k.object) {
+	if k.verdict.Row == RowNotCaptured && completes(m, k.object) {
 		c.Evidence[schemas.Completes] = m.GetChangeId()
 	}
 	return record.Seal(c)
 }
 
-// reports reports whether the manifest's row is of the very content of o, without digests.
-func reports(m *pb.Record, o storage.Object) bool {
+// completes reports whether the manifest's row describes the content of o and lacks digests.
+func completes(m *pb.Record, o storage.Object) bool {
 	switch {
 	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE || len(m.GetDigests()) > 0:
 		return false
@@ -171,8 +171,8 @@ func reports(m *pb.Record, o storage.Object) bool {
 	return schemas.SizeOf(m) == o.Size && m.GetTime().AsTime().Equal(record.Time(o.Modified).AsTime())
 }
 
-// String is the piece in a word, or its digests as algorithm:hex, sorted.
-func (p Piece) String() string {
+// String returns the state, or the digests as algorithm:hex, sorted.
+func (p Evidence) String() string {
 	switch p.State {
 	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS:
 		var b strings.Builder

@@ -17,20 +17,21 @@ import (
 
 const days = 24 * time.Hour
 
-// A share of the copies is read in each period, however many rounds ask for those that are due, and every copy once in
-// as many periods as make a whole.
+// A share of the copies is read in each period, whatever the number of rounds. Every copy is read once in 100/percent
+// periods.
 func TestSampleIsOfThePeriod(t *testing.T) {
 	const copies, percent, periods = 300, 10, 10
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	var inPeriod [1 + periods]int // the first one only brings the copies out of step
+	var inPeriod [1 + periods]int // the first is not counted: the copies' periods begin in it
 	c := &Checker{config: Config{Period: 90 * days}}
 	for i := range copies {
 		place, read, times := at, -90, 0
 		place.Item = fmt.Sprintf("item %d", i)
 		for day := range len(inPeriod) * 90 {
-			k := &check{Checker: c, place: place, settings: StoreSettings{SamplePercent: percent}, started: start.Add(time.Duration(day) * days),
-				task: &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Round: fmt.Sprint("round ", day)}}
-			if day-read < 90 || !k.sampled() {
+			k := &check{Checker: c, copy: place, settings: StoreSettings{SamplePercent: percent},
+				started: start.Add(time.Duration(day) * days),
+				task:    &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Round: fmt.Sprint("round ", day)}}
+			if day-read < 90 || !k.isRead() {
 				continue
 			}
 			read = day
@@ -49,15 +50,16 @@ func TestSampleIsOfThePeriod(t *testing.T) {
 	}
 }
 
-// A turn lasts a period, and the next comes as many periods later as there are shares; turns do not begin all at once.
-func TestTurns(t *testing.T) {
+// A copy is in the sample for one period, and again 100/percent periods later. Periods of copies begin at different
+// times.
+func TestSamplePeriods(t *testing.T) {
 	begin := map[int]int{}
 	for i := range 200 {
 		place := at
 		place.Item = fmt.Sprintf("item %d", i)
 		var turns []int
 		for day, was := 0, true; day < 24*90; day++ {
-			is := inTurn(place, time.Unix(0, 0).Add(time.Duration(day)*days), 90*days, 25)
+			is := isInSample(place, time.Unix(0, 0).Add(time.Duration(day)*days), 90*days, 25)
 			if is && !was {
 				turns = append(turns, day)
 				begin[day%90]++
@@ -78,7 +80,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// What is asked for by name is always read; a re-check of a sweep's is as its check was, whenever it comes.
+// Checks on demand always read. A re-check of a sweep's check reads if that did, whenever it runs.
 func TestSampled(t *testing.T) {
 	read := func(percent int, change func(*pb.FixityTask)) (n int) {
 		for i := range 1000 {
@@ -86,17 +88,17 @@ func TestSampled(t *testing.T) {
 			change(task)
 			place := at
 			place.Item = fmt.Sprintf("item %d", i)
-			k := &check{task: task, place: place, settings: StoreSettings{SamplePercent: percent}, started: time.Unix(1e9, 0)}
+			k := &check{task: task, copy: place, settings: StoreSettings{SamplePercent: percent}, started: time.Unix(1e9, 0)}
 			k.Checker = &Checker{config: Config{Period: days}}
 			again := *k
 			again.started = k.started.Add(100 * time.Hour)
 			again.task = proto.CloneOf(task)
 			again.task.Recheck, again.task.First = 1, timestamppb.New(k.started)
-			is := k.sampled()
+			is := k.isRead()
 			if is {
 				n++
 			}
-			if is != again.sampled() {
+			if is != again.isRead() {
 				t.Fatalf("item %d: a re-check does not read as its check did", i)
 			}
 		}
@@ -120,11 +122,11 @@ func TestSampled(t *testing.T) {
 	}
 }
 
-// A copy that is not in the sample passes by what the store says of it, which is no pass on bytes.
+// A copy outside the sample passes by the store's digest, which is no pass on bytes.
 func TestNotInTheSample(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.settings.SamplePercent, w.config.Period = 1, days
-		for inTurn(at, time.Now(), days, 1) {
+		for isInSample(at, time.Now(), days, 1) {
 			time.Sleep(days)
 		}
 		o := w.handle(task(w.record))
@@ -134,15 +136,17 @@ func TestNotInTheSample(t *testing.T) {
 	})
 }
 
-// The bytes of an archived copy are waited for in the lanes: the check has no result until then, nothing is absent, and
-// nothing has failed.
+// A check of an archived copy waits for its bytes in the delay lanes: it has no result until then, nothing is absent,
+// and nothing has failed.
 func TestArchived(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		due := time.Now().Add(time.Hour)
-		w.store.Script(storagetest.Fault{Method: "Open", Times: 3, Err: retry.Wait(errors.New("its return was asked for"), due)})
+		w.store.Script(storagetest.Fault{Method: "Open", Times: 3,
+			Err: retry.Wait(errors.New("its return was asked for"), due)})
 		known := proto.CloneOf(w.record)
 		for range 3 {
-			messages, err := w.checker().Handle(t.Context(), &schemas.Delivery{Topic: schemas.FixityLow, Body: task(known), Attempt: 1})
+			messages, err := w.checker().Handle(t.Context(),
+				&schemas.Delivery{Topic: schemas.FixityLow, Body: task(known), Attempt: 1})
 			if len(messages) != 0 || retry.ClassOf(err) != retry.ClassWait || !retry.Due(err).Equal(due) {
 				t.Fatalf("got %v and %v, due %v", messages, err, retry.Due(err))
 			}

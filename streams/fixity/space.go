@@ -9,30 +9,30 @@ import (
 
 // spaceCopy is the space of the copy.
 func (k *check) spaceCopy() schemas.Copy {
-	at := k.place
+	at := k.copy
 	at.Item = ""
 	return at
 }
 
-// reportSpace opens or closes the incident of the copy's space. A check that cannot say whether
-// the space is there does neither.
+// reportSpace opens or closes the incident of the copy's space. It does neither if it is unknown whether the space
+// exists.
 func (k *check) reportSpace(ctx context.Context) error {
 	const absent = pb.EvidenceState_EVIDENCE_STATE_ABSENT
 	switch stored := k.evidence.Stored.State; {
-	case k.missing:
+	case k.spaceMissing:
 		return k.spaces.Open(ctx, k.spaceCopy(), detailNoSpace)
-	case !k.evidence.there() && stored != absent:
+	case !k.evidence.isPresent() && stored != absent:
 		return nil
 	case !k.noSpace:
-		return k.spaces.Close(ctx, k.spaceCopy(), "space is there")
-	case k.known != nil:
+		return k.spaces.Close(ctx, k.spaceCopy(), "space is present")
+	case k.fresh != nil:
 		return k.spaces.Close(ctx, k.spaceCopy(), "space is no longer expected")
 	}
 	return nil
 }
 
-// there says that the store has the copy.
-func (e Evidence) there() bool {
+// isPresent reports whether the store has the copy.
+func (e EvidenceSet) isPresent() bool {
 	const digests, none = pb.EvidenceState_EVIDENCE_STATE_DIGESTS, pb.EvidenceState_EVIDENCE_STATE_NONE
 	return e.Stored.State == digests || e.Stored.State == none
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// vanish removes the space and all that is in it, behind the back of everyone.
+// vanish removes the space and its items without a Change.
 func (w *world) vanish() {
 	if _, err := w.mem.Stat(w.t.Context(), at.Space, at.Item); err == nil {
 		w.delete()
@@ -27,16 +27,17 @@ func (w *world) hasIncident(want string) {
 	}
 }
 
-// An expected space that is not there is unknown for as long as nobody says that it is gone: one incident for the
-// space, and nothing is concluded of its copies. Then absence is absence.
-func TestExpectedSpaceIsNotThere(t *testing.T) {
+// An expected space that is absent is unknown until an administrator declares it gone: there is one incident of the
+// space, and nothing is concluded of its copies. Then it is absent.
+func TestExpectedSpaceIsAbsent(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.vanish()
 		next := task(w.record)
 		for range 6 {
 			o := w.handle(next)
 			w.is(o, 12, pb.Verdict_VERDICT_UNKNOWN, false)
-			if r := o.result; r.GetDetail() != detailNoSpace || r.GetContent().GetState() != stUnknown || r.GetStored().GetState() != stUnknown {
+			if r := o.result; r.GetDetail() != detailNoSpace || r.GetContent().GetState() != stUnknown ||
+				r.GetStored().GetState() != stUnknown {
 				t.Errorf("detail %q, C %v, S %v", r.GetDetail(), r.GetContent(), r.GetStored())
 			}
 			w.hasIncident("open")
@@ -50,8 +51,9 @@ func TestExpectedSpaceIsNotThere(t *testing.T) {
 	})
 }
 
-func TestSpaceThatIsNotThere(t *testing.T) {
-	const live, none, unknown = pb.RecordState_RECORD_STATE_LIVE, pb.RecordState_RECORD_STATE_NONE, pb.RecordState_RECORD_STATE_UNSPECIFIED
+func TestAbsentSpace(t *testing.T) {
+	const live, none, unknown = pb.RecordState_RECORD_STATE_LIVE, pb.RecordState_RECORD_STATE_NONE,
+		pb.RecordState_RECORD_STATE_UNSPECIFIED
 	tests := map[string]struct {
 		prepare  func(*world)
 		space    pb.RecordState
@@ -87,7 +89,7 @@ func TestSpaceThatIsNotThere(t *testing.T) {
 	}
 }
 
-// The incident is closed by any check that finds the space there, and by no other.
+// A check that finds the space closes the incident, and no other does.
 func TestSpaceComesBack(t *testing.T) {
 	tests := map[string]struct {
 		prepare  func(*world)
@@ -114,7 +116,7 @@ func TestSpaceComesBack(t *testing.T) {
 	}
 }
 
-// A space that goes, or comes, while the records are read is looked at again.
+// A space that disappears, or appears, while the records are read is observed again.
 func TestSpaceGoesWhileRecordsAreRead(t *testing.T) {
 	tests := map[string]struct {
 		before, meanwhile func(*world)
@@ -128,7 +130,8 @@ func TestSpaceGoesWhileRecordsAreRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				tt.before(w)
-				w.space = map[string]pb.RecordState{"goes": pb.RecordState_RECORD_STATE_LIVE, "comes": pb.RecordState_RECORD_STATE_NONE}[name]
+				w.space = map[string]pb.RecordState{"goes": pb.RecordState_RECORD_STATE_LIVE,
+					"comes": pb.RecordState_RECORD_STATE_NONE}[name]
 				w.fresh = func() ([]*pb.CopyRecord, error) {
 					if w.asked == 1 {
 						tt.meanwhile(w)
@@ -144,7 +147,8 @@ func TestSpaceGoesWhileRecordsAreRead(t *testing.T) {
 	}
 }
 
-// The incident is published before the result is returned. If that fails there is no result, and the task comes again.
+// The incident is published before the result is returned. If that fails there is no result, and the task is handled
+// again.
 func TestIncidentOfSpaceIsNotPublished(t *testing.T) {
 	for name, done := range map[string]bool{"failed": false, "done but reported as failed": true} {
 		for _, change := range []string{"open", "closed"} {
@@ -164,7 +168,7 @@ func TestIncidentOfSpaceIsNotPublished(t *testing.T) {
 					w.publish = nil
 					w.handle(task(w.record))
 					w.hasIncident(change)
-					w.handle(task(w.record)) // the result was lost: the task is handled once more
+					w.handle(task(w.record)) // the result was lost
 					w.hasIncident(change)
 				})
 			})

@@ -27,7 +27,7 @@ const (
 	rot  = "the bytez that were stored\n"
 )
 
-// at is the copy that the tests check.
+// at is the copy under test.
 var at = schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}
 
 func sums(content string) digest.Set {
@@ -35,7 +35,7 @@ func sums(content string) digest.Set {
 	return digest.Set{digest.MD5: hex.EncodeToString(m[:]), digest.SHA256: hex.EncodeToString(s[:])}
 }
 
-// specified returns the values of the specification.
+// specified returns the default settings.
 func specified() Config {
 	return Config{
 		Settings: Settings{
@@ -45,7 +45,7 @@ func specified() Config {
 	}
 }
 
-// A world is one store with one copy, what is on record of it, and a checker.
+// A world is one store with one copy, its record, and a checker.
 type world struct {
 	t        *testing.T
 	mem      *mem.Store
@@ -53,16 +53,15 @@ type world struct {
 	settings StoreSettings
 	config   Config
 	object   storage.Object
-	// record is what Fresh returns; fresh, where it is set, answers instead.
+	// record is returned by Fresh, unless fresh is set.
 	record *pb.CopyRecord
 	fresh  func() ([]*pb.CopyRecord, error)
-	asked  int // how often Fresh was called
-	// space is the manifest's record of the space: whether it is expected.
+	asked  int // calls of Fresh
+	// space is the manifest's record of the space: live if it is expected.
 	space pb.RecordState
-	// incident is that of the space: opened or closed, as it was published last.
+	// incident is the last action on the space's incident: opened or closed.
 	incident string
-	// publish, if it is set, decides about the publication of an incident: an error, and whether it is
-	// published all the same.
+	// publish, if set, decides about the publication of an incident: its error, and whether it is published all the same.
 	publish func() (done bool, err error)
 }
 
@@ -122,7 +121,7 @@ func (w *world) create() {
 	}
 }
 
-// clock puts a store in place whose clock is so far ahead of the machine's.
+// clock installs a store whose clock is ahead of the machine's.
 func (w *world) clock(ahead time.Duration) {
 	var err error
 	if w.mem, err = mem.New(mem.Config{ID: at.Store, Now: func() time.Time { return time.Now().Add(ahead) }}); err != nil {
@@ -131,7 +130,7 @@ func (w *world) clock(ahead time.Duration) {
 	w.fill()
 }
 
-// newWorld stores the good bytes, puts them on record, and lets three days pass.
+// newWorld stores the good bytes, records them, and lets three days pass.
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, config: specified(), space: pb.RecordState_RECORD_STATE_LIVE}
 	w.config.Worker, w.config.Host, w.config.Software = "worker-1", "host-1", "millrace-test"
@@ -155,7 +154,8 @@ func (w *world) fill() {
 }
 
 func (w *world) put(content string) {
-	o, err := w.mem.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+	o, err := w.mem.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(content),
+		storage.PutOptions{Size: storage.UnknownSize})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func (w *world) delete() {
 	}
 }
 
-// now is the record that tells of the object as it is now.
+// now returns a record of the object as it is now.
 func (w *world) now() *pb.CopyRecord {
 	r := &pb.Record{
 		State: pb.RecordState_RECORD_STATE_LIVE, Digests: maps.Clone(w.object.Digests), Size: w.object.Size,
@@ -177,9 +177,10 @@ func (w *world) now() *pb.CopyRecord {
 	return &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
 }
 
-// bury puts on record that the copy was deleted.
+// bury records that the copy was deleted.
 func (w *world) bury() {
-	w.record.Manifest.State, w.record.Audit.State = pb.RecordState_RECORD_STATE_TOMBSTONE, pb.RecordState_RECORD_STATE_TOMBSTONE
+	w.record.Manifest.State = pb.RecordState_RECORD_STATE_TOMBSTONE
+	w.record.Audit.State = pb.RecordState_RECORD_STATE_TOMBSTONE
 }
 
 func nothing() *pb.CopyRecord {
@@ -195,7 +196,7 @@ func task(known *pb.CopyRecord) *pb.FixityTask {
 	}
 }
 
-// An outcome is what a task came to.
+// An outcome holds the messages of a check.
 type outcome struct {
 	result *pb.FixityResult
 	change *pb.Change
@@ -246,7 +247,7 @@ func (w *world) handle(task *pb.FixityTask) outcome {
 	return o
 }
 
-// last follows the re-checks, each when it is due, to the final result.
+// last runs the re-checks, each when it is due, and returns the final outcome.
 func (w *world) last(task *pb.FixityTask) outcome {
 	w.t.Helper()
 	for range 10 {

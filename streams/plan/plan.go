@@ -1,8 +1,7 @@
 // Package plan turns changes into duplication commands, by the policy of the account.
 //
-// Planning is pure, and a command's id is a function of the change and the
-// destination: planning a change twice is planning it once. A command says "look at
-// this item now", so one too many does no harm.
+// Planning is a pure function, and the id of a command is a function of the change and the destination, so planning a
+// change twice yields the same commands. A command asks for an observation of the item, so a needless one does no harm.
 package plan
 
 import (
@@ -14,15 +13,14 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 )
 
-// Plan returns the commands that follow from a change under the rules of its space, one
-// per destination, in the order of the rules' pairs. Their class is high, or low where
-// the rules say so.
+// Plan returns the commands that follow from a change under the rules of its space, one for each destination, in the
+// order of the rules' pairs. Their class is high, or low if the rules say so.
 func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	if c.GetOp() == pb.Op_OP_READ || c.GetOp() == pb.Op_OP_UNSPECIFIED {
 		return nil
 	}
-	if byUs(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
-		return nil // of a primary: nothing new to carry
+	if byExecutor(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
+		return nil // an executor wrote it, and no pair copies it further
 	}
 	if isPlanned(rules, c) || c.GetEvidence()[schemas.Completes] != "" {
 		return nil
@@ -36,9 +34,9 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	return commands
 }
 
-// byUs reports whether an executor made the change: it is then carried on only along a
-// declared chain, from a store that is both destination and source.
-func byUs(o pb.Origin) bool {
+// byExecutor reports whether an executor made the change. Such a change is planned only along a chain: from a store
+// that is the destination of one pair and the source of another.
+func byExecutor(o pb.Origin) bool {
 	return o == pb.Origin_ORIGIN_DUPLICATION || o == pb.Origin_ORIGIN_REPAIR
 }
 
@@ -51,10 +49,9 @@ func isDestination(rules policy.Rules, store string) bool {
 	return false
 }
 
-// isPlanned reports whether a command of this very Change caused c: the copier read what nothing was known of, and
-// publishes the Change once more, with digests. The first one was planned for every destination. What a check completes
-// was planned as well; a command of the check, which overwrites nothing, could run before the one of the report, and
-// would find that the copy differs.
+// isPlanned reports whether c repeats a Change that was planned: a command of that Change found no digests on record
+// and published it again with digests. Plan also omits a Change that completes a reported one, since a command of a
+// check, which overwrites nothing, could run before the one of the report and find that the copy differs.
 func isPlanned(rules policy.Rules, c *pb.Change) bool {
 	return slices.ContainsFunc(rules.Pairs, func(p policy.Pair) bool {
 		return p.Source == c.GetStore() && c.GetCause() == commandID(c, p.Destination)

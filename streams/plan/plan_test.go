@@ -17,7 +17,7 @@ import (
 
 var when = timestamppb.New(time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC))
 
-// change returns a good Change of store 1 as f alters it.
+// change returns a valid Change of store 1, as f alters it.
 func change(f func(*pb.Change)) *pb.Change {
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg",
@@ -34,9 +34,11 @@ func change(f func(*pb.Change)) *pb.Change {
 func pairs(p ...policy.Pair) policy.Rules { return policy.Rules{Revision: 4, Pairs: p} }
 
 var (
-	p12, p13, p23 = policy.Pair{Source: "1", Destination: "2"}, policy.Pair{Source: "1", Destination: "3"}, policy.Pair{Source: "2", Destination: "3"}
-	both          = pairs(p12, p13)
-	chain         = pairs(p12, p23)
+	p12   = policy.Pair{Source: "1", Destination: "2"}
+	p13   = policy.Pair{Source: "1", Destination: "3"}
+	p23   = policy.Pair{Source: "2", Destination: "3"}
+	both  = pairs(p12, p13)
+	chain = pairs(p12, p23)
 )
 
 func TestPlan(t *testing.T) {
@@ -79,7 +81,9 @@ func TestPlan(t *testing.T) {
 		"fixity":                {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
 		"fixity, completes":     {both, change(completes), nil, false},
 		"fixity, approved":      {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
-		"size unknown":          {both, change(func(c *pb.Change) { c.Size, c.SizeUnknown = 0, true }), []string{"2", "3"}, false},
+		"size unknown": {both, change(func(c *pb.Change) {
+			c.Size, c.SizeUnknown = 0, true
+		}), []string{"2", "3"}, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -106,8 +110,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A file without digests is one Change and one command for each destination: the copier that reads it publishes the
-// Change again, with digests, and that is not planned again. What a command finds of another content is.
+// A file without digests leads to one Change and one command for each destination: the copier that reads it publishes
+// the Change again with digests, which is not planned again. A command's Change of another content is.
 func TestDigestsFoundByACommandArePlannedOnce(t *testing.T) {
 	found := func(f func(*pb.Change)) *pb.Change {
 		return change(func(c *pb.Change) {
@@ -122,10 +126,12 @@ func TestDigestsFoundByACommandArePlannedOnce(t *testing.T) {
 		again func(*pb.Change)
 		want  int
 	}{
-		"the same content":        {nil, 0},
-		"a later one":             {func(c *pb.Change) { c.Version = "v8" }, 2},
-		"one that was unknown":    {func(c *pb.Change) { c.Cause = "sweep" }, 2},
-		"found by a check, later": {func(c *pb.Change) { c.Cause, c.Time = "task", timestamppb.New(when.AsTime().Add(time.Hour)) }, 2},
+		"the same content":     {nil, 0},
+		"a later one":          {func(c *pb.Change) { c.Version = "v8" }, 2},
+		"one that was unknown": {func(c *pb.Change) { c.Cause = "sweep" }, 2},
+		"found by a check, later": {func(c *pb.Change) {
+			c.Cause, c.Time = "task", timestamppb.New(when.AsTime().Add(time.Hour))
+		}, 2},
 	} {
 		for _, by := range Plan(both, first) {
 			again := found(func(c *pb.Change) {
@@ -136,7 +142,8 @@ func TestDigestsFoundByACommandArePlannedOnce(t *testing.T) {
 				}
 			})
 			if got := Plan(both, again); len(got) != tt.want {
-				t.Errorf("%s, found by the copier of store %s: got %d commands, want %d", name, by.GetDestinationStore(), len(got), tt.want)
+				t.Errorf("%s, found by the copier of store %s: got %d commands, want %d", name, by.GetDestinationStore(),
+					len(got), tt.want)
 			}
 		}
 	}
@@ -166,13 +173,19 @@ func TestHandleClasses(t *testing.T) {
 		topic    schemas.Topic
 		priority pb.Priority
 	}{
-		"small":        {change(func(c *pb.Change) { c.Size = 999 }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
-		"large":        {change(func(c *pb.Change) { c.Size = 1000 }), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
-		"size unknown": {change(func(c *pb.Change) { c.Size, c.SizeUnknown = 0, true }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
-		"low":          {change(func(c *pb.Change) { c.Space = "slow" }), schemas.DuplicationLow, pb.Priority_PRIORITY_LOW},
-		"large of low": {change(func(c *pb.Change) { c.Space, c.Size = "slow", 1000 }), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
-		"large delete": {change(func(c *pb.Change) { c.Op, c.Size = pb.Op_OP_DELETE, 1000 }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
-		"no policy":    {change(func(c *pb.Change) { c.Account = "other" }), "", 0},
+		"small": {change(func(c *pb.Change) { c.Size = 999 }), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"large": {change(func(c *pb.Change) { c.Size = 1000 }), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
+		"size unknown": {change(func(c *pb.Change) {
+			c.Size, c.SizeUnknown = 0, true
+		}), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"low": {change(func(c *pb.Change) { c.Space = "slow" }), schemas.DuplicationLow, pb.Priority_PRIORITY_LOW},
+		"large of low": {change(func(c *pb.Change) {
+			c.Space, c.Size = "slow", 1000
+		}), schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE},
+		"large delete": {change(func(c *pb.Change) {
+			c.Op, c.Size = pb.Op_OP_DELETE, 1000
+		}), schemas.DuplicationHigh, pb.Priority_PRIORITY_HIGH},
+		"no policy": {change(func(c *pb.Change) { c.Account = "other" }), "", 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -227,8 +240,10 @@ func TestHandleRefuses(t *testing.T) {
 		"negative size":    {change(func(c *pb.Change) { c.Size = -1 }), "field size"},
 		"no time":          {change(func(c *pb.Change) { c.Time = nil }), "field time"},
 		"impossible time":  {change(func(c *pb.Change) { c.Time = &timestamppb.Timestamp{Nanos: -1} }), "field time"},
-		"in 6 minutes":     {change(func(c *pb.Change) { c.Time = timestamppb.New(time.Now().Add(6 * time.Minute)) }), "field time"},
-		"another message":  {&pb.FixityTask{}, "Change belongs"},
+		"in 6 minutes": {change(func(c *pb.Change) {
+			c.Time = timestamppb.New(time.Now().Add(6 * time.Minute))
+		}), "field time"},
+		"another message": {&pb.FixityTask{}, "not a Change"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -15,19 +15,19 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Bounds of what a change may say.
+// Limits of the fields of a change.
 const (
 	maxItem   = 1024 // bytes
 	maxFuture = 5 * time.Minute
 )
 
-// Config is how a Planner plans.
+// Config configures a Planner.
 type Config struct {
-	// Large is the size, in bytes, from which on an item is of the class large; default 5 GiB.
+	// Large is the size in bytes from which an item has the class large; 0: 5 GiB.
 	Large int64
 }
 
-// Rules tells what is in force for a space; false where the account has no policy.
+// Rules returns the rules in force for a space; false if the account has no policy.
 type Rules interface {
 	Rules(account, space string) (policy.Rules, bool)
 }
@@ -52,12 +52,12 @@ func New(c Config, rules Rules) (*Planner, error) {
 	return &Planner{c.Large, rules}, nil
 }
 
-// Handle returns the commands that follow from the Change in d. A Change with a field out
-// of range is a permanent error that names the field.
+// Handle returns the commands that follow from the Change in d. If a field of the Change is out of range, it returns a
+// permanent error that names the field.
 func (p *Planner) Handle(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.Change)
 	if !ok {
-		return nil, retry.Permanent(fmt.Errorf("plan: found a %T where a Change belongs", d.Body))
+		return nil, retry.Permanent(fmt.Errorf("plan: message is a %T, not a Change", d.Body))
 	}
 	if err := check(c, time.Now()); err != nil {
 		return nil, retry.Permanent(fmt.Errorf("plan change %q: %w", c.GetId(), err))
@@ -70,7 +70,7 @@ func (p *Planner) Handle(_ context.Context, d *schemas.Delivery) ([]schemas.Mess
 	for _, command := range Plan(rules, c) {
 		size := c.GetSize()
 		if c.GetOp() == pb.Op_OP_DELETE {
-			size = 0 // nothing is read
+			size = 0 // no bytes are read
 		}
 		var topic schemas.Topic
 		command.Priority, topic = rules.Class(size, p.large)
@@ -80,7 +80,7 @@ func (p *Planner) Handle(_ context.Context, d *schemas.Delivery) ([]schemas.Mess
 	return out, nil
 }
 
-// check returns an error that names the first field of c that is out of range at now.
+// check returns an error that names the first field of c that is out of range at the time now.
 func check(c *pb.Change, now time.Time) error {
 	switch {
 	case !isID(c.GetId()):
@@ -124,7 +124,7 @@ func isID(id string) bool {
 	return len(id) == 32
 }
 
-// ofItem names the ops that are always about an item, ofSpace those never; ACLs and reads may be of either.
+// ofItem reports ops that are always about an item, ofSpace those that never are. ACLs and reads may be of either.
 func ofItem(op pb.Op) bool {
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY, pb.Op_OP_DELETE, pb.Op_OP_SET_PROPERTIES:

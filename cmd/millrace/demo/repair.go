@@ -12,28 +12,29 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/storage"
 )
 
 // A finding is what should be found of one harmed item, and what was.
 type finding struct {
-	Item     string `json:"item"`
-	Store    string `json:"store"`
-	Harm     string `json:"harm"`
-	Expected int32  `json:"expected_row,omitempty"` // 0: none, for the proper delete
-	Row      int32  `json:"row,omitempty"`
-	Finding  string `json:"finding"`
-	Found    bool   `json:"found"`
-	Repaired bool   `json:"repaired"` // for the proper delete: carried out everywhere
+	Item     string     `json:"item"`
+	Store    string     `json:"store"`
+	Harm     string     `json:"harm"`
+	Expected fixity.Row `json:"expected_row,omitempty"` // 0: none, for the proper delete
+	Row      fixity.Row `json:"row,omitempty"`
+	Finding  string     `json:"finding"`
+	Found    bool       `json:"found"`
+	Repaired bool       `json:"repaired"` // for the proper delete: carried out everywhere
 }
 
 // expected are the five findings of this demo, none of them made yet.
 func (p picks) expected() []finding {
 	return []finding{
-		{Item: p.Flip, Store: "2", Harm: "one byte flipped", Expected: 2},
-		{Item: p.Truncate, Store: "3", Harm: "truncated", Expected: 2},
-		{Item: p.Remove, Store: "2", Harm: "bytes removed", Expected: 8},
-		{Item: p.Replace, Store: "3", Harm: "replaced, nobody told", Expected: 13},
+		{Item: p.Flip, Store: "2", Harm: "one byte flipped", Expected: fixity.RowContentCorrupt},
+		{Item: p.Truncate, Store: "3", Harm: "truncated", Expected: fixity.RowContentCorrupt},
+		{Item: p.Remove, Store: "2", Harm: "bytes removed", Expected: fixity.RowContentMissing},
+		{Item: p.Replace, Store: "3", Harm: "replaced, nobody told", Expected: fixity.RowReplaced},
 		{Item: p.Delete, Store: "1", Harm: "properly deleted"},
 	}
 }
@@ -238,7 +239,7 @@ func (d *demo) findings(ctx context.Context) ([]finding, error) {
 		}
 		for _, k := range checks { // oldest first
 			if k.Final && k.Started.After(d.memo.Damaged) && k.Verdict != "pass" && f.Row == 0 {
-				f.Row, f.Finding = int32(k.Row), k.Finding
+				f.Row, f.Finding = fixity.Row(k.Row), k.Finding
 			}
 		}
 		f.Found = f.Row == f.Expected

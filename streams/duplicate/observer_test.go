@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// slow are records that take so long to be read that something happens meanwhile.
+// slow records take so long to read that the stores change meanwhile.
 type slow struct {
 	*journal
 	meanwhile func()
@@ -26,7 +26,7 @@ func (r *slow) Fresh(ctx context.Context, c []schemas.Copy) ([]*pb.CopyRecord, e
 	return records, err
 }
 
-// slowly has f happen while records are read for the first time.
+// slowly calls f while records are read for the first time.
 func (w *world) slowly(f func()) {
 	w.t.Helper()
 	var err error
@@ -34,24 +34,27 @@ func (w *world) slowly(f func()) {
 	w.must(err)
 }
 
-// What is concluded from records and from the stores is concluded from a look that began after the records were read.
-func TestStoresAreSeenAfterTheRecords(t *testing.T) {
+// A decision from records uses an observation that began after the records were read.
+func TestStoresAreObservedAfterTheRecords(t *testing.T) {
 	tests := map[string]struct {
 		meanwhile   func(*world)
 		row, result string
 		outcome     pb.Outcome
 		changes     int
 		tasks       int
-		held        string // by the destination
+		held        string // content of the destination
 	}{
 		"nothing":              {func(*world) {}, "C2", "in-sync", nothing, 0, 0, "hello"},
 		"the copy is deleted":  {func(w *world) { w.remove("2") }, "C5", "copied", done, 1, 1, "hello"},
 		"the copy is lost":     {func(w *world) { w.mem["2"].Lose("photos", "a.jpg") }, "C5", "copied", done, 1, 1, "hello"},
 		"the copy is replaced": {func(w *world) { w.put("2", "other") }, "C4", "copied", done, 1, 1, "hello"},
-		// What happened to the source was not on record yet: its own command says more.
-		"the source is replaced":     {func(w *world) { w.added("1", "world") }, "C4w", "", 0, 0, 0, "hello"},
-		"the source is deleted":      {func(w *world) { w.gone("1") }, "C6", "", 0, 0, 0, "hello"},
-		"both are put back the same": {func(w *world) { w.added("2", "hello"); w.added("1", "hello") }, "C2", "in-sync", nothing, 1, 1, "hello"},
+		// The event at the source was not on record yet: its own command follows.
+		"the source is replaced": {func(w *world) { w.added("1", "world") }, "C4w", "", 0, 0, 0, "hello"},
+		"the source is deleted":  {func(w *world) { w.gone("1") }, "C6", "", 0, 0, 0, "hello"},
+		"both are put back the same": {func(w *world) {
+			w.added("2", "hello")
+			w.added("1", "hello")
+		}, "C2", "in-sync", nothing, 1, 1, "hello"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -75,8 +78,8 @@ func TestStoresAreSeenAfterTheRecords(t *testing.T) {
 	}
 }
 
-// A look that fails after the records were read is no look: nothing is concluded from the one before it.
-func TestSecondLookFails(t *testing.T) {
+// If the observation after the reading of records fails, the one before it decides nothing.
+func TestSecondObservationFails(t *testing.T) {
 	for _, store := range []string{"1", "2"} {
 		t.Run(store, func(t *testing.T) {
 			w := newWorld(t)
@@ -94,8 +97,8 @@ func TestSecondLookFails(t *testing.T) {
 	}
 }
 
-// An absence that is seen in the second look is believed as any other: with the marker read after it.
-func TestSecondLookReadsTheMarker(t *testing.T) {
+// An absence in the second observation is confirmed like any other: by the marker read after it.
+func TestSecondObservationReadsTheMarker(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "hello"))
 	w.mustRun(c)
@@ -105,14 +108,14 @@ func TestSecondLookReadsTheMarker(t *testing.T) {
 	}
 }
 
-// A source that is deleted and put back with the same bytes, while its copy is deleted, has its copy in the end, wherever
+// A source is deleted and put back with the same bytes while its copy is deleted. In the end it has its copy, wherever
 // the executor is killed.
 func TestPutBackWhileTheCopyIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.mustRun(command(w.added("1", "hello")))
 	w.gone("1")
 	c := command(w.added("1", "hello"))
-	w.slowly(func() { w.gone("2") }) // the delete of the copy, decided on before
+	w.slowly(func() { w.gone("2") }) // the delete of the copy was decided before
 	if _, err := w.crash(c, 0); err != nil {
 		t.Fatal(err)
 	}
