@@ -38,9 +38,13 @@ TESTRUN := bin/testrun
 bin/testrun: $(wildcard internal/testrun/*.go)
 	$(STATIC) go build -o $@ ./internal/testrun
 
+# The packages whose tests take longest begin first, so that no core is idle at the end. Tests are linked without DWARF,
+# which takes a quarter of the time.
+LONGEST := ./streams/kafka ./cmd/app ./sinks/clickhouse ./streams/storage/s3
+
 .PHONY: test
 test: $(TESTRUN) ## every package, at most five minutes; needs a C compiler for the race detector, and no daemon
-	$(TESTRUN) run bin/test.json -race -vet=off -shuffle=on ./...
+	$(TESTRUN) run bin/test.json -race -vet=off -shuffle=on -ldflags=-w $(LONGEST) ./...
 
 LOG ?= bin/test.json
 .PHONY: slow

@@ -161,7 +161,7 @@ func (h *hunt) next(names []string) string {
 
 // compile makes the test binary of a package, and a new record if it is another one than before.
 func (h *hunt) compile(ctx context.Context, name string) error {
-	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-race", "-o", h.binary(name), name).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-race", "-ldflags=-w", "-o", h.binary(name), name).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("compile the tests of %s: %w\n%s", name, err, out)
 	}
