@@ -35,7 +35,7 @@ import (
 const QuickDrain = 1500 * time.Millisecond
 
 // overDrain is how much longer than the drain a stop may take.
-const overDrain = 15 * time.Second
+const stopGrace = 15 * time.Second
 
 // Options are what is not a setting, and what is not as the settings say.
 type Options struct {
@@ -45,40 +45,40 @@ type Options struct {
 
 // An App is one process's parts, made from its configuration.
 type App struct {
-	cfg      *config.Config
-	log      *slog.Logger
-	drain    time.Duration
-	kafka    kafka.Config
-	db       *clickhouse.DB
-	stores   *Stores
-	slots    *kafka.Slots
-	book     *policy.Book
-	reader   *clickhouse.Reader
-	registry *prometheus.Registry // nil: nobody can ask for it
-	tracing  *tracing             // nil: no spans
-	producer *kafka.Producer
-	admin    *kafka.Admin
-	mark     *kafka.Watermark
-	policies *kafka.Table
-	controls *kafka.Controls
-	board    *incident.Board
+	cfg            *config.Config
+	log            *slog.Logger
+	drain          time.Duration
+	kafka          kafka.Config
+	db             *clickhouse.DB
+	stores         *Stores
+	slots          *kafka.Slots
+	policyRegistry *policy.Book
+	reader         *clickhouse.Reader
+	registry       *prometheus.Registry // nil: nobody can ask for it
+	tracing        *tracing             // nil: no spans
+	producer       *kafka.Producer
+	admin          *kafka.Admin
+	watermark      *kafka.Watermark
+	policies       *kafka.Table
+	controls       *kafka.Controls
+	incidentBoard  *incident.Board
 	// incidents is the table of the topic; its records go to all of onIncident, which is complete before it runs.
-	incidents  *kafka.Table
-	onIncident []func(key []byte, i *pb.Incident)
-	gone       space.Gone
-	actions    *kafka.Table       // the topic admin: what persons did, as far as roles go by it
-	unreadable *kafka.Unreadables // records of the tables of this process
-	outboxes   []*emit.File       // of the stores that emit
-	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
-	folder     *policyFolder
-	settle     time.Duration // for which a commit may last; a rebuild looks again after it
-	restate    time.Duration // between looks for incidents that were overwritten; 0: that of the Pool
+	incidents         *kafka.Table
+	onIncident        []func(key []byte, i *pb.Incident)
+	goneSpaces        space.Gone
+	actions           *kafka.Table       // the topic admin: what persons did, as far as roles go by it
+	unreadable        *kafka.Unreadables // records of the tables of this process
+	outboxes          []*emit.File       // of the stores that emit
+	emits             *emit.Metrics      // nil: nobody can ask for it, or nothing emits
+	folder            *policyFolder
+	commitTimeout     time.Duration // for which a commit may last; a rebuild looks again after it
+	republishInterval time.Duration // between looks for incidents that were overwritten; 0: that of the Pool
 }
 
 // Open makes the parts that cfg asks for. Nothing runs before Run.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	log := o.Log
-	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain), settle: kafka.CommitTimeout}
+	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain), commitTimeout: kafka.CommitTimeout}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -89,7 +89,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.unreadable = kafka.NewUnreadables()
 	a.kafka.Unreadables, a.kafka.Waiting, a.kafka.Deleted = a.unreadable, new(kafka.Waiting), new(kafka.DeletedTopics)
-	a.measure()
+	a.registerMetrics()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
 	if a.controls, err = kafka.NewControls(a.kafka); err != nil {
@@ -101,8 +101,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.stores.waiting = a.kafka.Waiting
 	a.slots = kafka.NewSlots(a.stores.limit)
-	a.book = policy.NewBook(a.stores.IDs)
-	a.stores.book = a.book
+	a.policyRegistry = policy.NewBook(a.stores.IDs)
+	a.stores.policies = a.policyRegistry
 	ch, err := clickhouseConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
 	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
-		if p, ok := d.Body.(*pb.Policy); ok && a.book.Apply(key, d.Timestamp, p) {
+		if p, ok := d.Body.(*pb.Policy); ok && a.policyRegistry.Apply(key, d.Timestamp, p) {
 			return nil
 		}
 		return kafka.ErrIgnored
@@ -125,7 +125,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err != nil {
 		return nil, fmt.Errorf("make the policies table: %w", err)
 	}
-	a.policies.OnUnreadable(a.book.Unreadable)
+	a.policies.OnUnreadable(a.policyRegistry.Unreadable)
 	if err := a.newIncidents(); err != nil {
 		return nil, err
 	}
@@ -133,8 +133,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.folder = newPolicyFolder(a)
-	a.mark = a.admin.NewWatermark(schemas.Changes, positionTopics())
-	a.reader = clickhouse.NewReader(a.db, a.mark, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait, Gaps: a.gaps, Gone: a.gone.Since})
+	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
+	a.reader = clickhouse.NewReader(a.db, a.watermark, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, Gone: a.goneSpaces.Since})
 	return a, nil
 }
 
@@ -165,7 +165,7 @@ func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
 	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{
 		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles})
 	if err != nil {
-		return refused(fmt.Errorf("make the topics: %w", err))
+		return asPrecondition(fmt.Errorf("make the topics: %w", err))
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (a *App) DB() *clickhouse.DB { return a.db }
 
 // CatchUp returns when all changes that are in Kafka now are in ClickHouse.
 func (a *App) CatchUp(ctx context.Context) error {
-	_, err := a.mark.Wait(ctx)
+	_, err := a.watermark.Wait(ctx)
 	return err
 }
 
@@ -224,7 +224,7 @@ func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key
 	if err != nil {
 		return fmt.Errorf("make the table %s: %w", topic, err)
 	}
-	return during(ctx, t.Run, func(ctx context.Context) error {
+	return runDuring(ctx, t.Run, func(ctx context.Context) error {
 		if err := ready(ctx, t); err != nil {
 			return err
 		}
@@ -233,7 +233,7 @@ func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key
 }
 
 // during runs do beside run, which ends when do has returned.
-func during(ctx context.Context, run, do func(context.Context) error) error {
+func runDuring(ctx context.Context, run, do func(context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	rctx, stop := context.WithCancel(gctx)
 	g.Go(func() error { return run(rctx) })

@@ -15,11 +15,11 @@ import (
 const (
 	// awaitPoll is the least time between two looks at what is waited for, and awaitMost the longest. In between, a look
 	// is followed by a pause of awaitShare times as long.
-	awaitPoll  = 250 * time.Millisecond
-	awaitMost  = 5 * time.Second
-	awaitShare = 4
+	minPollInterval    = 250 * time.Millisecond
+	maxPollInterval    = 5 * time.Second
+	pollIntervalFactor = 4
 	// standstillLimit bounds the question why nothing moves.
-	standstillLimit = 5 * time.Second
+	standstillTimeout = 5 * time.Second
 )
 
 // Progress is how much of something is done.
@@ -59,14 +59,14 @@ func (w Wait) Until(ctx context.Context) error {
 			}
 			since = time.Now()
 		}
-		if err := retry.Sleep(ctx, min(max(awaitPoll, awaitShare*time.Since(begun)), awaitMost)); err != nil {
+		if err := retry.Sleep(ctx, min(max(minPollInterval, pollIntervalFactor*time.Since(begun)), maxPollInterval)); err != nil {
 			return err
 		}
 	}
 }
 
 func (w Wait) look(ctx context.Context) (Progress, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return w.Look(ctx)
 }
@@ -96,7 +96,7 @@ type Standstill struct {
 
 // Standstill looks for why roles may do nothing.
 func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standstill, err error) {
-	ctx, cancel := context.WithTimeout(ctx, standstillLimit)
+	ctx, cancel := context.WithTimeout(ctx, standstillTimeout)
 	defer cancel()
 	if s.Unserved, err = a.admin.Unserved(ctx, roles...); err != nil {
 		return s, err

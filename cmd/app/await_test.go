@@ -84,7 +84,7 @@ func TestWait(t *testing.T) {
 // A wait ends with its context, in the middle of a look too, and then no look counts.
 func TestWaitIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), lookLimit/2)
+		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout/2)
 		defer cancel()
 		err := Wait{
 			Look:     func(ctx context.Context) (Progress, error) { <-ctx.Done(); return Progress{1, 1}, nil },
@@ -111,8 +111,8 @@ func TestWaitEndsLooks(t *testing.T) {
 			Patience: 10 * time.Second,
 			Stalled:  func(context.Context, Progress, error) error { stalled++; return nil },
 		}.Until(t.Context())
-		if took := time.Since(begun); err != nil || took != 2*(lookLimit+awaitMost) || stalled != 2 {
-			t.Errorf("returned %v after %v and %d reports, want the third look after %v", err, took, stalled, 2*(lookLimit+awaitMost))
+		if took := time.Since(begun); err != nil || took != 2*(requestTimeout+maxPollInterval) || stalled != 2 {
+			t.Errorf("returned %v after %v and %d reports, want the third look after %v", err, took, stalled, 2*(requestTimeout+maxPollInterval))
 		}
 	})
 }
@@ -130,7 +130,7 @@ func TestHandled(t *testing.T) {
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("malformed")}})
 		look := a.Handled(schemas.RolePlanner)
 		mend := b.Cut()
-		ctx, cancel := context.WithTimeout(t.Context(), lookLimit)
+		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 		defer cancel()
 		if p, err := look(ctx); err == nil {
 			t.Errorf("got %+v without a broker", p)

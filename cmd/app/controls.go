@@ -31,7 +31,7 @@ func PieceOf(c *pb.Control) Piece {
 }
 
 // words are p as 'millrace pause' takes it.
-func (p Piece) words() []string {
+func (p Piece) args() []string {
 	where := strings.TrimSuffix(p.Account+"/"+p.Store, "/")
 	switch {
 	case p == Piece{}:
@@ -48,7 +48,7 @@ func (p Piece) words() []string {
 	return []string{"store", where}
 }
 
-func (p Piece) String() string { return strings.Join(p.words(), " ") }
+func (p Piece) String() string { return strings.Join(p.args(), " ") }
 
 // An UnknownError says which name nothing has, and those that there are.
 type UnknownError struct {
@@ -85,7 +85,7 @@ func (c *Controls) Close() { c.producer.Close() }
 
 // InForce returns what is paused, and the roles with a number of workers.
 func (c *Controls) InForce(ctx context.Context) (in []*pb.Control, err error) {
-	err = following(ctx, c.kafka, func(_ context.Context, k *kafka.Controls) error {
+	err = withFollowedControls(ctx, c.kafka, func(_ context.Context, k *kafka.Controls) error {
 		in = k.InForce()
 		return nil
 	})
@@ -105,7 +105,7 @@ func (c *Controls) Pause(ctx context.Context, p Piece, until time.Time, by Appro
 		if !until.IsZero() {
 			ctl.Until = timestamppb.New(until)
 		}
-		sign(ctl, by)
+		setActor(ctl, by)
 	})
 }
 
@@ -120,7 +120,7 @@ func (c *Controls) Resume(ctx context.Context, p Piece, by Approval) (was bool, 
 	}
 	return true, c.set(ctx, "resume", p, by, func(ctl *pb.Control) {
 		ctl.Paused, ctl.Until = false, nil
-		sign(ctl, by)
+		setActor(ctl, by)
 	})
 }
 
@@ -132,12 +132,12 @@ func (c *Controls) SetWorkers(ctx context.Context, role schemas.Role, n int32, b
 	return c.set(ctx, "workers", Piece{Role: role}, by, func(ctl *pb.Control) {
 		ctl.Workers = n
 		if !ctl.GetPaused() { // else it still says who paused the role
-			sign(ctl, by)
+			setActor(ctl, by)
 		}
 	})
 }
 
-func sign(ctl *pb.Control, by Approval) {
+func setActor(ctl *pb.Control, by Approval) {
 	ctl.By, ctl.Reason, ctl.Time = by.Who, by.Reason, timestamppb.Now()
 }
 
@@ -158,7 +158,7 @@ func (c *Controls) set(ctx context.Context, action string, p Piece, by Approval,
 	err = c.producer.Publish(ctx, schemas.Message{Topic: schemas.Controls, Body: after},
 		schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
 			Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action, Account: p.Account, Store: p.Store,
-			Target: p.String(), Reason: by.Reason, From: by.From, Before: state(before), After: state(after),
+			Target: p.String(), Reason: by.Reason, From: by.From, Before: describeControl(before), After: describeControl(after),
 		}})
 	if err != nil {
 		return fmt.Errorf("%s %s: it may have been done, and can be done again: %w", action, p, err)
@@ -167,7 +167,7 @@ func (c *Controls) set(ctx context.Context, action string, p Piece, by Approval,
 }
 
 // state is what c says, in words.
-func state(c *pb.Control) string {
+func describeControl(c *pb.Control) string {
 	s := "running"
 	if c.GetPaused() {
 		s = "paused"
@@ -214,13 +214,13 @@ func names(roles []schemas.Role) (s []string) {
 }
 
 // following runs do while the control topic is followed, and from when what it holds is in force.
-func following(ctx context.Context, cfg kafka.Config, do func(context.Context, *kafka.Controls) error) error {
+func withFollowedControls(ctx context.Context, cfg kafka.Config, do func(context.Context, *kafka.Controls) error) error {
 	c, err := kafka.NewControls(cfg)
 	if err != nil {
 		return err
 	}
-	return during(ctx, c.Run, func(ctx context.Context) error {
-		if err := inForce(ctx, c); err != nil {
+	return runDuring(ctx, c.Run, func(ctx context.Context) error {
+		if err := waitForControls(ctx, c); err != nil {
 			return err
 		}
 		return do(ctx, c)
@@ -234,12 +234,12 @@ func (a *App) withControls(ctx context.Context, do func(context.Context, *kafka.
 	case <-a.controls.Ready():
 		return do(ctx, a.controls)
 	default:
-		return following(ctx, a.kafka, do)
+		return withFollowedControls(ctx, a.kafka, do)
 	}
 }
 
 // inForce waits until what the control topic holds is in force.
-func inForce(ctx context.Context, c *kafka.Controls) error {
+func waitForControls(ctx context.Context, c *kafka.Controls) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -249,9 +249,9 @@ func inForce(ctx context.Context, c *kafka.Controls) error {
 }
 
 // controlled holds p back until it is known whether it is paused, and which incidents are open.
-func (a *App) controlled(p part) part {
+func (a *App) afterControls(p part) part {
 	return part{p.name, func(ctx context.Context) error {
-		if err := inForce(ctx, a.controls); err != nil {
+		if err := waitForControls(ctx, a.controls); err != nil {
 			return err
 		}
 		if err := ready(ctx, a.incidents); err != nil {

@@ -36,7 +36,7 @@ func by(who string) Approval { return Approval{Who: who, Reason: who + "'s reaso
 // inWords are entries as people read them.
 func inWords(in []*pb.Control) (s []string) {
 	for _, c := range in {
-		s = append(s, fmt.Sprintf("%s: %s, by %s: %s", PieceOf(c), state(c), c.GetBy(), c.GetReason()))
+		s = append(s, fmt.Sprintf("%s: %s, by %s: %s", PieceOf(c), describeControl(c), c.GetBy(), c.GetReason()))
 	}
 	return s
 }
@@ -233,7 +233,7 @@ func testRoundPaused(t *testing.T, p Piece, runs bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return a.round(t.Context(), SweepOrder{Account: "acme", Store: "disk"}, runner,
+		return a.runRound(t.Context(), SweepOrder{Account: "acme", Store: "disk"}, runner,
 			sweep.Morsel{Sweep: fixitySweep, Name: "acme/disk", Pages: pages, Start: start, Checkpoint: last})
 	}
 	for range 2 { // the second one does not begin at all

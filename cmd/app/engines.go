@@ -60,7 +60,7 @@ func clickhouseConfig(ctx context.Context, cfg *config.Config) (clickhouse.Confi
 }
 
 // asReader is the configuration of one who only looks: where there is a reader, nobody else is needed.
-func asReader(cfg *config.Config) *config.Config {
+func withReaderUser(cfg *config.Config) *config.Config {
 	if cfg.ClickHouse.Reader.User == "" {
 		return cfg
 	}
@@ -96,7 +96,7 @@ func tlsConfig(c config.TLS) (*tls.Config, error) {
 
 // OpenDB opens the read model alone, for those who only look: as the reader, where there is one.
 func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickhouse.DB, error) {
-	c, err := clickhouseConfig(ctx, asReader(cfg))
+	c, err := clickhouseConfig(ctx, withReaderUser(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickho
 		return nil, fmt.Errorf("open ClickHouse: %w", err)
 	}
 	if err := db.Check(ctx); err != nil {
-		return nil, errors.Join(refused(err), db.Close())
+		return nil, errors.Join(asPrecondition(err), db.Close())
 	}
 	return db, nil
 }

@@ -13,7 +13,7 @@ import (
 
 // joinSoon is how long a process may take to join its groups while their members answer: they do at their next
 // heartbeat.
-const joinSoon = 5 * time.Second
+const joinGrace = 5 * time.Second
 
 // watchGroups logs once which groups the process waits to join, and when it has joined them: after a process was
 // killed, its work stands still until its session ends. It returns when ctx is done.
@@ -28,7 +28,7 @@ func watchGroups(ctx context.Context, states func() []kafka.RoleState,
 				log.Info("joined the groups", "after", time.Since(begun).Round(time.Second))
 			}
 			<-ctx.Done()
-		case !said && time.Since(asked) >= joinSoon:
+		case !said && time.Since(asked) >= joinGrace:
 			asked = time.Now()
 			w, err := awaited(ctx, now)
 			if err != nil || len(w.Groups) == 0 { // health logs what is wrong with Kafka

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	lookEvery = 15 * time.Second // or four times in the time after which a stall is one
-	lookSoon  = time.Second
-	lookLimit = 10 * time.Second // of one look
+	healthInterval         = 15 * time.Second // or four times in the time after which a stall is one
+	healthIntervalStarting = time.Second
+	requestTimeout         = 10 * time.Second // of one look
 	// startLimit is how long Kafka may be starting before something is wrong with it.
 	startLimit = time.Minute
 
@@ -39,10 +39,12 @@ var errNoOffsets = errors.New("the brokers have not made their topic of offsets 
 	"offsets.topic.replication.factor may be more than there are brokers")
 
 // stores says whether a role does nothing but write to ClickHouse: it waits while that is away.
-func stores(role schemas.Role) bool { return role == schemas.RoleSink || role == schemas.RoleState }
+func onlyWritesClickHouse(role schemas.Role) bool {
+	return role == schemas.RoleSink || role == schemas.RoleState
+}
 
 // A duty is what one role has to do in this process, and how it does.
-type duty struct {
+type roleHealth struct {
 	Role schemas.Role `json:"role"`
 	// Member says that it is in all its groups, with partitions or waiting for some.
 	Member     bool `json:"member"`
@@ -56,30 +58,30 @@ type duty struct {
 	Busy     int64 `json:"working"`
 	Stuck    int64 `json:"stuck"` // tasks that ignore that they were cancelled
 	// Behind is since when it has been able to do something that is due; zero: it is not.
-	Behind time.Time `json:"behind,omitzero"`
-	Active time.Time `json:"active,omitzero"` // when something was last done, or got on
+	DueSince time.Time `json:"behind,omitzero"`
+	Active   time.Time `json:"active,omitzero"` // when something was last done, or got on
 	// Refused is since when the brokers do not take outputs; zero: they do.
 	Refused time.Time `json:"refused,omitzero"`
 }
 
 // A sight is what is known at one time, and all that a verdict depends on.
-type sight struct {
-	now    time.Time
-	looked time.Time     // zero: not yet
-	fresh  time.Duration // for how long that counts
-	stall  time.Duration
-	faults map[string]error // what is wrong with each engine that the roles use; nil: nothing
-	duties []duty           // as of looked, but for what the process itself knows
-	stores []BreakerState   // those that the roles touch
+type snapshot struct {
+	now       time.Time
+	collected time.Time     // zero: not yet
+	maxAge    time.Duration // for how long that counts
+	stall     time.Duration
+	faults    map[string]error // what is wrong with each engine that the roles use; nil: nothing
+	roles     []roleHealth     // as of looked, but for what the process itself knows
+	stores    []BreakerState   // those that the roles touch
 	// policies are those that the roles apply and that are refused, with the reason.
 	policies []string
 	// unread are the records of tables that cannot be read, with what to do.
-	unread []string
-	ending bool // somebody has asked the process to end
+	unreadable []string
+	ending     bool // somebody has asked the process to end
 }
 
 // A verdict says how the process is, and why it is not better.
-type verdict struct {
+type status struct {
 	Live    bool     `json:"live"`    // or: end it, and start another
 	Ready   bool     `json:"ready"`   // or: it cannot do all of its work now
 	Started bool     `json:"started"` // or: it is still starting
@@ -88,13 +90,13 @@ type verdict struct {
 
 // judge turns what is known into a verdict. What a new process would find the same, such as an
 // engine that is away, is no reason to end this one.
-func judge(s sight) verdict {
-	v := verdict{Live: true, Ready: true, Reasons: []string{}}
+func evaluate(s snapshot) status {
+	v := status{Live: true, Ready: true, Reasons: []string{}}
 	no := func(what *bool, format string, args ...any) {
 		*what = false
 		v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
 	}
-	known := !s.looked.IsZero() && s.now.Sub(s.looked) < s.fresh
+	known := !s.collected.IsZero() && s.now.Sub(s.collected) < s.maxAge
 	if !known {
 		no(&v.Ready, "nothing is known of the engines yet, or any more")
 	}
@@ -103,10 +105,10 @@ func judge(s sight) verdict {
 	}
 	for _, engine := range []string{engineKafka, engineClickHouse} {
 		if err := s.faults[engine]; known && err != nil {
-			no(&v.Ready, "%s %s: %v", engine, trouble(err), err)
+			no(&v.Ready, "%s %s: %v", engine, describeEngineError(err), err)
 		}
 	}
-	if names := away(s.stores); len(names) > 0 && len(names) == len(s.stores) {
+	if names := unavailableStores(s.stores); len(names) > 0 && len(names) == len(s.stores) {
 		no(&v.Ready, "every store is away: %s", strings.Join(names, ", "))
 	}
 	for i, refused := range s.policies {
@@ -116,15 +118,15 @@ func judge(s sight) verdict {
 		}
 		no(&v.Ready, "policy refused: %s", refused)
 	}
-	for i, record := range s.unread {
+	for i, record := range s.unreadable {
 		if i == maxReasons {
-			no(&v.Ready, "%d more records cannot be read", len(s.unread)-i)
+			no(&v.Ready, "%d more records cannot be read", len(s.unreadable)-i)
 			break
 		}
 		no(&v.Ready, "record cannot be read: %s", record)
 	}
 	joined := true
-	for _, d := range s.duties {
+	for _, d := range s.roles {
 		if d.Stuck > 0 {
 			no(&v.Live, "role %s: %d tasks ignore that they were cancelled", d.Role, d.Stuck)
 		}
@@ -136,10 +138,10 @@ func judge(s sight) verdict {
 			joined = false
 			no(&v.Ready, "role %s is not in its group", d.Role)
 		}
-		if d.Behind.IsZero() || !d.Able || !known {
+		if d.DueSince.IsZero() || !d.Able || !known {
 			continue
 		}
-		since := d.Behind
+		since := d.DueSince
 		if d.Active.After(since) {
 			since = d.Active
 		}
@@ -152,7 +154,7 @@ func judge(s sight) verdict {
 }
 
 // trouble says in words what keeps an engine from being used.
-func trouble(err error) string {
+func describeEngineError(err error) string {
 	switch {
 	case errors.Is(err, kafka.ErrStarting):
 		return "is starting"
@@ -165,7 +167,7 @@ func trouble(err error) string {
 }
 
 // away are the names of the stores that are.
-func away(stores []BreakerState) (names []string) {
+func unavailableStores(stores []BreakerState) (names []string) {
 	for _, b := range stores {
 		if b.State != limit.Closed {
 			names = append(names, b.Account+"/"+b.Store)
@@ -180,29 +182,29 @@ type health struct {
 	stall  time.Duration
 	prefix string // of topics
 	// What it looks at.
-	states   func() []kafka.RoleState
-	lags     func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
-	ping     func(context.Context) error // ClickHouse; nil: no role here uses it
-	breakers func() []BreakerState       // of the stores that roles here touch
-	policies func() []string             // that are refused, and that roles here apply
-	unread   func() []string             // records of tables on which roles here depend
-	stopped  func() []kafka.UnreadableBatch
-	publish  func([]kafka.Lag) // of metrics
+	states     func() []kafka.RoleState
+	lags       func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
+	ping       func(context.Context) error // ClickHouse; nil: no role here uses it
+	breakers   func() []BreakerState       // of the stores that roles here touch
+	policies   func() []string             // that are refused, and that roles here apply
+	unreadable func() []string             // records of tables on which roles here depend
+	stopped    func() []kafka.UnreadableBatch
+	publish    func([]kafka.Lag) // of metrics
 
 	// starting is since when Kafka has been starting; zero: it is not. Only look uses it.
 	starting time.Time
 
-	mu      sync.Mutex // guards the rest
-	looked  time.Time
-	faults  map[string]error
-	due     map[group]int64
-	behind  map[schemas.Role]time.Time
-	started bool
-	ending  bool
+	mu        sync.Mutex // guards the rest
+	collected time.Time
+	faults    map[string]error
+	due       map[roleClass]int64
+	dueSince  map[schemas.Role]time.Time
+	started   bool
+	ending    bool
 }
 
 // A group is one class of a role.
-type group struct {
+type roleClass struct {
 	role  schemas.Role
 	class schemas.Class
 }
@@ -212,7 +214,7 @@ func (a *App) newHealth(n needs, s *schema) *health {
 	h := &health{
 		log: a.log, stall: a.cfg.Health.StallAfter, prefix: a.cfg.Kafka.TopicPrefix,
 		states: m.State, lags: a.admin.Lags, breakers: func() []BreakerState { return nil }, publish: m.SetLags,
-		policies: func() []string { return nil }, unread: func() []string { return a.unread(n) },
+		policies: func() []string { return nil }, unreadable: func() []string { return a.unreadableRecords(n) },
 		stopped: a.unreadable.Batches,
 	}
 	if n.clickhouse {
@@ -240,28 +242,28 @@ func (h *health) stop() {
 // run looks now and then, until ctx is done.
 func (h *health) run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		h.look(ctx)
-		_ = retry.Sleep(ctx, h.next()) // only ctx ends it early
+		h.collect(ctx)
+		_ = retry.Sleep(ctx, h.nextInterval()) // only ctx ends it early
 	}
 	return nil
 }
 
-func (h *health) every() time.Duration { return min(lookEvery, h.stall/4) }
+func (h *health) interval() time.Duration { return min(healthInterval, h.stall/4) }
 
 // next is the time to the next look. While Kafka is starting it is short: that takes seconds.
-func (h *health) next() time.Duration {
+func (h *health) nextInterval() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if errors.Is(h.faults[engineKafka], kafka.ErrStarting) {
-		return min(lookSoon, h.every())
+		return min(healthIntervalStarting, h.interval())
 	}
-	return h.every()
+	return h.interval()
 }
 
 // look asks the engines, and notes what they say. What they do not say is not known: it is
 // neither lag nor none.
-func (h *health) look(run context.Context) {
-	ctx, cancel := context.WithTimeout(run, lookLimit)
+func (h *health) collect(run context.Context) {
+	ctx, cancel := context.WithTimeout(run, requestTimeout)
 	defer cancel()
 	states := h.states()
 	var roles []schemas.Role
@@ -284,53 +286,53 @@ func (h *health) look(run context.Context) {
 	if run.Err() != nil {
 		return
 	}
-	lagErr = h.overdue(lagErr)
+	lagErr = h.limitStarting(lagErr)
 	switch {
 	case errors.Is(lagErr, kafka.ErrStarting):
 		h.log.Info("Kafka is starting", "err", lagErr)
 	case lagErr != nil:
-		h.log.Warn("the lag is not known", "kafka", trouble(lagErr), "err", lagErr)
+		h.log.Warn("the lag is not known", "kafka", describeEngineError(lagErr), "err", lagErr)
 	default:
 		h.publish(lags)
 	}
 	if engineErr != nil {
-		h.log.Warn("ClickHouse cannot be used", "clickhouse", trouble(engineErr), "err", engineErr)
+		h.log.Warn("ClickHouse cannot be used", "clickhouse", describeEngineError(engineErr), "err", engineErr)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.looked
-	h.looked, h.faults = time.Now(), map[string]error{engineKafka: lagErr}
+	before := h.collected
+	h.collected, h.faults = time.Now(), map[string]error{engineKafka: lagErr}
 	if h.ping != nil {
 		h.faults[engineClickHouse] = engineErr
 	}
 	if lagErr != nil {
-		h.hold(states, h.looked.Sub(before))
+		h.shiftDueSince(states, h.collected.Sub(before))
 		return
 	}
-	h.due = map[group]int64{}
+	h.due = map[roleClass]int64{}
 	stopped := h.stopped()
 	for _, s := range states {
-		h.due[group{s.Role, s.Class}] = owned(s, lags, stopped, h.prefix)
+		h.due[roleClass{s.Role, s.Class}] = dueInOwned(s, lags, stopped, h.prefix)
 	}
-	h.sinceBehind(states)
+	h.updateDueSince(states)
 }
 
 // sinceBehind notes since when roles have had work that they could do.
-func (h *health) sinceBehind(states []kafka.RoleState) {
-	since := h.behind
-	h.behind = map[schemas.Role]time.Time{}
-	for _, d := range h.duties(states) {
+func (h *health) updateDueSince(states []kafka.RoleState) {
+	since := h.dueSince
+	h.dueSince = map[schemas.Role]time.Time{}
+	for _, d := range h.roles(states) {
 		if d.Able {
-			h.behind[d.Role] = h.looked
+			h.dueSince[d.Role] = h.collected
 			if at, ok := since[d.Role]; ok {
-				h.behind[d.Role] = at
+				h.dueSince[d.Role] = at
 			}
 		}
 	}
 }
 
 // overdue returns errNoOffsets in place of kafka.ErrStarting when that has been the error for startLimit.
-func (h *health) overdue(err error) error {
+func (h *health) limitStarting(err error) error {
 	switch {
 	case !errors.Is(err, kafka.ErrStarting):
 		h.starting = time.Time{}
@@ -344,23 +346,23 @@ func (h *health) overdue(err error) error {
 
 // hold leaves what was due as it was, since it is not known what is now, and does not count the time
 // since the last look: so a look that fails neither hides a stall nor makes one. h.mu is held.
-func (h *health) hold(states []kafka.RoleState, unseen time.Duration) {
-	for _, d := range h.duties(states) {
-		if since, ok := h.behind[d.Role]; ok {
+func (h *health) shiftDueSince(states []kafka.RoleState, unseen time.Duration) {
+	for _, d := range h.roles(states) {
+		if since, ok := h.dueSince[d.Role]; ok {
 			if d.Active.After(since) {
 				since = d.Active
 			}
-			if since = since.Add(unseen); since.After(h.looked) {
-				since = h.looked
+			if since = since.Add(unseen); since.After(h.collected) {
+				since = h.collected
 			}
-			h.behind[d.Role] = since
+			h.dueSince[d.Role] = since
 		}
 	}
 }
 
 // owned returns how much is due of the partitions that this process owns. A partition that it has stopped reading counts
 // as nothing: another process would stop as well.
-func owned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
+func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
 			continue
@@ -382,12 +384,12 @@ func owned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch,
 }
 
 // duties puts together what the classes of each role do. h.mu is held.
-func (h *health) duties(states []kafka.RoleState) (all []duty) {
+func (h *health) roles(states []kafka.RoleState) (all []roleHealth) {
 	for _, s := range states {
-		i := slices.IndexFunc(all, func(d duty) bool { return d.Role == s.Role })
+		i := slices.IndexFunc(all, func(d roleHealth) bool { return d.Role == s.Role })
 		if i < 0 {
 			i = len(all)
-			all = append(all, duty{Role: s.Role, Member: true, Behind: h.behind[s.Role]})
+			all = append(all, roleHealth{Role: s.Role, Member: true, DueSince: h.dueSince[s.Role]})
 		}
 		d := &all[i]
 		d.Member = d.Member && s.Member
@@ -397,10 +399,10 @@ func (h *health) duties(states []kafka.RoleState) (all []duty) {
 		d.InFlight += s.InFlight
 		d.Busy += s.Busy
 		d.Stuck += s.Stuck
-		due := h.due[group{s.Role, s.Class}]
+		due := h.due[roleClass{s.Role, s.Class}]
 		d.Due += due
 		held := s.InFlight > 0 && s.Held >= s.InFlight && s.Busy == 0
-		waits := stores(s.Role) && h.faults[engineClickHouse] != nil
+		waits := onlyWritesClickHouse(s.Role) && h.faults[engineClickHouse] != nil
 		if !s.Refused.IsZero() && (d.Refused.IsZero() || s.Refused.Before(d.Refused)) {
 			d.Refused = s.Refused
 		}
@@ -409,15 +411,15 @@ func (h *health) duties(states []kafka.RoleState) (all []duty) {
 			d.Active = s.Active
 		}
 	}
-	slices.SortFunc(all, func(a, b duty) int { return cmp.Compare(a.Role, b.Role) })
+	slices.SortFunc(all, func(a, b roleHealth) int { return cmp.Compare(a.Role, b.Role) })
 	return all
 }
 
 // A report is what the process says of itself.
 type report struct {
-	verdict
+	status
 	Engines  map[string]string `json:"engines"` // that the roles use: "ok", or what is wrong
-	Roles    []duty            `json:"roles"`
+	Roles    []roleHealth      `json:"roles"`
 	Breakers []breakerReport   `json:"breakers"` // of all stores, where a role touches them
 }
 
@@ -432,13 +434,13 @@ type breakerReport struct {
 
 // report judges what is known now.
 func (h *health) report() report {
-	states, breakers, policies, unread := h.states(), h.breakers(), h.policies(), h.unread()
+	states, breakers, policies, unread := h.states(), h.breakers(), h.policies(), h.unreadable()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	duties := h.duties(states)
+	duties := h.roles(states)
 	r := report{Engines: map[string]string{}, Roles: duties, Breakers: []breakerReport{},
-		verdict: judge(sight{now: time.Now(), looked: h.looked, fresh: 4 * h.every(), stall: h.stall, faults: h.faults,
-			duties: duties, stores: breakers, policies: policies, unread: unread, ending: h.ending})}
+		status: evaluate(snapshot{now: time.Now(), collected: h.collected, maxAge: 4 * h.interval(), stall: h.stall, faults: h.faults,
+			roles: duties, stores: breakers, policies: policies, unreadable: unread, ending: h.ending})}
 	h.started = h.started || r.Started
 	r.Started = h.started
 	for engine, err := range h.faults {

@@ -27,14 +27,14 @@ func TestJudge(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	away := errors.New("connection refused")
 	// A copier that has had work for an hour, and did some of it a minute ago.
-	busy := duty{Role: schemas.RoleCopier, Member: true, Due: 7, Able: true, Behind: ago(time.Hour), Active: ago(time.Minute)}
-	with := func(f func(*duty)) []duty { d := busy; f(&d); return []duty{d} }
-	stalled := func(d *duty) { d.Active = ago(stallAfter) }
-	all := verdict{Live: true, Ready: true, Started: true, Reasons: []string{}}
-	stall := verdict{Started: true, Reasons: []string{"role copier: 7 messages are due, and nothing was done for 5m0s"}}
+	busy := roleHealth{Role: schemas.RoleCopier, Member: true, Due: 7, Able: true, DueSince: ago(time.Hour), Active: ago(time.Minute)}
+	with := func(f func(*roleHealth)) []roleHealth { d := busy; f(&d); return []roleHealth{d} }
+	stalled := func(d *roleHealth) { d.Active = ago(stallAfter) }
+	all := status{Live: true, Ready: true, Started: true, Reasons: []string{}}
+	stall := status{Started: true, Reasons: []string{"role copier: 7 messages are due, and nothing was done for 5m0s"}}
 
 	for name, tt := range map[string]struct {
-		duties []duty
+		duties []roleHealth
 		looked time.Time
 		faults map[string]error
 		stores []BreakerState
@@ -42,47 +42,47 @@ func TestJudge(t *testing.T) {
 		// policies are those that are refused.
 		policies []string
 		unread   []string
-		want     verdict
+		want     status
 	}{
-		"work is done":                        {duties: []duty{busy}, want: all},
-		"nothing is due":                      {duties: with(func(d *duty) { *d = duty{Role: d.Role, Member: true, Active: ago(24 * time.Hour)} }), want: all},
-		"nothing was ever due":                {duties: []duty{{Role: schemas.RoleCopier, Member: true}}, want: all},
-		"a role without partitions waits":     {duties: []duty{{Role: schemas.RoleCopier, Member: true, Partitions: 0}}, want: all},
+		"work is done":                        {duties: []roleHealth{busy}, want: all},
+		"nothing is due":                      {duties: with(func(d *roleHealth) { *d = roleHealth{Role: d.Role, Member: true, Active: ago(24 * time.Hour)} }), want: all},
+		"nothing was ever due":                {duties: []roleHealth{{Role: schemas.RoleCopier, Member: true}}, want: all},
+		"a role without partitions waits":     {duties: []roleHealth{{Role: schemas.RoleCopier, Member: true, Partitions: 0}}, want: all},
 		"no role reads anything":              {want: all},
 		"due, and nothing done":               {duties: with(stalled), want: stall},
-		"a moment before that":                {duties: with(func(d *duty) { d.Active = ago(stallAfter - 1) }), want: all},
-		"due, and never anything done":        {duties: with(func(d *duty) { d.Behind, d.Active = ago(stallAfter), time.Time{} }), want: stall},
-		"idle long, but due only of late":     {duties: with(func(d *duty) { d.Behind, d.Active = ago(stallAfter-1), ago(24*time.Hour) }), want: all},
-		"due, but all is paused":              {duties: with(func(d *duty) { stalled(d); d.Able = false }), want: all},
-		"due, but not able to do it":          {duties: with(func(d *duty) { stalled(d); d.Behind = time.Time{} }), want: all},
-		"a task that ignores its end":         {duties: with(func(d *duty) { d.Stuck = 2 }), want: verdict{Started: true, Reasons: []string{"role copier: 2 tasks ignore that they were cancelled"}}},
-		"not a member":                        {duties: with(func(d *duty) { d.Member = false }), want: verdict{Live: true, Reasons: []string{"role copier is not in its group"}}},
-		"one of two is stalled":               {duties: append(with(stalled), duty{Role: schemas.RoleChecker, Member: true}), want: stall},
-		"Kafka is away":                       {duties: []duty{busy}, faults: map[string]error{engineKafka: away}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka is away: connection refused"}}},
-		"Kafka is starting":                   {duties: []duty{busy}, faults: map[string]error{engineKafka: kafka.ErrStarting}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
-		"Kafka refuses the login":             {duties: []duty{busy}, faults: map[string]error{engineKafka: kafka.ErrLogin}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
-		"ClickHouse refuses the password":     {duties: []duty{busy}, faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: verdict{Live: true, Started: true, Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
-		"ClickHouse is away":                  {duties: []duty{busy}, faults: map[string]error{engineClickHouse: away}, want: verdict{Live: true, Started: true, Reasons: []string{"clickhouse is away: connection refused"}}},
-		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: verdict{Started: true, Reasons: []string{"clickhouse is away: connection refused", stall.Reasons[0]}}},
-		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: verdict{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
-		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: verdict{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
-		"stuck, though nobody looks any more": {duties: with(func(d *duty) { d.Stuck = 1 }), looked: ago(time.Minute), want: verdict{Reasons: []string{"nothing is known of the engines yet, or any more", "role copier: 1 tasks ignore that they were cancelled"}}},
-		"one store is away":                   {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
-		"every store is away":                 {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: verdict{Live: true, Started: true, Reasons: []string{"every store is away: a/1, b/1"}}},
-		"a policy is refused":                 {duties: []duty{busy}, policies: []string{"p/a.json:3: x"}, want: verdict{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
-		"a record cannot be read":             {duties: []duty{busy}, unread: []string{"policies/0@7"}, want: verdict{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
-		"outputs are refused":                 {duties: with(func(d *duty) { d.Refused = ago(time.Minute) }), want: verdict{Live: true, Started: true, Reasons: []string{"role copier: the brokers have not taken its outputs for 1m0s; they are published until they do"}}},
-		"asked to end":                        {duties: []duty{busy}, ending: true, want: verdict{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
+		"a moment before that":                {duties: with(func(d *roleHealth) { d.Active = ago(stallAfter - 1) }), want: all},
+		"due, and never anything done":        {duties: with(func(d *roleHealth) { d.DueSince, d.Active = ago(stallAfter), time.Time{} }), want: stall},
+		"idle long, but due only of late":     {duties: with(func(d *roleHealth) { d.DueSince, d.Active = ago(stallAfter-1), ago(24*time.Hour) }), want: all},
+		"due, but all is paused":              {duties: with(func(d *roleHealth) { stalled(d); d.Able = false }), want: all},
+		"due, but not able to do it":          {duties: with(func(d *roleHealth) { stalled(d); d.DueSince = time.Time{} }), want: all},
+		"a task that ignores its end":         {duties: with(func(d *roleHealth) { d.Stuck = 2 }), want: status{Started: true, Reasons: []string{"role copier: 2 tasks ignore that they were cancelled"}}},
+		"not a member":                        {duties: with(func(d *roleHealth) { d.Member = false }), want: status{Live: true, Reasons: []string{"role copier is not in its group"}}},
+		"one of two is stalled":               {duties: append(with(stalled), roleHealth{Role: schemas.RoleChecker, Member: true}), want: stall},
+		"Kafka is away":                       {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away}, want: status{Live: true, Started: true, Reasons: []string{"kafka is away: connection refused"}}},
+		"Kafka is starting":                   {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: kafka.ErrStarting}, want: status{Live: true, Started: true, Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
+		"Kafka refuses the login":             {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: kafka.ErrLogin}, want: status{Live: true, Started: true, Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
+		"ClickHouse refuses the password":     {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true, Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
+		"ClickHouse is away":                  {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: away}, want: status{Live: true, Started: true, Reasons: []string{"clickhouse is away: connection refused"}}},
+		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: status{Started: true, Reasons: []string{"clickhouse is away: connection refused", stall.Reasons[0]}}},
+		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: status{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
+		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: status{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
+		"stuck, though nobody looks any more": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute), want: status{Reasons: []string{"nothing is known of the engines yet, or any more", "role copier: 1 tasks ignore that they were cancelled"}}},
+		"one store is away":                   {duties: []roleHealth{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
+		"every store is away":                 {duties: []roleHealth{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: status{Live: true, Started: true, Reasons: []string{"every store is away: a/1, b/1"}}},
+		"a policy is refused":                 {duties: []roleHealth{busy}, policies: []string{"p/a.json:3: x"}, want: status{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
+		"a record cannot be read":             {duties: []roleHealth{busy}, unread: []string{"policies/0@7"}, want: status{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
+		"outputs are refused":                 {duties: with(func(d *roleHealth) { d.Refused = ago(time.Minute) }), want: status{Live: true, Started: true, Reasons: []string{"role copier: the brokers have not taken its outputs for 1m0s; they are published until they do"}}},
+		"asked to end":                        {duties: []roleHealth{busy}, ending: true, want: status{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := sight{now: now, looked: ago(10 * time.Second), fresh: time.Minute, stall: stallAfter, faults: tt.faults, duties: tt.duties,
-				stores: tt.stores, policies: tt.policies, unread: tt.unread, ending: tt.ending}
+			s := snapshot{now: now, collected: ago(10 * time.Second), maxAge: time.Minute, stall: stallAfter, faults: tt.faults, roles: tt.duties,
+				stores: tt.stores, policies: tt.policies, unreadable: tt.unread, ending: tt.ending}
 			if tt.looked.Equal(time.Time{}.Add(1)) {
-				s.looked = time.Time{}
+				s.collected = time.Time{}
 			} else if !tt.looked.IsZero() {
-				s.looked = tt.looked
+				s.collected = tt.looked
 			}
-			if got := judge(s); !reflect.DeepEqual(got, tt.want) {
+			if got := evaluate(s); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
@@ -112,12 +112,12 @@ func (s *scene) health(stall time.Duration) *health {
 			}
 			return s.lags, s.lagErr
 		},
-		ping:     func(context.Context) error { return s.ping },
-		breakers: func() []BreakerState { return nil },
-		policies: func() []string { return nil },
-		unread:   func() []string { return nil },
-		stopped:  func() []kafka.UnreadableBatch { return s.stopped },
-		publish:  func([]kafka.Lag) { s.set++ },
+		ping:       func(context.Context) error { return s.ping },
+		breakers:   func() []BreakerState { return nil },
+		policies:   func() []string { return nil },
+		unreadable: func() []string { return nil },
+		stopped:    func() []kafka.UnreadableBatch { return s.stopped },
+		publish:    func([]kafka.Lag) { s.set++ },
 	}
 }
 
@@ -230,11 +230,11 @@ func TestHealth(t *testing.T) {
 						tt.during(&s, time.Duration(d)*time.Minute)
 					}
 					for range 4 {
-						h.look(t.Context())
+						h.collect(t.Context())
 						if r := h.report(); d < 5 && !r.Live {
 							t.Fatalf("unhealthy after %d minutes: %v", d, r.Reasons)
 						}
-						time.Sleep(h.every())
+						time.Sleep(h.interval())
 					}
 				}
 				if r := h.report(); r.Live != tt.live {
@@ -258,11 +258,11 @@ func TestHealthStops(t *testing.T) {
 		if err := h.run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		h.look(ctx)
-		if !h.looked.IsZero() {
+		h.collect(ctx)
+		if !h.collected.IsZero() {
 			t.Error("a look that was cut off counts")
 		}
-		if got, want := h.every(), 2500*time.Millisecond; got != want {
+		if got, want := h.interval(), 2500*time.Millisecond; got != want {
 			t.Errorf("looks every %v, want %v", got, want)
 		}
 	})
@@ -284,13 +284,13 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- h.run(ctx) }()
 		synctest.Wait()
-		if v := h.report().verdict; v.Ready || !v.Live {
+		if v := h.report().status; v.Ready || !v.Live {
 			t.Errorf("while it starts: got %+v", v)
 		}
 		started.Store(true)
-		time.Sleep(lookSoon)
+		time.Sleep(healthIntervalStarting)
 		synctest.Wait()
-		if v := h.report().verdict; !v.Ready {
+		if v := h.report().status; !v.Ready {
 			t.Errorf("a second later: got %+v", v)
 		}
 		cancel()
@@ -306,14 +306,14 @@ func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}, lagErr: kafka.ErrStarting}
 		h, said := s.health(stallAfter), new(lines)
 		h.log = said.log()
-		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*lookEvery+lookSoon/2)
+		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*healthInterval+healthIntervalStarting/2)
 		defer cancel()
 		done := make(chan error, 1)
 		go func() { done <- h.run(ctx) }()
-		time.Sleep(startLimit + lookSoon/2)
+		time.Sleep(startLimit + healthIntervalStarting/2)
 		synctest.Wait()
 		const cause = "offsets.topic.replication.factor may be more than there are brokers"
-		if v := h.report().verdict; v.Ready || !v.Live || len(v.Reasons) != 1 || !strings.Contains(v.Reasons[0], "kafka cannot keep offsets: ") ||
+		if v := h.report().status; v.Ready || !v.Live || len(v.Reasons) != 1 || !strings.Contains(v.Reasons[0], "kafka cannot keep offsets: ") ||
 			!strings.Contains(v.Reasons[0], cause) {
 			t.Errorf("after a minute: got %+v", v)
 		}
@@ -321,7 +321,7 @@ func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 			t.Error(err)
 		}
 		if starts, faults := said.with("Kafka is starting"), said.with(cause); starts != 60 || faults != 5 {
-			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, lookEvery)
+			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, healthInterval)
 		}
 	})
 }

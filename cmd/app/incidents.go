@@ -15,8 +15,8 @@ import (
 
 // newIncidents makes the board and the table that feeds it.
 func (a *App) newIncidents() (err error) {
-	a.board = incident.NewBoard(a.producer, a.log)
-	a.onIncident = append(a.onIncident, a.board.Apply)
+	a.incidentBoard = incident.NewBoard(a.producer, a.log)
+	a.onIncident = append(a.onIncident, a.incidentBoard.Apply)
 	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, incidentsTo(func(key []byte, i *pb.Incident) {
 		for _, apply := range a.onIncident {
 			apply(key, i)
@@ -40,7 +40,7 @@ func incidentsTo(apply func(key []byte, i *pb.Incident)) func([]byte, *schemas.D
 // restating returns a function that publishes the incidents again that another process has overwritten, if it finds them
 // so at two calls: of others, the newest record is on its way. Without it what was decided would be published at the next
 // message about the copy, which may come months later.
-func (a *App) restating(s *steward.Steward) func(context.Context, func(key string) bool) error {
+func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, func(key string) bool) error {
 	last := map[string]int32{} // steps of those that the last call found
 	return func(ctx context.Context, owns func(key string) bool) error {
 		now := map[string]int32{}

@@ -27,29 +27,29 @@ func TestIncidentsReachEveryProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := one.board.Open(t.Context(), about, "2 records"); err != nil {
+	if err := one.incidentBoard.Open(t.Context(), about, "2 records"); err != nil {
 		t.Fatal(err)
 	}
 	s.until(func() error {
-		if !two.board.IsOpen(about) {
+		if !two.incidentBoard.IsOpen(about) {
 			return errors.New("the other process does not know the incident")
 		}
 		return nil
 	})
 	late := s.run(schemas.RolePlanner)
 	known := false
-	held := late.controlled(part{"", func(context.Context) error {
-		known = late.board.IsOpen(about)
+	held := late.afterControls(part{"", func(context.Context) error {
+		known = late.incidentBoard.IsOpen(about)
 		return nil
 	}})
 	if err := held.run(t.Context()); err != nil || !known {
 		t.Errorf("a role runs (%v) before the incidents are known", err)
 	}
-	if err := two.board.Close(t.Context(), about, ""); err != nil {
+	if err := two.incidentBoard.Close(t.Context(), about, ""); err != nil {
 		t.Fatal(err)
 	}
 	s.until(func() error {
-		if one.board.IsOpen(about) || late.board.IsOpen(about) {
+		if one.incidentBoard.IsOpen(about) || late.incidentBoard.IsOpen(about) {
 			return errors.New("the incident is open")
 		}
 		return nil

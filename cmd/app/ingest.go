@@ -33,7 +33,7 @@ func (a *App) ingester() ([]part, error) {
 	if a.registry != nil {
 		m = ingest.NewMetrics(a.registry)
 	}
-	h, err := hint.NewHandler(a.stores, newPlaces(a.cfg), m.Hints("notification"))
+	h, err := hint.NewHandler(a.stores, newBucketResolver(a.cfg), m.Hints("notification"))
 	if err != nil {
 		return nil, err
 	}
@@ -53,18 +53,18 @@ func (a *App) ingester() ([]part, error) {
 		return nil, err
 	}
 	parts := []part{{"ingester", func(ctx context.Context) error {
-		a.seeTopics(ctx)
+		a.warnMissingTopics(ctx)
 		return p.Run(ctx)
 	}}}
 	if a.cfg.Ingest.Listen != "" {
 		parts = append(parts, part{"ingest", func(ctx context.Context) error { return a.serveIngest(ctx, m) }})
 	}
-	for _, n := range a.stores.names() {
+	for _, n := range a.stores.storeNames() {
 		c := a.stores.of(n).cfg
 		if !c.Watch {
 			continue
 		}
-		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: itemAt(c)}, a.stores, a.producer, m.Hints("watch"), a.log)
+		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: itemPathFunc(c)}, a.stores, a.producer, m.Hints("watch"), a.log)
 		if err != nil {
 			return nil, err
 		}
@@ -74,8 +74,8 @@ func (a *App) ingester() ([]part, error) {
 }
 
 // seeTopics says which topics are named and not there: they are waited for, since others make them.
-func (a *App) seeTopics(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+func (a *App) warnMissingTopics(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	for _, n := range a.cfg.Ingest.Notifications {
 		if ends, err := a.admin.EndOffsets(ctx, schemas.Foreign(n.Topic)); err == nil && len(ends) == 0 {
@@ -124,15 +124,15 @@ func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
 func (s *Stores) HasStore(account, id string) bool { return slices.Contains(s.accounts[account], id) }
 
 // places say which store and item a bucket and key are.
-type places struct {
+type bucketResolver struct {
 	cfg    *config.Config
 	topics map[schemas.Topic]StoreName // of notifications; empty fields: any
 }
 
-var _ hint.Places = (*places)(nil)
+var _ hint.Places = (*bucketResolver)(nil)
 
-func newPlaces(cfg *config.Config) *places {
-	p := &places{cfg, map[schemas.Topic]StoreName{}}
+func newBucketResolver(cfg *config.Config) *bucketResolver {
+	p := &bucketResolver{cfg, map[schemas.Topic]StoreName{}}
 	for _, n := range cfg.Ingest.Notifications {
 		p.topics[schemas.Foreign(n.Topic)] = StoreName{n.Account, n.Store}
 	}
@@ -140,7 +140,7 @@ func newPlaces(cfg *config.Config) *places {
 }
 
 // Places implements hint.Places. Of a topic that the configuration does not name any more nothing is known.
-func (p *places) Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
+func (p *bucketResolver) Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
 	of, ok := p.topics[topic]
 	if account, store, hook := ingest.Webhook(topic); hook {
 		of, ok = StoreName{account, store}, true
@@ -156,7 +156,7 @@ func (p *places) Places(topic schemas.Topic, bucket, key string) (all []schemas.
 			if of.Store != "" && of.Store != s.ID {
 				continue
 			}
-			space, item, is, mine := placeIn(s, of.Store != "", bucket, key)
+			space, item, is, mine := itemInBucket(s, of.Store != "", bucket, key)
 			known = known || mine
 			if is {
 				all = append(all, schemas.Copy{Account: a.ID, Store: s.ID, Space: space, Item: item})
@@ -167,7 +167,7 @@ func (p *places) Places(topic schemas.Topic, bucket, key string) (all []schemas.
 }
 
 // itemAt returns how the layout of a store of driver file tells the item of a path.
-func itemAt(c config.Store) func(path string) (space, item string, ok bool) {
+func itemPathFunc(c config.Store) func(path string) (space, item string, ok bool) {
 	switch {
 	case c.Layout != "plain":
 		return file.ItemAt
@@ -182,7 +182,7 @@ func itemAt(c config.Store) func(path string) (space, item string, ok bool) {
 
 // placeIn is the one switch over drivers that have buckets. A store that has none, but was named, is served by a
 // gateway whose buckets are its spaces.
-func placeIn(s config.Store, isNamed bool, bucket, key string) (space, item string, is, known bool) {
+func itemInBucket(s config.Store, isNamed bool, bucket, key string) (space, item string, is, known bool) {
 	if s.Driver == "s3" {
 		return s3.ItemAt(s3.Config{Bucket: s.Bucket, Prefix: s.Prefix, BucketPrefix: s.BucketPrefix}, bucket, key)
 	}

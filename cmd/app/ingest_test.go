@@ -162,7 +162,7 @@ func TestPlaces(t *testing.T) {
 		{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file"}, {ID: "2", Driver: "file"}}}, {ID: "other", Stores: []config.Store{{ID: "1", Driver: "file"}}},
 	}}
 	cfg.Ingest.Notifications = []config.Notification{{Topic: "all"}, {Topic: "one", Account: "acme", Store: "2"}, {Topic: "account", Account: "acme"}}
-	p := newPlaces(cfg)
+	p := newBucketResolver(cfg)
 	for name, tt := range map[string]struct {
 		topic schemas.Topic
 		want  string // empty: nobody's

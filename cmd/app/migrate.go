@@ -27,10 +27,10 @@ func (m Migration) Empty() bool { return m.Plan.Empty() && len(m.Topics) == 0 }
 // ClickHouse is in it, those that were applied too.
 func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err error) {
 	if m.Plan, err = a.db.Plan(ctx, again); err != nil {
-		return m, refused(fmt.Errorf("plan the migration of ClickHouse: %w", err))
+		return m, asPrecondition(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
 	if m.Topics, err = kafka.MissingTopics(ctx, a.kafka); err != nil {
-		return m, refused(fmt.Errorf("look for the topics: %w", err))
+		return m, asPrecondition(fmt.Errorf("look for the topics: %w", err))
 	}
 	return m, nil
 }
@@ -54,26 +54,26 @@ func (a *App) MigrateAgain(ctx context.Context) (Migrated, error) { return a.mig
 func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error) {
 	plan, err := a.db.Plan(ctx, again)
 	if err != nil {
-		return done, refused(fmt.Errorf("migrate ClickHouse: %w", err))
+		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	missing, err := kafka.MissingTopics(ctx, a.kafka)
 	if err != nil {
-		return done, refused(fmt.Errorf("look for the topics: %w", err))
+		return done, asPrecondition(fmt.Errorf("look for the topics: %w", err))
 	}
 	if err := a.ensureTopics(ctx); err != nil {
 		return done, err
 	}
 	done.Topics = missing
-	plan.Begun = a.positionsBegin
+	plan.Begun = a.recordPositionsBegun
 	// Without changes, nothing was committed that a table could lack.
 	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) {
-		plan.Committed = a.committedOnce
+		plan.Committed = a.committedBefore
 	}
 	if done.Applied, err = a.db.Apply(ctx, plan); err != nil {
-		return done, refused(fmt.Errorf("migrate ClickHouse: %w", err))
+		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	// A database that got its positions from another build is not on record yet.
-	if err := a.positionsBegin(ctx); err != nil {
+	if err := a.recordPositionsBegun(ctx); err != nil {
 		return done, err
 	}
 	var lanes []string
@@ -89,15 +89,15 @@ const actionPositions = "positions-begun"
 
 // committedOnce returns what the groups have committed, unless it is on record that the tables have had positions: a
 // database without them is then an older one that was restored, and does not hold what was committed since.
-func (a *App) committedOnce(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
+func (a *App) committedBefore(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
 	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
 		return nil, err
 	}
-	return a.mark.Committed(ctx)
+	return a.watermark.Committed(ctx)
 }
 
 // positionsBegin puts on record that the tables have positions.
-func (a *App) positionsBegin(ctx context.Context) error {
+func (a *App) recordPositionsBegun(ctx context.Context) error {
 	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 }
 
 // refused marks what a person must mend before trying again.
-func refused(err error) error {
+func asPrecondition(err error) error {
 	for _, kind := range []error{
 		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster, clickhouse.ErrReplicas, clickhouse.ErrAltered,
 		clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLogin,

@@ -36,7 +36,7 @@ func TestMigrateARestoredDatabaseThatIsOlderThanPositions(t *testing.T) {
 			r.migrate()
 		}},
 		"on record, and reported as failed": {func(t *testing.T, r *restored) {
-			r.cannotNote(func(ctx context.Context) error { return errors.Join(r.app.positionsBegin(ctx), context.Canceled) })
+			r.cannotNote(func(ctx context.Context) error { return errors.Join(r.app.recordPositionsBegun(ctx), context.Canceled) })
 			r.migrate()
 		}},
 	} {
@@ -120,7 +120,7 @@ func (r *restored) cannotNote(begin func(context.Context) error) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	plan.Committed, plan.Begun = r.app.committedOnce, begin
+	plan.Committed, plan.Begun = r.app.committedBefore, begin
 	if _, err := r.db.Apply(r.t.Context(), plan); !errors.Is(err, context.Canceled) {
 		r.t.Fatalf("Apply = %v", err)
 	}

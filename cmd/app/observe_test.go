@@ -55,7 +55,7 @@ func TestHandler(t *testing.T) {
 	}
 	check("before the first look", [3]int{503, 503, 200})
 	s.states[0].Member = false
-	h.look(t.Context())
+	h.collect(t.Context())
 	check("before it has joined", [3]int{503, 503, 200})
 	s.states[0].Member = true
 	check("joined", [3]int{200, 200, 200})
@@ -66,7 +66,7 @@ func TestHandler(t *testing.T) {
 	s.states[0].Member = false
 	check("out of its group: it has started all the same", [3]int{200, 503, 200})
 	s.states[0].Member, s.ping = true, errors.New("refused")
-	h.look(t.Context())
+	h.collect(t.Context())
 	check("ClickHouse is away", [3]int{200, 503, 200})
 	s.states[0].Stuck = 1
 	check("stuck", [3]int{200, 503, 503})
@@ -207,7 +207,7 @@ func TestObserved(t *testing.T) {
 	}
 	h := &health{log: log, stall: 2 * time.Second, prefix: cfg.Prefix, states: cfg.Metrics.State, lags: admin.Lags,
 		ping: func(context.Context) error { return nil }, breakers: func() []BreakerState { return nil }, policies: func() []string { return nil },
-		unread: func() []string { return nil }, stopped: kafka.NewUnreadables().Batches, publish: cfg.Metrics.SetLags}
+		unreadable: func() []string { return nil }, stopped: kafka.NewUnreadables().Batches, publish: cfg.Metrics.SetLags}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

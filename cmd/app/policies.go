@@ -25,7 +25,7 @@ import (
 )
 
 // policyAgain is the time between two readings of documents that were refused.
-const policyAgain = 10 * time.Second
+const policyRetryInterval = 10 * time.Second
 
 // CheckPolicies reads the policies of a folder and returns them, with their faults in the form of the configuration's.
 // Without accounts only the form of the documents is checked, and not whether cfg has their accounts and stores.
@@ -67,27 +67,27 @@ func policyStores(cfg *config.Config) map[string][]policy.Store {
 // A policyFolder publishes the documents of the configured folder whose files have changed. One that is refused is left
 // out until it is mended; one that has diverged from what is in force, until its file changes.
 type policyFolder struct {
-	app   *App
-	again time.Duration
+	app      *App
+	interval time.Duration
 	// published is closed when the documents that are to be published are in force, or there is no folder.
 	published chan struct{}
 	// taken are the accounts whose documents have been read, without a fault, and are in force: they are not read again.
 	// diverged says of each of the other documents without a fault why it is not published. Only run uses both.
-	taken    map[string]bool
+	active   map[string]bool
 	diverged map[string]string
 	// open are the accounts of which an incident may be open that this process closes when it is over. Only run uses it.
 	open map[string]bool
 	// first are the digests of the files that were first read of documents that only older programs have published. Those
 	// recorded no digest, so a file has changed if its digest is not the first one. Only run uses it.
-	first map[string]string
+	firstDigests map[string]string
 
 	mu     sync.Mutex    // guards faults
 	faults policy.Faults // of the documents that are refused
 }
 
 func newPolicyFolder(a *App) *policyFolder {
-	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}, open: map[string]bool{},
-		first: map[string]string{}}
+	return &policyFolder{app: a, interval: policyRetryInterval, published: make(chan struct{}), active: map[string]bool{}, open: map[string]bool{},
+		firstDigests: map[string]string{}}
 }
 
 // run reads the folder once, then again and again while anything is refused or has diverged, or an incident is to be
@@ -106,7 +106,7 @@ func (p *policyFolder) run(ctx context.Context) error {
 	}
 	close(p.published)
 	for len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0 {
-		if err := retry.Sleep(ctx, p.again); err != nil {
+		if err := retry.Sleep(ctx, p.interval); err != nil {
 			return err
 		}
 		if err := p.readAgain(ctx); err != nil {
@@ -121,11 +121,11 @@ func (p *policyFolder) run(ctx context.Context) error {
 // mended list of accounts names others.
 func (p *policyFolder) readAgain(ctx context.Context) error {
 	f := p.read()
-	if len(p.taken) > 0 && len(of(f.Faults, "")) > 0 { // the folder as a whole says nothing of those that wait
+	if len(p.active) > 0 && len(faultsOf(f.Faults, "")) > 0 { // the folder as a whole says nothing of those that wait
 		return nil
 	}
-	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.taken[account] })
-	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.taken[fault.Account] })
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.active[account] })
+	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.active[fault.Account] })
 	return p.publish(ctx, f)
 }
 
@@ -138,8 +138,8 @@ func (p *policyFolder) publish(ctx context.Context, f policy.Folder) error {
 	folder, faults := p.app.cfg.Policies.Folder, f.Faults
 	before := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
-		now := of(faults, account)
-		if slices.Equal(now, of(before, account)) {
+		now := faultsOf(faults, account)
+		if slices.Equal(now, faultsOf(before, account)) {
 			continue // it has been logged
 		}
 		p.app.log.Error(p.refusal(account), "account", account, "file", originOf(folder, now[0]), "err", reasons(now))
@@ -149,11 +149,11 @@ func (p *policyFolder) publish(ctx context.Context, f policy.Folder) error {
 		return err
 	}
 	for account := range f.Documents {
-		p.taken[account] = diverged[account] == ""
+		p.active[account] = diverged[account] == ""
 	}
 	p.reportDiverged(ctx, f, diverged)
 	for account := range accountsOf(before) {
-		if len(of(faults, account)) == 0 {
+		if len(faultsOf(faults, account)) == 0 {
 			p.app.log.Info("policy is no longer refused", "account", account, "folder", folder)
 		}
 	}
@@ -175,7 +175,7 @@ const (
 
 // stepOf decides about a document of the folder. published: its file has been published before. same: it is what is in
 // force. gap: a record after the newest revision cannot be decoded, and no person has accepted that.
-func stepOf(published, same, gap bool) folderStep {
+func folderStepOf(published, same, gap bool) folderStep {
 	switch {
 	case gap:
 		return folderDiverged
@@ -194,9 +194,9 @@ func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diver
 		changed := map[string]policy.Document{}
 		diverged = map[string]string{}
 		for account, doc := range f.Documents {
-			gap := p.app.openGap(account)
+			gap := p.app.hasOpenGap(account)
 			made, older := p.publishedBefore(account, f.Sums[account], doc)
-			switch stepOf(made || older, p.app.inForce(account, doc, p.app.recordFaults(account)), gap) {
+			switch folderStepOf(made || older, p.app.isActive(account, doc, p.app.recordFaults(account)), gap) {
 			case folderPublish:
 				changed[account] = doc
 			case folderDiverged:
@@ -215,18 +215,18 @@ func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diver
 // publishedBefore reports whether the file of a document was published, or as far as can be known: an older program has
 // published the document, and the file has not changed since this process read it first.
 func (p *policyFolder) publishedBefore(account, sum string, doc policy.Document) (made, older bool) {
-	if made, older = p.app.book.Published(account, sum, doc); !older {
+	if made, older = p.app.policyRegistry.Published(account, sum, doc); !older {
 		return made, false
 	}
-	if p.first[account] == "" {
-		p.first[account] = sum
+	if p.firstDigests[account] == "" {
+		p.firstDigests[account] = sum
 	}
-	return false, p.first[account] == sum
+	return false, p.firstDigests[account] == sum
 }
 
 // whyDiverged says why a document of the folder is not published though it is not in force.
 func (p *policyFolder) whyDiverged(account, sum string, gap, older bool) string {
-	revision := p.app.book.Revision(account)
+	revision := p.app.policyRegistry.Revision(account)
 	switch {
 	case older && !gap:
 		return fmt.Sprintf("revision %d is in force, and the document of the folder, which an older program has published, is another "+
@@ -257,8 +257,8 @@ func (p *policyFolder) reportDiverged(ctx context.Context, f policy.Folder, dive
 		if changed {
 			p.app.log.Error("a policy of the folder is not published", "account", account, "reason", why)
 		}
-		if changed || !p.app.board.IsOpen(about(account)) {
-			report(account, p.app.board.Open(ctx, about(account), why))
+		if changed || !p.app.incidentBoard.IsOpen(about(account)) {
+			report(account, p.app.incidentBoard.Open(ctx, about(account), why))
 		}
 	}
 	for account := range f.Documents {
@@ -270,12 +270,12 @@ func (p *policyFolder) reportDiverged(ctx context.Context, f policy.Folder, dive
 		switch {
 		case diverged[account] != "":
 			continue
-		case p.taken[account]:
+		case p.active[account]:
 			over = "the document of the folder is in force"
 		case unknown[""], unknown[account]:
 			continue
 		}
-		if report(account, p.app.board.Close(ctx, about(account), over)) {
+		if report(account, p.app.incidentBoard.Close(ctx, about(account), over)) {
 			delete(p.open, account)
 		}
 	}
@@ -287,7 +287,7 @@ func (p *policyFolder) refusal(account string) string {
 	if account == "" {
 		return "refuse policy folder: all policies that are in force stay, and it is read again until it is mended"
 	}
-	if _, ok := p.app.book.Document(account); ok {
+	if _, ok := p.app.policyRegistry.Document(account); ok {
 		return "refuse policy: the last good one stays in force, and the file is read again until it is mended"
 	}
 	return "refuse policy: its account has none in force, and the file is read again until it is mended"
@@ -322,7 +322,7 @@ func accountsOf(faults policy.Faults) map[string]bool {
 }
 
 // of returns the faults of an account.
-func of(faults policy.Faults, account string) (some policy.Faults) {
+func faultsOf(faults policy.Faults, account string) (some policy.Faults) {
 	for _, f := range faults {
 		if f.Account == account {
 			some = append(some, f)
@@ -336,7 +336,7 @@ func of(faults policy.Faults, account string) (some policy.Faults) {
 func (p *policyFolder) refused() (all []string) {
 	faults := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
-		first := of(faults, account)[0]
+		first := faultsOf(faults, account)[0]
 		origin := originOf(p.app.cfg.Policies.Folder, first)
 		all = append(all, fmt.Sprintf("%s: %s", origin, policy.Fault{Key: first.Key, Reason: first.Reason}))
 	}
@@ -360,14 +360,14 @@ func (p *policyFolder) metric() prometheus.Collector {
 
 // openGap reports whether a record after the newest revision of an account cannot be decoded, and no person has accepted
 // that.
-func (a *App) openGap(account string) bool {
-	if a.book.Faults(account).Gap == nil {
+func (a *App) hasOpenGap(account string) bool {
+	if a.policyRegistry.Faults(account).Gap == nil {
 		return false
 	}
 	accepted := false
 	for _, u := range a.unreadable.List() {
 		if u.Topic == schemas.Policies && string(u.Key) == account {
-			if !a.board.Accepted(aboutUnreadable(u)) {
+			if !a.incidentBoard.Accepted(recordSubject(u)) {
 				return true
 			}
 			accepted = true
@@ -378,8 +378,8 @@ func (a *App) openGap(account string) bool {
 
 // recordFaults returns what is wrong with the newest records of an account's policy, but for what a person has accepted.
 func (a *App) recordFaults(account string) policy.RecordFaults {
-	f := a.book.Faults(account)
-	if f.Gap != nil && !a.openGap(account) {
+	f := a.policyRegistry.Faults(account)
+	if f.Gap != nil && !a.hasOpenGap(account) {
 		f.Gap = nil
 	}
 	return f
@@ -400,8 +400,8 @@ func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document
 }
 
 // inForce reports whether what is in force for an account, with faults f, is what doc says.
-func (a *App) inForce(account string, doc policy.Document, f policy.RecordFaults) bool {
-	held, ok := a.book.Document(account)
+func (a *App) isActive(account string, doc policy.Document, f policy.RecordFaults) bool {
+	held, ok := a.policyRegistry.Document(account)
 	return ok && f.Unread == nil && f.Gap == nil && reflect.DeepEqual(held, doc)
 }
 
@@ -411,14 +411,14 @@ func (a *App) inForce(account string, doc policy.Document, f policy.RecordFaults
 func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.Document, sums map[string]string, by string) error {
 	done := func(account string) bool {
 		doc, sum := documents[account], sums[account]
-		made, older := a.book.Published(account, sum, doc)
+		made, older := a.policyRegistry.Published(account, sum, doc)
 		// A record ends a gap that a person has accepted, too.
-		return a.inForce(account, doc, a.book.Faults(account)) && (sum == "" || made || older)
+		return a.isActive(account, doc, a.policyRegistry.Faults(account)) && (sum == "" || made || older)
 	}
 	var records []*pb.Policy
 	var msgs []schemas.Message
 	for account, doc := range documents {
-		base := a.book.Revision(account) // first: what comes after it is not overwritten unseen
+		base := a.policyRegistry.Revision(account) // first: what comes after it is not overwritten unseen
 		if done(account) {
 			continue
 		}
@@ -435,7 +435,7 @@ func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.D
 	var lost []error
 	for _, rec := range records {
 		for {
-			settled, err := a.book.Settled(rec)
+			settled, err := a.policyRegistry.Settled(rec)
 			if settled {
 				if err != nil && !done(rec.GetAccount()) {
 					lost = append(lost, err)

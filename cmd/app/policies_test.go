@@ -53,7 +53,7 @@ func (s *site) withPolicies() (write func(name, content string)) {
 func (s *site) inForce(a *App, account, store string) {
 	s.t.Helper()
 	s.until(func() error {
-		rules, _ := a.book.Rules(account, "photos")
+		rules, _ := a.policyRegistry.Rules(account, "photos")
 		if len(rules.Pairs) != 1 || rules.Pairs[0].Destination != store {
 			return fmt.Errorf("in force for %s: %+v, want store %s", account, rules.Pairs, store)
 		}
@@ -107,13 +107,13 @@ func TestMendedListOfAccounts(t *testing.T) {
 	a := s.run(schemas.RolePlanner)
 	s.await("/readyz", 503, `the configuration has no account \"acne\"; did you mean acme?`)
 	s.inForce(a, "bell", "2")
-	if _, ok := a.book.Document("acme"); ok {
+	if _, ok := a.policyRegistry.Document("acme"); ok {
 		t.Error("acme has a policy, and is not in the list")
 	}
 	write("bell-duplication-policy.yaml", "default: 1\n") // it is taken, and not read again
 	write("duplication-accounts.json", `["acme", "bell"]`)
 	s.await("/readyz", 200)
-	if _, ok := a.book.Document("acme"); !ok {
+	if _, ok := a.policyRegistry.Document("acme"); !ok {
 		t.Error("the process is ready, and the policy of acme is not in force")
 	}
 	s.inForce(a, "bell", "2")
@@ -208,7 +208,7 @@ func TestStepOf(t *testing.T) {
 		"another revision came after it, and a gap": {true, false, true, folderDiverged},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := stepOf(tt.published, tt.same, tt.gap); got != tt.want {
+			if got := folderStepOf(tt.published, tt.same, tt.gap); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
@@ -219,7 +219,7 @@ func TestStepOf(t *testing.T) {
 func (s *site) diverged(a *App, open bool) {
 	s.t.Helper()
 	s.until(func() error {
-		if got := a.board.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyDiverged}); got != open {
+		if got := a.incidentBoard.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyDiverged}); got != open {
 			return fmt.Errorf("incident %s is open: %v, want %v", incident.PolicyDiverged, got, open)
 		}
 		return nil
@@ -260,11 +260,11 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 	s.await("/readyz", 200)
 	s.inForce(late, "acme", "3")
 	s.diverged(late, true)
-	if got := late.book.Revision("acme"); got != 2 {
+	if got := late.policyRegistry.Revision("acme"); got != 2 {
 		t.Errorf("revision %d, want 2", got)
 	}
 	late = s.restarted(older) // once more, as when it is killed
-	if got := late.book.Revision("acme"); got != 2 {
+	if got := late.policyRegistry.Revision("acme"); got != 2 {
 		t.Errorf("revision %d, want 2", got)
 	}
 	write("acme-duplication-policy.yaml", to("3"))
@@ -274,7 +274,7 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	late = s.restarted(newer)
-	if doc, ok := late.book.Document("acme"); !ok || len(doc.Default) != 0 {
+	if doc, ok := late.policyRegistry.Document("acme"); !ok || len(doc.Default) != 0 {
 		t.Errorf("in force: %v, want what ann has published", doc)
 	}
 	s.diverged(late, true)
@@ -304,7 +304,7 @@ func TestManyPolicies(t *testing.T) {
 	a := s.run(schemas.RolePlanner)
 	s.await("/readyz", 200)
 	for i := range n {
-		if got := a.book.Revision(fmt.Sprintf("a%d", i)); got != 1 {
+		if got := a.policyRegistry.Revision(fmt.Sprintf("a%d", i)); got != 1 {
 			t.Fatalf("account a%d is at revision %d, want 1", i, got)
 		}
 	}
@@ -314,7 +314,7 @@ func TestManyPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for account, want := range map[string]int64{"a6": 1, "a7": 2} {
-		if got := a.book.Revision(account); got != want {
+		if got := a.policyRegistry.Revision(account); got != want {
 			t.Errorf("account %s is at revision %d, want %d", account, got, want)
 		}
 	}
@@ -330,8 +330,8 @@ func TestSetPolicyRefuses(t *testing.T) {
 	}
 	for _, account := range []string{"acme", "nobody"} {
 		var faults policy.Faults
-		if err := a.SetPolicy(t.Context(), account, doc, "test"); !errors.As(err, &faults) || a.book.Revision(account) != 0 {
-			t.Errorf("%s: got %v, revision %d", account, err, a.book.Revision(account))
+		if err := a.SetPolicy(t.Context(), account, doc, "test"); !errors.As(err, &faults) || a.policyRegistry.Revision(account) != 0 {
+			t.Errorf("%s: got %v, revision %d", account, err, a.policyRegistry.Revision(account))
 		}
 	}
 }
@@ -414,7 +414,7 @@ func TestWriterThatLostIsTold(t *testing.T) {
 			case tt.lost && (!errors.As(err, &lost) || lost.Account != "acme" || lost.Revision != 1 || lost.By != "first"):
 				t.Errorf("got %v, want that first published revision 1", err)
 			}
-			if got := first.book.Revision("acme"); got != 1 {
+			if got := first.policyRegistry.Revision("acme"); got != 1 {
 				t.Errorf("revision %d, want 1", got)
 			}
 			s.inForce(first, "acme", "2")
@@ -447,7 +447,7 @@ func TestFolderThatLostPublishesOnTop(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.inForce(first, "acme", "3")
-	if got := first.book.Revision("acme"); got != 2 {
+	if got := first.policyRegistry.Revision("acme"); got != 2 {
 		t.Errorf("revision %d, want 2", got)
 	}
 	if n := s.said.with("publish policies again: another writer was first"); n != 1 {
@@ -534,7 +534,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 		t.Errorf("/readyz names %q: the process would never be ready", got)
 	}
 	s.until(func() error {
-		if !a.board.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyRefused}) {
+		if !a.incidentBoard.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyRefused}) {
 			return errors.New("no incident is open")
 		}
 		return nil
@@ -550,7 +550,7 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 	keeps := func(want policy.Deletes) {
 		t.Helper()
 		s.until(func() error {
-			rules, _ := a.book.Rules("acme", "photos")
+			rules, _ := a.policyRegistry.Rules("acme", "photos")
 			if rules.Deletes != want || len(rules.Pairs) != 1 {
 				return fmt.Errorf("in force: deletes %s, %v; want %s and a pair", rules.Deletes, rules.Pairs, want)
 			}
@@ -587,8 +587,8 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	a := s.restarted(folder)
 	s.diverged(a, true)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
-	if rules, _ := a.book.Rules("acme", "photos"); a.book.Revision("acme") != 1 || rules.Deletes != policy.KeepCopy {
-		t.Errorf("revision %d, deletes %s, want 1 and keep", a.book.Revision("acme"), rules.Deletes)
+	if rules, _ := a.policyRegistry.Rules("acme", "photos"); a.policyRegistry.Revision("acme") != 1 || rules.Deletes != policy.KeepCopy {
+		t.Errorf("revision %d, deletes %s, want 1 and keep", a.policyRegistry.Revision("acme"), rules.Deletes)
 	}
 	about := openUnreadable(s, a, 1)[0]
 	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
@@ -612,7 +612,7 @@ func TestAcceptedGap(t *testing.T) {
 	refused := incident.Subject{Account: "acme", Kind: incident.PolicyRefused}
 	is := func(open bool) func() error {
 		return func() error {
-			if got := a.board.IsOpen(refused); got != open {
+			if got := a.incidentBoard.IsOpen(refused); got != open {
 				return fmt.Errorf("incident %s is open: %v, want %v", refused.Key(), got, open)
 			}
 			return nil
@@ -625,11 +625,11 @@ func TestAcceptedGap(t *testing.T) {
 	}
 	s.await("/readyz", 200)
 	s.until(is(false))
-	if rules, _ := a.book.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
+	if rules, _ := a.policyRegistry.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
 		t.Errorf("deletes %s, want keep until the next revision", rules.Deletes)
 	}
-	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil || a.book.Revision("acme") != 2 {
-		t.Errorf("published the same document over the gap: %v, revision %d", err, a.book.Revision("acme"))
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil || a.policyRegistry.Revision("acme") != 2 {
+		t.Errorf("published the same document over the gap: %v, revision %d", err, a.policyRegistry.Revision("acme"))
 	}
 }
 
@@ -650,7 +650,7 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.diverged(a, false)
-	if got := a.book.Revision("acme"); got != 1 {
+	if got := a.policyRegistry.Revision("acme"); got != 1 {
 		t.Errorf("revision %d, want 1", got)
 	}
 }
@@ -681,16 +681,16 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	late := s.another(schemas.RolePlanner)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
 	for _, p := range []*App{a, late} {
-		if err := p.reportUnreadable(t.Context()); err != nil || !p.board.IsOpen(about) || !p.openGap("acme") {
-			t.Fatalf("the incident is open: %t, the gap: %t (%v)", p.board.IsOpen(about), p.openGap("acme"), err)
+		if err := p.reportUnreadable(t.Context()); err != nil || !p.incidentBoard.IsOpen(about) || !p.hasOpenGap("acme") {
+			t.Fatalf("the incident is open: %t, the gap: %t (%v)", p.incidentBoard.IsOpen(about), p.hasOpenGap("acme"), err)
 		}
 	}
 	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
-	if late.openGap("acme") || late.book.Revision("acme") != 1 {
-		t.Errorf("the gap is open: %t, at revision %d", late.openGap("acme"), late.book.Revision("acme"))
+	if late.hasOpenGap("acme") || late.policyRegistry.Revision("acme") != 1 {
+		t.Errorf("the gap is open: %t, at revision %d", late.hasOpenGap("acme"), late.policyRegistry.Revision("acme"))
 	}
 }
 
@@ -717,7 +717,7 @@ func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
 	write("acme-duplication-policy.yaml", "# again\n"+to("2"))
 	s.inForce(old, "acme", "2")
 	s.diverged(old, false)
-	if got := old.book.Revision("acme"); got != 3 { // of the two processes one comes first
+	if got := old.policyRegistry.Revision("acme"); got != 3 { // of the two processes one comes first
 		t.Errorf("revision %d, want 3", got)
 	}
 }
@@ -750,12 +750,12 @@ func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var records incidentRecords
 		var log lines
-		a := &App{log: log.log(), board: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+		a := &App{log: log.log(), incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
 		one, two := newPolicyFolder(a), newPolicyFolder(a)
 		acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
 		for range 30 {
 			one.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 1"})
-			time.Sleep(policyAgain)
+			time.Sleep(policyRetryInterval)
 			two.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 2"})
 			time.Sleep(time.Minute)
 		}
@@ -788,13 +788,13 @@ func TestDivergedPolicyIsOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var records incidentRecords
-			a := &App{log: slog.New(slog.DiscardHandler), board: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+			a := &App{log: slog.New(slog.DiscardHandler), incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
 			p := newPolicyFolder(a)
 			p.reportDiverged(t.Context(), acme, map[string]string{"acme": "another"})
 			records.err = tt.err
 			for _, f := range tt.then {
 				for account := range f.Documents {
-					p.taken[account] = true
+					p.active[account] = true
 				}
 				p.reportDiverged(t.Context(), f, nil)
 			}

@@ -36,11 +36,11 @@ func (p *policyFaults) run(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		for _, account := range p.accounts() {
-			if err := p.look(ctx, account); err != nil && ctx.Err() == nil {
+			if err := p.report(ctx, account); err != nil && ctx.Err() == nil {
 				p.app.log.Warn("report the faults of a policy", "account", account, "err", err)
 			}
 		}
-		_ = retry.Sleep(ctx, p.app.folder.again) // only ctx ends it early
+		_ = retry.Sleep(ctx, p.app.folder.interval) // only ctx ends it early
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func (p *policyFaults) accounts() (all []string) {
 	for _, a := range p.app.cfg.Accounts {
 		all = append(all, a.ID)
 	}
-	for _, about := range p.app.board.OpenOf(incident.PolicyRefused) {
+	for _, about := range p.app.incidentBoard.OpenOf(incident.PolicyRefused) {
 		if !slices.Contains(all, about.Account) {
 			all = append(all, about.Account)
 		}
@@ -59,8 +59,8 @@ func (p *policyFaults) accounts() (all []string) {
 }
 
 // look reports the fault of an account's policy, or that there is none.
-func (p *policyFaults) look(ctx context.Context, account string) error {
-	revision := p.app.book.Revision(account) // first: a fault that is newer is reported again
+func (p *policyFaults) report(ctx context.Context, account string) error {
+	revision := p.app.policyRegistry.Revision(account) // first: a fault that is newer is reported again
 	faults := p.app.recordFaults(account)
 	if len(p.app.stores.IDs(account)) == 0 {
 		faults.Stores = nil // which it has is not known here
@@ -69,7 +69,7 @@ func (p *policyFaults) look(ctx context.Context, account string) error {
 	about := incident.Subject{Account: account, Kind: incident.PolicyRefused}
 	now := policyReport{revision, fault != nil}
 	last, ok := p.reported[account]
-	if ok && last == now && (fault == nil || p.app.board.IsOpen(about)) {
+	if ok && last == now && (fault == nil || p.app.incidentBoard.IsOpen(about)) {
 		return nil
 	}
 	if fault != nil && last != now {
@@ -77,9 +77,9 @@ func (p *policyFaults) look(ctx context.Context, account string) error {
 	}
 	var err error
 	if fault != nil {
-		err = p.app.board.Open(ctx, about, oneLine(fault))
+		err = p.app.incidentBoard.Open(ctx, about, oneLine(fault))
 	} else {
-		err = p.app.board.Close(ctx, about, fmt.Sprintf("revision %d has no fault", revision))
+		err = p.app.incidentBoard.Close(ctx, about, fmt.Sprintf("revision %d has no fault", revision))
 	}
 	if err == nil {
 		p.reported[account] = now

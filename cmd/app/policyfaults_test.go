@@ -30,10 +30,10 @@ func TestFaultOfAPolicyIsAnIncident(t *testing.T) {
 	}{{"2", false}, {"9", true}, {"8", true}, {"3", false}} {
 		publish(step.store)
 		for range 2 { // a second look changes nothing
-			if err := faults.look(t.Context(), "acme"); err != nil {
+			if err := faults.report(t.Context(), "acme"); err != nil {
 				t.Fatal(err)
 			}
-			if got := a.board.IsOpen(about); got != step.open {
+			if got := a.incidentBoard.IsOpen(about); got != step.open {
 				t.Errorf("copied to store %s: incident open: %v, want %v", step.store, got, step.open)
 			}
 		}
@@ -64,12 +64,12 @@ func TestFaultThatOneProcessFinds(t *testing.T) {
 		by   *policyFaults
 		open bool
 	}{{finds, true}, {clean, false}, {finds, true}, {clean, true}, {newPolicyFaults(with), false}} {
-		if err := step.by.look(t.Context(), "acme"); err != nil {
+		if err := step.by.report(t.Context(), "acme"); err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range []*App{without, with} {
 			s.until(func() error {
-				if got := a.board.IsOpen(about); got != step.open {
+				if got := a.incidentBoard.IsOpen(about); got != step.open {
 					return fmt.Errorf("incident open: %v, want %v", got, step.open)
 				}
 				return nil
@@ -87,7 +87,7 @@ func TestFaultOfAnAccountThatLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	about := incident.Subject{Account: "bell", Kind: incident.PolicyRefused}
-	if err := before.board.Open(t.Context(), about, "revision 1 is in force with faults"); err != nil {
+	if err := before.incidentBoard.Open(t.Context(), about, "revision 1 is in force with faults"); err != nil {
 		t.Fatal(err)
 	}
 	a := s.run(schemas.RolePlanner)
@@ -95,7 +95,7 @@ func TestFaultOfAnAccountThatLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until(func() error {
-		if a.board.IsOpen(about) {
+		if a.incidentBoard.IsOpen(about) {
 			return fmt.Errorf("incident %s is open", about.Key())
 		}
 		return nil

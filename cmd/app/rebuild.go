@@ -19,7 +19,7 @@ import (
 )
 
 // stepSettle is the step of a rebuild in which it waits for commits of sinks that had begun before it moved positions.
-const stepSettle = "wait for commits that had begun"
+const stepWaitForCommits = "wait for commits that had begun"
 
 // Bounds of what a rebuild stores at once.
 const (
@@ -41,7 +41,7 @@ type Lost struct {
 	Held int64 `json:"held"` // offsets of which there are rows all the same; of the state, in the log that it is made of
 }
 
-func lostIn(g clickhouse.Gap, held int64) Lost {
+func newLost(g clickhouse.Gap, held int64) Lost {
 	return Lost{schemas.ID(actionLost, g.Table, string(g.Topic), strconv.FormatUint(uint64(g.Incarnation), 10), strconv.Itoa(int(g.Partition)),
 		strconv.FormatInt(g.From, 10), strconv.FormatInt(g.To, 10), strconv.FormatInt(held, 10)), g, held}
 }
@@ -60,7 +60,7 @@ func (l Lost) message(by Approval) (schemas.Message, error) {
 // removed returns what puts on record that records were removed before the sink had read them. Without it the loss is
 // forgotten once the group goes on behind them, as their table has no position. Rows that were stored and not committed
 // count as lost.
-func (a *App) removed(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error) {
+func (a *App) recordRemoved(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error) {
 	table := clickhouse.NewSink(a.db).Table(topic)
 	if table == "" || table == clickhouse.Positions()[schemas.RoleSink][topic] { // or rebuild puts it on record
 		return nil, nil
@@ -69,7 +69,7 @@ func (a *App) removed(ctx context.Context, topic schemas.Topic, partition int32,
 	if err != nil {
 		return nil, err
 	}
-	msg, err := lostIn(clickhouse.Gap{Table: table, Topic: topic, Incarnation: e.Incarnation, Partition: partition, From: from, To: to}, 0).
+	msg, err := newLost(clickhouse.Gap{Table: table, Topic: topic, Incarnation: e.Incarnation, Partition: partition, From: from, To: to}, 0).
 		message(Approval{Who: string(schemas.RoleSink), Reason: "removed from Kafka before the sink had read it"})
 	return []schemas.Message{msg}, err
 }
@@ -85,12 +85,12 @@ type Rebuilt struct {
 // A rebuilder fills the gaps of the tables.
 type rebuilder struct {
 	*App
-	by    Approval
-	told  func(step string, done, total int64)
-	sinks map[schemas.Role]kafka.BatchSink
-	lost  []Lost
+	by       Approval
+	progress func(step string, done, total int64)
+	sinks    map[schemas.Role]kafka.BatchSink
+	lost     []Lost
 	// former are topics of which the state has what logs of that name were before.
-	former map[schemas.Topic]bool
+	restoredFormer map[schemas.Topic]bool
 }
 
 // Rebuild fills what the tables lack of what was committed, from Kafka and, for the state, from the logs, and then moves
@@ -99,16 +99,16 @@ type rebuilder struct {
 // their topics have.
 func (a *App) Rebuild(ctx context.Context, by Approval, told func(step string, done, total int64)) (done Rebuilt, err error) {
 	if err := errors.Join(a.db.Check(ctx), a.db.CheckWrites(ctx)); err != nil {
-		return done, refused(err)
+		return done, asPrecondition(err)
 	}
-	r := rebuilder{App: a, by: by, told: told, former: map[schemas.Topic]bool{}, sinks: map[schemas.Role]kafka.BatchSink{
+	r := rebuilder{App: a, by: by, progress: told, restoredFormer: map[schemas.Topic]bool{}, sinks: map[schemas.Role]kafka.BatchSink{
 		schemas.RoleSink: clickhouse.NewSink(a.db), schemas.RoleState: clickhouse.NewState(a.db)}}
 	done.Gaps, err = r.fillGaps(ctx)
 	if err = errors.Join(err, r.fillOthers(ctx)); err != nil {
 		done.Lost = r.lost
 		return done, err
 	}
-	done.Lost, err = lostForGood(ctx, r.admin)
+	done.Lost, err = unacceptedLosses(ctx, r.admin)
 	return done, err
 }
 
@@ -117,16 +117,16 @@ func (r *rebuilder) fillGaps(ctx context.Context) (filled []clickhouse.Gap, err 
 	last, settled := map[clickhouse.Gap]bool{}, true
 	for {
 		// A sink that runs commits meanwhile, and moves no position over a gap: what it has committed is filled, too.
-		gaps, err := r.lookForGaps(ctx)
+		gaps, err := r.findGaps(ctx)
 		if err != nil || len(gaps) == 0 && settled {
 			return filled, err
 		}
 		if len(gaps) == 0 { // but a sink that looked at a position before it was moved may still commit
-			r.told(stepSettle, 0, 1)
-			if err := retry.Sleep(ctx, r.settle); err != nil {
+			r.progress(stepWaitForCommits, 0, 1)
+			if err := retry.Sleep(ctx, r.commitTimeout); err != nil {
 				return filled, err
 			}
-			r.told(stepSettle, 1, 1)
+			r.progress(stepWaitForCommits, 1, 1)
 			last, settled = map[clickhouse.Gap]bool{}, true
 			continue
 		}
@@ -181,7 +181,7 @@ func (r *rebuilder) fillOther(ctx context.Context, sink kafka.BatchSink, topic s
 		if g.From >= g.To {
 			continue
 		}
-		if err := r.read(ctx, &filling{Gap: g, sink: sink, next: g.From, told: r.told}); err != nil {
+		if err := r.read(ctx, &gapFill{Gap: g, sink: sink, next: g.From, progress: r.progress}); err != nil {
 			return fmt.Errorf("partition %d: %w", id, err)
 		}
 	}
@@ -201,21 +201,21 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 	sink := r.sinks[schemas.RoleSink]
 	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
 		sink = r.sinks[schemas.RoleState]
-		if g.From == 0 && !r.former[g.Topic] { // before any position of the topic moves: it is made again after a kill
+		if g.From == 0 && !r.restoredFormer[g.Topic] { // before any position of the topic moves: it is made again after a kill
 			if err := r.db.StateOfFormer(ctx, g); err != nil {
 				return err
 			}
-			r.former[g.Topic] = true
+			r.restoredFormer[g.Topic] = true
 		}
 	}
-	f := filling{Gap: g, sink: sink, next: g.From, told: r.told, removed: r.removed}
+	f := gapFill{Gap: g, sink: sink, next: g.From, progress: r.progress, onRemoved: r.removed}
 	if start > g.From {
 		gone := g
 		gone.To = start
-		if err := r.withoutKafka(ctx, gone); err != nil {
+		if err := r.fillWithoutKafka(ctx, gone); err != nil {
 			return err
 		}
-		if err := f.reached(ctx, start); err != nil {
+		if err := f.movePosition(ctx, start); err != nil {
 			return err
 		}
 	}
@@ -223,7 +223,7 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 }
 
 // read fills what Kafka has of a gap.
-func (r *rebuilder) read(ctx context.Context, f *filling) error {
+func (r *rebuilder) read(ctx context.Context, f *gapFill) error {
 	g := f.Gap
 	part := schemas.Extent{Starts: map[int32]int64{g.Partition: f.next}, Ends: map[int32]int64{g.Partition: g.To}}
 	f.expected = f.next
@@ -244,7 +244,7 @@ func (r *rebuilder) read(ctx context.Context, f *filling) error {
 	if err := f.flush(ctx); err != nil {
 		return err
 	}
-	return f.reached(ctx, g.To)
+	return f.movePosition(ctx, g.To)
 }
 
 // removed does what can be done for offsets that were not read because Kafka has removed them since the gap was looked
@@ -256,7 +256,7 @@ func (r *rebuilder) removed(ctx context.Context, skipped []clickhouse.Gap) error
 	}
 	for _, g := range skipped {
 		if g.To = min(g.To, e.Starts[g.Partition]); g.From < g.To {
-			if err := r.withoutKafka(ctx, g); err != nil {
+			if err := r.fillWithoutKafka(ctx, g); err != nil {
 				return err
 			}
 		}
@@ -266,7 +266,7 @@ func (r *rebuilder) removed(ctx context.Context, skipped []clickhouse.Gap) error
 
 // withoutKafka does what can be done for offsets that Kafka no longer has. The state is made of the logs; what a log
 // has not is lost, of the log and of the state.
-func (r *rebuilder) withoutKafka(ctx context.Context, g clickhouse.Gap) error {
+func (r *rebuilder) fillWithoutKafka(ctx context.Context, g clickhouse.Gap) error {
 	log := g
 	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
 		if err := r.db.StateOf(ctx, g); err != nil {
@@ -278,7 +278,7 @@ func (r *rebuilder) withoutKafka(ctx context.Context, g clickhouse.Gap) error {
 	if err != nil || held == g.To-g.From {
 		return err
 	}
-	lost := lostIn(g, held)
+	lost := newLost(g, held)
 	msg, err := lost.message(r.by)
 	if err != nil {
 		return err
@@ -291,30 +291,30 @@ func (r *rebuilder) withoutKafka(ctx context.Context, g clickhouse.Gap) error {
 }
 
 // A filling is a gap that is being filled, from its start on.
-type filling struct {
+type gapFill struct {
 	clickhouse.Gap
-	sink  kafka.BatchSink
-	told  func(step string, done, total int64)
-	next  int64 // everything before is filled, and the position says so
-	batch []*schemas.Delivery
-	bytes int
+	sink     kafka.BatchSink
+	progress func(step string, done, total int64)
+	next     int64 // everything before is filled, and the position says so
+	batch    []*schemas.Delivery
+	bytes    int
 	// expected is the offset behind the last record that was read, and skipped are offsets before it, from next on, that
 	// were not; removed is called with them before the position moves. nil: the table has no positions.
-	expected int64
-	skipped  []clickhouse.Gap
-	removed  func(ctx context.Context, skipped []clickhouse.Gap) error
+	expected  int64
+	skipped   []clickhouse.Gap
+	onRemoved func(ctx context.Context, skipped []clickhouse.Gap) error
 }
 
 // skipTo notes that the next record that was read has an offset.
-func (f *filling) skipTo(offset int64) {
-	if f.removed != nil && f.expected < offset {
+func (f *gapFill) skipTo(offset int64) {
+	if f.onRemoved != nil && f.expected < offset {
 		g := f.Gap
 		g.From, g.To = f.expected, offset
 		f.skipped = append(f.skipped, g)
 	}
 }
 
-func (f *filling) add(ctx context.Context, d *schemas.Delivery) error {
+func (f *gapFill) add(ctx context.Context, d *schemas.Delivery) error {
 	f.batch, f.bytes = append(f.batch, d), f.bytes+len(d.Key)+len(d.Value)
 	if len(f.batch) < rebuildRows && f.bytes < rebuildBytes {
 		return nil
@@ -323,14 +323,14 @@ func (f *filling) add(ctx context.Context, d *schemas.Delivery) error {
 }
 
 // flush stores what was read, and moves the position.
-func (f *filling) flush(ctx context.Context) error {
+func (f *gapFill) flush(ctx context.Context) error {
 	if len(f.batch) > 0 {
 		if err := f.store(ctx, f.batch); err != nil {
 			return err
 		}
 	}
 	if len(f.skipped) > 0 {
-		if err := f.removed(ctx, f.skipped); err != nil {
+		if err := f.onRemoved(ctx, f.skipped); err != nil {
 			return err
 		}
 		f.skipped = nil
@@ -340,11 +340,11 @@ func (f *filling) flush(ctx context.Context) error {
 	}
 	next := f.batch[len(f.batch)-1].Offset + 1
 	f.batch, f.bytes = nil, 0
-	return f.reached(ctx, next)
+	return f.movePosition(ctx, next)
 }
 
 // store stores a batch without the records that cannot be stored: the sink has made them dead letters.
-func (f *filling) store(ctx context.Context, batch []*schemas.Delivery) error {
+func (f *gapFill) store(ctx context.Context, batch []*schemas.Delivery) error {
 	err := f.sink.Store(ctx, batch)
 	if err == nil || !retry.IsPermanent(err) {
 		return err
@@ -360,13 +360,13 @@ func (f *filling) store(ctx context.Context, batch []*schemas.Delivery) error {
 }
 
 // reached moves the position. Without a position the table has what lies before the gap, which is nothing.
-func (f *filling) reached(ctx context.Context, next int64) error {
+func (f *gapFill) movePosition(ctx context.Context, next int64) error {
 	if next <= f.next {
 		return nil
 	}
 	f.next = next
-	f.told("rebuild "+f.Table+" from "+string(f.Topic)+"/"+strconv.Itoa(int(f.Partition)), next-f.From, f.To-f.From)
-	if f.removed == nil {
+	f.progress("rebuild "+f.Table+" from "+string(f.Topic)+"/"+strconv.Itoa(int(f.Partition)), next-f.From, f.To-f.From)
+	if f.onRemoved == nil {
 		f.sink.Forget(f.Topic, f.Partition) // what follows may have landed
 		return nil
 	}
@@ -376,7 +376,7 @@ func (f *filling) reached(ctx context.Context, next int64) error {
 
 // AcceptLoss publishes that a person accepts what is lost for good, and returns it.
 func (a *App) AcceptLoss(ctx context.Context, by Approval) ([]Lost, error) {
-	lost, err := lostForGood(ctx, a.admin)
+	lost, err := unacceptedLosses(ctx, a.admin)
 	if err != nil || len(lost) == 0 {
 		return nil, err
 	}
@@ -394,7 +394,7 @@ func (a *App) AcceptLoss(ctx context.Context, by Approval) ([]Lost, error) {
 
 // lostForGood returns what rebuilds found to be lost, and nobody has accepted since. Of one range the last record counts:
 // all records of a loss are in one partition, since their keys are the same.
-func lostForGood(ctx context.Context, admin *kafka.Admin) ([]Lost, error) {
+func unacceptedLosses(ctx context.Context, admin *kafka.Admin) ([]Lost, error) {
 	found := map[clickhouse.Gap]Lost{}
 	err := eachAction(ctx, admin, func(m *pb.AdminAction) error {
 		switch m.GetAction() {

@@ -34,8 +34,8 @@ func newRestored(t *testing.T) *restored {
 	}
 	t.Cleanup(p.Close)
 	log := slog.New(slog.DiscardHandler)
-	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, board: incident.NewBoard(p, log),
-		mark: v.mark, kafka: v.b.Config(), cfg: &config.Config{}}}
+	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, incidentBoard: incident.NewBoard(p, log),
+		watermark: v.watermark, kafka: v.b.Config(), cfg: &config.Config{}}}
 }
 
 // work has n changes and checks of them published and stored, a record that cannot be read among them.
@@ -164,7 +164,7 @@ func TestRebuildWaitsForCommits(t *testing.T) {
 	r.empty("audit_log", "copy_state")
 	waits := 0
 	done, err := r.rebuild(t.Context(), func(step string, done, _ int64) {
-		if step != stepSettle || done > 0 {
+		if step != stepWaitForCommits || done > 0 {
 			return
 		}
 		if waits++; waits > 2 {
@@ -183,7 +183,7 @@ func TestRebuildWaitsForCommits(t *testing.T) {
 		t.Errorf("%s lack records", got)
 	}
 	if done, err := r.rebuild(t.Context(), func(step string, _, _ int64) {
-		if step == stepSettle {
+		if step == stepWaitForCommits {
 			t.Error("it waits though nothing was lacking")
 		}
 	}); err != nil || len(done.Gaps) > 0 {
@@ -418,7 +418,7 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	sink := func() error {
 		t.Helper()
 		g, err := kafka.NewBatchGroup(r.b.Config(), kafka.BatchConfig{Role: schemas.RoleSink, Topics: clickhouse.NewSink(r.db).Topics(),
-			Removed: r.app.removed}, clickhouse.NewSink(r.db))
+			Removed: r.app.recordRemoved}, clickhouse.NewSink(r.db))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -614,7 +614,7 @@ func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
 			if got := r.lacking(); got != "copy_state" {
 				t.Errorf("%q lack records, want copy_state", got)
 			}
-			kept, err := r.app.lacking(t.Context())
+			kept, err := r.app.gapStarts(t.Context())
 			if err != nil || len(kept[schemas.Changes]) > 0 != tt.after {
 				t.Errorf("the trimmer keeps %v, %v: Kafka has nothing of the former log", kept[schemas.Changes], err)
 			}
@@ -650,24 +650,24 @@ func TestIncidentOfTablesBehind(t *testing.T) {
 	r.work(0, 4)
 	ctx := t.Context()
 	open := func() (tables []string) {
-		for _, s := range r.app.board.OpenOf(incident.RecordsBehind) {
+		for _, s := range r.app.incidentBoard.OpenOf(incident.RecordsBehind) {
 			tables = append(tables, s.Name)
 		}
 		return tables
 	}
 	look := func() {
 		t.Helper()
-		gaps, err := r.app.lookForGaps(ctx)
+		gaps, err := r.app.findGaps(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.app.gaps(ctx, gaps)
+		r.app.reportAllGaps(ctx, gaps)
 	}
 	if look(); len(open()) > 0 {
 		t.Errorf("%v are behind at first", open())
 	}
 	r.empty("audit_log")
-	r.app.behind(ctx, []clickhouse.Gap{{Table: "audit_log", Topic: schemas.Changes, To: 2}})
+	r.app.reportSinkGaps(ctx, []clickhouse.Gap{{Table: "audit_log", Topic: schemas.Changes, To: 2}})
 	look()
 	look()
 	if got := open(); !slices.Equal(got, []string{"audit_log"}) {

@@ -18,7 +18,7 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 		return err
 	}
 	n := needsOf(roles)
-	w := work{App: a, needs: n, schema: newSchema(a.db, roles, a.log)}
+	w := appRun{App: a, needs: n, schema: newSchema(a.db, roles, a.log)}
 	if l == nil {
 		return w.run(ctx, roles)
 	}
@@ -27,11 +27,11 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	if n.stores {
 		a.registry.MustRegister(newBreakerMetrics(a.stores))
 	}
-	return w.observed(ctx, l, roles)
+	return w.serveAndRun(ctx, l, roles)
 }
 
 // work is one Run of an App.
-type work struct {
+type appRun struct {
 	*App
 	needs  needs
 	schema *schema
@@ -39,7 +39,7 @@ type work struct {
 }
 
 // observed is run, and answers on l meanwhile: also before the parts run, and while they stop.
-func (w work) observed(ctx context.Context, l net.Listener, roles []schemas.Role) error {
+func (w appRun) serveAndRun(ctx context.Context, l net.Listener, roles []schemas.Role) error {
 	g, gctx := errgroup.WithContext(ctx)
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return serve(serving, l, handler(w.health, w.registry, w.log), w.log) })
@@ -51,7 +51,7 @@ func (w work) observed(ctx context.Context, l net.Listener, roles []schemas.Role
 }
 
 // run prepares, and then supervises the parts.
-func (w work) run(ctx context.Context, roles []schemas.Role) error {
+func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	if err := w.tracing.start(ctx); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (w work) run(ctx context.Context, roles []schemas.Role) error {
 		return err
 	}
 	w.log.Info("run", "roles", roles)
-	err = supervise(ctx, w.log, w.drain+overDrain, parts...)
+	err = supervise(ctx, w.log, w.drain+stopGrace, parts...)
 	if err == nil {
 		w.log.Info("stopped", "roles", roles)
 	}
@@ -76,14 +76,14 @@ func (w work) run(ctx context.Context, roles []schemas.Role) error {
 }
 
 // prepare finds out what a person must mend before the roles can run. What is away may come back.
-func (w work) prepare(ctx context.Context, roles []schemas.Role) error {
+func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 	if w.needs.clickhouse {
-		if err := w.schema.look(ctx); err != nil {
+		if err := w.schema.checkOnce(ctx); err != nil {
 			return err
 		}
 	}
 	if w.needs.stores {
-		if err := w.stores.look(ctx); err != nil {
+		if err := w.stores.checkAtStart(ctx); err != nil {
 			return err
 		}
 	}
@@ -94,7 +94,7 @@ func (w work) prepare(ctx context.Context, roles []schemas.Role) error {
 }
 
 // parts are those of the roles, and those that they use.
-func (w work) parts(roles []schemas.Role) ([]part, error) {
+func (w appRun) parts(roles []schemas.Role) ([]part, error) {
 	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
 		{"unreadable records", w.watchUnreadable}, {"topics", w.admin.WatchTopics},
 		{"groups", func(ctx context.Context) error {
@@ -123,7 +123,7 @@ func (w work) parts(roles []schemas.Role) ([]part, error) {
 			return nil, fmt.Errorf("make role %s: %w", role, err)
 		}
 		for _, p := range made {
-			parts = append(parts, w.controlled(p))
+			parts = append(parts, w.afterControls(p))
 		}
 	}
 	return parts, nil

@@ -69,7 +69,7 @@ func (s *site) run(roles ...schemas.Role) *App {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	a.folder.again, a.restate = 50*time.Millisecond, 100*time.Millisecond
+	a.folder.interval, a.republishInterval = 50*time.Millisecond, 100*time.Millisecond
 	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, roles) }()

@@ -13,11 +13,11 @@ import (
 )
 
 // secretWait bounds how long a command may take that tells a secret.
-const secretWait = 30 * time.Second
+const secretTimeout = 30 * time.Second
 
 // openS3 makes a store of driver s3. It asks the service nothing.
 func openS3(ctx context.Context, account string, c config.Store, log *slog.Logger) (*s3.Store, error) {
-	ctx, cancel := context.WithTimeout(ctx, secretWait)
+	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
 	who := s3.Credentials{FromEnvironment: c.Credentials.FromEnvironment}
 	for _, of := range []struct {

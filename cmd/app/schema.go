@@ -23,8 +23,8 @@ const (
 // A schema finds out whether ClickHouse has the tables that this program needs. That it lacks some
 // ends the process; that it does not answer is noted, and it is asked again.
 type schema struct {
-	check, alive func(context.Context) error // of the database
-	log          *slog.Logger
+	check, pingDB func(context.Context) error // of the database
+	log           *slog.Logger
 
 	mu  sync.Mutex // guards err
 	err error      // of the newest check, or nil once it has the tables
@@ -38,25 +38,25 @@ func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schem
 		}
 		return err
 	}
-	return &schema{check: check, alive: db.Ping, log: log}
+	return &schema{check: check, pingDB: db.Ping, log: log}
 }
 
 // look asks once. Its error is one that a person must mend.
-func (s *schema) look(run context.Context) error {
+func (s *schema) checkOnce(run context.Context) error {
 	ctx, cancel := context.WithTimeout(run, schemaLimit)
 	defer cancel()
 	err := s.check(ctx)
-	if err = refused(err); errors.Is(err, ErrPrecondition) {
+	if err = asPrecondition(err); errors.Is(err, ErrPrecondition) {
 		return err
 	}
 	if run.Err() == nil {
-		s.note(err)
+		s.setErr(err)
 	}
 	return nil
 }
 
 // note keeps what a check said.
-func (s *schema) note(err error) {
+func (s *schema) setErr(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -71,9 +71,9 @@ func (s *schema) note(err error) {
 // run asks again until ClickHouse has answered, and then waits for ctx.
 func (s *schema) run(ctx context.Context) error {
 	wait := retry.Policy{Wait: schemaWait, MaxWait: schemaMost}
-	for n := 1; s.fault() != nil && ctx.Err() == nil; n++ {
+	for n := 1; s.lastErr() != nil && ctx.Err() == nil; n++ {
 		_ = retry.Sleep(ctx, wait.Backoff(n)) // only ctx ends it early
-		if err := s.look(ctx); err != nil {
+		if err := s.checkOnce(ctx); err != nil {
 			return err
 		}
 	}
@@ -81,7 +81,7 @@ func (s *schema) run(ctx context.Context) error {
 	return nil
 }
 
-func (s *schema) fault() error {
+func (s *schema) lastErr() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
@@ -89,8 +89,8 @@ func (s *schema) fault() error {
 
 // ping asks for a sign of life. What does not answer that about its tables is not there.
 func (s *schema) ping(ctx context.Context) error {
-	if err := s.fault(); err != nil {
+	if err := s.lastErr(); err != nil {
 		return err
 	}
-	return s.alive(ctx)
+	return s.pingDB(ctx)
 }

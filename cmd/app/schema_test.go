@@ -34,7 +34,7 @@ func TestSchema(t *testing.T) {
 				defer cancel()
 				n := 0
 				var said lines
-				s := &schema{log: said.log(), alive: func(context.Context) error { return nil }, check: func(ctx context.Context) error {
+				s := &schema{log: said.log(), pingDB: func(context.Context) error { return nil }, check: func(ctx context.Context) error {
 					err := tt.says[min(n, len(tt.says)-1)]
 					n++
 					if errors.Is(err, context.DeadlineExceeded) {
@@ -42,7 +42,7 @@ func TestSchema(t *testing.T) {
 					}
 					return err
 				}}
-				if err := s.look(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, ErrPrecondition) {
+				if err := s.checkOnce(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, ErrPrecondition) {
 					t.Fatalf("at the start: got %v, want %v", err, tt.start)
 				}
 				if tt.start != nil {

@@ -36,7 +36,7 @@ func newRegistry() *prometheus.Registry {
 }
 
 // measure has what the process does counted. Without http.listen only the process itself reads that.
-func (a *App) measure() {
+func (a *App) registerMetrics() {
 	reg := newRegistry()
 	a.kafka.Metrics = kafka.NewMetrics(reg)
 	if a.cfg.HTTP.Listen != "" {
@@ -61,12 +61,12 @@ func (a *App) listen(ctx context.Context) (net.Listener, error) {
 // handler answers /livez, /readyz, /startupz and /metrics.
 func handler(h *health, reg *prometheus.Registry, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
-	tell := func(path string, fine func(verdict) bool) {
+	tell := func(path string, fine func(status) bool) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			r := h.report()
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
-			if !fine(r.verdict) {
+			if !fine(r.status) {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 			e := json.NewEncoder(w)
@@ -76,9 +76,9 @@ func handler(h *health, reg *prometheus.Registry, log *slog.Logger) http.Handler
 			}
 		})
 	}
-	tell("/livez", func(v verdict) bool { return v.Live })
-	tell("/readyz", func(v verdict) bool { return v.Ready })
-	tell("/startupz", func(v verdict) bool { return v.Started })
+	tell("/livez", func(v status) bool { return v.Live })
+	tell("/readyz", func(v status) bool { return v.Ready })
+	tell("/startupz", func(v status) bool { return v.Started })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), MaxRequestsInFlight: scrapes, Timeout: serveRead, Registry: reg,
 	}))

@@ -20,7 +20,7 @@ import (
 func (a *App) newActions() (err error) {
 	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {
-			a.gone.Apply(d.Partition, d.Timestamp, action)
+			a.goneSpaces.Apply(d.Partition, d.Timestamp, action)
 		}
 		return nil
 	})
@@ -31,21 +31,21 @@ func (a *App) newActions() (err error) {
 }
 
 // missingSpaces has the board keep the incidents of spaces that are expected and not there.
-type missingSpaces struct{ board *incident.Board }
+type spaceIncidents struct{ board *incident.Board }
 
-var _ fixity.SpaceIncidents = missingSpaces{}
+var _ fixity.SpaceIncidents = spaceIncidents{}
 
 // Open implements fixity.SpaceIncidents.
-func (m missingSpaces) Open(ctx context.Context, space schemas.Copy, detail string) error {
-	return m.board.Open(ctx, missing(space), detail)
+func (m spaceIncidents) Open(ctx context.Context, space schemas.Copy, detail string) error {
+	return m.board.Open(ctx, spaceMissing(space), detail)
 }
 
 // Close implements fixity.SpaceIncidents.
-func (m missingSpaces) Close(ctx context.Context, space schemas.Copy, detail string) error {
-	return m.board.Close(ctx, missing(space), detail)
+func (m spaceIncidents) Close(ctx context.Context, space schemas.Copy, detail string) error {
+	return m.board.Close(ctx, spaceMissing(space), detail)
 }
 
-func missing(space schemas.Copy) incident.Subject {
+func spaceMissing(space schemas.Copy) incident.Subject {
 	return incident.Subject{Account: space.Account, Store: space.Store, Space: space.Space, Kind: incident.SpaceMissing}
 }
 
@@ -66,7 +66,7 @@ func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Appro
 	case !errors.Is(err, storage.ErrNoSpace):
 		return fmt.Errorf("look for space %q in store %s/%s: %w", name, of.Account, of.Store, err)
 	}
-	return a.sayOfSpace(ctx, space.ActionGone, of, name, by)
+	return a.publishSpaceAction(ctx, space.ActionGone, of, name, by)
 }
 
 // SpaceBack publishes that a space is no longer to be taken for gone: it is expected again.
@@ -74,7 +74,7 @@ func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Appro
 	if _, err := a.storeOf(of); err != nil {
 		return err
 	}
-	return a.sayOfSpace(ctx, space.ActionBack, of, name, by)
+	return a.publishSpaceAction(ctx, space.ActionBack, of, name, by)
 }
 
 func (a *App) storeOf(n StoreName) (storage.Store, error) {
@@ -85,7 +85,7 @@ func (a *App) storeOf(n StoreName) (storage.Store, error) {
 	return st, nil
 }
 
-func (a *App) sayOfSpace(ctx context.Context, action string, of StoreName, name string, by Approval) error {
+func (a *App) publishSpaceAction(ctx context.Context, action string, of StoreName, name string, by Approval) error {
 	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
 		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action,
 		Account: of.Account, Store: of.Store, Space: name, Reason: by.Reason, From: by.From,

@@ -46,7 +46,7 @@ func TestSpaceGone(t *testing.T) {
 	until := func(gone bool) {
 		t.Helper()
 		s.until(func() error {
-			if since := a.gone.Since("acme", "2", "photos"); since.IsZero() == gone {
+			if since := a.goneSpaces.Since("acme", "2", "photos"); since.IsZero() == gone {
 				return errors.New("the action has not come")
 			}
 			return nil
@@ -57,10 +57,10 @@ func TestSpaceGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(true)
-	if since := a.gone.Since("acme", "2", "photos"); since.Before(before) {
+	if since := a.goneSpaces.Since("acme", "2", "photos"); since.Before(before) {
 		t.Errorf("gone since %v, said at %v", since, before)
 	}
-	if late := s.run(schemas.RoleCopier); ready(t.Context(), late.actions) != nil || late.gone.Since("acme", "2", "photos").IsZero() {
+	if late := s.run(schemas.RoleCopier); ready(t.Context(), late.actions) != nil || late.goneSpaces.Since("acme", "2", "photos").IsZero() {
 		t.Error("a process that starts does not know it")
 	}
 	if err := a.SpaceBack(t.Context(), two, "photos", by); err != nil {
@@ -83,12 +83,12 @@ func TestActionsAreDatedByTheBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until(func() error {
-		if a.gone.Since("acme", "2", "photos").IsZero() {
+		if a.goneSpaces.Since("acme", "2", "photos").IsZero() {
 			return errors.New("the action has not come")
 		}
 		return nil
 	})
-	if since := a.gone.Since("acme", "2", "photos"); since.After(time.Now()) {
+	if since := a.goneSpaces.Since("acme", "2", "photos"); since.After(time.Now()) {
 		t.Errorf("gone since %v, by the clock of the person", since)
 	}
 }

@@ -28,16 +28,16 @@ type Stores struct {
 	byKey    map[string]store // by schemas.Key(account, id)
 	accounts map[string][]string
 	limits   map[string]config.Limits // by account
-	book     *policy.Book
+	policies *policy.Book
 	waiting  *kafka.Waiting // messages that wait for stores; nil: not counted
 }
 
 type store struct {
 	storage.Store // the mount, behind the breaker
-	mount         *mount
+	lazy          *lazyStore
 	breaker       *limit.Breaker
 	throttle      *limit.Throttle
-	turns         *turns
+	transitions   *transitions
 	cfg           config.Store
 }
 
@@ -53,7 +53,7 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
 				continue
 			}
-			m, changes := &mount{kind: c.Driver, open: open}, newTurns()
+			m, changes := &lazyStore{kind: c.Driver, openDriver: open}, newTransitions()
 			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.changed})
 			t := limit.NewThrottle(limit.Rates{
 				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond), BytesPerSecond: float64(c.Requests.BytesPerSecond),
@@ -63,7 +63,7 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 		}
 		// Primary first: the order in which good copies are looked for.
 		slices.SortStableFunc(s.accounts[a.ID], func(x, y string) int {
-			return rank(s.byKey[schemas.Key(a.ID, x)].cfg) - rank(s.byKey[schemas.Key(a.ID, y)].cfg)
+			return primaryFirst(s.byKey[schemas.Key(a.ID, x)].cfg) - primaryFirst(s.byKey[schemas.Key(a.ID, y)].cfg)
 		})
 	}
 	return s, precondition(errs)
@@ -77,7 +77,7 @@ func precondition(errs []error) error {
 	return fmt.Errorf("%w: %w", ErrPrecondition, errors.Join(errs...))
 }
 
-func rank(c config.Store) int {
+func primaryFirst(c config.Store) int {
 	if c.Primary {
 		return 0
 	}
@@ -120,7 +120,7 @@ func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 func (s *Stores) close() error {
 	var errs []error
 	for _, st := range s.byKey {
-		errs = append(errs, st.mount.close())
+		errs = append(errs, st.lazy.close())
 	}
 	return errors.Join(errs...)
 }
@@ -147,7 +147,7 @@ func (s *Stores) Path(ctx context.Context, name StoreName, space, item string) (
 	if !ok {
 		return "", fmt.Errorf("no store %s/%s", name.Account, name.Store)
 	}
-	return st.mount.Path(ctx, space, item)
+	return st.lazy.Path(ctx, space, item)
 }
 
 // limit is what the configuration says of a store, or of an account as a whole.
@@ -191,7 +191,7 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 	var errs []error
 	for account, ids := range s.accounts {
 		for _, id := range ids {
-			if err := s.byKey[schemas.Key(account, id)].mount.Marker(ctx); err != nil {
+			if err := s.byKey[schemas.Key(account, id)].lazy.Marker(ctx); err != nil {
 				n := StoreName{account, id}
 				errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", account, id, err, s.remedyFor(n, err)))
 			}
@@ -210,10 +210,10 @@ func remedy(n StoreName, err error) string {
 	case errors.Is(err, storage.ErrNoMarker):
 		return fmt.Sprintf("if it is mounted and new to millrace, run: millrace store init %s/%s", n.Account, n.Store)
 	}
-	return seeThatItIsUp
+	return remedyUnreachable
 }
 
-const seeThatItIsUp = "see that it is up, mounted and reachable"
+const remedyUnreachable = "see that it is up, mounted and reachable"
 
 // remedyFor is remedy for a store of the configuration: what a service refuses says by itself what to see to.
 func (s *Stores) remedyFor(n StoreName, err error) string {
@@ -232,7 +232,7 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 	if !ok {
 		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
 	}
-	d, err := st.mount.reach(ctx)
+	d, err := st.lazy.open(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: open store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
 	}
@@ -265,7 +265,7 @@ func (s *Stores) RepairMode(account, id string) steward.Mode {
 
 // Others returns the stores other than id that the policy has hold the space, the primary first.
 func (s *Stores) Others(account, space, id string) []string {
-	rules, ok := s.book.Rules(account, space)
+	rules, ok := s.policies.Rules(account, space)
 	if !ok {
 		return nil
 	}

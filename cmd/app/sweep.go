@@ -44,13 +44,13 @@ type SweepOrder struct {
 }
 
 // telling is a publisher that tells how many tasks it has published.
-type telling struct {
+type countingPublisher struct {
 	sweep.Publisher
-	asked func(n int64)
+	onAsked func(n int64)
 }
 
 // Publish implements sweep.Publisher.
-func (t telling) Publish(ctx context.Context, messages ...schemas.Message) error {
+func (t countingPublisher) Publish(ctx context.Context, messages ...schemas.Message) error {
 	if err := t.Publisher.Publish(ctx, messages...); err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func (t telling) Publish(ctx context.Context, messages ...schemas.Message) error
 			n++
 		}
 	}
-	if n > 0 && t.asked != nil {
-		t.asked(n)
+	if n > 0 && t.onAsked != nil {
+		t.onAsked(n)
 	}
 	return nil
 }
@@ -93,18 +93,18 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	}
 	first := emptyRound(last)
 	if first {
-		if first, err = a.neverSwept(ctx, beside, c); err != nil {
+		if first, err = a.isFirstRound(ctx, beside, c); err != nil {
 			return Round{}, err
 		}
 	}
 	if o.Demand && !same {
 		last = nil
 	}
-	pages, err := sweep.Fixity(due{a}, c)
+	pages, err := sweep.Fixity(dueCopies{a}, c)
 	if err != nil {
 		return Round{}, err
 	}
-	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: telling{a.producer, o.Asked}, Log: a.log,
+	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: countingPublisher{a.producer, o.Asked}, Log: a.log,
 		Lag: func(ctx context.Context) (int64, error) {
 			lag, err := a.admin.Lag(ctx, schemas.RoleChecker)
 			return lag[schemas.RoleChecker], err
@@ -112,7 +112,7 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if err != nil {
 		return Round{}, err
 	}
-	s, err := a.round(ctx, o, runner, sweep.Morsel{Sweep: name, Name: c.Morsel(), Pages: pages, Start: o.Begun,
+	s, err := a.runRound(ctx, o, runner, sweep.Morsel{Sweep: name, Name: c.Morsel(), Pages: pages, Start: o.Begun,
 		Baseline: first, Checkpoint: last})
 	if err != nil {
 		return Round{}, err
@@ -127,7 +127,7 @@ func emptyRound(c *pb.Checkpoint) bool {
 
 // neverSwept reports whether no round went over what c does: there is neither a checkpoint of the other rounds, but for an
 // empty one, nor a check of any round on record. So a checkpoint that is lost makes no second first round.
-func (a *App) neverSwept(ctx context.Context, beside string, c sweep.FixityConfig) (bool, error) {
+func (a *App) isFirstRound(ctx context.Context, beside string, c sweep.FixityConfig) (bool, error) {
 	other, err := a.checkpoint(ctx, beside, c.Morsel())
 	if err != nil || !emptyRound(other) {
 		return false, err
@@ -141,7 +141,7 @@ var errPaused = fmt.Errorf("%w: it is paused: see 'millrace pause list'", ErrPre
 
 // round runs m for as long as neither the sweep nor what it goes over is paused: then it begins no
 // other page, and its error is errPaused.
-func (a *App) round(ctx context.Context, o SweepOrder, runner *sweep.Runner, m sweep.Morsel) (s sweep.Summary, err error) {
+func (a *App) runRound(ctx context.Context, o SweepOrder, runner *sweep.Runner, m sweep.Morsel) (s sweep.Summary, err error) {
 	run := func(ctx context.Context, k *kafka.Controls) error {
 		ctx, stop := context.WithCancelCause(ctx) // so that the end of the run is not taken for its failure
 		defer stop(nil)
@@ -200,30 +200,30 @@ func (a *App) checkpoint(ctx context.Context, name, morsel string) (*pb.Checkpoi
 }
 
 // due reads what is due out of the state tables.
-type due struct{ a *App }
+type dueCopies struct{ a *App }
 
 // Due implements sweep.Due. What tables that lack records do not have is not known to be none: the round waits for rebuild.
 // The tables are looked at before and after they are read, since they may be filled, or emptied, meanwhile.
-func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	if err := d.whole(ctx); err != nil {
+func (d dueCopies) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
+	if err := d.requireNoGaps(ctx); err != nil {
 		return nil, err
 	}
 	copies, err := d.read(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return copies, d.whole(ctx)
+	return copies, d.requireNoGaps(ctx)
 }
 
-func (d due) whole(ctx context.Context) error {
-	gaps, err := d.a.lookForGaps(ctx)
+func (d dueCopies) requireNoGaps(ctx context.Context) error {
+	gaps, err := d.a.findGaps(ctx)
 	if err == nil {
 		err = clickhouse.Known(gaps)
 	}
 	return retry.Unavailable(err)
 }
 
-func (d due) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
+func (d dueCopies) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
 	c := clickhouse.DueQuery{Account: q.Account, Store: q.Store, Space: q.Space, PassedBefore: q.PassedBefore, Limit: q.Limit}
 	if q.After != nil {
 		c.After = clickhouse.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
@@ -260,7 +260,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(a.lacking), a.tidier(), a.keeper()), nil
+	return slices.Concat([]part{afterTables("sweeper", run, a.policies)}, a.trimmer(a.gapStarts), a.tidier(), a.positionPublisher()), nil
 }
 
 // sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.

@@ -46,7 +46,7 @@ func newSwept(t *testing.T, copies int) *swept {
 	}
 	t.Cleanup(producer.Close)
 	s := &swept{v, &App{cfg: &cfg, log: log, db: v.db, kafka: v.b.Config(), producer: producer, admin: v.admin, stores: stores, controls: controls,
-		mark: v.admin.NewWatermark(schemas.Changes, positionTopics())},
+		watermark: v.admin.NewWatermark(schemas.Changes, positionTopics())},
 		time.Now().UTC().Truncate(time.Millisecond)}
 	for i := range copies {
 		c := someChange(i)

@@ -14,7 +14,7 @@ import (
 )
 
 // tidySay is how often it is said how far a store has come.
-const tidySay = 30 * time.Second
+const tidyLogInterval = 30 * time.Second
 
 // tidier removes from the stores, one after the other, at the start and then now and then, what is of no use any more, but
 // not from one that is paused; no part where it is turned off. Several processes that do so do each other no harm.
@@ -23,8 +23,8 @@ func (a *App) tidier() []part {
 		return nil
 	}
 	m := newTidyMetrics(a.registry, a.stores)
-	return []part{a.chore("tidier", a.cfg.Tidy.Every, func(ctx context.Context) {
-		for _, n := range a.stores.names() {
+	return []part{a.periodic("tidier", a.cfg.Tidy.Every, func(ctx context.Context) {
+		for _, n := range a.stores.storeNames() {
 			if ctx.Err() == nil && !a.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
 				a.tidy(ctx, n, m)
 			}
@@ -65,7 +65,7 @@ func (a *App) tidyStore(ctx context.Context, n StoreName, say func(storage.Tidie
 	if err := st.Marker(ctx); err != nil {
 		return done, true, fmt.Errorf("read the store's marker: %w", err)
 	}
-	d, err := st.mount.found(ctx)
+	d, err := st.lazy.available(ctx)
 	if err != nil {
 		return done, true, err
 	}
@@ -80,7 +80,7 @@ func (a *App) tidyStore(ctx context.Context, n StoreName, say func(storage.Tidie
 	o.Each = func(more storage.Tidied) {
 		m.removed(n, more)
 		sum.Add(storage.TidyOptions{}, more)
-		if now := time.Now(); now.Sub(said) >= tidySay {
+		if now := time.Now(); now.Sub(said) >= tidyLogInterval {
 			said = now
 			say(sum)
 		}
@@ -105,7 +105,7 @@ func newTidyMetrics(reg *prometheus.Registry, stores *Stores) *tidyMetrics {
 		counter("removed_bytes_total", "Bytes of what was kept for long enough and removed."),
 		counter("failures_total", "Times that a store could not be tidied to the end."),
 	}
-	for _, n := range stores.names() {
+	for _, n := range stores.storeNames() {
 		for _, what := range []string{"uploads", "kept"} {
 			m.things.WithLabelValues(n.Account, n.Store, what)
 		}

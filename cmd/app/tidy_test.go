@@ -27,7 +27,7 @@ func TestTidier(t *testing.T) {
 		a := trimming(t, b, 0)
 		a.cfg.Tidy.Every, a.cfg.Replaced.Keep = 6*time.Hour, 3*24*time.Hour
 		a.stores, a.controls, a.registry = openTestStores(t, dir), &kafka.Controls{}, newRegistry()
-		for _, n := range a.stores.names() {
+		for _, n := range a.stores.storeNames() {
 			st := a.stores.of(n)
 			if err := st.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
 				t.Fatal(err)
@@ -83,7 +83,7 @@ func TestTidier(t *testing.T) {
 		}
 		time.Sleep(7 * time.Hour)
 		synctest.Wait()
-		for _, n := range a.stores.names() {
+		for _, n := range a.stores.storeNames() {
 			if got := left(n); got != 0 {
 				t.Errorf("%v: %d are kept at the end", n, got)
 			}

@@ -77,7 +77,7 @@ func (t *tracing) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("send spans to %s: %w", t.url, err)
 	}
-	t.provider.RegisterSpanProcessor(sdktrace.NewBatchSpanProcessor(&patient{SpanExporter: to, url: t.url, log: t.log},
+	t.provider.RegisterSpanProcessor(sdktrace.NewBatchSpanProcessor(&lossyExporter{SpanExporter: to, url: t.url, log: t.log},
 		sdktrace.WithExportTimeout(traceExport)))
 	return nil
 }
@@ -96,18 +96,18 @@ func (t *tracing) stop(ctx context.Context) {
 
 // A patient exporter makes light of a collector that does not answer: it says so once in a
 // while, and drops the spans.
-type patient struct {
+type lossyExporter struct {
 	sdktrace.SpanExporter
 	url string
 	log *slog.Logger
 
-	mu   sync.Mutex // guards the rest
-	said time.Time
-	lost int // spans since
+	mu         sync.Mutex // guards the rest
+	lastLogged time.Time
+	lost       int // spans since
 }
 
 // ExportSpans implements sdktrace.SpanExporter. It never fails.
-func (p *patient) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (p *lossyExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := p.SpanExporter.ExportSpans(ctx, spans)
 	if err == nil {
 		return nil
@@ -115,12 +115,12 @@ func (p *patient) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost += len(spans)
-	if now := time.Now(); p.said.IsZero() || now.Sub(p.said) >= traceLog {
+	if now := time.Now(); p.lastLogged.IsZero() || now.Sub(p.lastLogged) >= traceLog {
 		p.log.Warn("spans are lost", "url", p.url, "spans", p.lost, "err", err)
-		p.said, p.lost = now, 0
+		p.lastLogged, p.lost = now, 0
 	}
 	return nil
 }
 
 // Shutdown implements sdktrace.SpanExporter.
-func (p *patient) Shutdown(ctx context.Context) error { return p.SpanExporter.Shutdown(ctx) }
+func (p *lossyExporter) Shutdown(ctx context.Context) error { return p.SpanExporter.Shutdown(ctx) }

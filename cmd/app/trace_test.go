@@ -199,7 +199,7 @@ func TestPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lines
 		f := &failing{errors.New("connection refused")}
-		p := &patient{SpanExporter: f, url: "http://collector", log: logged.log()}
+		p := &lossyExporter{SpanExporter: f, url: "http://collector", log: logged.log()}
 		for i, want := range []int{1, 1, 1, 1, 2, 2, 2, 2, 3} {
 			if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil {
 				t.Fatal(err)

@@ -20,7 +20,7 @@ func (a *App) trimmer(lacking func(context.Context) (map[schemas.Topic]map[int32
 		return nil
 	}
 	t := a.newTrimmer(lacking)
-	return []part{a.chore("trimmer", a.cfg.Trim.Every, func(ctx context.Context) { a.trim(ctx, t) })}
+	return []part{a.periodic("trimmer", a.cfg.Trim.Every, func(ctx context.Context) { a.trim(ctx, t) })}
 }
 
 func (a *App) newTrimmer(lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *kafka.Trimmer {
@@ -35,8 +35,8 @@ func (a *App) newTrimmer(lacking func(context.Context) (map[schemas.Topic]map[in
 }
 
 // lacking returns where the gaps of the tables begin, which only Kafka may still have.
-func (a *App) lacking(ctx context.Context) (map[schemas.Topic]map[int32]int64, error) {
-	gaps, err := a.lookForGaps(ctx)
+func (a *App) gapStarts(ctx context.Context) (map[schemas.Topic]map[int32]int64, error) {
+	gaps, err := a.findGaps(ctx)
 	first := map[schemas.Topic]map[int32]int64{}
 	for _, g := range gaps {
 		if g.Former { // Kafka has nothing of it
@@ -53,9 +53,9 @@ func (a *App) lacking(ctx context.Context) (map[schemas.Topic]map[int32]int64, e
 }
 
 // chore is a part that runs do at the start and then once in every, except while the sweeper is paused.
-func (a *App) chore(name string, every time.Duration, do func(context.Context)) part {
+func (a *App) periodic(name string, every time.Duration, do func(context.Context)) part {
 	return part{name, func(ctx context.Context) error {
-		for a.leave(ctx, name) {
+		for a.waitUntilResumed(ctx, name) {
 			do(ctx)
 			_ = retry.Sleep(ctx, every) // only ctx ends it early
 		}
@@ -64,7 +64,7 @@ func (a *App) chore(name string, every time.Duration, do func(context.Context)) 
 }
 
 // leave waits until the sweeper is not paused, and logs that a part waits. It returns false if ctx ends before.
-func (a *App) leave(ctx context.Context, name string) bool {
+func (a *App) waitUntilResumed(ctx context.Context, name string) bool {
 	changed, cancel := a.controls.Watch()
 	defer cancel()
 	for said := false; a.controls.Role(schemas.RoleSweeper) && ctx.Err() == nil; said = true {

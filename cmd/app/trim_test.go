@@ -158,14 +158,14 @@ func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 		lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)
 		want    int64 // where the log starts then
 	}{
-		{"a log and the state lack all", func() { r.empty("bit_log", "copy_state") }, r.app.lacking, 0},
+		{"a log and the state lack all", func() { r.empty("bit_log", "copy_state") }, r.app.gapStarts, 0},
 		{"ClickHouse is away", func() {}, away, 0},
 		{"it is filled, and ClickHouse is away", func() {
 			if _, err := r.rebuild(t.Context(), quiet); err != nil {
 				t.Fatal(err)
 			}
 		}, away, 0},
-		{"it is filled", func() {}, r.app.lacking, 19}, // the newest stays
+		{"it is filled", func() {}, r.app.gapStarts, 19}, // the newest stays
 	} {
 		tt.before()
 		r.app.trim(t.Context(), r.app.newTrimmer(tt.lacking))

@@ -13,18 +13,18 @@ import (
 
 const (
 	// reportAgain is the time after which incidents are published again that could not be.
-	reportAgain = 5 * time.Second
+	reportRetryInterval = 5 * time.Second
 	// lookAgain is the time after which incidents are compared again with what is unreadable.
-	lookAgain = 30 * time.Second
+	reportInterval = 30 * time.Second
 )
 
 // aboutUnreadable is what the incident of an unreadable record is about.
-func aboutUnreadable(u kafka.UnreadableRecord) incident.Subject {
+func recordSubject(u kafka.UnreadableRecord) incident.Subject {
 	return incident.Subject{Kind: incident.RecordUnreadable, Name: u.Position()}
 }
 
 // aboutBatch is what the incident of a batch that cannot be parsed is about.
-func aboutBatch(u kafka.UnreadableBatch) incident.Subject {
+func batchSubject(u kafka.UnreadableBatch) incident.Subject {
 	return incident.Subject{Kind: incident.BatchUnreadable, Name: u.Reader + " " + u.Position()}
 }
 
@@ -38,14 +38,14 @@ func (a *App) watchUnreadable(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := a.unreadable.Changed()
 		if err := errors.Join(a.reportUnreadable(ctx), a.reportBatches(ctx)); err != nil && ctx.Err() == nil {
-			a.log.Warn("report unreadable records again", "wait", reportAgain, "err", err)
-			_ = retry.Sleep(ctx, reportAgain) // only ctx ends it early
+			a.log.Warn("report unreadable records again", "wait", reportRetryInterval, "err", err)
+			_ = retry.Sleep(ctx, reportRetryInterval) // only ctx ends it early
 			continue
 		}
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-time.After(lookAgain): // an older program closes what it can read
+		case <-time.After(reportInterval): // an older program closes what it can read
 		}
 	}
 	return nil
@@ -55,13 +55,13 @@ func (a *App) watchUnreadable(ctx context.Context) error {
 func (a *App) reportUnreadable(ctx context.Context) error {
 	var errs []error
 	for _, u := range a.unreadable.List() {
-		if about := aboutUnreadable(u); a.unreadable.Complete(u.Topic) && !a.board.Accepted(about) {
-			errs = append(errs, a.board.Open(ctx, about, fmt.Sprintf("key %q: %v", u.Key, u.Err)))
+		if about := recordSubject(u); a.unreadable.Complete(u.Topic) && !a.incidentBoard.Accepted(about) {
+			errs = append(errs, a.incidentBoard.Open(ctx, about, fmt.Sprintf("key %q: %v", u.Key, u.Err)))
 		}
 	}
-	for _, about := range a.board.OpenOf(incident.RecordUnreadable) {
+	for _, about := range a.incidentBoard.OpenOf(incident.RecordUnreadable) {
 		if a.unreadable.Superseded(about.Name) {
-			errs = append(errs, a.board.Close(ctx, about, "a later record of its key follows, or its key is gone"))
+			errs = append(errs, a.incidentBoard.Close(ctx, about, "a later record of its key follows, or its key is gone"))
 		}
 	}
 	return errors.Join(errs...)
@@ -72,8 +72,8 @@ func (a *App) reportUnreadable(ctx context.Context) error {
 func (a *App) reportBatches(ctx context.Context) error {
 	var errs []error
 	for _, u := range a.unreadable.Batches() {
-		if about := aboutBatch(u); !a.board.Accepted(about) {
-			errs = append(errs, a.board.Open(ctx, about, u.Err.Error()))
+		if about := batchSubject(u); !a.incidentBoard.Accepted(about) {
+			errs = append(errs, a.incidentBoard.Open(ctx, about, u.Err.Error()))
 		}
 	}
 	return errors.Join(errs...)
@@ -81,12 +81,12 @@ func (a *App) reportBatches(ctx context.Context) error {
 
 // unread names the records that cannot be read, that what n has depends on, and that no person has accepted as lost,
 // and the partitions that are not read any further.
-func (a *App) unread(n needs) (all []string) {
+func (a *App) unreadableRecords(n needs) (all []string) {
 	for _, u := range a.unreadable.Batches() {
 		all = append(all, u.Err.Error())
 	}
 	for _, u := range a.unreadable.List() {
-		if about := aboutUnreadable(u); n.table(u.Topic) && !a.board.Accepted(about) {
+		if about := recordSubject(u); n.table(u.Topic) && !a.incidentBoard.Accepted(about) {
 			all = append(all, fmt.Sprintf("%s with key %q (%v): publish its key again, or 'millrace incident close %s'",
 				u.Position(), u.Key, u.Err, about.Key()))
 		}

@@ -22,7 +22,7 @@ func control(id string, workers int32) schemas.Message {
 func openUnreadable(s *site, a *App, n int) (open []incident.Subject) {
 	s.t.Helper()
 	s.until(func() error {
-		if open = a.board.OpenOf(incident.RecordUnreadable); len(open) != n {
+		if open = a.incidentBoard.OpenOf(incident.RecordUnreadable); len(open) != n {
 			return fmt.Errorf("open are %v, want %d", open, n)
 		}
 		return nil
@@ -69,8 +69,8 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	openUnreadable(s, a, 0)
 	late := s.another(schemas.RoleDelayer)
 	s.await("/readyz", 200)
-	if !late.board.Accepted(about) || len(late.unreadable.List()) != 1 {
-		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(), late.board.Accepted(about))
+	if !late.incidentBoard.Accepted(about) || len(late.unreadable.List()) != 1 {
+		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(), late.incidentBoard.Accepted(about))
 	}
 	if err := a.producer.Publish(t.Context(), control("another", 3)); err != nil {
 		t.Fatal(err)
@@ -109,23 +109,23 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 	}
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
-	able := &App{kafka: a.kafka, board: a.board, unreadable: kafka.NewUnreadables()}
+	able := &App{kafka: a.kafka, incidentBoard: a.incidentBoard, unreadable: kafka.NewUnreadables()}
 	able.kafka.Unreadables = able.unreadable
 	report := func(context.Context) error { return able.reportUnreadable(t.Context()) }
 	read := func([]byte, *schemas.Delivery) error { return nil }
 	if err := able.readTable(t.Context(), schemas.Controls, read, report); err != nil {
 		t.Fatal(err)
 	}
-	if !able.unreadable.Complete(schemas.Controls) || !a.board.IsOpen(about) {
+	if !able.unreadable.Complete(schemas.Controls) || !a.incidentBoard.IsOpen(about) {
 		t.Error("the incident is closed, or the topic was not read")
 	}
 
 	// A program that closes it all the same, as older ones do, accepts nothing.
-	if err := a.board.Close(t.Context(), about, "a later record of its key can be read, or its key is gone"); err != nil {
+	if err := a.incidentBoard.Close(t.Context(), about, "a later record of its key can be read, or its key is gone"); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
-	if err := a.reportUnreadable(t.Context()); err != nil || !a.board.IsOpen(about) {
+	if err := a.reportUnreadable(t.Context()); err != nil || !a.incidentBoard.IsOpen(about) {
 		t.Errorf("the incident is closed (%v)", err)
 	}
 }
@@ -151,7 +151,7 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	}
 	unknown := incident.Subject{Kind: incident.RecordUnreadable, Name: "again.copier/0@7"} // of no table here
 	for _, about := range []incident.Subject{past, unknown} {
-		if err := a.board.Open(t.Context(), about, "was there"); err != nil {
+		if err := a.incidentBoard.Open(t.Context(), about, "was there"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -160,8 +160,8 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	}
 	next := s.run(schemas.RoleDelayer)
 	s.until(func() error {
-		if !next.board.IsOpen(unknown) || next.board.IsOpen(past) {
-			return fmt.Errorf("open are %v, want %v", next.board.OpenOf(incident.RecordUnreadable), unknown)
+		if !next.incidentBoard.IsOpen(unknown) || next.incidentBoard.IsOpen(past) {
+			return fmt.Errorf("open are %v, want %v", next.incidentBoard.OpenOf(incident.RecordUnreadable), unknown)
 		}
 		return nil
 	})
@@ -177,7 +177,7 @@ func TestUnreadableBatch(t *testing.T) {
 	a := s.run(schemas.RoleCopier)
 	want := incident.Subject{Kind: incident.BatchUnreadable, Name: "millrace.copier.low again.copier/0@0"}
 	s.until(func() error {
-		if open := a.board.OpenOf(incident.BatchUnreadable); len(open) != 1 || open[0] != want {
+		if open := a.incidentBoard.OpenOf(incident.BatchUnreadable); len(open) != 1 || open[0] != want {
 			return fmt.Errorf("open are %v", open)
 		}
 		return nil
@@ -185,8 +185,8 @@ func TestUnreadableBatch(t *testing.T) {
 	s.await("/readyz", 503, "--to-offset 2 --execute")
 	s.await("/livez", 200)
 	h := a.newHealth(needs{}, nil)
-	h.look(t.Context())
-	if low := (group{schemas.RoleCopier, schemas.Low}); h.faults[engineKafka] != nil || h.due[low] != 0 {
+	h.collect(t.Context())
+	if low := (roleClass{schemas.RoleCopier, schemas.Low}); h.faults[engineKafka] != nil || h.due[low] != 0 {
 		t.Errorf("%d messages are due, error %v", h.due[low], h.faults[engineKafka])
 	}
 	s.await("/metrics", 200, `millrace_kafka_partitions_stopped{topic="again.copier"} 1`)

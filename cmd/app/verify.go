@@ -18,11 +18,11 @@ import (
 // A Verifier compares what Kafka holds with what ClickHouse has of it. It repairs nothing and
 // commits nothing; the one thing that it makes is a table in which the state is rebuilt, which it drops.
 type Verifier struct {
-	admin *kafka.Admin
-	mark  *kafka.Watermark
-	db    *clickhouse.DB
-	log   *slog.Logger
-	told  func(step string, done, total int64)
+	admin     *kafka.Admin
+	watermark *kafka.Watermark
+	db        *clickhouse.DB
+	log       *slog.Logger
+	progress  func(step string, done, total int64)
 }
 
 // OpenVerifier opens both engines; told is told how far a step is. The caller closes it.
@@ -31,11 +31,11 @@ func OpenVerifier(ctx context.Context, cfg *config.Config, log *slog.Logger, tol
 	if err != nil {
 		return nil, err
 	}
-	v := &Verifier{log: log, told: told}
+	v := &Verifier{log: log, progress: told}
 	if v.admin, err = kafka.NewAdmin(k); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
-	v.mark = v.admin.NewWatermark(schemas.Changes, positionTopics())
+	v.watermark = v.admin.NewWatermark(schemas.Changes, positionTopics())
 	if v.db, err = OpenDB(ctx, cfg, log); err != nil {
 		v.admin.Close()
 		return nil, err
@@ -70,7 +70,7 @@ func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*click
 			return nil, fmt.Errorf("verify %s: %w", topic, err)
 		}
 	}
-	dead, err := v.refused(ctx)
+	dead, err := v.sinkDeadLetters(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look for what the sink made dead letters: %w", err)
 	}
@@ -85,13 +85,13 @@ func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*click
 	return all, nil
 }
 
-func (v *Verifier) topic(ctx context.Context, topic schemas.Topic, committed map[int32]int64, dead map[place]int64) (_ []*clickhouse.TableProof, err error) {
+func (v *Verifier) topic(ctx context.Context, topic schemas.Topic, committed map[int32]int64, dead map[recordPosition]int64) (_ []*clickhouse.TableProof, err error) {
 	noted, err := v.admin.Extent(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
 	p, err := v.db.NewProof(topic, func(d *schemas.Delivery) bool {
-		at, ok := dead[place{topic, d.Partition, d.Offset}]
+		at, ok := dead[recordPosition{topic, d.Partition, d.Offset}]
 		return ok && at == d.Timestamp.UnixMilli()
 	})
 	if err != nil {
@@ -107,7 +107,7 @@ func (v *Verifier) topic(ctx context.Context, topic schemas.Topic, committed map
 		return nil, err
 	}
 	return p.Compare(ctx, clickhouse.Reading{
-		Noted: noted, Committed: committed, Told: v.told,
+		Noted: noted, Committed: committed, Told: v.progress,
 		Now: func(ctx context.Context) (schemas.Extent, error) {
 			return v.admin.Extent(ctx, topic)
 		},
@@ -123,23 +123,23 @@ func (v *Verifier) read(ctx context.Context, topic schemas.Topic, e schemas.Exte
 		total += max(0, end-e.Starts[id])
 	}
 	step := "read " + string(topic)
-	v.told(step, 0, total)
+	v.progress(step, 0, total)
 	err := v.admin.Read(ctx, topic, e, func(d *schemas.Delivery, unreadable error) error {
 		done += d.Offset + 1 - at[d.Partition]
 		at[d.Partition] = d.Offset + 1
 		if n++; n%1000 == 0 {
-			v.told(step, min(done, total-1), total)
+			v.progress(step, min(done, total-1), total)
 		}
 		return f(d, unreadable)
 	})
 	if err == nil {
-		v.told(step, total, total)
+		v.progress(step, total, total)
 	}
 	return err
 }
 
 // A place is where a record stands.
-type place struct {
+type recordPosition struct {
 	topic     schemas.Topic
 	partition int32
 	offset    int64
@@ -147,8 +147,8 @@ type place struct {
 
 // refused returns the records that the sink made dead letters, and when they were made: that tells
 // them from those of a topic of the same name. There are few, or much is wrong.
-func (v *Verifier) refused(ctx context.Context) (map[place]int64, error) {
-	letters := map[place]int64{}
+func (v *Verifier) sinkDeadLetters(ctx context.Context) (map[recordPosition]int64, error) {
+	letters := map[recordPosition]int64{}
 	e, err := v.admin.Extent(ctx, schemas.Dead)
 	if err != nil {
 		return nil, err
@@ -168,14 +168,14 @@ func (v *Verifier) refused(ctx context.Context) (map[place]int64, error) {
 			v.log.Warn("a dead letter does not say where it stood", "partition", d.Partition, "offset", d.Offset, "err", err)
 			return nil
 		}
-		letters[place{schemas.Topic(h[schemas.TrailTopic]), int32(partition), offset}] = made
+		letters[recordPosition{schemas.Topic(h[schemas.TrailTopic]), int32(partition), offset}] = made
 		return nil
 	})
 }
 
 // Behind returns what the tables lack by their positions of what was committed.
 func (v *Verifier) Behind(ctx context.Context) ([]clickhouse.Gap, error) {
-	return gapsIn(ctx, v.mark, v.db)
+	return findGaps(ctx, v.watermark, v.db)
 }
 
 // Replicated returns the shards of which one replica was asked, and others were not.
@@ -184,7 +184,7 @@ func (v *Verifier) Replicated(ctx context.Context) ([]clickhouse.Shard, error) {
 }
 
 // Lost returns what rebuilds found to be lost for good, and nobody has accepted.
-func (v *Verifier) Lost(ctx context.Context) ([]Lost, error) { return lostForGood(ctx, v.admin) }
+func (v *Verifier) Lost(ctx context.Context) ([]Lost, error) { return unacceptedLosses(ctx, v.admin) }
 
 // ManifestReport is what comparing the state of copies with the logs came to.
 type ManifestReport struct {
@@ -200,7 +200,7 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
-	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Told: v.told})
+	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Told: v.progress})
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
@@ -208,7 +208,7 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	if len(r.Differ) == 0 {
 		return r, nil
 	}
-	moving, err := v.moving(ctx, from, r.Differ)
+	moving, err := v.inFlight(ctx, from, r.Differ)
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
@@ -249,7 +249,7 @@ func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]schemas.E
 }
 
 // moving returns of which of the copies there are records from the given offsets on.
-func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]schemas.Extent, differ []clickhouse.CopyDifference) (map[schemas.Copy]bool, error) {
+func (v *Verifier) inFlight(ctx context.Context, from map[schemas.Topic]schemas.Extent, differ []clickhouse.CopyDifference) (map[schemas.Copy]bool, error) {
 	asked, moving := map[schemas.Copy]bool{}, map[schemas.Copy]bool{}
 	for _, d := range differ {
 		asked[d.Copy()] = true
@@ -268,7 +268,7 @@ func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]schemas.Ex
 		}
 		e.Ends = now.Ends
 		if err := v.read(ctx, topic, e, func(d *schemas.Delivery, _ error) error {
-			if c := copyIn(d.Body); asked[c] {
+			if c := copyOf(d.Body); asked[c] {
 				moving[c] = true
 			}
 			return nil
@@ -280,7 +280,7 @@ func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]schemas.Ex
 }
 
 // copyIn is the copy that a record tells of.
-func copyIn(b schemas.Body) schemas.Copy {
+func copyOf(b schemas.Body) schemas.Copy {
 	switch m := b.(type) {
 	case *pb.Change:
 		return schemas.CopyOf(m)

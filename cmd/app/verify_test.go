@@ -43,7 +43,7 @@ func newVerified(t *testing.T) *verified {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.Verifier = &Verifier{admin: admin, db: db, mark: admin.NewWatermark(schemas.Changes, positionTopics()), log: slog.New(slog.DiscardHandler), told: func(string, int64, int64) {}}
+	v.Verifier = &Verifier{admin: admin, db: db, watermark: admin.NewWatermark(schemas.Changes, positionTopics()), log: slog.New(slog.DiscardHandler), progress: func(string, int64, int64) {}}
 	t.Cleanup(func() {
 		if err := db.Drop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)

@@ -26,7 +26,7 @@ func TestMountContract(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return d, nil }}
+		m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return d, nil }}
 		inner[m] = d
 		return m
 	}
@@ -61,7 +61,7 @@ func TestMountMarks(t *testing.T) {
 		}
 		d.Mark("1")
 		inner := storagetest.NewFaulty(d)
-		return &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return inner, nil }}, inner
+		return &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return inner, nil }}, inner
 	})
 }
 
@@ -75,7 +75,7 @@ func TestMountLocates(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Mark("1")
-	m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return located{d}, nil }}
+	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return located{d}, nil }}
 	ref := storage.Ref{Space: "photos", Item: "a", Version: "7"}
 	if at, err := storage.Locate(t.Context(), m, ref); err != nil || at.At != ref {
 		t.Errorf("got %+v, %v", at, err)
@@ -93,7 +93,7 @@ func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error)
 func TestMountEnded(t *testing.T) {
 	hangs := make(chan struct{})
 	defer close(hangs)
-	m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { <-hangs; return nil, os.ErrNotExist }}
+	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { <-hangs; return nil, os.ErrNotExist }}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(storagetest.OtherCall())
 	for call, err := range calls(ctx, m) {
@@ -152,7 +152,7 @@ func TestMountIsNotThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root, ctx := filepath.Join(t.TempDir(), "root"), t.Context()
 			tt.make(t, root)
-			m := &mount{kind: "file", open: func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
+			m := &lazyStore{kind: "file", openDriver: func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
 			errs := calls(ctx, m)
 			errs["Marker"] = m.Marker(ctx)
 			if len(errs) != 12 {
@@ -205,7 +205,7 @@ func TestMountHangs(t *testing.T) {
 		}
 		inner.Mark("1")
 		opened, answer := 0, make(chan struct{})
-		m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) {
+		m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) {
 			opened++
 			<-answer
 			return inner, nil

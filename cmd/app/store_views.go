@@ -53,20 +53,20 @@ type Ability struct {
 }
 
 // lookTime bounds one look of a person at a store.
-const lookTime = 30 * time.Second
+const storeCheckTimeout = 30 * time.Second
 
 // ListStores tells what the configuration says of the stores. It asks none of them.
 func ListStores(cfg *config.Config) (all []StoreView) {
 	for _, a := range cfg.Accounts {
 		for _, c := range a.Stores {
-			all = append(all, StoreView{Account: a.ID, Store: c.ID, Driver: c.Driver, Place: placeOf(c), Primary: c.Primary, Read: c.Read, Repair: c.Repair})
+			all = append(all, StoreView{Account: a.ID, Store: c.ID, Driver: c.Driver, Place: locationOf(c), Primary: c.Primary, Read: c.Read, Repair: c.Repair})
 		}
 	}
 	return all
 }
 
 // placeOf says where a store is.
-func placeOf(c config.Store) string {
+func locationOf(c config.Store) string {
 	switch {
 	case c.Driver != "s3":
 		return c.Root
@@ -82,13 +82,13 @@ func CheckStoresOf(ctx context.Context, cfg *config.Config, log *slog.Logger, na
 	if err != nil {
 		return nil, err
 	}
-	views, err := pick(ListStores(cfg), names)
+	views, err := selectStores(ListStores(cfg), names)
 	if err != nil {
 		return nil, err
 	}
 	var wg sync.WaitGroup
 	for i := range views {
-		wg.Go(func() { stores.view(ctx, &views[i], storage.Store.Marker) })
+		wg.Go(func() { stores.observe(ctx, &views[i], storage.Store.Marker) })
 	}
 	wg.Wait()
 	return views, errors.Join(context.Cause(ctx), stores.close())
@@ -101,12 +101,12 @@ func ProbeStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name 
 	if err != nil {
 		return StoreView{}, err
 	}
-	views, err := pick(ListStores(cfg), []StoreName{name})
+	views, err := selectStores(ListStores(cfg), []StoreName{name})
 	if err != nil {
 		return StoreView{}, err
 	}
 	v := &views[0]
-	stores.view(ctx, v, func(st storage.Store, ctx context.Context) error {
+	stores.observe(ctx, v, func(st storage.Store, ctx context.Context) error {
 		p, can := st.(interface{ Probe(context.Context) error })
 		// Nothing is written where another store is.
 		if err := st.Marker(ctx); err != nil && (!errors.Is(err, storage.ErrNoMarker) || record) {
@@ -129,7 +129,7 @@ func ProbeStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name 
 }
 
 // pick returns the views of the stores that are named, or all.
-func pick(all []StoreView, names []StoreName) (some []StoreView, err error) {
+func selectStores(all []StoreView, names []StoreName) (some []StoreView, err error) {
 	if len(names) == 0 {
 		return all, nil
 	}
@@ -148,10 +148,10 @@ func pick(all []StoreView, names []StoreName) (some []StoreView, err error) {
 }
 
 // view looks at a store, past its breaker, and fills in what came of it. It waits no longer than lookTime, whatever hangs.
-func (s *Stores) view(ctx context.Context, v *StoreView, look func(storage.Store, context.Context) error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("no answer within %v", lookTime))
+func (s *Stores) observe(ctx context.Context, v *StoreView, look func(storage.Store, context.Context) error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, storeCheckTimeout, fmt.Errorf("no answer within %v", storeCheckTimeout))
 	defer cancel()
-	m := s.byKey[schemas.Key(v.Account, v.Store)].mount
+	m := s.byKey[schemas.Key(v.Account, v.Store)].lazy
 	type seen struct {
 		d    storage.Store
 		open bool
@@ -159,7 +159,7 @@ func (s *Stores) view(ctx context.Context, v *StoreView, look func(storage.Store
 	}
 	came := make(chan seen, 1)
 	go func() { // a mount that hangs is left to the end of the process
-		d, err := m.reach(ctx)
+		d, err := m.open(ctx)
 		open := err == nil
 		if open {
 			err = look(d, ctx)

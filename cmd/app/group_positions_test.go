@@ -32,7 +32,7 @@ func TestKeeper(t *testing.T) {
 				ended := make(chan error, 2)
 				go func() { ended <- g.Run(ctx) }()
 				time.Sleep(time.Minute)
-				parts := a.keeper()
+				parts := a.positionPublisher()
 				mend := b.FailProduce(schemas.Checkpoints, fault, -1)
 				go func() { ended <- parts[0].run(ctx) }()
 				time.Sleep(time.Minute)
@@ -42,17 +42,17 @@ func TestKeeper(t *testing.T) {
 				if fault == kafkatest.Refused && before != 0 {
 					t.Errorf("%d on record though refused", before)
 				}
-				time.Sleep(keepEvery)
+				time.Sleep(positionInterval)
 				first := count()
 				if first != max(before, 1) {
 					t.Errorf("%d on record after the next time, %d before", first, before)
 				}
-				time.Sleep(3 * keepEvery)
+				time.Sleep(3 * positionInterval)
 				if got := count(); got != first {
 					t.Errorf("%d on record though nothing has moved", got)
 				}
 				send()
-				time.Sleep(keepEvery + time.Minute)
+				time.Sleep(positionInterval + time.Minute)
 				if got := count(); got != first+1 {
 					t.Errorf("%d on record after the group has moved, want %d", got, first+1)
 				}

@@ -39,7 +39,7 @@ func TestStoresAreLookedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.look(ctx); err != nil {
+		if err := s.checkAtStart(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if want := []string{"acme/1 closed", "acme/2 open", "acme/3 open"}; !slices.Equal(states(s), want) {
@@ -120,7 +120,7 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.look(t.Context())
+	err = s.checkAtStart(t.Context())
 	if !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) || !strings.Contains(err.Error(), "store acme/1") || strings.Contains(err.Error(), "acme/2:") {
 		t.Errorf("got %v, want what is wrong with acme/1", err)
 	}

@@ -29,25 +29,25 @@ func (a *App) watchPositions(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		gaps, err := a.lookForGaps(ctx)
+		gaps, err := a.findGaps(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				a.log.Debug("compare the positions in the tables with what was committed", "err", err)
 			}
 			continue
 		}
-		a.gaps(ctx, gaps)
+		a.reportAllGaps(ctx, gaps)
 	}
 }
 
 // lookForGaps returns what the tables lack of what was committed.
-func (a *App) lookForGaps(ctx context.Context) ([]clickhouse.Gap, error) {
+func (a *App) findGaps(ctx context.Context) ([]clickhouse.Gap, error) {
 	ctx, cancel := context.WithTimeout(ctx, positionsLimit)
 	defer cancel()
-	return gapsIn(ctx, a.mark, a.db)
+	return findGaps(ctx, a.watermark, a.db)
 }
 
-func gapsIn(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]clickhouse.Gap, error) {
+func findGaps(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]clickhouse.Gap, error) {
 	committed, err := mark.Committed(ctx) // before the positions, which are moved first
 	if err != nil {
 		return nil, fmt.Errorf("look at what is committed: %w", err)
@@ -57,47 +57,47 @@ func gapsIn(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]cl
 
 // behind opens an incident for each table that a sink found to lack records. A sink looks at its own partitions alone: the
 // incident's detail is for gaps to keep.
-func (a *App) behind(ctx context.Context, gaps []clickhouse.Gap) {
-	gaps = slices.DeleteFunc(slices.Clone(gaps), func(g clickhouse.Gap) bool { return a.board.IsOpen(behindOf(g.Table)) })
-	a.report(ctx, gaps)
+func (a *App) reportSinkGaps(ctx context.Context, gaps []clickhouse.Gap) {
+	gaps = slices.DeleteFunc(slices.Clone(gaps), func(g clickhouse.Gap) bool { return a.incidentBoard.IsOpen(gapSubject(g.Table)) })
+	a.openGapIncidents(ctx, gaps)
 }
 
 // gaps opens an incident for each table that lacks records, and closes those of the tables that do not. gaps are of all
 // tables.
-func (a *App) gaps(ctx context.Context, gaps []clickhouse.Gap) {
-	a.report(ctx, gaps)
-	for _, s := range a.board.OpenOf(incident.RecordsBehind) {
+func (a *App) reportAllGaps(ctx context.Context, gaps []clickhouse.Gap) {
+	a.openGapIncidents(ctx, gaps)
+	for _, s := range a.incidentBoard.OpenOf(incident.RecordsBehind) {
 		if slices.ContainsFunc(gaps, func(g clickhouse.Gap) bool { return g.Table == s.Name }) {
 			continue
 		}
-		if err := a.board.Close(ctx, s, "the table has all that was committed"); err != nil {
+		if err := a.incidentBoard.Close(ctx, s, "the table has all that was committed"); err != nil {
 			a.log.Warn("close an incident", "table", s.Name, "err", err)
 		}
 	}
 }
 
-func (a *App) report(ctx context.Context, gaps []clickhouse.Gap) {
+func (a *App) openGapIncidents(ctx context.Context, gaps []clickhouse.Gap) {
 	of := map[string][]clickhouse.Gap{}
 	for _, g := range gaps {
 		of[g.Table] = append(of[g.Table], g)
 	}
 	for table, gaps := range of {
-		if err := a.board.Open(ctx, behindOf(table), detailOf(gaps)); err != nil {
+		if err := a.incidentBoard.Open(ctx, gapSubject(table), describeGaps(gaps)); err != nil {
 			a.log.Warn("open an incident", "table", table, "err", err)
 		}
 	}
 }
 
-func behindOf(table string) incident.Subject {
+func gapSubject(table string) incident.Subject {
 	return incident.Subject{Kind: incident.RecordsBehind, Name: table}
 }
 
 // mostGaps are named in an incident.
-const mostGaps = 20
+const maxGapsNamed = 20
 
 // detailOf names the gaps of one table. It says where they begin and not where they end, since the end moves with each
 // commit, and the incident would get a step for each.
-func detailOf(gaps []clickhouse.Gap) string {
+func describeGaps(gaps []clickhouse.Gap) string {
 	var b strings.Builder
 	if slices.ContainsFunc(gaps, clickhouse.Gap.Unknown) {
 		fmt.Fprintf(&b, "table %s was emptied or restored: it lacks records from these offsets on, "+
@@ -107,7 +107,7 @@ func detailOf(gaps []clickhouse.Gap) string {
 			"until millrace rebuild has run:", gaps[0].Table)
 	}
 	for i, g := range gaps {
-		if i == mostGaps {
+		if i == maxGapsNamed {
 			fmt.Fprintf(&b, " and %d more", len(gaps)-i)
 			break
 		}

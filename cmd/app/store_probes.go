@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	firstLook = 5 * time.Second // for all stores, when the process starts
-	nextLook  = 10 * time.Second
+	startCheckTimeout = 5 * time.Second // for all stores, when the process starts
+	probeInterval     = 10 * time.Second
 )
 
 // names are all stores, by account and in the order of IDs.
-func (s *Stores) names() (all []StoreName) {
+func (s *Stores) storeNames() (all []StoreName) {
 	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
 		for _, id := range s.accounts[account] {
 			all = append(all, StoreName{account, id})
@@ -37,10 +37,10 @@ func (s *Stores) of(n StoreName) store { return s.byKey[schemas.Key(n.Account, n
 
 // look reads all markers once, so that the breakers of stores that are not there are open before
 // the first task. It refuses only what no waiting mends: a root that is another store's.
-func (s *Stores) look(run context.Context) error {
-	ctx, cancel := context.WithTimeout(run, firstLook)
+func (s *Stores) checkAtStart(run context.Context) error {
+	ctx, cancel := context.WithTimeout(run, startCheckTimeout)
 	defer cancel()
-	names := s.names()
+	names := s.storeNames()
 	errs := make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, n := range names {
@@ -67,7 +67,7 @@ func (s *Stores) look(run context.Context) error {
 // message need come for it to be found, and what waits for it goes on when it is due.
 func (s *Stores) run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	for _, n := range s.names() {
+	for _, n := range s.storeNames() {
 		wg.Go(func() { s.of(n).watch(ctx) })
 	}
 	wg.Wait()
@@ -77,7 +77,7 @@ func (s *Stores) run(ctx context.Context) error {
 // watch looks for the store whenever it is away, until ctx is done.
 func (st store) watch(ctx context.Context) {
 	for {
-		for !st.there() {
+		for !st.available() {
 			if retry.Sleep(ctx, st.probe(ctx)) != nil {
 				return
 			}
@@ -85,21 +85,21 @@ func (st store) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-st.turns.opened:
+		case <-st.transitions.opened:
 		}
 	}
 }
 
 // there says whether the store has been found, and is not away.
-func (st store) there() bool {
+func (st store) available() bool {
 	is, _, _ := st.breaker.State()
-	return is == limit.Closed && st.mount.seen.Load() != nil
+	return is == limit.Closed && st.lazy.opened.Load() != nil
 }
 
 // probe looks for the store if its breaker lets it, and returns how long to wait for the next look. A store whose
 // streams hung answers a look, and is half-open until a task's stream does not hang.
 func (st store) probe(run context.Context) time.Duration {
-	ctx, cancel := context.WithTimeout(run, nextLook)
+	ctx, cancel := context.WithTimeout(run, probeInterval)
 	defer cancel()
 	const least = 100 * time.Millisecond
 	var open *limit.OpenError
@@ -109,21 +109,21 @@ func (st store) probe(run context.Context) time.Duration {
 	case errors.As(err, &open):
 		return max(time.Until(open.Until), least)
 	case is == limit.HalfOpen:
-		return nextLook
+		return probeInterval
 	}
 	return least
 }
 
 // turns count how often a breaker came into each state.
-type turns struct {
+type transitions struct {
 	count  [limit.Open + 1]atomic.Int64
 	opened chan struct{} // holds one if it has opened since somebody looked
 }
 
-func newTurns() *turns { return &turns{opened: make(chan struct{}, 1)} }
+func newTransitions() *transitions { return &transitions{opened: make(chan struct{}, 1)} }
 
 // changed is a limit.Config's Changed.
-func (t *turns) changed(_, to limit.State) {
+func (t *transitions) changed(_, to limit.State) {
 	t.count[to].Add(1)
 	if to != limit.Open {
 		return
@@ -169,7 +169,7 @@ func (m *breakerMetrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
-	for _, n := range m.stores.names() {
+	for _, n := range m.stores.storeNames() {
 		st := m.stores.of(n)
 		is, _, _ := st.breaker.State()
 		rate, slowed := st.throttle.Allowed()
@@ -183,7 +183,7 @@ func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
 				in = 1
 			}
 			to <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, in, n.Account, n.Store, state.String())
-			to <- prometheus.MustNewConstMetric(m.changes, prometheus.CounterValue, float64(st.turns.count[state].Load()), n.Account, n.Store, state.String())
+			to <- prometheus.MustNewConstMetric(m.changes, prometheus.CounterValue, float64(st.transitions.count[state].Load()), n.Account, n.Store, state.String())
 		}
 	}
 }

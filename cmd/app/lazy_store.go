@@ -17,36 +17,36 @@ import (
 // read once nothing of it is believed and nothing is written to it: every operation looks for
 // the marker first, and where that is not found it fails with an error of class unavailable. From
 // then on operations go straight to the driver, which knows by itself when the store is gone.
-type mount struct {
-	kind string // the driver's name
-	open func(context.Context) (storage.Store, error)
+type lazyStore struct {
+	kind       string // the driver's name
+	openDriver func(context.Context) (storage.Store, error)
 
-	seen atomic.Pointer[storage.Store] // the driver, once its marker was read
+	opened atomic.Pointer[storage.Store] // the driver, once its marker was read
 
 	opening sync.Mutex    // held while the driver is opened, which may hang
 	driver  storage.Store // guarded by opening; nil: not opened yet
 
-	mu   sync.Mutex // guards last
-	last *looking   // the newest
+	mu        sync.Mutex   // guards last
+	lastProbe *markerProbe // the newest
 }
 
 // A looking is one look for the marker. err is set before done is closed.
-type looking struct {
+type markerProbe struct {
 	done chan struct{}
 	err  error
 }
 
 var (
-	_ storage.Store   = (*mount)(nil)
-	_ storage.Locator = (*mount)(nil)
+	_ storage.Store   = (*lazyStore)(nil)
+	_ storage.Locator = (*lazyStore)(nil)
 )
 
 // reach opens the driver if it is not open. It may block for as long as the root does.
-func (m *mount) reach(ctx context.Context) (storage.Store, error) {
+func (m *lazyStore) open(ctx context.Context) (storage.Store, error) {
 	m.opening.Lock()
 	defer m.opening.Unlock()
 	if m.driver == nil {
-		d, err := m.open(ctx)
+		d, err := m.openDriver(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -56,11 +56,11 @@ func (m *mount) reach(ctx context.Context) (storage.Store, error) {
 }
 
 // found returns the driver, if its marker has been read or can be now.
-func (m *mount) found(ctx context.Context) (storage.Store, error) {
-	if d := m.seen.Load(); d != nil {
+func (m *lazyStore) available(ctx context.Context) (storage.Store, error) {
+	if d := m.opened.Load(); d != nil {
 		return *d, nil
 	}
-	l := m.look(ctx)
+	l := m.startProbe(ctx)
 	select {
 	case <-l.done:
 	case <-ctx.Done():
@@ -69,39 +69,39 @@ func (m *mount) found(ctx context.Context) (storage.Store, error) {
 	if l.err != nil {
 		return nil, retry.Unavailable(l.err)
 	}
-	return *m.seen.Load(), nil
+	return *m.opened.Load(), nil
 }
 
 // look begins to look for the marker, or joins those who do. There is one goroutine for it at most,
 // and nobody waits for it without a bound: a network mount can hang for as long as it likes.
-func (m *mount) look(ctx context.Context) *looking {
+func (m *lazyStore) startProbe(ctx context.Context) *markerProbe {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.last != nil {
+	if m.lastProbe != nil {
 		select {
-		case <-m.last.done:
+		case <-m.lastProbe.done:
 		default:
-			return m.last
+			return m.lastProbe
 		}
 	}
-	l := &looking{done: make(chan struct{})}
-	m.last = l
+	l := &markerProbe{done: make(chan struct{})}
+	m.lastProbe = l
 	ctx = context.WithoutCancel(ctx) // others wait for it too
 	go func() {
 		defer close(l.done)
-		d, err := m.reach(ctx)
+		d, err := m.open(ctx)
 		if err == nil {
 			err = d.Marker(ctx)
 		}
 		if l.err = err; err == nil {
-			m.seen.Store(&d)
+			m.opened.Store(&d)
 		}
 	}()
 	return l
 }
 
 // close closes the driver. One that is still being opened is left to the end of the process.
-func (m *mount) close() error {
+func (m *lazyStore) close() error {
 	if !m.opening.TryLock() {
 		return nil
 	}
@@ -116,8 +116,8 @@ func (m *mount) close() error {
 var errNoFiles = errors.New("the store does not keep files")
 
 // Path returns where an item's bytes lie.
-func (m *mount) Path(ctx context.Context, space, item string) (string, error) {
-	d, err := m.reach(ctx)
+func (m *lazyStore) Path(ctx context.Context, space, item string) (string, error) {
+	d, err := m.open(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -132,17 +132,17 @@ func (m *mount) Path(ctx context.Context, space, item string) (string, error) {
 
 // Capabilities implements storage.Store. Of a store that was not found yet only the kind is known;
 // whoever asks has had an answer of another method before.
-func (m *mount) Capabilities() storage.Capabilities {
-	if d := m.seen.Load(); d != nil {
+func (m *lazyStore) Capabilities() storage.Capabilities {
+	if d := m.opened.Load(); d != nil {
 		return (*d).Capabilities()
 	}
 	return storage.Capabilities{Kind: m.kind}
 }
 
 // Spaces implements storage.Store.
-func (m *mount) Spaces(ctx context.Context) iter.Seq2[string, error] {
+func (m *lazyStore) Spaces(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		d, err := m.found(ctx)
+		d, err := m.available(ctx)
 		if err != nil {
 			yield("", err)
 			return
@@ -152,8 +152,8 @@ func (m *mount) Spaces(ctx context.Context) iter.Seq2[string, error] {
 }
 
 // StatSpace implements storage.Store.
-func (m *mount) StatSpace(ctx context.Context, space string) (storage.Space, error) {
-	d, err := m.found(ctx)
+func (m *lazyStore) StatSpace(ctx context.Context, space string) (storage.Space, error) {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.Space{}, err
 	}
@@ -161,8 +161,8 @@ func (m *mount) StatSpace(ctx context.Context, space string) (storage.Space, err
 }
 
 // CreateSpace implements storage.Store.
-func (m *mount) CreateSpace(ctx context.Context, space storage.Space) error {
-	d, err := m.found(ctx)
+func (m *lazyStore) CreateSpace(ctx context.Context, space storage.Space) error {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
@@ -170,8 +170,8 @@ func (m *mount) CreateSpace(ctx context.Context, space storage.Space) error {
 }
 
 // SetSpace implements storage.Store.
-func (m *mount) SetSpace(ctx context.Context, space storage.Space) error {
-	d, err := m.found(ctx)
+func (m *lazyStore) SetSpace(ctx context.Context, space storage.Space) error {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
@@ -179,8 +179,8 @@ func (m *mount) SetSpace(ctx context.Context, space storage.Space) error {
 }
 
 // DeleteSpace implements storage.Store.
-func (m *mount) DeleteSpace(ctx context.Context, space string) error {
-	d, err := m.found(ctx)
+func (m *lazyStore) DeleteSpace(ctx context.Context, space string) error {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
@@ -188,9 +188,9 @@ func (m *mount) DeleteSpace(ctx context.Context, space string) error {
 }
 
 // List implements storage.Store.
-func (m *mount) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
+func (m *lazyStore) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
 	return func(yield func(storage.Object, error) bool) {
-		d, err := m.found(ctx)
+		d, err := m.available(ctx)
 		if err != nil {
 			yield(storage.Object{}, err)
 			return
@@ -200,8 +200,8 @@ func (m *mount) List(ctx context.Context, space, after string) iter.Seq2[storage
 }
 
 // Stat implements storage.Store.
-func (m *mount) Stat(ctx context.Context, space, item string) (storage.Object, error) {
-	d, err := m.found(ctx)
+func (m *lazyStore) Stat(ctx context.Context, space, item string) (storage.Object, error) {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -209,8 +209,8 @@ func (m *mount) Stat(ctx context.Context, space, item string) (storage.Object, e
 }
 
 // Open implements storage.Store.
-func (m *mount) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	d, err := m.found(ctx)
+func (m *lazyStore) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	d, err := m.available(ctx)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
@@ -218,8 +218,8 @@ func (m *mount) Open(ctx context.Context, space, item, version string) (io.ReadC
 }
 
 // Locate implements storage.Locator.
-func (m *mount) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
-	d, err := m.found(ctx)
+func (m *lazyStore) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.Place{}, err
 	}
@@ -227,8 +227,8 @@ func (m *mount) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 }
 
 // Put implements storage.Store.
-func (m *mount) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
-	d, err := m.found(ctx)
+func (m *lazyStore) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
 	}
@@ -236,8 +236,8 @@ func (m *mount) Put(ctx context.Context, space, item string, r io.Reader, o stor
 }
 
 // SetProperties implements storage.Store.
-func (m *mount) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
-	d, err := m.found(ctx)
+func (m *lazyStore) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
 	}
@@ -245,8 +245,8 @@ func (m *mount) SetProperties(ctx context.Context, space, item string, p storage
 }
 
 // Delete implements storage.Store.
-func (m *mount) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
-	d, err := m.found(ctx)
+func (m *lazyStore) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+	d, err := m.available(ctx)
 	if err != nil {
 		return storage.Deleted{}, storage.NotApplied(err)
 	}
@@ -255,17 +255,17 @@ func (m *mount) Delete(ctx context.Context, space, item string, o storage.Delete
 
 // Marker implements storage.Store. Before it was read once, that there is none means that the
 // store is away.
-func (m *mount) Marker(ctx context.Context) error {
-	if d := m.seen.Load(); d != nil {
+func (m *lazyStore) Marker(ctx context.Context) error {
+	if d := m.opened.Load(); d != nil {
 		return (*d).Marker(ctx)
 	}
-	_, err := m.found(ctx)
+	_, err := m.available(ctx)
 	return err
 }
 
 // WriteMarker implements storage.Store.
-func (m *mount) WriteMarker(ctx context.Context) error {
-	d, err := m.reach(ctx)
+func (m *lazyStore) WriteMarker(ctx context.Context) error {
+	d, err := m.open(ctx)
 	if err != nil {
 		return err
 	}

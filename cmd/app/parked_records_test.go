@@ -63,7 +63,7 @@ func TestFreshReadsHoldNoWorker(t *testing.T) {
 		defer close(reads.asks)
 		done := 0
 		deleter(t, b.Config(), 1, 20*time.Second, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-			records, err := parked{records: reads}.Fresh(ctx, make([]schemas.Copy, 2))
+			records, err := parkedRecords{records: reads}.Fresh(ctx, make([]schemas.Copy, 2))
 			if err != nil || len(records) != 2 {
 				return nil, fmt.Errorf("got %d records: %w", len(records), err)
 			}
@@ -100,10 +100,10 @@ func TestFreshRecordsAreOfNow(t *testing.T) {
 		age, busy time.Duration // busy is the worker
 		want      int64
 	}{
-		"goes on at once":        {deleteAge, 0, 1},
-		"waits for some seconds": {deleteAge, deleteAge, 1},
-		"waits for a long task":  {deleteAge, 10 * time.Minute, 2},
-		"waits for a moment":     {deleteAge, deleteAge + time.Second, 2},
+		"goes on at once":        {maxDeleteAge, 0, 1},
+		"waits for some seconds": {maxDeleteAge, maxDeleteAge, 1},
+		"waits for a long task":  {maxDeleteAge, 10 * time.Minute, 2},
+		"waits for a moment":     {maxDeleteAge, maxDeleteAge + time.Second, 2},
 		"of any age":             {0, 10 * time.Minute, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestFreshRecordsAreOfNow(t *testing.T) {
 						time.Sleep(tt.busy)
 						return nil, nil
 					}
-					records, err := parked{reads, tt.age}.Fresh(ctx, make([]schemas.Copy, 1))
+					records, err := parkedRecords{reads, tt.age}.Fresh(ctx, make([]schemas.Copy, 1))
 					if err == nil {
 						got.Store(records[0].GetManifest().GetSize())
 					}
@@ -143,11 +143,11 @@ func TestFreshRecordsAreOfNow(t *testing.T) {
 func TestFreshRecordsAreNeverOfNow(t *testing.T) {
 	t.Parallel()
 	reads := numbers{reads: new(atomic.Int64)}
-	if _, err := (parked{reads, -1}).Fresh(t.Context(), make([]schemas.Copy, 1)); retry.ClassOf(err) != retry.ClassUnavailable {
+	if _, err := (parkedRecords{reads, -1}).Fresh(t.Context(), make([]schemas.Copy, 1)); retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("got %v, want an error that says that nothing is known", err)
 	}
-	if got := reads.reads.Load(); got != freshReads {
-		t.Errorf("read %d times, want %d", got, freshReads)
+	if got := reads.reads.Load(); got != maxFreshReads {
+		t.Errorf("read %d times, want %d", got, maxFreshReads)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestBacklogOfDeletes(t *testing.T) {
 			}
 			mu.Unlock()
 			time.Sleep(before)
-			if _, err := (parked{reads, deleteAge}).Fresh(ctx, make([]schemas.Copy, 1)); err != nil {
+			if _, err := (parkedRecords{reads, maxDeleteAge}).Fresh(ctx, make([]schemas.Copy, 1)); err != nil {
 				return nil, err
 			}
 			time.Sleep(after)
