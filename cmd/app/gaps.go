@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// positionsEvery is the time between two comparisons of positions with what was committed. Fresh reads compare them,
-	// too; this is for when there are none.
+	// positionsEvery is the time between two comparisons of the positions with the committed offsets.
+	// Fresh reads compare them too; this is for times without any.
 	positionsEvery = 30 * time.Second
 	positionsLimit = 20 * time.Second
 )
 
-// watchPositions compares the positions in the tables with what was committed, until ctx is done.
+// watchPositions periodically compares the positions in the tables with the committed offsets,
+// until ctx is done.
 func (a *App) watchPositions(ctx context.Context) error {
 	t := time.NewTicker(positionsEvery)
 	defer t.Stop()
@@ -32,7 +33,7 @@ func (a *App) watchPositions(ctx context.Context) error {
 		gaps, err := a.findGaps(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				a.log.Debug("compare the positions in the tables with what was committed", "err", err)
+				a.log.Debug("compare positions with committed offsets", "err", err)
 			}
 			continue
 		}
@@ -40,7 +41,7 @@ func (a *App) watchPositions(ctx context.Context) error {
 	}
 }
 
-// lookForGaps returns what the tables lack of what was committed.
+// findGaps returns the committed records that the tables lack.
 func (a *App) findGaps(ctx context.Context) ([]clickhouse.Gap, error) {
 	ctx, cancel := context.WithTimeout(ctx, positionsLimit)
 	defer cancel()
@@ -48,22 +49,25 @@ func (a *App) findGaps(ctx context.Context) ([]clickhouse.Gap, error) {
 }
 
 func findGaps(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]clickhouse.Gap, error) {
-	committed, err := mark.Committed(ctx) // before the positions, which are moved first
+	committed, err := mark.Committed(ctx) // before the positions, which sinks move first
 	if err != nil {
-		return nil, fmt.Errorf("look at what is committed: %w", err)
+		return nil, fmt.Errorf("read the committed offsets: %w", err)
 	}
 	return db.Gaps(ctx, committed)
 }
 
-// behind opens an incident for each table that a sink found to lack records. A sink looks at its own partitions alone: the
-// incident's detail is for gaps to keep.
+// reportSinkGaps opens an incident for each table that a sink found to lack records. A sink knows
+// only its own partitions, so it does not change the detail of an open incident; reportAllGaps
+// does.
 func (a *App) reportSinkGaps(ctx context.Context, gaps []clickhouse.Gap) {
-	gaps = slices.DeleteFunc(slices.Clone(gaps), func(g clickhouse.Gap) bool { return a.incidentBoard.IsOpen(gapSubject(g.Table)) })
+	gaps = slices.DeleteFunc(slices.Clone(gaps), func(g clickhouse.Gap) bool {
+		return a.incidentBoard.IsOpen(gapSubject(g.Table))
+	})
 	a.openGapIncidents(ctx, gaps)
 }
 
-// gaps opens an incident for each table that lacks records, and closes those of the tables that do not. gaps are of all
-// tables.
+// reportAllGaps opens an incident for each table that lacks records, and closes the incidents of
+// the others. gaps are those of all tables.
 func (a *App) reportAllGaps(ctx context.Context, gaps []clickhouse.Gap) {
 	a.openGapIncidents(ctx, gaps)
 	for _, s := range a.incidentBoard.OpenOf(incident.RecordsBehind) {
@@ -71,7 +75,7 @@ func (a *App) reportAllGaps(ctx context.Context, gaps []clickhouse.Gap) {
 			continue
 		}
 		if err := a.incidentBoard.Close(ctx, s, "the table has all that was committed"); err != nil {
-			a.log.Warn("close an incident", "table", s.Name, "err", err)
+			a.log.Warn("close incident", "table", s.Name, "err", err)
 		}
 	}
 }
@@ -83,7 +87,7 @@ func (a *App) openGapIncidents(ctx context.Context, gaps []clickhouse.Gap) {
 	}
 	for table, gaps := range of {
 		if err := a.incidentBoard.Open(ctx, gapSubject(table), describeGaps(gaps)); err != nil {
-			a.log.Warn("open an incident", "table", table, "err", err)
+			a.log.Warn("open incident", "table", table, "err", err)
 		}
 	}
 }
@@ -92,11 +96,11 @@ func gapSubject(table string) incident.Subject {
 	return incident.Subject{Kind: incident.RecordsBehind, Name: table}
 }
 
-// mostGaps are named in an incident.
+// maxGapsNamed is the number of gaps that an incident names.
 const maxGapsNamed = 20
 
-// detailOf names the gaps of one table. It says where they begin and not where they end, since the end moves with each
-// commit, and the incident would get a step for each.
+// describeGaps returns the detail of the incident of one table. It names the starts of the gaps and
+// not their ends, which move with each commit, and would add a step to the incident each time.
 func describeGaps(gaps []clickhouse.Gap) string {
 	var b strings.Builder
 	if slices.ContainsFunc(gaps, clickhouse.Gap.Unknown) {

@@ -8,17 +8,18 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// keepEvery is how often the positions of groups are put on record: what a group handles between that and the time when
-// the brokers forget its offsets is handled again.
+// positionInterval is the time between two recordings of the groups' positions. If the brokers
+// delete the offsets of a group, the group repeats the work since the last recording.
 const positionInterval = 10 * time.Minute
 
-// keeper puts on record where groups are, for when the brokers have forgotten it.
+// positionPublisher records the positions of groups, for the case that the brokers delete their
+// offsets.
 func (a *App) positionPublisher() []part {
-	return []part{a.periodic("position keeper", positionInterval, a.publishPositions)}
+	return []part{a.periodic("group positions", positionInterval, a.publishPositions)}
 }
 
-// keep publishes the positions that are not on record, one by one: one that is too long keeps no other from being
-// published. What failed is left to the next time.
+// publishPositions publishes the positions that are not recorded, each by itself: one that is too
+// large does not block the others. The next run repeats what failed.
 func (a *App) publishPositions(ctx context.Context) {
 	all, err := a.admin.Positions(ctx)
 	errs := []error{err}
@@ -30,6 +31,6 @@ func (a *App) publishPositions(ctx context.Context) {
 		}
 	}
 	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
-		a.log.Warn("the positions of groups will be put on record again", "wait", positionInterval, "err", err)
+		a.log.Warn("record group positions", "retry_after", positionInterval, "err", err)
 	}
 }

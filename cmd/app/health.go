@@ -19,77 +19,80 @@ import (
 )
 
 const (
-	healthInterval         = 15 * time.Second // or four times in the time after which a stall is one
-	healthIntervalStarting = time.Second
-	requestTimeout         = 10 * time.Second // of one look
-	// startLimit is how long Kafka may be starting before something is wrong with it.
+	healthInterval         = 15 * time.Second // or a quarter of health.stall_after, if that is shorter
+	healthIntervalStarting = time.Second      // while Kafka is starting
+	requestTimeout         = 10 * time.Second
+	// startLimit is how long Kafka may be starting before that counts as an error.
 	startLimit = time.Minute
 
-	maxReasons = 20 // policies, and records, that a verdict names
+	maxReasons = 20 // policies, and records, that a status names
 )
 
-// The engines, as reports name them.
+// The engines, as named in reports.
 const (
 	engineKafka      = "kafka"
 	engineClickHouse = "clickhouse"
 )
 
-// errNoOffsets says that Kafka has been starting for longer than startLimit.
-var errNoOffsets = errors.New("the brokers have not made their topic of offsets for a minute: " +
-	"offsets.topic.replication.factor may be more than there are brokers")
+// errNoOffsets reports that Kafka has been starting for longer than startLimit.
+var errNoOffsets = errors.New("the brokers have not created the topic __consumer_offsets within a minute: " +
+	"offsets.topic.replication.factor may be larger than the number of brokers")
 
-// stores says whether a role does nothing but write to ClickHouse: it waits while that is away.
+// onlyWritesClickHouse reports whether all work of a role is writing to ClickHouse, so that it
+// waits while that is unavailable.
 func onlyWritesClickHouse(role schemas.Role) bool {
 	return role == schemas.RoleSink || role == schemas.RoleState
 }
 
-// A duty is what one role has to do in this process, and how it does.
+// A roleHealth is the state of one role in this process.
 type roleHealth struct {
 	Role schemas.Role `json:"role"`
-	// Member says that it is in all its groups, with partitions or waiting for some.
+	// Member reports whether the role has joined all its groups, with or without partitions.
 	Member     bool `json:"member"`
 	Partitions int  `json:"partitions"`
-	// Due messages of these could be handled now; what is paused, or waits in a lane, is none.
+	// Due is the number of messages of the partitions that could be handled now, without those that
+	// are paused or in a delay lane.
 	Due int64 `json:"due"`
-	// Able says that some of them can be: no pause keeps back all that a class has in flight, and the
-	// engine that the role needs is there.
+	// Able reports whether some of them can be handled: not all messages in flight are paused, and the
+	// engine that the role needs is available.
 	Able     bool  `json:"able"`
 	InFlight int64 `json:"in_flight"`
 	Busy     int64 `json:"working"`
-	Stuck    int64 `json:"stuck"` // tasks that ignore that they were cancelled
-	// Behind is since when it has been able to do something that is due; zero: it is not.
+	Stuck    int64 `json:"stuck"` // tasks that did not end after they were cancelled
+	// DueSince is the time since which the role has had due messages that it could handle; zero: it
+	// has none.
 	DueSince time.Time `json:"behind,omitzero"`
-	Active   time.Time `json:"active,omitzero"` // when something was last done, or got on
-	// Refused is since when the brokers do not take outputs; zero: they do.
+	Active   time.Time `json:"active,omitzero"` // of the last progress
+	// Refused is the time since which the brokers have refused outputs; zero: they accept them.
 	Refused time.Time `json:"refused,omitzero"`
 }
 
-// A sight is what is known at one time, and all that a verdict depends on.
+// A snapshot is the state of the process at one time: all inputs of evaluate.
 type snapshot struct {
 	now       time.Time
-	collected time.Time     // zero: not yet
-	maxAge    time.Duration // for how long that counts
+	collected time.Time     // when the engines were asked; zero: not yet
+	maxAge    time.Duration // of collected
 	stall     time.Duration
-	faults    map[string]error // what is wrong with each engine that the roles use; nil: nothing
-	roles     []roleHealth     // as of looked, but for what the process itself knows
-	stores    []BreakerState   // those that the roles touch
-	// policies are those that the roles apply and that are refused, with the reason.
+	faults    map[string]error // by engine, of those that the roles use; nil: no error
+	roles     []roleHealth     // Due is as of collected, the rest as of now
+	stores    []BreakerState   // of the stores that the roles use
+	// policies are the refused policies that the roles apply, with the reasons.
 	policies []string
-	// unread are the records of tables that cannot be read, with what to do.
+	// unreadable are the records of tables that cannot be read, with the action to take.
 	unreadable []string
-	ending     bool // somebody has asked the process to end
+	ending     bool // the process is stopping
 }
 
-// A verdict says how the process is, and why it is not better.
+// A status is the health of the process, and the reasons why it is not better.
 type status struct {
-	Live    bool     `json:"live"`    // or: end it, and start another
-	Ready   bool     `json:"ready"`   // or: it cannot do all of its work now
-	Started bool     `json:"started"` // or: it is still starting
+	Live    bool     `json:"live"`    // false: restart the process
+	Ready   bool     `json:"ready"`   // false: some of its work cannot be done now
+	Started bool     `json:"started"` // false: it is still starting
 	Reasons []string `json:"reasons"`
 }
 
-// judge turns what is known into a verdict. What a new process would find the same, such as an
-// engine that is away, is no reason to end this one.
+// evaluate returns the status for a snapshot. A condition that a new process would find too, such
+// as an unavailable engine, does not make this one not live.
 func evaluate(s snapshot) status {
 	v := status{Live: true, Ready: true, Reasons: []string{}}
 	no := func(what *bool, format string, args ...any) {
@@ -98,7 +101,7 @@ func evaluate(s snapshot) status {
 	}
 	known := !s.collected.IsZero() && s.now.Sub(s.collected) < s.maxAge
 	if !known {
-		no(&v.Ready, "nothing is known of the engines yet, or any more")
+		no(&v.Ready, "the state of the engines is not known")
 	}
 	if s.ending {
 		no(&v.Ready, "the process is stopping")
@@ -109,7 +112,7 @@ func evaluate(s snapshot) status {
 		}
 	}
 	if names := unavailableStores(s.stores); len(names) > 0 && len(names) == len(s.stores) {
-		no(&v.Ready, "every store is away: %s", strings.Join(names, ", "))
+		no(&v.Ready, "every store is unavailable: %s", strings.Join(names, ", "))
 	}
 	for i, refused := range s.policies {
 		if i == maxReasons {
@@ -128,10 +131,10 @@ func evaluate(s snapshot) status {
 	joined := true
 	for _, d := range s.roles {
 		if d.Stuck > 0 {
-			no(&v.Live, "role %s: %d tasks ignore that they were cancelled", d.Role, d.Stuck)
+			no(&v.Live, "role %s: %d tasks have not ended after they were cancelled", d.Role, d.Stuck)
 		}
 		if !d.Refused.IsZero() {
-			no(&v.Ready, "role %s: the brokers have not taken its outputs for %v; they are published until they do",
+			no(&v.Ready, "role %s: the brokers have refused its outputs for %v; publishing is retried",
 				d.Role, s.now.Sub(d.Refused).Round(time.Second))
 		}
 		if !d.Member {
@@ -153,7 +156,7 @@ func evaluate(s snapshot) status {
 	return v
 }
 
-// trouble says in words what keeps an engine from being used.
+// describeEngineError returns the kind of an engine's error as text.
 func describeEngineError(err error) string {
 	switch {
 	case errors.Is(err, kafka.ErrStarting):
@@ -163,10 +166,10 @@ func describeEngineError(err error) string {
 	case errors.Is(err, kafka.ErrLogin), errors.Is(err, clickhouse.ErrAccess):
 		return "refuses access"
 	}
-	return "is away"
+	return "is unavailable"
 }
 
-// away are the names of the stores that are.
+// unavailableStores returns the names of the unavailable stores: their breakers are not closed.
 func unavailableStores(stores []BreakerState) (names []string) {
 	for _, b := range stores {
 		if b.State != limit.Closed {
@@ -176,22 +179,22 @@ func unavailableStores(stores []BreakerState) (names []string) {
 	return names
 }
 
-// health looks at how the process does.
+// health collects the state of the process.
 type health struct {
 	log    *slog.Logger
 	stall  time.Duration
 	prefix string // of topics
-	// What it looks at.
+	// Sources of the state.
 	states     func() []kafka.RoleState
 	lags       func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
-	ping       func(context.Context) error // ClickHouse; nil: no role here uses it
+	ping       func(context.Context) error // of ClickHouse; nil: no role of this process uses it
 	breakers   func() []BreakerState       // of the stores that roles here touch
 	policies   func() []string             // that are refused, and that roles here apply
 	unreadable func() []string             // records of tables on which roles here depend
 	stopped    func() []kafka.UnreadableBatch
 	publish    func([]kafka.Lag) // of metrics
 
-	// starting is since when Kafka has been starting; zero: it is not. Only look uses it.
+	// starting is the time since which Kafka has been starting; zero: it is not. Only collect uses it.
 	starting time.Time
 
 	mu        sync.Mutex // guards the rest
@@ -203,7 +206,7 @@ type health struct {
 	ending    bool
 }
 
-// A group is one class of a role.
+// A roleClass is one class of a role.
 type roleClass struct {
 	role  schemas.Role
 	class schemas.Class
@@ -229,7 +232,7 @@ func (a *App) newHealth(n needs, s *schema) *health {
 	return h
 }
 
-// stop says that the process has been asked to end.
+// stop records that the process was asked to stop.
 func (h *health) stop() {
 	if h == nil {
 		return
@@ -239,7 +242,7 @@ func (h *health) stop() {
 	h.ending = true
 }
 
-// run looks now and then, until ctx is done.
+// run collects the state periodically, until ctx is done.
 func (h *health) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		h.collect(ctx)
@@ -250,7 +253,8 @@ func (h *health) run(ctx context.Context) error {
 
 func (h *health) interval() time.Duration { return min(healthInterval, h.stall/4) }
 
-// next is the time to the next look. While Kafka is starting it is short: that takes seconds.
+// nextInterval returns the time until the next collection. While Kafka is starting it is short,
+// since that takes seconds.
 func (h *health) nextInterval() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -260,8 +264,8 @@ func (h *health) nextInterval() time.Duration {
 	return h.interval()
 }
 
-// look asks the engines, and notes what they say. What they do not say is not known: it is
-// neither lag nor none.
+// collect queries the engines and records the results. A failed query leaves the lag unknown: it
+// counts neither as lag nor as none.
 func (h *health) collect(run context.Context) {
 	ctx, cancel := context.WithTimeout(run, requestTimeout)
 	defer cancel()
@@ -289,14 +293,14 @@ func (h *health) collect(run context.Context) {
 	lagErr = h.limitStarting(lagErr)
 	switch {
 	case errors.Is(lagErr, kafka.ErrStarting):
-		h.log.Info("Kafka is starting", "err", lagErr)
+		h.log.Info("wait for Kafka to start", "err", lagErr)
 	case lagErr != nil:
-		h.log.Warn("the lag is not known", "kafka", describeEngineError(lagErr), "err", lagErr)
+		h.log.Warn("read the lag", "kafka", describeEngineError(lagErr), "err", lagErr)
 	default:
 		h.publish(lags)
 	}
 	if engineErr != nil {
-		h.log.Warn("ClickHouse cannot be used", "clickhouse", describeEngineError(engineErr), "err", engineErr)
+		h.log.Warn("ping ClickHouse", "clickhouse", describeEngineError(engineErr), "err", engineErr)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -317,7 +321,7 @@ func (h *health) collect(run context.Context) {
 	h.updateDueSince(states)
 }
 
-// sinceBehind notes since when roles have had work that they could do.
+// updateDueSince records since when each role has had work that it could do.
 func (h *health) updateDueSince(states []kafka.RoleState) {
 	since := h.dueSince
 	h.dueSince = map[schemas.Role]time.Time{}
@@ -331,7 +335,8 @@ func (h *health) updateDueSince(states []kafka.RoleState) {
 	}
 }
 
-// overdue returns errNoOffsets in place of kafka.ErrStarting when that has been the error for startLimit.
+// limitStarting returns errNoOffsets in place of kafka.ErrStarting when Kafka has been starting for
+// startLimit.
 func (h *health) limitStarting(err error) error {
 	switch {
 	case !errors.Is(err, kafka.ErrStarting):
@@ -339,20 +344,21 @@ func (h *health) limitStarting(err error) error {
 	case h.starting.IsZero():
 		h.starting = time.Now()
 	case time.Since(h.starting) >= startLimit:
-		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it is no longer taken for a start
+		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it must not match kafka.ErrStarting
 	}
 	return err
 }
 
-// hold leaves what was due as it was, since it is not known what is now, and does not count the time
-// since the last look: so a look that fails neither hides a stall nor makes one. h.mu is held.
-func (h *health) shiftDueSince(states []kafka.RoleState, unseen time.Duration) {
+// shiftDueSince keeps the due messages of the last collection, since the present ones are unknown,
+// and does not count the time since then: a failed collection neither hides a stall nor causes one.
+// h.mu is held.
+func (h *health) shiftDueSince(states []kafka.RoleState, unknown time.Duration) {
 	for _, d := range h.roles(states) {
 		if since, ok := h.dueSince[d.Role]; ok {
 			if d.Active.After(since) {
 				since = d.Active
 			}
-			if since = since.Add(unseen); since.After(h.collected) {
+			if since = since.Add(unknown); since.After(h.collected) {
 				since = h.collected
 			}
 			h.dueSince[d.Role] = since
@@ -360,8 +366,8 @@ func (h *health) shiftDueSince(states []kafka.RoleState, unseen time.Duration) {
 	}
 }
 
-// owned returns how much is due of the partitions that this process owns. A partition that it has stopped reading counts
-// as nothing: another process would stop as well.
+// dueInOwned returns the number of due messages in the partitions of this process. A partition that
+// it has stopped reading counts as 0, since another process would stop too.
 func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
@@ -383,7 +389,7 @@ func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableB
 	return due
 }
 
-// duties puts together what the classes of each role do. h.mu is held.
+// roles combines the classes of each role. h.mu is held.
 func (h *health) roles(states []kafka.RoleState) (all []roleHealth) {
 	for _, s := range states {
 		i := slices.IndexFunc(all, func(d roleHealth) bool { return d.Role == s.Role })
@@ -415,12 +421,12 @@ func (h *health) roles(states []kafka.RoleState) (all []roleHealth) {
 	return all
 }
 
-// A report is what the process says of itself.
+// A report is the answer of the health endpoints.
 type report struct {
 	status
-	Engines  map[string]string `json:"engines"` // that the roles use: "ok", or what is wrong
+	Engines  map[string]string `json:"engines"` // that the roles use: "ok", or the error
 	Roles    []roleHealth      `json:"roles"`
-	Breakers []breakerReport   `json:"breakers"` // of all stores, where a role touches them
+	Breakers []breakerReport   `json:"breakers"` // of all stores, if a role uses stores
 }
 
 type breakerReport struct {
@@ -428,19 +434,22 @@ type breakerReport struct {
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	Cause string    `json:"cause,omitempty"`
-	// Waiting messages were sent to delay lanes by this process since the store is away, and are not due.
+	// Waiting is the number of messages that this process has sent to delay lanes since the store
+	// became unavailable, and that are not due.
 	Waiting int `json:"waiting"`
 }
 
-// report judges what is known now.
+// report returns the present report.
 func (h *health) report() report {
-	states, breakers, policies, unread := h.states(), h.breakers(), h.policies(), h.unreadable()
+	states, breakers, policies, unreadable := h.states(), h.breakers(), h.policies(), h.unreadable()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	duties := h.roles(states)
-	r := report{Engines: map[string]string{}, Roles: duties, Breakers: []breakerReport{},
-		status: evaluate(snapshot{now: time.Now(), collected: h.collected, maxAge: 4 * h.interval(), stall: h.stall, faults: h.faults,
-			roles: duties, stores: breakers, policies: policies, unreadable: unread, ending: h.ending})}
+	roles := h.roles(states)
+	s := snapshot{
+		now: time.Now(), collected: h.collected, maxAge: 4 * h.interval(), stall: h.stall, faults: h.faults, roles: roles,
+		stores: breakers, policies: policies, unreadable: unreadable, ending: h.ending,
+	}
+	r := report{Engines: map[string]string{}, Roles: roles, Breakers: []breakerReport{}, status: evaluate(s)}
 	h.started = h.started || r.Started
 	r.Started = h.started
 	for engine, err := range h.faults {

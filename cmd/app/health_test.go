@@ -55,23 +55,23 @@ func TestJudge(t *testing.T) {
 		"idle long, but due only of late":     {duties: with(func(d *roleHealth) { d.DueSince, d.Active = ago(stallAfter-1), ago(24*time.Hour) }), want: all},
 		"due, but all is paused":              {duties: with(func(d *roleHealth) { stalled(d); d.Able = false }), want: all},
 		"due, but not able to do it":          {duties: with(func(d *roleHealth) { stalled(d); d.DueSince = time.Time{} }), want: all},
-		"a task that ignores its end":         {duties: with(func(d *roleHealth) { d.Stuck = 2 }), want: status{Started: true, Reasons: []string{"role copier: 2 tasks ignore that they were cancelled"}}},
+		"a task that ignores its end":         {duties: with(func(d *roleHealth) { d.Stuck = 2 }), want: status{Started: true, Reasons: []string{"role copier: 2 tasks have not ended after they were cancelled"}}},
 		"not a member":                        {duties: with(func(d *roleHealth) { d.Member = false }), want: status{Live: true, Reasons: []string{"role copier is not in its group"}}},
 		"one of two is stalled":               {duties: append(with(stalled), roleHealth{Role: schemas.RoleChecker, Member: true}), want: stall},
-		"Kafka is away":                       {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away}, want: status{Live: true, Started: true, Reasons: []string{"kafka is away: connection refused"}}},
+		"Kafka is away":                       {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away}, want: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable: connection refused"}}},
 		"Kafka is starting":                   {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: kafka.ErrStarting}, want: status{Live: true, Started: true, Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
 		"Kafka refuses the login":             {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: kafka.ErrLogin}, want: status{Live: true, Started: true, Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
 		"ClickHouse refuses the password":     {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true, Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
-		"ClickHouse is away":                  {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: away}, want: status{Live: true, Started: true, Reasons: []string{"clickhouse is away: connection refused"}}},
-		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: status{Started: true, Reasons: []string{"clickhouse is away: connection refused", stall.Reasons[0]}}},
-		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: status{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
-		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: status{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
-		"stuck, though nobody looks any more": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute), want: status{Reasons: []string{"nothing is known of the engines yet, or any more", "role copier: 1 tasks ignore that they were cancelled"}}},
+		"ClickHouse is away":                  {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: away}, want: status{Live: true, Started: true, Reasons: []string{"clickhouse is unavailable: connection refused"}}},
+		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: status{Started: true, Reasons: []string{"clickhouse is unavailable: connection refused", stall.Reasons[0]}}},
+		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
+		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
+		"stuck, though nobody looks any more": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute), want: status{Reasons: []string{"the state of the engines is not known", "role copier: 1 tasks have not ended after they were cancelled"}}},
 		"one store is away":                   {duties: []roleHealth{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
-		"every store is away":                 {duties: []roleHealth{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: status{Live: true, Started: true, Reasons: []string{"every store is away: a/1, b/1"}}},
+		"every store is away":                 {duties: []roleHealth{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: status{Live: true, Started: true, Reasons: []string{"every store is unavailable: a/1, b/1"}}},
 		"a policy is refused":                 {duties: []roleHealth{busy}, policies: []string{"p/a.json:3: x"}, want: status{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
 		"a record cannot be read":             {duties: []roleHealth{busy}, unread: []string{"policies/0@7"}, want: status{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
-		"outputs are refused":                 {duties: with(func(d *roleHealth) { d.Refused = ago(time.Minute) }), want: status{Live: true, Started: true, Reasons: []string{"role copier: the brokers have not taken its outputs for 1m0s; they are published until they do"}}},
+		"outputs are refused":                 {duties: with(func(d *roleHealth) { d.Refused = ago(time.Minute) }), want: status{Live: true, Started: true, Reasons: []string{"role copier: the brokers have refused its outputs for 1m0s; publishing is retried"}}},
 		"asked to end":                        {duties: []roleHealth{busy}, ending: true, want: status{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if starts, faults := said.with("Kafka is starting"), said.with(cause); starts != 60 || faults != 5 {
+		if starts, faults := said.with("wait for Kafka to start"), said.with(cause); starts != 60 || faults != 5 {
 			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, healthInterval)
 		}
 	})

@@ -13,24 +13,24 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A mount is a store that need not be there when the process starts. Until its marker has been
-// read once nothing of it is believed and nothing is written to it: every operation looks for
-// the marker first, and where that is not found it fails with an error of class unavailable. From
-// then on operations go straight to the driver, which knows by itself when the store is gone.
+// A lazyStore is a store that may be unavailable when the process starts. Until its marker has been
+// read once, nothing is read from it or written to it: every operation reads the marker first, and
+// fails with an error of class unavailable if that fails. After that, operations go directly to the
+// driver, which detects by itself that the store is gone.
 type lazyStore struct {
 	kind       string // the driver's name
 	openDriver func(context.Context) (storage.Store, error)
 
-	opened atomic.Pointer[storage.Store] // the driver, once its marker was read
+	opened atomic.Pointer[storage.Store] // the driver; nil until its marker was read
 
-	opening sync.Mutex    // held while the driver is opened, which may hang
+	opening sync.Mutex    // held while the driver is opened, which may block
 	driver  storage.Store // guarded by opening; nil: not opened yet
 
 	mu        sync.Mutex   // guards last
-	lastProbe *markerProbe // the newest
+	lastProbe *markerProbe // the latest probe
 }
 
-// A looking is one look for the marker. err is set before done is closed.
+// A markerProbe is one attempt to read the marker. err is set before done is closed.
 type markerProbe struct {
 	done chan struct{}
 	err  error
@@ -41,7 +41,7 @@ var (
 	_ storage.Locator = (*lazyStore)(nil)
 )
 
-// reach opens the driver if it is not open. It may block for as long as the root does.
+// open opens the driver if it is not open. It may block for as long as an access to the root does.
 func (m *lazyStore) open(ctx context.Context) (storage.Store, error) {
 	m.opening.Lock()
 	defer m.opening.Unlock()
@@ -55,7 +55,7 @@ func (m *lazyStore) open(ctx context.Context) (storage.Store, error) {
 	return m.driver, nil
 }
 
-// found returns the driver, if its marker has been read or can be now.
+// available returns the driver if its marker was read or can be read now.
 func (m *lazyStore) available(ctx context.Context) (storage.Store, error) {
 	if d := m.opened.Load(); d != nil {
 		return *d, nil
@@ -72,8 +72,9 @@ func (m *lazyStore) available(ctx context.Context) (storage.Store, error) {
 	return *m.opened.Load(), nil
 }
 
-// look begins to look for the marker, or joins those who do. There is one goroutine for it at most,
-// and nobody waits for it without a bound: a network mount can hang for as long as it likes.
+// startProbe starts to read the marker, or returns the probe that is running. At most one goroutine
+// runs per store, and callers do not wait for it without a limit: access to a network mount can
+// hang indefinitely.
 func (m *lazyStore) startProbe(ctx context.Context) *markerProbe {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +87,7 @@ func (m *lazyStore) startProbe(ctx context.Context) *markerProbe {
 	}
 	l := &markerProbe{done: make(chan struct{})}
 	m.lastProbe = l
-	ctx = context.WithoutCancel(ctx) // others wait for it too
+	ctx = context.WithoutCancel(ctx) // other callers wait for it too
 	go func() {
 		defer close(l.done)
 		d, err := m.open(ctx)
@@ -100,7 +101,7 @@ func (m *lazyStore) startProbe(ctx context.Context) *markerProbe {
 	return l
 }
 
-// close closes the driver. One that is still being opened is left to the end of the process.
+// close closes the driver. It does not wait for a driver that is still being opened.
 func (m *lazyStore) close() error {
 	if !m.opening.TryLock() {
 		return nil
@@ -112,10 +113,10 @@ func (m *lazyStore) close() error {
 	return nil
 }
 
-// errNoFiles says that a store has no paths.
+// errNoFiles reports that a store does not have paths.
 var errNoFiles = errors.New("the store does not keep files")
 
-// Path returns where an item's bytes lie.
+// Path returns the path of an item's file.
 func (m *lazyStore) Path(ctx context.Context, space, item string) (string, error) {
 	d, err := m.open(ctx)
 	if err != nil {
@@ -130,8 +131,8 @@ func (m *lazyStore) Path(ctx context.Context, space, item string) (string, error
 	return files.Path(space, item)
 }
 
-// Capabilities implements storage.Store. Of a store that was not found yet only the kind is known;
-// whoever asks has had an answer of another method before.
+// Capabilities implements storage.Store. Before the marker was read only the kind is known; callers
+// use another method first.
 func (m *lazyStore) Capabilities() storage.Capabilities {
 	if d := m.opened.Load(); d != nil {
 		return (*d).Capabilities()
@@ -227,7 +228,9 @@ func (m *lazyStore) Locate(ctx context.Context, ref storage.Ref) (storage.Place,
 }
 
 // Put implements storage.Store.
-func (m *lazyStore) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (m *lazyStore) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	d, err := m.available(ctx)
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
@@ -236,7 +239,9 @@ func (m *lazyStore) Put(ctx context.Context, space, item string, r io.Reader, o 
 }
 
 // SetProperties implements storage.Store.
-func (m *lazyStore) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+func (m *lazyStore) SetProperties(
+	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
+) (storage.Object, error) {
 	d, err := m.available(ctx)
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
@@ -253,8 +258,8 @@ func (m *lazyStore) Delete(ctx context.Context, space, item string, o storage.De
 	return d.Delete(ctx, space, item, o)
 }
 
-// Marker implements storage.Store. Before it was read once, that there is none means that the
-// store is away.
+// Marker implements storage.Store. Before the marker was read once, a missing marker is an error of
+// class unavailable.
 func (m *lazyStore) Marker(ctx context.Context) error {
 	if d := m.opened.Load(); d != nil {
 		return (*d).Marker(ctx)

@@ -88,7 +88,7 @@ func TestHandler(t *testing.T) {
 	}
 	want := got
 	want.Live, want.Ready, want.Started = false, false, true
-	want.Reasons = []string{"clickhouse is away: refused", "role copier: 1 tasks ignore that they were cancelled"}
+	want.Reasons = []string{"clickhouse is unavailable: refused", "role copier: 1 tasks have not ended after they were cancelled"}
 	want.Engines = map[string]string{"kafka": "ok", "clickhouse": "refused"}
 	want.Roles = want.Roles[:1]
 	want.Roles[0].Role, want.Roles[0].Member, want.Roles[0].Stuck = "copier", true, 1

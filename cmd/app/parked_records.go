@@ -13,23 +13,26 @@ import (
 )
 
 const (
-	// deleteAge is how old the records may be from which a delete is decided. Its task may have waited for long for a worker
-	// and its slots, and a record that came meanwhile may say that the source was written again. What a copier does is
-	// conditional on what it saw after its records, and a checker compares them with what it saw before.
+	// maxDeleteAge is the maximum age of the records from which a delete is decided. A task may wait
+	// long for a worker and its slots, and a newer record may say that the source was written again.
+	// Copiers need no such limit, since their writes are conditional on a state read after the
+	// records; checkers compare the records with a state read before them.
 	maxDeleteAge = 10 * time.Second
-	// freshReads bounds how often one task reads them.
+	// maxFreshReads is the number of attempts of one task to get records that are new enough.
 	maxFreshReads = 4
 )
 
-// parked reads records afresh for the tasks of Pools: a task holds no worker while it waits for them.
+// parkedRecords reads fresh records for the tasks of Pools. A task is parked meanwhile: it occupies
+// no worker.
 type parkedRecords struct {
 	records duplicate.Records
-	maxAge  time.Duration // of the records when the task goes on, at most; 0: any
+	maxAge  time.Duration // of the records when the task resumes; 0: any
 }
 
 var _ duplicate.Records = parkedRecords{}
 
-// Fresh implements duplicate.Records. Records that are too old when the task goes on are read again.
+// Fresh implements duplicate.Records. It repeats the read if the records are older than maxAge when
+// the task resumes.
 func (p parkedRecords) Fresh(ctx context.Context, copies []schemas.Copy) (records []*pb.CopyRecord, err error) {
 	for range maxFreshReads {
 		var read time.Time
@@ -42,5 +45,6 @@ func (p parkedRecords) Fresh(ctx context.Context, copies []schemas.Copy) (record
 			return records, err
 		}
 	}
-	return nil, retry.Unavailable(fmt.Errorf("records were older than %s each of %d times that the task went on", p.maxAge, maxFreshReads))
+	return nil, retry.Unavailable(fmt.Errorf(
+		"read records %d times: each time they were older than %s when the task resumed", maxFreshReads, p.maxAge))
 }

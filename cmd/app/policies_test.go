@@ -76,7 +76,7 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "millrace_policy_refused 1")
 	s.inForce(a, "acme", "2")
-	logged := `msg="refuse policy: its account has none in force, and the file is read again until it is mended" account=bell file=` +
+	logged := `msg="refuse policy: the account has no active one, and the file is read again until it is corrected" account=bell file=` +
 		file + ":3 err="
 	if n := s.said.with(logged); n != 1 {
 		t.Errorf("the log has %q %d times, want once", logged, n)
@@ -91,8 +91,8 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s.await("/metrics", 200, "millrace_policy_refused 0")
 	s.inForce(a, "bell", "2")
 	s.inForce(a, "acme", "2")
-	if n := s.said.with("policy is no longer refused"); n != 1 {
-		t.Errorf("the log says %d times that the policy is no longer refused, want once", n)
+	if n := s.said.with("accept policy"); n != 1 {
+		t.Errorf("the log has %d lines \"accept policy\", want 1", n)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
 	if err := again.publish(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.said.with("refuse policy: the last good one stays in force"); n != 1 {
+	if n := s.said.with("refuse policy: the last good one stays active"); n != 1 {
 		t.Errorf("the log says %d times that the last one stays, want once", n)
 	}
 }
@@ -762,7 +762,7 @@ func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
 		if want := []string{"open: file 1"}; !slices.Equal(records.published, want) {
 			t.Errorf("published %q, want %q", records.published, want)
 		}
-		if n := log.with("a policy of the folder is not published"); n != 2 {
+		if n := log.with("do not publish diverged policy"); n != 2 {
 			t.Errorf("%d errors, want one of each", n)
 		}
 	})
@@ -780,9 +780,9 @@ func TestDivergedPolicyIsOver(t *testing.T) {
 	}{
 		"refused":                         {[]policy.Folder{faulty}, nil, ""},
 		"the folder cannot be read":       {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
-		"refused, and in force":           {[]policy.Folder{faulty, acme}, nil, "closed: the document of the folder is in force"},
+		"refused, and in force":           {[]policy.Folder{faulty, acme}, nil, "closed: the document of the folder is active"},
 		"refused, and removed":            {[]policy.Folder{faulty, {}}, nil, "closed: the folder has no document of the account"},
-		"in force, and Kafka fails once":  {[]policy.Folder{acme, {}}, errors.New("away"), "closed: the document of the folder is in force"},
+		"in force, and Kafka fails once":  {[]policy.Folder{acme, {}}, errors.New("away"), "closed: the document of the folder is active"},
 		"removed, and Kafka fails once":   {[]policy.Folder{{}, {}}, errors.New("away"), "closed: the folder has no document of the account"},
 		"in force, and Kafka fails still": {[]policy.Folder{acme}, errors.New("away"), ""},
 	} {

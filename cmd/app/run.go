@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Run runs the roles until ctx is done, and then returns nil within the grace time. From the
-// beginning to the end it tells, where the settings say so, how the process is.
+// Run runs the roles until ctx is done, and then returns nil within the drain and the stop grace.
+// If http.listen is set, it serves health and metrics during the whole time.
 func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	l, err := a.listen(ctx)
 	if err != nil {
@@ -30,15 +30,16 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	return w.serveAndRun(ctx, l, roles)
 }
 
-// work is one Run of an App.
+// appRun is one Run of an App.
 type appRun struct {
 	*App
 	needs  needs
 	schema *schema
-	health *health // nil: nobody can ask for it
+	health *health // nil: http.listen is not set
 }
 
-// observed is run, and answers on l meanwhile: also before the parts run, and while they stop.
+// serveAndRun is run with the HTTP server, which also answers before the parts start and while they
+// stop.
 func (w appRun) serveAndRun(ctx context.Context, l net.Listener, roles []schemas.Role) error {
 	g, gctx := errgroup.WithContext(ctx)
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -50,7 +51,7 @@ func (w appRun) serveAndRun(ctx context.Context, l net.Listener, roles []schemas
 	return g.Wait()
 }
 
-// run prepares, and then supervises the parts.
+// run checks the preconditions, and then supervises the parts.
 func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	if err := w.tracing.start(ctx); err != nil {
 		return err
@@ -58,7 +59,7 @@ func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	defer w.tracing.stop(ctx)
 	defer context.AfterFunc(ctx, func() {
 		w.health.stop()
-		w.log.Info("stop: no new work is begun; what is at work may end, or is cancelled then and done again", "drain", w.drain)
+		w.log.Info("stop: running tasks may end within the drain, or are cancelled and repeated later", "drain", w.drain)
 	})()
 	parts, err := w.parts(roles)
 	if err != nil {
@@ -75,7 +76,8 @@ func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	return err
 }
 
-// prepare finds out what a person must mend before the roles can run. What is away may come back.
+// prepare returns the errors that an operator must resolve before the roles can run. An unavailable
+// engine or store is not one of them.
 func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 	if w.needs.clickhouse {
 		if err := w.schema.checkOnce(ctx); err != nil {
@@ -93,7 +95,7 @@ func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 	return nil
 }
 
-// parts are those of the roles, and those that they use.
+// parts returns the parts of the roles, and those that they use.
 func (w appRun) parts(roles []schemas.Role) ([]part, error) {
 	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
 		{"unreadable records", w.watchUnreadable}, {"topics", w.admin.WatchTopics},

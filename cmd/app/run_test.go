@@ -162,10 +162,10 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	s := newSite(t)
 	a := s.run(Roles()...)
 	s.await("/startupz", 200)
-	s.await("/readyz", 503, "clickhouse is away: ", `"state": "open"`)
+	s.await("/readyz", 503, "clickhouse is unavailable: ", `"state": "open"`)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, `millrace_limit_breaker_state{account="acme",state="open",store="3"} 1`)
-	for what, n := range map[string]int{"ClickHouse does not answer: it is asked again": 1, "store is not there": 1} {
+	for what, n := range map[string]int{"wait for ClickHouse": 1, "wait for unavailable store": 1} {
 		if s.said.with(what) < n {
 			t.Errorf("the log does not say %q", what)
 		}
@@ -212,7 +212,7 @@ func TestRunAnswersAtOnce(t *testing.T) {
 	s.cfg.Kafka.Brokers = []string{silent.Addr().String()}
 	s.run(schemas.RoleDelayer)
 	t.Cleanup(func() { silent.Close() }) // first, so that nobody waits for it when the process stops
-	s.await("/startupz", 503, "nothing is known of the engines yet")
+	s.await("/startupz", 503, "the state of the engines is not known")
 	s.await("/readyz", 503)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "go_goroutines ")

@@ -20,14 +20,14 @@ const (
 	schemaMost  = 15 * time.Second
 )
 
-// A schema finds out whether ClickHouse has the tables that this program needs. That it lacks some
-// ends the process; that it does not answer is noted, and it is asked again.
+// A schema checks whether ClickHouse has the tables that this program needs. If tables are missing,
+// the process ends. If ClickHouse does not answer, the check is repeated.
 type schema struct {
 	check, pingDB func(context.Context) error // of the database
 	log           *slog.Logger
 
 	mu  sync.Mutex // guards err
-	err error      // of the newest check, or nil once it has the tables
+	err error      // of the latest check; nil once the tables are verified
 }
 
 func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schema {
@@ -41,7 +41,7 @@ func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schem
 	return &schema{check: check, pingDB: db.Ping, log: log}
 }
 
-// look asks once. Its error is one that a person must mend.
+// checkOnce checks once. It returns only errors that an operator must resolve.
 func (s *schema) checkOnce(run context.Context) error {
 	ctx, cancel := context.WithTimeout(run, schemaLimit)
 	defer cancel()
@@ -55,20 +55,20 @@ func (s *schema) checkOnce(run context.Context) error {
 	return nil
 }
 
-// note keeps what a check said.
+// setErr records the result of a check.
 func (s *schema) setErr(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case err != nil:
-		s.log.Warn("ClickHouse does not answer: it is asked again, and what needs it waits", "err", err)
+		s.log.Warn("wait for ClickHouse", "err", err)
 	case s.err != nil:
-		s.log.Info("ClickHouse is there, and its tables are up to date")
+		s.log.Info("ClickHouse is available and its tables are up to date")
 	}
 	s.err = err
 }
 
-// run asks again until ClickHouse has answered, and then waits for ctx.
+// run repeats the check until ClickHouse has answered, and then waits for ctx.
 func (s *schema) run(ctx context.Context) error {
 	wait := retry.Policy{Wait: schemaWait, MaxWait: schemaMost}
 	for n := 1; s.lastErr() != nil && ctx.Err() == nil; n++ {
@@ -87,7 +87,8 @@ func (s *schema) lastErr() error {
 	return s.err
 }
 
-// ping asks for a sign of life. What does not answer that about its tables is not there.
+// ping checks that ClickHouse answers. Until its tables have been verified, it returns the error of
+// that check.
 func (s *schema) ping(ctx context.Context) error {
 	if err := s.lastErr(); err != nil {
 		return err

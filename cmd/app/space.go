@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// newActions makes the table of what persons did, as far as roles go by it.
+// newActions makes the table of the admin actions that roles use.
 func (a *App) newActions() (err error) {
 	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {
@@ -30,7 +30,7 @@ func (a *App) newActions() (err error) {
 	return nil
 }
 
-// missingSpaces has the board keep the incidents of spaces that are expected and not there.
+// spaceIncidents keeps the incidents of missing spaces on the board.
 type spaceIncidents struct{ board *incident.Board }
 
 var _ fixity.SpaceIncidents = spaceIncidents{}
@@ -49,27 +49,27 @@ func spaceMissing(space schemas.Copy) incident.Subject {
 	return incident.Subject{Account: space.Account, Store: space.Store, Space: space.Space, Kind: incident.SpaceMissing}
 }
 
-// SpaceGone publishes that a space of a store is gone: from then on what it lacks is absent, and is treated as lost. A
-// space that is there, or that cannot be looked at, is refused.
+// SpaceGone publishes that a space of a store is gone. From then on its items are absent, and are
+// treated as lost. SpaceGone refuses a space that exists or cannot be checked.
 func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Approval) error {
 	st, err := a.storeOf(of)
 	if err != nil {
 		return err
 	}
 	if err := st.Marker(ctx); err != nil {
-		return fmt.Errorf("%w: space %q: whether store %s/%s lacks it is unknown: %w",
+		return fmt.Errorf("%w: check space %q in store %s/%s: %w",
 			ErrPrecondition, name, of.Account, of.Store, err)
 	}
 	switch _, err := st.StatSpace(ctx, name); {
 	case err == nil:
 		return fmt.Errorf("%w: store %s/%s has the space %q", ErrPrecondition, of.Account, of.Store, name)
 	case !errors.Is(err, storage.ErrNoSpace):
-		return fmt.Errorf("look for space %q in store %s/%s: %w", name, of.Account, of.Store, err)
+		return fmt.Errorf("check space %q in store %s/%s: %w", name, of.Account, of.Store, err)
 	}
 	return a.publishSpaceAction(ctx, space.ActionGone, of, name, by)
 }
 
-// SpaceBack publishes that a space is no longer to be taken for gone: it is expected again.
+// SpaceBack publishes that a space is expected again.
 func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Approval) error {
 	if _, err := a.storeOf(of); err != nil {
 		return err

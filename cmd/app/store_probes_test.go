@@ -45,7 +45,7 @@ func TestStoresAreLookedFor(t *testing.T) {
 		if want := []string{"acme/1 closed", "acme/2 open", "acme/3 open"}; !slices.Equal(states(s), want) {
 			t.Fatalf("got %q, want %q", states(s), want)
 		}
-		for _, want := range []string{"make or mount its root", "millrace store init acme/3"} {
+		for _, want := range []string{"create or mount its root", "millrace store init acme/3"} {
 			if said.with(want) != 1 {
 				t.Errorf("%d lines say %q", said.with(want), want)
 			}

@@ -57,7 +57,7 @@ func TestCheckStoresOf(t *testing.T) {
 		"no secret":        {fine, func(c *config.Store) { c.Credentials.SecretKey = config.FileSecret("/nowhere") }, storeUnavailable, "credentials.secret_key"},
 		"no CA":            {fine, func(c *config.Store) { c.CA = "/nowhere" }, storeUnavailable, "ca: open /nowhere"},
 		"CA that is none":  {fine, func(c *config.Store) { c.CA = c.Credentials.AccessKey.String() }, storeUnavailable, "ca: "},
-		"directory absent": {nil, func(c *config.Store) { c.Root = "/nowhere" }, storeUnavailable, "make or mount its root"},
+		"directory absent": {nil, func(c *config.Store) { c.Root = "/nowhere" }, storeUnavailable, "create or mount its root"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := config.Store{ID: "s", Driver: "file"}
