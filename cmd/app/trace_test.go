@@ -150,8 +150,8 @@ func TestTracingWithoutCollector(t *testing.T) {
 		away    bool
 		want    string // in the log
 	}{
-		"away":    {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "spans are lost"},
-		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }, want: "spans are lost"},
+		"away":    {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "drop spans"},
+		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }, want: "drop spans"},
 		"hangs":   {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "not all spans were sent"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestPatient(t *testing.T) {
 			if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil {
 				t.Fatal(err)
 			}
-			if got := logged.with("spans are lost"); got != want {
+			if got := logged.with("drop spans"); got != want {
 				t.Errorf("after %d s: %d lines, want %d", i*15, got, want)
 			}
 			time.Sleep(15 * time.Second)
@@ -214,7 +214,7 @@ func TestPatient(t *testing.T) {
 		}
 		f.err = nil
 		time.Sleep(time.Hour)
-		if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil || logged.with("spans are lost") != 3 {
+		if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil || logged.with("drop spans") != 3 {
 			t.Errorf("got %v, and a complaint about nothing", err)
 		}
 	})

@@ -28,7 +28,7 @@ import (
 )
 
 // kept returns where millrace keeps libchdb, which it fetches when it needs one.
-func kept() string {
+func defaultLib() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		cache = "$HOME/.cache"
@@ -44,7 +44,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.lib, "lib", os.Getenv("MILLRACE_LIBCHDB"), "the shared library libchdb.so; millrace keeps its own in\n"+kept())
+	flag.StringVar(&o.lib, "lib", os.Getenv("MILLRACE_LIBCHDB"), "the shared library libchdb.so; millrace keeps its own in\n"+defaultLib())
 	flag.StringVar(&o.path, "path", "", "folder of the tables")
 	flag.StringVar(&o.host, "host", "127.0.0.1", "address to listen on")
 	flag.IntVar(&o.tcp, "tcp", 9000, "port of the native protocol")
@@ -71,7 +71,7 @@ func main() {
 func run(o options) error {
 	switch {
 	case o.lib == "":
-		return fmt.Errorf("no library: give -lib or set MILLRACE_LIBCHDB to the path of libchdb.so; millrace keeps its own in %s", kept())
+		return fmt.Errorf("no library: give -lib or set MILLRACE_LIBCHDB to the path of libchdb.so; millrace keeps its own in %s", defaultLib())
 	case o.path == "":
 		return fmt.Errorf("no -path: give the folder of the tables")
 	}

@@ -80,7 +80,7 @@ func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
 
 // sinceTime reads a time, or how long ago it was.
 func sinceTime(text string, now time.Time) (time.Time, error) {
-	at, ok := moment(text, func(d time.Duration) time.Time { return now.Add(-d) })
+	at, ok := parseTimeOr(text, func(d time.Duration) time.Time { return now.Add(-d) })
 	if !ok {
 		return at, fmt.Errorf("%w: --since is a time such as 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d; not %q",
 			usage.Err, text)
@@ -170,7 +170,7 @@ const deadCodes = `Exit codes: 0 all of them, 1 none or not to the end, 2 usage,
 others are done, 5 precondition, 130 interrupted.`
 
 // deadOrder is what redrive and discard have in common.
-type deadOrder struct {
+type deadDecision struct {
 	deadFlags
 	reason, rate string
 	dryRun       bool
@@ -179,7 +179,7 @@ type deadOrder struct {
 	output       *output
 }
 
-func (o *deadOrder) register(c *cobra.Command) {
+func (o *deadDecision) register(c *cobra.Command) {
 	o.deadFlags.register(c)
 	c.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say how many that are, by cause")
@@ -189,8 +189,8 @@ func (o *deadOrder) register(c *cobra.Command) {
 }
 
 // order checks the flags.
-func (o *deadOrder) order(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error) {
-	order := kafka.DeadOrder{Who: person(), Reason: o.reason, From: "cli", Force: o.force}
+func (o *deadDecision) parse(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error) {
+	order := kafka.DeadOrder{Who: currentUser(), Reason: o.reason, From: "cli", Force: o.force}
 	q, err := o.query(ids)
 	switch {
 	case err != nil:
@@ -209,7 +209,7 @@ func (o *deadOrder) order(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error
 
 func newDeadRedrive() *cobra.Command {
 	var (
-		o    deadOrder
+		o    deadDecision
 		file string
 	)
 	c := &cobra.Command{
@@ -227,7 +227,7 @@ has it tried again when it is due. With --state all roles run in this command un
 Exit codes: 0 all of them, 1 none or not to the end, 2 usage, 3 with --wait: some are dead letters again, 4 some were
 refused (it is said why) and the others are done, 5 precondition, 130 interrupted.`,
 		RunE: func(c *cobra.Command, ids []string) error {
-			q, order, err := o.order(ids)
+			q, order, err := o.parse(ids)
 			if err != nil {
 				return err
 			}
@@ -242,7 +242,7 @@ refused (it is said why) and the others are done, 5 precondition, 130 interrupte
 					return fmt.Errorf("%w: %s is empty", usage.Err, file)
 				}
 			}
-			return o.carryOut(c, "redrive", "redriven", q, order, (*kafka.DeadLetters).Redrive)
+			return o.run(c, "redrive", "redriven", q, order, (*kafka.DeadLetters).Redrive)
 		},
 	}
 	o.register(c)
@@ -254,7 +254,7 @@ refused (it is said why) and the others are done, 5 precondition, 130 interrupte
 }
 
 func newDeadDiscard() *cobra.Command {
-	var o deadOrder
+	var o deadDecision
 	c := &cobra.Command{
 		Use:   "discard [ID...] --reason TEXT",
 		Short: "Put on record that dead letters are not to be handled any more; they stay where they are",
@@ -263,27 +263,27 @@ where they are, and can be redriven by their ids with --force.
 
 ` + deadCodes,
 		RunE: func(c *cobra.Command, ids []string) error {
-			q, order, err := o.order(ids)
+			q, order, err := o.parse(ids)
 			if err != nil {
 				return err
 			}
 			if o.reason == "" && !o.dryRun {
 				return fmt.Errorf("%w: say with --reason why nothing more is to come of them", usage.Err)
 			}
-			return o.carryOut(c, "discard", "discarded", q, order, (*kafka.DeadLetters).Discard)
+			return o.run(c, "discard", "discarded", q, order, (*kafka.DeadLetters).Discard)
 		},
 	}
 	o.register(c)
 	return c
 }
 
-type decider func(*kafka.DeadLetters, context.Context, kafka.DeadQuery, kafka.DeadOrder) (kafka.DeadReport, error)
+type decideFunc func(*kafka.DeadLetters, context.Context, kafka.DeadQuery, kafka.DeadOrder) (kafka.DeadReport, error)
 
 // longWork is from how many letters on it is shown how far they are.
-const longWork = 200
+const progressThreshold = 200
 
 //nolint:revive // the words differ, and nothing else
-func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQuery, order kafka.DeadOrder, decide decider) error {
+func (o *deadDecision) run(c *cobra.Command, verb, done string, q kafka.DeadQuery, order kafka.DeadOrder, decide decideFunc) error {
 	return o.withDead(c, o.wait, func(ctx context.Context, e *engines, d *kafka.DeadLetters) error {
 		causes, err := causesOf(ctx, d, q)
 		if err != nil {
@@ -306,7 +306,7 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			return err
 		}
 		var step *progress.Step
-		if total >= longWork || order.Rate > 0 {
+		if total >= progressThreshold || order.Rate > 0 {
 			step = e.display.Step(verb, int64(total))
 			order.Told = func(n int) { step.Set(int64(n)) }
 		}
@@ -323,8 +323,8 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 		}
 		again := 0
 		if o.wait && r.Done > 0 {
-			if err = e.handled(c, o.engineFlags, rolesOf(causes)...); err == nil {
-				again, err = letters.again(ctx, d)
+			if err = e.waitHandled(c, o.engineFlags, rolesOf(causes)...); err == nil {
+				again, err = letters.countDeadAgain(ctx, d)
 			}
 		}
 		fmt.Fprintf(out, "%s %d dead letters\n", done, r.Done)
@@ -332,7 +332,7 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			return err
 		}
 		if o.state != "" && verb == "redrive" && r.Done > 0 && !o.wait {
-			fmt.Fprintln(out, o.later("they are handled"))
+			fmt.Fprintln(out, o.laterWithState("they are handled"))
 		}
 		return outcome(r, again)
 	})

@@ -138,8 +138,8 @@ func TestManyDeadLetters(t *testing.T) {
 			open += c.Open
 		}
 		last := slices.IndexFunc(causes, func(c *causeRow) bool { return c.Error == otherErrors })
-		if err != nil || len(causes) != mostCauses+1 || open != n || last != 0 || causes[0].Open != n-mostCauses {
-			t.Errorf("%d causes of %d letters, %v, want %d of %d: the others are at %d", len(causes), open, err, mostCauses+1, n, last)
+		if err != nil || len(causes) != maxCauses+1 || open != n || last != 0 || causes[0].Open != n-maxCauses {
+			t.Errorf("%d causes of %d letters, %v, want %d of %d: the others are at %d", len(causes), open, err, maxCauses+1, n, last)
 		}
 		if took > 16<<20 {
 			t.Errorf("%d causes take %d MiB", len(causes), took>>20)

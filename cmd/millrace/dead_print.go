@@ -44,7 +44,7 @@ type causeRow struct {
 // mostCauses bounds the causes that are told apart, as the text of an error may name what it is about. Letters of further
 // ones count as otherErrors of their role, topic and class.
 const (
-	mostCauses  = 10_000
+	maxCauses   = 10_000
 	otherErrors = "(other errors)"
 )
 
@@ -55,7 +55,7 @@ func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*
 		line, _, _ := strings.Cut(l.Error, "\n")
 		key := deadCause{l.Role, l.Topic, l.Class, line}
 		r := byCause[key]
-		if r == nil && len(byCause) >= mostCauses {
+		if r == nil && len(byCause) >= maxCauses {
 			key.Error = otherErrors
 			r = byCause[key]
 		}
@@ -107,7 +107,7 @@ func causeTable() table[*causeRow] {
 	return table[*causeRow]{columns, func(r *causeRow) []string {
 		closed := r.Redriven + r.Discarded
 		return []string{strconv.Itoa(r.Open), strconv.Itoa(closed), string(r.Role), string(r.Topic), r.Class,
-			r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339), r.Example, short(r.Error)}
+			r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339), r.Example, firstLine(r.Error)}
 	}}
 }
 
@@ -180,7 +180,7 @@ func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kaf
 func letterTable() table[letterRow] {
 	return table[letterRow]{"ID\tSTATE\tTIME\tROLE\tTOPIC\tCLASS\tATTEMPTS\tKEY\tERROR", func(r letterRow) []string {
 		return []string{r.ID, string(r.State), r.Time.Format(time.RFC3339), string(r.Role), string(r.Topic), r.Class,
-			strconv.Itoa(r.Attempts), short(r.Key), short(r.Error)}
+			strconv.Itoa(r.Attempts), firstLine(r.Key), firstLine(r.Error)}
 	}}
 }
 
@@ -225,26 +225,26 @@ func fullLetter(l *kafka.DeadLetter) letterView {
 }
 
 // mostHex is how much of a value that is no message is shown.
-const mostHex = 2048
+const maxHexBytes = 2048
 
 func showLetter(out io.Writer, l *kafka.DeadLetter) error {
 	v := fullLetter(l)
 	fmt.Fprintf(out, "dead letter %s: %s", l.ID, l.State)
 	if v.Decided != nil {
-		fmt.Fprintf(out, " by %s on %s", clean(l.By), v.Decided.Format(time.RFC3339))
+		fmt.Fprintf(out, " by %s on %s", printable(l.By), v.Decided.Format(time.RFC3339))
 		if l.Reason != "" {
-			fmt.Fprintf(out, ": %s", clean(l.Reason))
+			fmt.Fprintf(out, ": %s", printable(l.Reason))
 		}
 	}
 	fmt.Fprintf(out, "\n\ndied   %s, after %d attempts and %d waits\nrole   %s\nfrom   %s, partition %d, offset %d\nkey    %s\nclass  %s\nerror  %s\n",
-		v.Time.Format(time.RFC3339Nano), l.Attempts, l.Waits, word(string(l.Role)), word(string(l.Topic)), l.Partition, l.Offset,
-		clean(v.Key), word(l.Class), strings.ReplaceAll(clean(l.Error), "\n", "\n       "))
+		v.Time.Format(time.RFC3339Nano), l.Attempts, l.Waits, orDash(string(l.Role)), orDash(string(l.Topic)), l.Partition, l.Offset,
+		printable(v.Key), orDash(l.Class), strings.ReplaceAll(printable(l.Error), "\n", "\n       "))
 	tw := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 	if len(l.History) > 0 {
 		fmt.Fprintln(out, "\nhistory")
 		for _, f := range l.History {
 			fmt.Fprintf(tw, "  %s\t%s\t%d times\t%s\t%s\t%s\n", f.First.UTC().Format(time.RFC3339), f.Last.UTC().Format(time.RFC3339), f.Times,
-				word(f.Class), word(f.By), short(f.Error))
+				orDash(f.Class), orDash(f.By), firstLine(f.Error))
 		}
 		if err := tw.Flush(); err != nil {
 			return err
@@ -252,7 +252,7 @@ func showLetter(out io.Writer, l *kafka.DeadLetter) error {
 	}
 	fmt.Fprintln(out, "\nheaders")
 	for _, h := range v.Headers {
-		fmt.Fprintf(tw, "  %s\t%s\n", clean(h.Name), short(h.Value))
+		fmt.Fprintf(tw, "  %s\t%s\n", printable(h.Name), firstLine(h.Value))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -265,15 +265,15 @@ func showLetter(out io.Writer, l *kafka.DeadLetter) error {
 		_, err = fmt.Fprintf(out, "\nmessage, a %s of %d bytes\n%s\n", v.Type, v.Size, text)
 		return err
 	}
-	fmt.Fprintf(out, "\nvalue of %d bytes, which is no message: %s\n%s", v.Size, clean(v.Broken), hex.Dump(l.Value[:min(v.Size, mostHex)]))
-	if v.Size > mostHex {
-		fmt.Fprintf(out, "and %d bytes more: show -o json has them all\n", v.Size-mostHex)
+	fmt.Fprintf(out, "\nvalue of %d bytes, which is no message: %s\n%s", v.Size, printable(v.Broken), hex.Dump(l.Value[:min(v.Size, maxHexBytes)]))
+	if v.Size > maxHexBytes {
+		fmt.Fprintf(out, "and %d bytes more: show -o json has them all\n", v.Size-maxHexBytes)
 	}
 	return nil
 }
 
 // clean keeps what others wrote from steering a terminal.
-func clean(s string) string {
+func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsPrint(r) {
 			return r
@@ -283,17 +283,17 @@ func clean(s string) string {
 }
 
 // word is s, or a dash where there is nothing.
-func word(s string) string {
+func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return clean(s)
+	return printable(s)
 }
 
 // short is the first line of s, or as much as fits a line.
-func short(s string) string {
+func firstLine(s string) string {
 	const most = 120
-	line, rest, _ := strings.Cut(clean(s), "\n")
+	line, rest, _ := strings.Cut(printable(s), "\n")
 	if runes := []rune(line); len(runes) > most {
 		return string(runes[:most]) + "…"
 	}

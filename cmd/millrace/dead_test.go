@@ -136,14 +136,14 @@ func TestRedriveIsStopped(t *testing.T) {
 		t.Fatalf("said %q", stderr.String())
 	}
 	code := run(t.Context(), []string{"dead", "redrive", "--state", dir, "--role", "planner", "--rate", "1000"}, &out, &stderr.Buffer)
-	if want := fmt.Sprintf("redriven %d dead letters\n", total-done); code != exitFine || !strings.Contains(out.String(), want) {
+	if want := fmt.Sprintf("redriven %d dead letters\n", total-done); code != exitOK || !strings.Contains(out.String(), want) {
 		t.Errorf("exit code %d, %q, want %q", code, out.String(), want)
 	}
 }
 
 // A letter that is no message is shown as what it is, and steers no terminal.
 func TestShowLetter(t *testing.T) {
-	long := bytes.Repeat([]byte{0xff}, mostHex+10)
+	long := bytes.Repeat([]byte{0xff}, maxHexBytes+10)
 	l := &kafka.DeadLetter{
 		ID: "1-7", State: kafka.DeadDiscarded, By: "ann", Reason: "test\x1b[2J", Decided: time.Unix(1_800_000_000, 0), Time: time.Unix(1_700_000_000, 0),
 		Role: schemas.RolePlanner, Topic: schemas.Changes, Partition: 3, Offset: 5, Class: "permanent", Error: "malformed\x1b[31m\nstack", Attempts: 1,
@@ -155,7 +155,7 @@ func TestShowLetter(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"dead letter 1-7: discarded by ann on 2027-01-15", "from   changes, partition 3, offset 5", "       stack", "/w==", "text",
-		fmt.Sprintf("value of %d bytes, which is no message: malformed message", mostHex+10), "00000000  ff ff", "and 10 bytes more", "1 times"} {
+		fmt.Sprintf("value of %d bytes, which is no message: malformed message", maxHexBytes+10), "00000000  ff ff", "and 10 bytes more", "1 times"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%.400q does not say %q", out.String(), want)
 		}
@@ -164,7 +164,7 @@ func TestShowLetter(t *testing.T) {
 		t.Error("what is shown holds what is no text")
 	}
 	v := fullLetter(l)
-	if v.Message != nil || len(v.Value) != mostHex+10 || v.Broken == "" || !v.Headers[0].Base64 || v.Headers[1].Base64 {
+	if v.Message != nil || len(v.Value) != maxHexBytes+10 || v.Broken == "" || !v.Headers[0].Base64 || v.Headers[1].Base64 {
 		t.Errorf("got %+v", v)
 	}
 }

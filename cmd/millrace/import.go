@@ -89,7 +89,7 @@ func (f *importFlags) register(c *cobra.Command) {
 	s.StringVar(&f.target.Prefix, "prefix", "", "put `TEXT` in front of items")
 	s.StringVar(&f.target.Backslash, "backslash", "", "in paths, take backslashes for `WHAT`: slash, or keep; else they are faults")
 	s.StringVar(&f.when, "time", "", "`TIME` of rows that have none, as 2006-01-02T15:04:05Z")
-	s.StringVar(&f.format, "format", "", "`FORM` of the listings, in place of what is recognised: "+formatWords())
+	s.StringVar(&f.format, "format", "", "`FORM` of the listings, in place of what is recognised: "+formatNames())
 	s.StringVar(&f.options.Algorithm, "algorithm", "", "`ALGORITHM` of digests that do not say; else their length does")
 	s.StringArrayVar(&f.columns, "column", nil, "of tables, `MEANING=NAME`: "+strings.Join(inventory.Meanings(), ", ")+", or an algorithm")
 	s.StringVar(&f.delimiter, "delimiter", "", "of CSV, `CHARACTER`, or tab")
@@ -106,7 +106,7 @@ func (f *importFlags) register(c *cobra.Command) {
 	f.output = outputFlag(c, formText, formJSON)
 }
 
-func formatWords() string {
+func formatNames() string {
 	words := make([]string, 0, len(inventory.Formats()))
 	for _, f := range inventory.Formats() {
 		words = append(words, string(f))
@@ -117,12 +117,12 @@ func formatWords() string {
 // check reads the flags.
 func (f *importFlags) check() (err error) {
 	f.options.Format = inventory.Format(f.format)
-	f.target.User, f.target.Now = person(), time.Now()
+	f.target.User, f.target.Now = currentUser(), time.Now()
 	switch {
 	case f.target.Account == "" || f.target.Store == "":
 		return fmt.Errorf("%w: name the copies' --account and --store", usage.Err)
 	case f.format != "" && !slices.Contains(inventory.Formats(), f.options.Format):
-		return fmt.Errorf("%w: there is no form %q; there are %s", usage.Err, f.format, formatWords())
+		return fmt.Errorf("%w: there is no form %q; there are %s", usage.Err, f.format, formatNames())
 	case !slices.Contains([]string{inventory.BackslashRefuse, inventory.BackslashSlash, inventory.BackslashKeep}, f.target.Backslash):
 		return fmt.Errorf("%w: --backslash is slash or keep, not %q", usage.Err, f.target.Backslash)
 	case f.dryRun && f.wait:
@@ -197,35 +197,35 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 		display = progress.New(c.ErrOrStderr())
 	}
 	defer display.Close() // also before anything is printed below the bars
-	checked, err := f.examine(ctx, display, paths)
+	checked, err := f.checkListings(ctx, display, paths)
 	if err != nil {
 		display.Close()
 		if ctx.Err() != nil {
 			fmt.Fprintln(c.ErrOrStderr(), "stopped before anything was published")
 		}
-		return classedImport(err)
+		return classifyImportError(err)
 	}
 	report := importReport{flags: f, check: checked}
 	if !f.dryRun && (checked.Faulty == 0 || f.order.SkipFaulty) {
 		if report.done, err = f.publish(ctx, display, e, checked); err != nil {
 			display.Close()
-			return f.stopped(ctx, c.ErrOrStderr(), report, err)
+			return f.stoppedError(ctx, c.ErrOrStderr(), report, err)
 		}
 	}
 	if f.wait && report.done.Published > 0 {
-		err = e.handled(c, f.engineFlags, schemas.RolePlanner)
+		err = e.waitHandled(c, f.engineFlags, schemas.RolePlanner)
 	}
 	display.Close()
 	// What was published is reported also if the wait for it fails.
 	if err := errors.Join(err, report.print(c.OutOrStdout(), c.ErrOrStderr())); err != nil {
 		return err
 	}
-	return report.verdict()
+	return report.exitError()
 }
 
 // classedImport says whose an error is: a form that is not recognised is the caller's to say, a damaged listing is
 // a finding.
-func classedImport(err error) error {
+func classifyImportError(err error) error {
 	switch {
 	case errors.Is(err, inventory.ErrFormat):
 		return fmt.Errorf("%w: %w", usage.Err, err)
@@ -236,7 +236,7 @@ func classedImport(err error) error {
 }
 
 // examine opens and checks the listings.
-func (f *importFlags) examine(ctx context.Context, display *progress.Display, paths []string) (*app.ImportCheck, error) {
+func (f *importFlags) checkListings(ctx context.Context, display *progress.Display, paths []string) (*app.ImportCheck, error) {
 	var step *progress.Step
 	var total, read int64
 	f.options.Told = func(n int64) {
@@ -277,7 +277,7 @@ func (f *importFlags) publish(ctx context.Context, display *progress.Display, e 
 }
 
 // stopped says how to go on.
-func (f *importFlags) stopped(ctx context.Context, stderr io.Writer, r importReport, err error) error {
+func (f *importFlags) stoppedError(ctx context.Context, stderr io.Writer, r importReport, err error) error {
 	again := fmt.Sprintf("%d of %d rows are published; the same command goes on with --from %d (or again from the beginning, which is harmless)",
 		r.done.Published, r.check.Sound(), r.done.Next)
 	if ctx.Err() != nil {

@@ -59,7 +59,7 @@ func (r importReport) print(out, problems io.Writer) error {
 		return r.json(out)
 	}
 	for _, f := range r.check.Faults {
-		fmt.Fprintln(problems, clean(f.Error()))
+		fmt.Fprintln(problems, printable(f.Error()))
 	}
 	if more := r.check.Faulty - int64(len(r.check.Faults)); more > 0 {
 		fmt.Fprintf(problems, "and %d more faults (--faults says how many are printed)\n", more)
@@ -74,7 +74,7 @@ func (r importReport) print(out, problems io.Writer) error {
 		what string
 	}{
 		{c.Repeated, "items are listed more than once, alike"}, {c.NoDigest, "rows have no digest"}, {c.NoSize, "rows have no size"},
-		{c.NoTime, "rows have no time of their own, and get " + r.times()},
+		{c.NoTime, "rows have no time of their own, and get " + r.defaultTimes()},
 	} {
 		if n.n > 0 {
 			fmt.Fprintf(out, "%d %s\n", n.n, n.what)
@@ -91,19 +91,19 @@ func (r importReport) print(out, problems io.Writer) error {
 		for _, change := range c.First {
 			fmt.Fprintln(out, changeLine(change))
 		}
-		fmt.Fprintf(out, "would publish %d changes of store %s/%s\n", r.would(), r.flags.target.Account, r.flags.target.Store)
+		fmt.Fprintf(out, "would publish %d changes of store %s/%s\n", r.publishable(), r.flags.target.Account, r.flags.target.Store)
 	default:
 		fmt.Fprintf(out, "published %d changes of store %s/%s; skipped %d rows\n", r.done.Published, r.flags.target.Account,
 			r.flags.target.Store, r.done.Skipped)
 		if r.flags.state != "" && r.done.Published > 0 && !r.flags.wait {
-			fmt.Fprintln(out, r.flags.later("they are handled"))
+			fmt.Fprintln(out, r.flags.laterWithState("they are handled"))
 		}
 	}
 	return nil
 }
 
 // would is how many rows a run without --dry-run would publish, from the first on.
-func (r importReport) would() int64 {
+func (r importReport) publishable() int64 {
 	if r.check.Faulty > 0 && !r.flags.order.SkipFaulty {
 		return 0
 	}
@@ -111,7 +111,7 @@ func (r importReport) would() int64 {
 }
 
 // times are those of rows that have none.
-func (r importReport) times() string {
+func (r importReport) defaultTimes() string {
 	if t := r.flags.target.Default; !t.IsZero() {
 		return t.UTC().Format(time.RFC3339)
 	}
@@ -161,7 +161,7 @@ func (r importReport) json(out io.Writer) error {
 }
 
 // verdict is how the command ends.
-func (r importReport) verdict() error {
+func (r importReport) exitError() error {
 	switch {
 	case r.check.Faulty == 0:
 		return nil

@@ -18,11 +18,11 @@ func TestImportStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var out bytes.Buffer
 	broker := errors.New("no broker")
-	if err := new(importFlags).stopped(ctx, &out, r, broker); !errors.Is(err, broker) || !strings.Contains(err.Error(), want) || exitCode(ctx, err) != exitError {
+	if err := new(importFlags).stoppedError(ctx, &out, r, broker); !errors.Is(err, broker) || !strings.Contains(err.Error(), want) || exitCode(ctx, err) != exitError {
 		t.Errorf("failed: %v", err)
 	}
 	stop()
-	if err := new(importFlags).stopped(ctx, &out, r, ctx.Err()); exitCode(ctx, err) != exitInterrupted || !strings.Contains(out.String(), "stopped: "+want) {
+	if err := new(importFlags).stoppedError(ctx, &out, r, ctx.Err()); exitCode(ctx, err) != exitInterrupted || !strings.Contains(out.String(), "stopped: "+want) {
 		t.Errorf("stopped: %v, %q", err, out.String())
 	}
 }

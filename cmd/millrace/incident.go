@@ -124,7 +124,7 @@ type incidentRow struct {
 func incidentOf(i *pb.Incident) incidentRow {
 	return incidentRow{
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
-		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: stateWord(i.GetState()), Row: i.GetRow(),
+		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: incidentState(i.GetState()), Row: i.GetRow(),
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Repairs: i.GetRepairs(),
 		Last: lastStep(i),
 	}
@@ -170,11 +170,11 @@ that has no repair, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				incident, err := mustBeOpen(ctx, a, args[0])
+				incident, err := requireOpenIncident(ctx, a, args[0])
 				if err != nil {
 					return err
 				}
-				action, err := a.ApproveRepair(ctx, incident, app.Approval{Who: person(), Reason: reason, From: "cli"})
+				action, err := a.ApproveRepair(ctx, incident, app.Approval{Who: currentUser(), Reason: reason, From: "cli"})
 				if err != nil {
 					return err
 				}
@@ -186,7 +186,7 @@ that has no repair, 130 interrupted.`,
 						return err
 					}
 				case e.state != nil:
-					how = f.later("it is carried out")
+					how = f.laterWithState("it is carried out")
 				}
 				_, err = fmt.Fprintf(c.OutOrStdout(), "approved %s: %s\n", args[0], how)
 				return err
@@ -218,18 +218,18 @@ there; one of a record that cannot be read stays closed, and the record is passe
 				return fmt.Errorf("%w: say with --reason why, for the record", usage.Err)
 			}
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				incident, err := mustBeOpen(ctx, a, args[0])
+				incident, err := requireOpenIncident(ctx, a, args[0])
 				if err != nil {
 					return err
 				}
-				if err := a.CloseIncident(ctx, incident, app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+				if err := a.CloseIncident(ctx, incident, app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 					return err
 				}
 				how := "closed"
 				switch {
 				case incident.GetItem() == "":
 				case e.state != nil:
-					how = f.later("it is closed")
+					how = f.laterWithState("it is closed")
 				default:
 					how = "the steward will close it"
 				}
@@ -244,7 +244,7 @@ there; one of a record that cannot be read stays closed, and the record is passe
 }
 
 // mustBeOpen returns the open incident of a key.
-func mustBeOpen(ctx context.Context, a *app.App, key string) (*pb.Incident, error) {
+func requireOpenIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, error) {
 	i, err := openIncident(ctx, a, key)
 	if err == nil && i == nil {
 		err = fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
@@ -254,7 +254,7 @@ func mustBeOpen(ctx context.Context, a *app.App, key string) (*pb.Incident, erro
 
 // withKeys returns the arguments of the command line in a form in which no key of an incident looks like a flag: the
 // account of incidents that are of none, "-", is left out, and openIncident knows them without it.
-func withKeys(args []string) []string {
+func escapeIncidentKeys(args []string) []string {
 	if len(args) == 0 || args[0] != "incident" {
 		return args
 	}
@@ -326,7 +326,7 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 }
 
 // person is who sits at the keyboard, as far as the machine knows.
-func person() string {
+func currentUser() string {
 	u, err := user.Current()
 	if err != nil {
 		return "unknown"
@@ -335,7 +335,7 @@ func person() string {
 }
 
 // stateWord is an incident's state as people say it.
-func stateWord(s pb.IncidentState) string {
+func incidentState(s pb.IncidentState) string {
 	word := strings.TrimPrefix(s.String(), "INCIDENT_STATE_")
 	return strings.ReplaceAll(strings.ToLower(word), "_", "-")
 }

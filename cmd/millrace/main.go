@@ -21,7 +21,7 @@ import (
 
 // Exit codes of every command.
 const (
-	exitFine         = 0
+	exitOK           = 0
 	exitError        = 1
 	exitUsage        = 2
 	exitFindings     = 3
@@ -34,13 +34,13 @@ func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	ctx, stop := context.WithCancel(context.Background())
-	go obey(signals, stop, os.Exit) // for as long as the process lives
+	go handleSignals(signals, stop, os.Exit) // for as long as the process lives
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // obey has the first signal stop the process, and the second one end it at once. It is not left to
 // the signals' default: a shell may have started the process with SIGINT ignored.
-func obey(signals <-chan os.Signal, stop context.CancelFunc, exit func(int)) {
+func handleSignals(signals <-chan os.Signal, stop context.CancelFunc, exit func(int)) {
 	<-signals
 	stop()
 	<-signals
@@ -55,7 +55,7 @@ var (
 // run is main without the process.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(withKeys(args))
+	root.SetArgs(escapeIncidentKeys(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func exitCode(ctx context.Context, err error) int {
 	switch {
 	case err == nil:
-		return exitFine
+		return exitOK
 	case errors.Is(err, demo.ErrFindings), errors.Is(err, errFindings), errors.Is(err, errPending):
 		return exitFindings
 	case errors.Is(err, usage.Err):

@@ -18,7 +18,7 @@ func TestObey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		signals, code := make(chan os.Signal), make(chan int, 1)
-		go obey(signals, stop, func(n int) { code <- n })
+		go handleSignals(signals, stop, func(n int) { code <- n })
 		synctest.Wait()
 		if ctx.Err() != nil {
 			t.Fatal("it stops without a signal")

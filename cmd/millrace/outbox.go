@@ -16,7 +16,7 @@ import (
 )
 
 // shownOutcomes is how many mutations of unknown outcome a text names.
-const shownOutcomes = 50
+const maxOutcomes = 50
 
 func newOutbox() *cobra.Command {
 	return noun("outbox", "Look after the outbox of a program that stores through streams/storage/emit",
@@ -151,16 +151,16 @@ func inspectionText(in emit.Inspection) string {
 	for _, d := range in.Damage {
 		lost += d.Bytes
 		if d.Missing > 0 {
-			fmt.Fprintf(&b, "damaged: %d segments are missing from %s on%s\n", d.Missing, d.Segment, between(d))
+			fmt.Fprintf(&b, "damaged: %d segments are missing from %s on%s\n", d.Missing, d.Segment, gapText(d))
 			continue
 		}
-		fmt.Fprintf(&b, "damaged: %s: %d bytes from byte %d on cannot be read%s\n", d.Segment, d.Bytes, d.From, between(d))
+		fmt.Fprintf(&b, "damaged: %s: %d bytes from byte %d on cannot be read%s\n", d.Segment, d.Bytes, d.From, gapText(d))
 	}
 	if len(in.Damage) > 0 {
 		fmt.Fprintf(&b, "lost: %d bytes in %d places\n", lost, len(in.Damage))
 	}
 	for i, u := range in.Unknown {
-		if i == shownOutcomes {
+		if i == maxOutcomes {
 			fmt.Fprintf(&b, "and %d more without an outcome\n", len(in.Unknown)-i)
 			break
 		}
@@ -171,7 +171,7 @@ func inspectionText(in emit.Inspection) string {
 }
 
 // between says which notes damage has taken.
-func between(d emit.Damage) string {
+func gapText(d emit.Damage) string {
 	if d.Before == 0 {
 		return fmt.Sprintf(", of notes after ticket %d", d.After)
 	}

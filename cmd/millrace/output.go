@@ -70,10 +70,10 @@ func printList[T any](w io.Writer, o *output, rows []T, t table[T]) error {
 
 // A list is printed piece by piece: none of its rows is held.
 type list[T any] struct {
-	w     io.Writer
-	form  string
-	table table[T]
-	some  bool // something was printed
+	w       io.Writer
+	form    string
+	table   table[T]
+	started bool // something was printed
 }
 
 // print prints the next rows. Columns of a table are aligned among them.
@@ -81,8 +81,8 @@ func (l *list[T]) print(rows []T) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	began := !l.some
-	l.some = true
+	began := !l.started
+	l.started = true
 	switch l.form {
 	case formJSON:
 		return l.document(rows, began)
@@ -102,11 +102,11 @@ func (l *list[T]) print(rows []T) error {
 func (l *list[T]) end() error {
 	var err error
 	switch {
-	case l.form == formJSON && l.some:
+	case l.form == formJSON && l.started:
 		_, err = io.WriteString(l.w, "\n]\n")
 	case l.form == formJSON:
 		_, err = io.WriteString(l.w, "[]\n")
-	case l.form == formTable && !l.some:
+	case l.form == formTable && !l.started:
 		return l.lines(nil, true)
 	}
 	return err
@@ -140,7 +140,7 @@ func (l *list[T]) lines(rows []T, began bool) error {
 	for _, r := range rows {
 		cells := l.table.cells(r)
 		for i, cell := range cells {
-			cells[i] = strings.ReplaceAll(word(cell), "\n", " ")
+			cells[i] = strings.ReplaceAll(orDash(cell), "\n", " ")
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}

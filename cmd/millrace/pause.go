@@ -19,13 +19,13 @@ import (
 )
 
 // A piece is a way to name a part of the work on the command line.
-type piece struct {
+type scopeArgs struct {
 	use, short string
 	parse      func(words []string) (app.Piece, error)
 }
 
-func pieces() []piece {
-	return []piece{
+func scopes() []scopeArgs {
+	return []scopeArgs{
 		{"all", "everything", func([]string) (app.Piece, error) { return app.Piece{}, nil }},
 		{"role NAME", "one role", func(w []string) (app.Piece, error) { return app.Piece{Role: schemas.Role(w[0])}, nil }},
 		{"account NAME", "what concerns an account", func(w []string) (app.Piece, error) { return app.Piece{Account: w[0]}, nil }},
@@ -55,7 +55,7 @@ func accountStore(word string) (account, store string, err error) {
 }
 
 // command is the command of a verb for p.
-func (p piece) command(verb string, do func(c *cobra.Command, p app.Piece) error) *cobra.Command {
+func (p scopeArgs) command(verb string, do func(c *cobra.Command, p app.Piece) error) *cobra.Command {
 	return &cobra.Command{
 		Use: p.use, Short: verb + " " + p.short, Args: exactly(len(strings.Fields(p.use)) - 1),
 		RunE: func(c *cobra.Command, words []string) error {
@@ -80,13 +80,13 @@ resumed or its time has come. Messages stay in Kafka; tasks that are at work com
 Without a word it lists what is paused.`
 	c.SuggestionsMinimumDistance = 2
 	c.AddCommand(newPauseList("list", "List what is paused, and roles whose number of workers is set"))
-	for _, p := range pieces() {
+	for _, p := range scopes() {
 		c.AddCommand(newPauseOne(p))
 	}
 	return c
 }
 
-func newPauseOne(p piece) *cobra.Command {
+func newPauseOne(p scopeArgs) *cobra.Command {
 	var (
 		f             engineFlags
 		reason, until string
@@ -100,7 +100,7 @@ func newPauseOne(p piece) *cobra.Command {
 			return err
 		}
 		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-			if err := ctl.Pause(ctx, what, end, app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+			if err := ctl.Pause(ctx, what, end, app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 				return err
 			}
 			how := "until it is resumed: millrace resume " + what.String()
@@ -119,20 +119,20 @@ func newPauseOne(p piece) *cobra.Command {
 
 func newResume() *cobra.Command {
 	c := noun("resume", "Let go on what was paused")
-	for _, p := range pieces() {
+	for _, p := range scopes() {
 		c.AddCommand(newResumeOne(p))
 	}
 	return c
 }
 
-func newResumeOne(p piece) *cobra.Command {
+func newResumeOne(p scopeArgs) *cobra.Command {
 	var (
 		f      engineFlags
 		reason string
 	)
 	c := p.command("Resume", func(c *cobra.Command, what app.Piece) error {
 		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-			was, err := ctl.Resume(ctx, what, app.Approval{Who: person(), Reason: reason, From: "cli"})
+			was, err := ctl.Resume(ctx, what, app.Approval{Who: currentUser(), Reason: reason, From: "cli"})
 			if err != nil {
 				return err
 			}
@@ -147,7 +147,7 @@ func newResumeOne(p piece) *cobra.Command {
 			fmt.Fprintln(c.OutOrStdout(), line, what)
 			for _, other := range in {
 				if other.GetPaused() {
-					fmt.Fprintf(c.OutOrStdout(), "still paused: %s, by %s: %s\n", app.PieceOf(other), clean(other.GetBy()), clean(other.GetReason()))
+					fmt.Fprintf(c.OutOrStdout(), "still paused: %s, by %s: %s\n", app.PieceOf(other), printable(other.GetBy()), printable(other.GetReason()))
 				}
 			}
 			return nil
@@ -176,7 +176,7 @@ func newWorkers() *cobra.Command {
 				}
 			}
 			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-				if err := ctl.SetWorkers(ctx, schemas.Role(words[0]), int32(n), app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+				if err := ctl.SetWorkers(ctx, schemas.Role(words[0]), int32(n), app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 					return err
 				}
 				what := fmt.Sprintf("%d workers in each process", n)
@@ -261,7 +261,7 @@ func untilTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	at, ok := moment(text, now.Add)
+	at, ok := parseTimeOr(text, now.Add)
 	if !ok {
 		return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: 90m, 24h, 7d; not %q",
 			usage.Err, text)
@@ -273,7 +273,7 @@ func untilTime(text string, now time.Time) (time.Time, error) {
 }
 
 // moment reads a time or a date, or a duration, of which from makes a time.
-func moment(text string, from func(time.Duration) time.Time) (at time.Time, ok bool) {
+func parseTimeOr(text string, from func(time.Duration) time.Time) (at time.Time, ok bool) {
 	for _, form := range []string{time.RFC3339, time.DateOnly} {
 		if at, err := time.Parse(form, text); err == nil {
 			return at, true
@@ -315,13 +315,13 @@ func (f *engineFlags) withControls(c *cobra.Command, do func(ctx context.Context
 	defer ctl.Close()
 	err = do(ctx, ctl)
 	if unknown := (*app.UnknownError)(nil); errors.As(err, &unknown) {
-		err = fmt.Errorf("%w: %w%s", usage.Err, err, meant(unknown.Name, unknown.Known))
+		err = fmt.Errorf("%w: %w%s", usage.Err, err, suggestion(unknown.Name, unknown.Known))
 	}
 	return err
 }
 
 // meant says which of the known names a word was meant to be; without one that is near it lists all.
-func meant(word string, known []string) string {
+func suggestion(word string, known []string) string {
 	c := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, name := range known {
 		c.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})

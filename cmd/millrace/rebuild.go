@@ -40,15 +40,15 @@ Exit codes: 0 done, 1 error, 2 usage, 3 something is lost for good, 5 preconditi
 			if accept && strings.TrimSpace(reason) == "" {
 				return fmt.Errorf("%w: --accept-loss wants a --reason", usage.Err)
 			}
-			by := app.Approval{Who: person(), Reason: reason, From: "cli"}
+			by := app.Approval{Who: currentUser(), Reason: reason, From: "cli"}
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
 				if accept {
 					return acceptLoss(ctx, c.OutOrStdout(), o, a, by)
 				}
-				show := &shownSteps{display: e.display, steps: map[string]*progress.Step{}}
-				done, err := a.Rebuild(ctx, by, show.told)
+				show := &stepTracker{display: e.display, steps: map[string]*progress.Step{}}
+				done, err := a.Rebuild(ctx, by, show.update)
 				show.display.Close()
-				return tellRebuilt(c.OutOrStdout(), o, done, err)
+				return printRebuilt(c.OutOrStdout(), o, done, err)
 			})
 		},
 	}
@@ -61,7 +61,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 something is lost for good, 5 preconditi
 
 // tellRebuilt writes what a rebuild did before it ended with an error, if there is one, which it returns; it returns an
 // error that wraps errFindings if something is lost.
-func tellRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error {
+func printRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error {
 	var err error
 	if o.form == formJSON {
 		err = writeJSON(out, done)
@@ -70,7 +70,7 @@ func tellRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error
 		for _, g := range done.Gaps {
 			fmt.Fprintf(&b, "%s: stored offsets %d to %d of %s, partition %d\n", g.Table, g.From, g.To-1, g.Topic, g.Partition)
 		}
-		lostText(&b, done.Lost)
+		writeLost(&b, done.Lost)
 		if failed == nil && len(done.Gaps) == 0 {
 			b.WriteString("the tables have all that was committed\n")
 		}
@@ -82,7 +82,7 @@ func tellRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error
 	return errors.Join(failed, err)
 }
 
-func lostText(b *strings.Builder, lost []app.Lost) {
+func writeLost(b *strings.Builder, lost []app.Lost) {
 	for _, l := range lost {
 		fmt.Fprintf(b, "%s: lost for good: offsets %d to %d of %s, partition %d (incarnation %08x): Kafka no longer has them, and there are rows of %d of %d\n",
 			l.Table, l.From, l.To-1, l.Topic, l.Partition, l.Incarnation, l.Held, l.To-l.From)
@@ -100,7 +100,7 @@ func acceptLoss(ctx context.Context, out io.Writer, o *output, a *app.App, by ap
 		}{append([]app.Lost{}, lost...)})
 	}
 	var b strings.Builder
-	lostText(&b, lost)
+	writeLost(&b, lost)
 	fmt.Fprintf(&b, "accepted: %d\n", len(lost))
 	_, err = io.WriteString(out, b.String())
 	return err

@@ -46,7 +46,7 @@ missing, a root that is another store's, a port that is taken.`, app.Roles()),
 				return err
 			}
 			log := newLog(cfg, c.ErrOrStderr())
-			defer tellStop(c.Context(), log)()
+			defer logStop(c.Context(), log)()
 			a, err := app.Open(c.Context(), cfg, app.Options{Log: log})
 			if err != nil {
 				return err
@@ -70,7 +70,7 @@ func warnNotCompared(log *slog.Logger, roles []schemas.Role) {
 }
 
 // tellStop tells, when ctx ends, what the signal does. What it returns ends that.
-func tellStop(ctx context.Context, log *slog.Logger) (end func() bool) {
+func logStop(ctx context.Context, log *slog.Logger) (end func() bool) {
 	return context.AfterFunc(ctx, func() { log.Info("signal: the process stops; a second one ends it at once") })
 }
 
@@ -135,7 +135,7 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 		return fmt.Errorf("%w: name a state directory with --state DIR, or state.dir in the configuration", usage.Err)
 	}
 	log := newLog(cfg, stderr)
-	defer tellStop(ctx, log)()
+	defer logStop(ctx, log)()
 	if err := app.CheckStores(ctx, cfg, log); err != nil {
 		return err
 	}

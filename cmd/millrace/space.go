@@ -61,7 +61,7 @@ func spaceCommand(name, done string, act spaceAction) *cobra.Command {
 				return fmt.Errorf("%w: --reason is missing: say why, for the record", usage.Err)
 			}
 			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				if err := act(a, ctx, of, space, app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+				if err := act(a, ctx, of, space, app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 					return err
 				}
 				_, err := fmt.Fprintf(c.OutOrStdout(), "space %s %s\n", args[0], done)

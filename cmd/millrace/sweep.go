@@ -84,16 +84,16 @@ type sweepRound struct {
 }
 
 // sweepers are all roles but the sweeper, in whose place the command is: its own rounds would be the same rounds.
-func sweepers() []schemas.Role {
+func rolesWithoutSweeper() []schemas.Role {
 	return slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
 }
 
 func (f *sweepFlags) run(c *cobra.Command) error {
 	report := sweepReport{Sweep: "fixity", Rounds: []sweepRound{}}
 	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-		return e.withRoles(c, a, f.engineFlags, sweepers(), func(ctx context.Context, w *waiter) error {
+		return e.withRoles(c, a, f.engineFlags, rolesWithoutSweeper(), func(ctx context.Context, w *waiter) error {
 			var asked atomic.Int64
-			err := w.while(ctx, "checks", []schemas.Role{schemas.RoleChecker}, asked.Load, func(ctx context.Context) error {
+			err := w.waitWhile(ctx, "checks", []schemas.Role{schemas.RoleChecker}, asked.Load, func(ctx context.Context) error {
 				return f.ask(ctx, a, e, &report, func(n int64) { asked.Add(n) })
 			})
 			if err != nil || !f.wait {
@@ -197,7 +197,7 @@ func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
 		fmt.Fprintf(&b, "%d copies: %s%s\n", r.Verdicts[verdict], verdict, why)
 	}
 	if f.state != "" && !f.wait && r.Asked > 0 {
-		fmt.Fprintf(&b, "%s\n", f.later("the checks that are left are made"))
+		fmt.Fprintf(&b, "%s\n", f.laterWithState("the checks that are left are made"))
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

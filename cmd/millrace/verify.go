@@ -95,13 +95,13 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	show := &shownSteps{display: e.display, steps: map[string]*progress.Step{}}
-	v, err := app.OpenVerifier(ctx, e.cfg, e.log, show.told)
+	show := &stepTracker{display: e.display, steps: map[string]*progress.Step{}}
+	v, err := app.OpenVerifier(ctx, e.cfg, e.log, show.update)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, v.Close()) }()
-	r := verdict{Strict: f.strict}
+	r := verifyReport{Strict: f.strict}
 	if f.manifest {
 		r.Manifest, err = v.Manifest(ctx)
 	} else {
@@ -120,16 +120,16 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 	if err != nil {
 		return err
 	}
-	return r.tell(out, f.output.form == formJSON)
+	return r.finish(out, f.output.form == formJSON)
 }
 
 // shownSteps begins a step when it is first told of, and ends it when it is complete.
-type shownSteps struct {
+type stepTracker struct {
 	display *progress.Display
 	steps   map[string]*progress.Step // nil: it has ended
 }
 
-func (s *shownSteps) told(name string, done, total int64) {
+func (s *stepTracker) update(name string, done, total int64) {
 	if total == 0 {
 		return // nothing to be done is nothing to be shown
 	}
@@ -150,7 +150,7 @@ func (s *shownSteps) told(name string, done, total int64) {
 }
 
 // A verdict is what verify says, as JSON in these names.
-type verdict struct {
+type verifyReport struct {
 	OK       bool                     `json:"ok"`
 	Findings int64                    `json:"findings"`
 	Strict   bool                     `json:"strict,omitempty"`
@@ -163,7 +163,7 @@ type verdict struct {
 }
 
 // tell writes the verdict, and returns an error that wraps errFindings where there are any.
-func (r *verdict) tell(out io.Writer, asJSON bool) error {
+func (r *verifyReport) finish(out io.Writer, asJSON bool) error {
 	for _, t := range r.Tables {
 		r.Findings += t.Findings()
 		if r.Strict {
@@ -198,17 +198,17 @@ func (r *verdict) tell(out io.Writer, asJSON bool) error {
 	return fmt.Errorf("%w: %d %s are not as they should be", errFindings, r.Findings, what)
 }
 
-func (r *verdict) text(out io.Writer) error {
+func (r *verifyReport) text(out io.Writer) error {
 	var b strings.Builder
 	if r.Manifest != nil {
-		manifestText(&b, r.Manifest)
+		writeManifest(&b, r.Manifest)
 	} else {
-		proofText(&b, r.Tables)
+		writeTables(&b, r.Tables)
 	}
 	for _, g := range r.Behind {
 		fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
 	}
-	lostText(&b, r.Lost)
+	writeLost(&b, r.Lost)
 	for _, s := range r.Replicated {
 		fmt.Fprintf(&b, "shard %d: one of its replicas %s was asked, the first that answered; what the others have was not compared\n",
 			s.Number, strings.Join(s.Replicas, ", "))

@@ -13,12 +13,12 @@ import (
 
 // Most that a table for people lists of one finding.
 const (
-	shownRanges = 20
-	shownCopies = 50
+	maxRanges = 20
+	maxCopies = 50
 )
 
 // proofText writes a table of the proofs, and a line for whatever there is to say.
-func proofText(b *strings.Builder, proofs []*clickhouse.TableProof) {
+func writeTables(b *strings.Builder, proofs []*clickhouse.TableProof) {
 	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tALTERED\tDEAD\tPENDING\t")
 	for _, p := range proofs {
@@ -28,24 +28,24 @@ func proofText(b *strings.Builder, proofs []*clickhouse.TableProof) {
 	}
 	tw.Flush() // into memory
 	for _, p := range proofs {
-		discrepancyText(b, p, "no row", p.Missing)
-		discrepancyText(b, p, "several rows in the view", p.Doubled)
-		discrepancyText(b, p, "a row, and no message in Kafka", p.Extra)
-		discrepancyText(b, p, "a row in another month than its time says", p.Displaced)
-		discrepancyText(b, p, "a row that is not what was stored, or not of the bytes in Kafka", p.Altered)
-		discrepancyText(b, p, "no row, but a dead letter (millrace dead list --role sink)", p.Dead)
-		discrepancyText(b, p, "no row yet: the sink has not committed so far", p.Pending)
-		goneText(b, p)
+		writeDiscrepancy(b, p, "no row", p.Missing)
+		writeDiscrepancy(b, p, "several rows in the view", p.Doubled)
+		writeDiscrepancy(b, p, "a row, and no message in Kafka", p.Extra)
+		writeDiscrepancy(b, p, "a row in another month than its time says", p.Displaced)
+		writeDiscrepancy(b, p, "a row that is not what was stored, or not of the bytes in Kafka", p.Altered)
+		writeDiscrepancy(b, p, "no row, but a dead letter (millrace dead list --role sink)", p.Dead)
+		writeDiscrepancy(b, p, "no row yet: the sink has not committed so far", p.Pending)
+		writeNotCompared(b, p)
 	}
 }
 
-func discrepancyText(b *strings.Builder, p *clickhouse.TableProof, what string, d clickhouse.Discrepancy) {
+func writeDiscrepancy(b *strings.Builder, p *clickhouse.TableProof, what string, d clickhouse.Discrepancy) {
 	if d.Messages == 0 {
 		return
 	}
 	fmt.Fprintf(b, "%s, %s: %s: %d\n", p.Topic, p.Table, what, d.Messages)
 	for i, r := range d.Ranges {
-		if i == shownRanges {
+		if i == maxRanges {
 			fmt.Fprintf(b, "  and %d more ranges\n", len(d.Ranges)-i+d.MoreRanges)
 			break
 		}
@@ -59,7 +59,7 @@ func discrepancyText(b *strings.Builder, p *clickhouse.TableProof, what string, 
 }
 
 // goneText lists what was not compared.
-func goneText(b *strings.Builder, p *clickhouse.TableProof) {
+func writeNotCompared(b *strings.Builder, p *clickhouse.TableProof) {
 	if p.Unhashed > 0 {
 		fmt.Fprintf(b, "%s, %s: %d rows were stored before rows had hashes; what they say was not compared\n",
 			p.Topic, p.Table, p.Unhashed)
@@ -85,25 +85,25 @@ func goneText(b *strings.Builder, p *clickhouse.TableProof) {
 	}
 }
 
-func manifestText(b *strings.Builder, m *app.ManifestReport) {
+func writeManifest(b *strings.Builder, m *app.ManifestReport) {
 	fmt.Fprintf(b, "%d copies compared with what the logs make of them\n", m.Copies)
 	if m.Retold > 0 {
 		fmt.Fprintf(b, "%d copies know another telling of a change than the log, which keeps the one that says most\n", m.Retold)
 	}
-	copiesText(b, "differ, but records of them are under way", m.Moving)
-	copiesText(b, "differ", m.Differ)
+	writeCopies(b, "differ, but records of them are under way", m.Moving)
+	writeCopies(b, "differ", m.Differ)
 	if m.Stopped {
 		b.WriteString("the comparison was stopped there: there may be more\n")
 	}
 }
 
-func copiesText(b io.Writer, what string, copies []clickhouse.CopyDifference) {
+func writeCopies(b io.Writer, what string, copies []clickhouse.CopyDifference) {
 	if len(copies) == 0 {
 		return
 	}
 	fmt.Fprintf(b, "%d copies %s:\n", len(copies), what)
 	for i, d := range copies {
-		if i == shownCopies {
+		if i == maxCopies {
 			fmt.Fprintf(b, "  and %d more\n", len(copies)-i)
 			break
 		}

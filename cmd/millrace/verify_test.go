@@ -161,9 +161,9 @@ func damage(ts *testscript.TestScript, _ bool, args []string) {
 func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
 	t.Parallel()
 	gap := sink.Gap{Table: "bit_log", Topic: "fixity.results", To: 20}
-	r := verdict{Manifest: new(app.ManifestReport), Behind: []sink.Gap{gap}, Lost: []app.Lost{{Gap: gap, Held: 5}}}
+	r := verifyReport{Manifest: new(app.ManifestReport), Behind: []sink.Gap{gap}, Lost: []app.Lost{{Gap: gap, Held: 5}}}
 	var out strings.Builder
-	if err := r.tell(&out, false); !errors.Is(err, errFindings) || r.Findings != 2 {
+	if err := r.finish(&out, false); !errors.Is(err, errFindings) || r.Findings != 2 {
 		t.Errorf("%d findings, %v, want 2", r.Findings, err)
 	}
 	for _, want := range []string{"bit_log lacks offsets 0 to 19 of fixity.results, partition 0 (run millrace rebuild)\n",
@@ -180,7 +180,7 @@ func TestRebuildThatFailed(t *testing.T) {
 	const whole = "the tables have all that was committed\n"
 	for _, failed := range []error{nil, errors.New("ClickHouse is away")} {
 		var out strings.Builder
-		err := tellRebuilt(&out, &output{form: formText}, app.Rebuilt{}, failed)
+		err := printRebuilt(&out, &output{form: formText}, app.Rebuilt{}, failed)
 		if said := out.String() == whole; said != (failed == nil) || !errors.Is(err, failed) {
 			t.Errorf("after %v: %q, %v", failed, out.String(), err)
 		}
@@ -190,9 +190,9 @@ func TestRebuildThatFailed(t *testing.T) {
 // A replica that was not asked is named, and is no finding.
 func TestVerdictNamesReplicas(t *testing.T) {
 	t.Parallel()
-	r := verdict{Replicated: []sink.Shard{{Number: 2, Replicas: []string{"a:9000", "b:9000"}}}}
+	r := verifyReport{Replicated: []sink.Shard{{Number: 2, Replicas: []string{"a:9000", "b:9000"}}}}
 	var out strings.Builder
-	if err := r.tell(&out, false); err != nil {
+	if err := r.finish(&out, false); err != nil {
 		t.Fatal(err)
 	}
 	want := "shard 2: one of its replicas a:9000, b:9000 was asked, the first that answered; what the others have was not compared\nno findings\n"

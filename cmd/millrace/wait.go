@@ -27,7 +27,7 @@ type waiter struct {
 	standstill func(context.Context, ...schemas.Role) (app.Standstill, error)
 	display    *progress.Display
 
-	left func() string // of what is waited for, and when it is done; nil: nothing yet
+	remaining func() string // of what is waited for, and when it is done; nil: nothing yet
 }
 
 // withRoles runs do, and with --state roles beside it, which stop when do returns. If do is interrupted, it reports what
@@ -50,7 +50,7 @@ func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles [
 }
 
 // handled waits until roles have handled what their topics hold now, and what came of that is on record.
-func (e *engines) handled(c *cobra.Command, f engineFlags, roles ...schemas.Role) (err error) {
+func (e *engines) waitHandled(c *cobra.Command, f engineFlags, roles ...schemas.Role) (err error) {
 	a, err := app.Open(c.Context(), e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
 	if err != nil {
 		return err
@@ -65,14 +65,14 @@ func (e *engines) handled(c *cobra.Command, f engineFlags, roles ...schemas.Role
 }
 
 // later says when roles go on with a state.
-func (f *engineFlags) later(what string) string {
+func (f *engineFlags) laterWithState(what string) string {
 	return fmt.Sprintf("%s when 'millrace standalone --state %s' runs", what, f.state)
 }
 
 // interrupted reports what is left when the command is interrupted.
 func (w *waiter) interrupted(stderr io.Writer) {
-	if w.left != nil {
-		fmt.Fprintln(stderr, "stopped:", w.left())
+	if w.remaining != nil {
+		fmt.Fprintln(stderr, "stopped:", w.remaining())
 	}
 }
 
@@ -80,10 +80,10 @@ func (w *waiter) interrupted(stderr io.Writer) {
 // work, and are named if nothing changes.
 func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, look app.Look) error {
 	var last app.Progress
-	w.left = func() string {
+	w.remaining = func() string {
 		how := "running roles go on with the rest"
 		if w.flags.state != "" {
-			how = w.flags.later("the rest is done")
+			how = w.flags.laterWithState("the rest is done")
 		}
 		return fmt.Sprintf("%d of %d %s are on record; %s", last.Done, last.Total, what, how)
 	}
@@ -113,9 +113,9 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 
 // while runs do, which publishes messages and may wait until roles have handled some of them. It reports if their
 // number, which published returns, does not change.
-func (w *waiter) while(ctx context.Context, what string, roles []schemas.Role, published func() int64,
+func (w *waiter) waitWhile(ctx context.Context, what string, roles []schemas.Role, published func() int64,
 	do func(context.Context) error) error {
-	w.left = func() string {
+	w.remaining = func() string {
 		return fmt.Sprintf("%d %s are asked for; the same command goes on with the rest", published(), what)
 	}
 	var done atomic.Bool

@@ -132,7 +132,7 @@ func TestWaiterWhilePublishing(t *testing.T) {
 						return app.Standstill{Unserved: []schemas.Role{schemas.RoleChecker}}, nil
 					}}
 				checker, published := []schemas.Role{schemas.RoleChecker}, func() int64 { return 10_000 }
-				err := w.while(t.Context(), "checks", checker, published, func(context.Context) error {
+				err := w.waitWhile(t.Context(), "checks", checker, published, func(context.Context) error {
 					time.Sleep(35 * time.Second)
 					return want
 				})
@@ -164,7 +164,7 @@ func TestWaiterIsInterrupted(t *testing.T) {
 		},
 		"publishing": {
 			engineFlags{state: "s"}, func(ctx context.Context, w *waiter) error {
-				return w.while(ctx, "checks", nil, func() int64 { return 5 }, func(ctx context.Context) error {
+				return w.waitWhile(ctx, "checks", nil, func() int64 { return 5 }, func(ctx context.Context) error {
 					<-ctx.Done()
 					return context.Cause(ctx)
 				})

@@ -163,7 +163,7 @@ func (k *kept) sweep(want int) (r sweepReport) {
 // A sweep with --state runs the roles itself, and ends when its checks are on record: the verdicts are read from there.
 func TestSweepWaits(t *testing.T) {
 	k := newKept(t)
-	r := k.sweep(exitFine)
+	r := k.sweep(exitOK)
 	if len(r.Rounds) != 2 || r.Rounds[0].Asked != keptItems || r.Verdicts["pass"] != r.Asked || r.failed() != 0 {
 		t.Fatalf("got %+v, want %d checks of store 1 on record, and all passed", r, keptItems)
 	}
@@ -174,7 +174,7 @@ func TestInterruptedSweep(t *testing.T) {
 	need.Integration(t)
 	k := newKept(t)
 	quiet := new(bytes.Buffer)
-	k.run(t.Context(), exitFine, quiet, "pause", "role", "checker", "--reason", "test")
+	k.run(t.Context(), exitOK, quiet, "pause", "role", "checker", "--reason", "test")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	stderr := &cutter{mark: `"step":"checks"`, cut: stop}
@@ -183,13 +183,13 @@ func TestInterruptedSweep(t *testing.T) {
 	if !strings.Contains(stderr.String(), want) {
 		t.Errorf("it does not say %q:\n%s", want, stderr.String())
 	}
-	k.run(t.Context(), exitFine, quiet, "resume", "role", "checker")
-	if r := k.sweep(exitFine); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
+	k.run(t.Context(), exitOK, quiet, "resume", "role", "checker")
+	if r := k.sweep(exitOK); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
 		t.Errorf("after the interruption: %+v, want all checks on record", r)
 	}
 
 	// What was asked for of one store is reported also if the next one fails.
-	k.run(t.Context(), exitFine, quiet, "pause", "store", "acme/2", "--reason", "test")
+	k.run(t.Context(), exitOK, quiet, "pause", "store", "acme/2", "--reason", "test")
 	out := k.run(t.Context(), exitPrecondition, quiet, "sweep", "start", "fixity", "--all")
 	if want := fmt.Sprintf(": %d checks asked for", keptItems); !strings.Contains(out, "store acme/1: round ") || !strings.Contains(out, want) {
 		t.Errorf("printed %q, want the round of store 1", out)
@@ -202,14 +202,14 @@ func TestCommandsWait(t *testing.T) {
 	need.Full(t)
 	k := newKept(t)
 	quiet := new(bytes.Buffer)
-	k.sweep(exitFine) // the copies of store 2 are made meanwhile
+	k.sweep(exitOK) // the copies of store 2 are made meanwhile
 
 	sums := filepath.Join(t.TempDir(), "sums.txt")
 	if err := os.WriteFile(sums, []byte("5d41402abc4b2a76b9719d911017c592  imported\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	k.run(t.Context(), exitFine, quiet, "import", sums, "--account", "acme", "--store", "1", "--space", "maps", "--wait")
-	out := k.run(t.Context(), exitFine, quiet, "object", "show", "acme/maps/imported", "-o", "ndjson")
+	k.run(t.Context(), exitOK, quiet, "import", sums, "--account", "acme", "--store", "1", "--space", "maps", "--wait")
+	out := k.run(t.Context(), exitOK, quiet, "object", "show", "acme/maps/imported", "-o", "ndjson")
 	if !strings.Contains(out, "import") {
 		t.Errorf("the import is not on record: %s", out)
 	}
@@ -225,7 +225,7 @@ func TestCommandsWait(t *testing.T) {
 	incidents := func() []incidentRow {
 		t.Helper()
 		open = nil
-		out := k.run(t.Context(), exitFine, quiet, "incident", "list", "-o", "json")
+		out := k.run(t.Context(), exitOK, quiet, "incident", "list", "-o", "json")
 		if err := json.Unmarshal([]byte(out), &open); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -235,7 +235,7 @@ func TestCommandsWait(t *testing.T) {
 	if len(found) != 1 || found[0].State != "awaiting-approval" {
 		t.Fatalf("open incidents: %+v, want one that waits for approval", found)
 	}
-	k.run(t.Context(), exitFine, quiet, "incident", "approve", found[0].Key, "--reason", "test", "--wait")
+	k.run(t.Context(), exitOK, quiet, "incident", "approve", found[0].Key, "--reason", "test", "--wait")
 	if left := incidents(); len(left) != 0 {
 		t.Errorf("still open after the repair: %+v", left)
 	}
@@ -260,7 +260,7 @@ func TestCommandsWait(t *testing.T) {
 	}) {
 		t.Errorf("open are %+v, want %s", open, unread.Key())
 	}
-	out = k.run(t.Context(), exitFine, quiet, "incident", "close", unread.Key(), "--reason", "restored")
+	out = k.run(t.Context(), exitOK, quiet, "incident", "close", unread.Key(), "--reason", "restored")
 	if want := "close " + unread.Key() + ": closed\n"; out != want {
 		t.Errorf("close printed %q, want %q", out, want)
 	}
@@ -272,7 +272,7 @@ func TestCommandsWait(t *testing.T) {
 	// Dead letters of a planner are handled when their redrive ends.
 	k.withBroker(func(cfg kafka.Config) error { return refuse(t.Context(), cfg, 3) })
 	stderr := new(bytes.Buffer)
-	out = k.run(t.Context(), exitFine, stderr, "dead", "redrive", "--role", "planner", "--wait")
+	out = k.run(t.Context(), exitOK, stderr, "dead", "redrive", "--role", "planner", "--wait")
 	if out != "redriven 3 dead letters\n" {
 		t.Errorf("redrive printed %q", out)
 	}
@@ -280,7 +280,7 @@ func TestCommandsWait(t *testing.T) {
 	if !handled.MatchString(stderr.String()) {
 		t.Errorf("the redrive does not show that the planner has handled the letters: %s", stderr.String())
 	}
-	if out := k.run(t.Context(), exitFine, quiet, "dead", "list", "-o", "json"); out != "[]\n" {
+	if out := k.run(t.Context(), exitOK, quiet, "dead", "list", "-o", "json"); out != "[]\n" {
 		t.Errorf("dead letters are left: %s", out)
 	}
 

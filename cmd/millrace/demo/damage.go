@@ -17,11 +17,11 @@ import (
 // damage harms one copy in each of four ways behind the system's back, and deletes one
 // item properly. Doing it twice, after a kill, harms no more than once.
 func (d *demo) damage(ctx context.Context) error {
-	if err := d.settled(ctx); err != nil {
+	if err := d.waitCommitted(ctx); err != nil {
 		return err
 	}
-	p := d.memo.Picks
-	step := d.show.Step("do harm", 5)
+	p := d.checkpoint.Picks
+	step := d.display.Step("do harm", 5)
 	for _, harm := range []func() error{
 		func() error { return d.flip(ctx, "2", p.Flip) },
 		func() error { return d.truncate(ctx, "3", p.Truncate) },
@@ -36,13 +36,13 @@ func (d *demo) damage(ctx context.Context) error {
 		step.Add(1)
 	}
 	step.End(true)
-	d.memo.Damaged = time.Now().UTC()
+	d.checkpoint.Damaged = time.Now().UTC()
 	return nil
 }
 
 // settled waits until all work is committed: what is not is done again after a kill, and would heal
 // harm before anybody finds it.
-func (d *demo) settled(ctx context.Context) error {
+func (d *demo) waitCommitted(ctx context.Context) error {
 	return d.until(ctx, "all work committed", func(ctx context.Context) (app.Progress, error) {
 		behind, err := d.app.Behind(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleDelayer)
 		return app.Progress{Done: -behind}, err
@@ -59,7 +59,7 @@ func (d *demo) path(ctx context.Context, store, item string) (string, error) {
 
 // quietly changes a copy's file and gives it its modification time back. What the file
 // was is noted first, so that a second time, after a kill, makes no difference.
-func (d *demo) quietly(ctx context.Context, store, item string, change func(*os.File, before) error) error {
+func (d *demo) changeFile(ctx context.Context, store, item string, change func(*os.File, original) error) error {
 	path, err := d.path(ctx, store, item)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (d *demo) quietly(ctx context.Context, store, item string, change func(*os.
 	if err != nil {
 		return err
 	}
-	was, err := d.remember(f, item)
+	was, err := d.recordOriginal(f, item)
 	if err == nil {
 		err = change(f, was)
 	}
@@ -78,29 +78,29 @@ func (d *demo) quietly(ctx context.Context, store, item string, change func(*os.
 	return os.Chtimes(path, time.Time{}, was.Modified)
 }
 
-func (d *demo) remember(f *os.File, item string) (before, error) {
-	if was, ok := d.memo.Before[item]; ok {
+func (d *demo) recordOriginal(f *os.File, item string) (original, error) {
+	if was, ok := d.checkpoint.Originals[item]; ok {
 		return was, nil
 	}
 	info, err := f.Stat()
 	if err != nil {
-		return before{}, err
+		return original{}, err
 	}
 	var first [1]byte
 	if _, err := f.ReadAt(first[:], 0); err != nil {
-		return before{}, err
+		return original{}, err
 	}
-	if d.memo.Before == nil {
-		d.memo.Before = map[string]before{}
+	if d.checkpoint.Originals == nil {
+		d.checkpoint.Originals = map[string]original{}
 	}
-	was := before{first[0], info.ModTime()}
-	d.memo.Before[item] = was
-	return was, d.memo.save()
+	was := original{first[0], info.ModTime()}
+	d.checkpoint.Originals[item] = was
+	return was, d.checkpoint.save()
 }
 
 // flip turns over the first byte of a copy.
 func (d *demo) flip(ctx context.Context, store, item string) error {
-	err := d.quietly(ctx, store, item, func(f *os.File, was before) error {
+	err := d.changeFile(ctx, store, item, func(f *os.File, was original) error {
 		_, err := f.WriteAt([]byte{was.First ^ 0xff}, 0)
 		return err
 	})
@@ -117,7 +117,7 @@ func (d *demo) truncate(ctx context.Context, store, item string) error {
 	if err != nil {
 		return fmt.Errorf("truncate %s: %w", item, err)
 	}
-	err = d.quietly(ctx, store, item, func(f *os.File, _ before) error { return f.Truncate(whole.Size / 2) })
+	err = d.changeFile(ctx, store, item, func(f *os.File, _ original) error { return f.Truncate(whole.Size / 2) })
 	if err != nil {
 		return fmt.Errorf("truncate %s: %w", item, err)
 	}

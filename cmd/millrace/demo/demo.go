@@ -58,12 +58,12 @@ type Config struct {
 
 // A demo is one run of it.
 type demo struct {
-	cfg    Config
-	memo   *memo
-	app    *app.App
-	server *server // nil: stores 2 and 3 are of files too
-	emit   *emit.Store
-	show   *progress.Display
+	cfg        Config
+	checkpoint *checkpoint
+	app        *app.App
+	server     *server // nil: stores 2 and 3 are of files too
+	emit       *emit.Store
+	display    *progress.Display
 	// copies and checks are shown while files are written and after.
 	copies, checks *progress.Step
 	out            io.Writer // for what the person reads on the way
@@ -97,10 +97,10 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 			return fmt.Errorf("remove the state directory: %w", err)
 		}
 		result.State = ""
-	case made && (d.memo == nil || d.memo.Step == 0): // nothing was begun
+	case made && (d.checkpoint == nil || d.checkpoint.Step == 0): // nothing was begun
 		return errors.Join(err, os.RemoveAll(cfg.State))
 	case err != nil:
-		fmt.Fprintf(stderr, "\nThe state is in %s (log: millrace.log). To go on:\n  %s\n", cfg.State, d.again())
+		fmt.Fprintf(stderr, "\nThe state is in %s (log: millrace.log). To go on:\n  %s\n", cfg.State, d.resumeCommand())
 		return err
 	}
 	if err := result.write(stdout, cfg.JSON); err != nil {
@@ -113,7 +113,7 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 }
 
 // again is the command line that goes on with this demo.
-func (d *demo) again() string {
+func (d *demo) resumeCommand() string {
 	server := ""
 	if d.cfg.Server != "" {
 		server = " --s3-server " + strconv.Quote(d.cfg.Server)
@@ -165,21 +165,21 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	five, err := distinct(d.cfg.Dir, files)
+	five, err := pickDistinct(d.cfg.Dir, files)
 	if err != nil {
 		return nil, err
 	}
-	d.show = progress.New(d.out)
-	defer d.show.Close()
+	d.display = progress.New(d.out)
+	defer d.display.Close()
 	state, log, err := d.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, state.Close(ctx), log.Close()) }()
-	if d.memo, err = recall(state.Path("demo.json")); err != nil {
+	if d.checkpoint, err = loadCheckpoint(state.Path("demo.json")); err != nil {
 		return nil, err
 	}
-	if err := d.choose(files, skipped, five); err != nil {
+	if err := d.initCheckpoint(files, skipped, five); err != nil {
 		return nil, err
 	}
 	if err := d.serve(ctx, state); err != nil {
@@ -213,8 +213,8 @@ func roles() []schemas.Role {
 }
 
 func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
-	step := d.show.Step("start the parts", 1)
-	state, err := app.OpenState(ctx, app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.show})
+	step := d.display.Step("start the parts", 1)
+	state, err := app.OpenState(ctx, app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.display})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -228,8 +228,8 @@ func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
 }
 
 // choose notes in the memo, once, what this demo works on.
-func (d *demo) choose(files []file, skipped []skip, five []string) error {
-	m := d.memo
+func (d *demo) initCheckpoint(files []file, skipped []skip, five []string) error {
+	m := d.checkpoint
 	if m.Step > 0 {
 		if m.Dir != d.cfg.Dir {
 			return fmt.Errorf("%w: the demo in %s is about %s, not %s: name that folder, or another --state",
@@ -246,7 +246,7 @@ func (d *demo) choose(files []file, skipped []skip, five []string) error {
 	m.Dir, m.Files, m.Skipped, m.Started = d.cfg.Dir, files, skipped, time.Now().UTC()
 	m.Picks = picks{Flip: five[0], Truncate: five[1], Remove: five[2], Replace: five[3], Delete: five[4]}
 	m.Rounds = map[string]time.Time{}
-	return m.done(stepWrite)
+	return m.completed(stepWrite)
 }
 
 // configure writes the demo's configuration into its state directory, where the other
@@ -312,9 +312,9 @@ func (d *demo) steps(ctx context.Context) (*result, error) {
 		step int
 		do   func(context.Context) error
 	}{
-		{stepWrite, d.write}, {stepCopy, d.copied}, {stepDamage, d.damage}, {stepSweep, d.sweep}, {stepRepair, d.repair},
+		{stepWrite, d.write}, {stepCopy, d.waitCopied}, {stepDamage, d.damage}, {stepSweep, d.sweep}, {stepRepair, d.repair},
 	} {
-		if d.memo.Step > s.step {
+		if d.checkpoint.Step > s.step {
 			continue
 		}
 		if err := s.do(ctx); err != nil {
@@ -324,7 +324,7 @@ func (d *demo) steps(ctx context.Context) (*result, error) {
 			}
 			return nil, err
 		}
-		if err := d.memo.done(s.step + 1); err != nil {
+		if err := d.checkpoint.completed(s.step + 1); err != nil {
 			return nil, err
 		}
 	}

@@ -41,15 +41,15 @@ func (p picks) expected() []finding {
 // round runs one fixity round over stores that hold so many items each. Its time is noted first, so that a round
 // that was interrupted goes on as the same round.
 func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []app.Round, err error) {
-	begun, ok := d.memo.Rounds[name]
+	begun, ok := d.checkpoint.Rounds[name]
 	if !ok {
 		begun = time.Now().UTC().Truncate(time.Millisecond)
-		d.memo.Rounds[name] = begun
-		if err := d.memo.save(); err != nil {
+		d.checkpoint.Rounds[name] = begun
+		if err := d.checkpoint.save(); err != nil {
 			return nil, err
 		}
 	}
-	step := d.show.Step(name, int64(len(ids)*items))
+	step := d.display.Step(name, int64(len(ids)*items))
 	defer func() { step.End(err == nil) }()
 	for _, id := range ids {
 		r, err := d.app.SweepFixity(ctx, app.SweepOrder{Account: account, Store: id, Begun: begun, Asked: step.Add})
@@ -64,10 +64,10 @@ func (d *demo) round(ctx context.Context, name string, items int, ids ...string)
 // sweep checks every copy again, and waits until each check has come to its end and the
 // proper delete has been carried out.
 func (d *demo) sweep(ctx context.Context) error {
-	if err := d.deleted(ctx); err != nil {
+	if err := d.waitDeleted(ctx); err != nil {
 		return err
 	}
-	rounds, err := d.round(ctx, "sweep all stores", len(d.memo.Files)-1, stores...)
+	rounds, err := d.round(ctx, "sweep all stores", len(d.checkpoint.Files)-1, stores...)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (d *demo) sweep(ctx context.Context) error {
 	for _, r := range rounds {
 		total += r.Emitted
 	}
-	step := d.show.Step("check what was swept", total)
+	step := d.display.Step("check what was swept", total)
 	err = d.until(ctx, "every copy of the sweep checked to the end", func(ctx context.Context) (app.Progress, error) {
 		var final int64
 		for _, r := range rounds {
@@ -98,17 +98,17 @@ func (d *demo) sweep(ctx context.Context) error {
 	}
 	for _, f := range found {
 		if f.Expected > 0 {
-			fmt.Fprintf(d.show, "  store %s  %-22s  row %-2d  %-18s  %s\n", f.Store, f.Harm, f.Row, f.Finding, f.Item)
+			fmt.Fprintf(d.display, "  store %s  %-22s  row %-2d  %-18s  %s\n", f.Store, f.Harm, f.Row, f.Finding, f.Item)
 		}
 	}
 	return nil
 }
 
 // deleted waits until the proper delete is carried out in all stores.
-func (d *demo) deleted(ctx context.Context) error {
-	step := d.show.Step("carry out the delete", int64(len(stores)))
+func (d *demo) waitDeleted(ctx context.Context) error {
+	step := d.display.Step("carry out the delete", int64(len(stores)))
 	err := d.until(ctx, "the delete carried out everywhere", func(ctx context.Context) (app.Progress, error) {
-		n, err := d.goneFrom(ctx)
+		n, err := d.countDeleted(ctx)
 		step.Set(n)
 		return app.Progress{Done: n, Total: int64(len(stores))}, err
 	})
@@ -117,9 +117,9 @@ func (d *demo) deleted(ctx context.Context) error {
 }
 
 // goneFrom counts the stores where the deleted item is absent and has a tombstone.
-func (d *demo) goneFrom(ctx context.Context) (n int64, err error) {
+func (d *demo) countDeleted(ctx context.Context) (n int64, err error) {
 	for _, id := range stores {
-		c := schemas.Copy{Account: account, Store: id, Space: space, Item: d.memo.Picks.Delete}
+		c := schemas.Copy{Account: account, Store: id, Space: space, Item: d.checkpoint.Picks.Delete}
 		st, _ := d.app.Stores().Store(account, id)
 		if _, err := st.Stat(ctx, space, c.Item); err == nil {
 			continue
@@ -140,8 +140,8 @@ func (d *demo) goneFrom(ctx context.Context) (n int64, err error) {
 // repair approves what waits for a person and waits until every incident is closed and
 // every harmed copy is, byte for byte, what the first store has.
 func (d *demo) repair(ctx context.Context) error {
-	harmed := d.memo.Picks.expected()[:4]
-	step := d.show.Step("repair from good copies", int64(len(harmed)))
+	harmed := d.checkpoint.Picks.expected()[:4]
+	step := d.display.Step("repair from good copies", int64(len(harmed)))
 	approved := map[string]bool{}
 	err := d.until(ctx, "every harmed copy repaired and checked", func(ctx context.Context) (app.Progress, error) {
 		open, err := d.app.DB().OpenIncidents(ctx, account)
@@ -159,7 +159,7 @@ func (d *demo) repair(ctx context.Context) error {
 		}
 		var n int64
 		for _, f := range harmed {
-			ok, err := d.whole(ctx, f, open)
+			ok, err := d.isRepaired(ctx, f, open)
 			if err != nil {
 				return app.Progress{}, err
 			}
@@ -175,7 +175,7 @@ func (d *demo) repair(ctx context.Context) error {
 }
 
 // whole reports whether a harmed copy has no open incident, was checked since, and holds the good bytes.
-func (d *demo) whole(ctx context.Context, f finding, open []*pb.Incident) (bool, error) {
+func (d *demo) isRepaired(ctx context.Context, f finding, open []*pb.Incident) (bool, error) {
 	for _, i := range open {
 		if i.GetStore() == f.Store && i.GetItem() == f.Item {
 			return false, nil
@@ -185,7 +185,7 @@ func (d *demo) whole(ctx context.Context, f finding, open []*pb.Incident) (bool,
 	if err != nil {
 		return false, err
 	}
-	if p := recs[0].GetLastPass(); p == nil || !p.AsTime().After(d.memo.Damaged) {
+	if p := recs[0].GetLastPass(); p == nil || !p.AsTime().After(d.checkpoint.Damaged) {
 		return false, nil
 	}
 	good, err := d.bytes(ctx, primary, f.Item)
@@ -216,12 +216,12 @@ func (d *demo) bytes(ctx context.Context, store, item string) (string, error) {
 
 // findings fills in what was found.
 func (d *demo) findings(ctx context.Context) ([]finding, error) {
-	found := d.memo.Picks.expected()
+	found := d.checkpoint.Picks.expected()
 	for i := range found {
 		f := &found[i]
 		c := schemas.Copy{Account: account, Store: f.Store, Space: space, Item: f.Item}
 		if f.Expected == 0 {
-			n, err := d.goneFrom(ctx)
+			n, err := d.countDeleted(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -237,7 +237,7 @@ func (d *demo) findings(ctx context.Context) ([]finding, error) {
 			return nil, err
 		}
 		for _, k := range checks { // oldest first
-			if k.Final && k.Started.After(d.memo.Damaged) && k.Verdict != "pass" && f.Row == 0 {
+			if k.Final && k.Started.After(d.checkpoint.Damaged) && k.Verdict != "pass" && f.Row == 0 {
 				f.Row, f.Finding = int32(k.Row), k.Finding
 			}
 		}

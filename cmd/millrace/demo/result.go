@@ -14,7 +14,7 @@ import (
 )
 
 // shown is how many skipped names a person is shown.
-const shown = 5
+const maxSkippedShown = 5
 
 // A result is what the demo came to.
 type result struct {
@@ -35,9 +35,9 @@ type result struct {
 	Checks    int64   `json:"checks"`
 	BytesRead int64   `json:"bytes_checked"`
 
-	timeline []clickhouse.Event
-	memo     *memo
-	kept     bool
+	timeline   []clickhouse.Event
+	checkpoint *checkpoint
+	kept       bool
 }
 
 type counts struct {
@@ -51,11 +51,11 @@ type counts struct {
 
 // result gathers what there is to say; short is what did not come true, nil if nothing.
 func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
-	r := &result{Dir: d.memo.Dir, State: d.cfg.State, Skipped: d.memo.Skipped, Seconds: d.memo.Spent, memo: d.memo, kept: d.cfg.Keep}
+	r := &result{Dir: d.checkpoint.Dir, State: d.cfg.State, Skipped: d.checkpoint.Skipped, Seconds: d.checkpoint.Spent, checkpoint: d.checkpoint, kept: d.cfg.Keep}
 	if short != nil {
 		r.Missed = append(r.Missed, short.what)
 	}
-	for _, f := range d.memo.Files {
+	for _, f := range d.checkpoint.Files {
 		r.Items++
 		r.Bytes += f.Size
 	}
@@ -76,7 +76,7 @@ func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
 	for i := range r.Findings {
 		f := &r.Findings[i]
 		if f.Expected > 0 {
-			if f.Repaired, err = d.whole(ctx, *f, open); err != nil {
+			if f.Repaired, err = d.isRepaired(ctx, *f, open); err != nil {
 				return nil, err
 			}
 		}
@@ -85,7 +85,7 @@ func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
 				f.Item, f.Store, f.Harm, f.Expected, f.Row, f.Finding, f.Repaired))
 		}
 	}
-	if r.timeline, err = d.app.DB().Timeline(ctx, account, space, d.memo.Picks.Flip); err != nil {
+	if r.timeline, err = d.app.DB().Timeline(ctx, account, space, d.checkpoint.Picks.Flip); err != nil {
 		return nil, err
 	}
 	r.OK = len(r.Missed) == 0
@@ -126,7 +126,7 @@ func (d *demo) driver(store string) string {
 	if store == primary {
 		return kindFile
 	}
-	return d.memo.Kind
+	return d.checkpoint.Kind
 }
 
 func (r *result) missed() string { return strings.Join(r.Missed, "; ") }
@@ -143,7 +143,7 @@ func (r *result) write(w io.Writer, asJSON bool) error {
 }
 
 func (r *result) page(b *strings.Builder) {
-	fmt.Fprintf(b, "One item's history (%s):\n\n", r.memo.Picks.Flip)
+	fmt.Fprintf(b, "One item's history (%s):\n\n", r.checkpoint.Picks.Flip)
 	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', 0)
 	for _, e := range r.timeline {
 		fmt.Fprintf(tw, "  %s\tstore %s\t%s\t%s\n", e.Time.Local().Format("15:04:05.000"), e.Store, e.Kind, e.What+" "+e.Detail)
@@ -182,8 +182,8 @@ func (r *result) skips(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "%d names were skipped:\n", len(r.Skipped))
 	for i, s := range r.Skipped {
-		if i == shown {
-			fmt.Fprintf(b, "  ... and %d more (all of them with -o json)\n", len(r.Skipped)-shown)
+		if i == maxSkippedShown {
+			fmt.Fprintf(b, "  ... and %d more (all of them with -o json)\n", len(r.Skipped)-maxSkippedShown)
 			break
 		}
 		fmt.Fprintf(b, "  %s: %s\n", s.Path, s.Reason)
@@ -204,7 +204,7 @@ func (r *result) next(b *strings.Builder) {
 	if r.State == "" {
 		fmt.Fprintln(b, "  millrace demo --keep DIR          the same with files of your own, and the state kept")
 	} else {
-		fmt.Fprintf(b, "  millrace object show --state %s %s\n", r.State, schemas.Key(account)+"/"+space+"/"+r.memo.Picks.Flip)
+		fmt.Fprintf(b, "  millrace object show --state %s %s\n", r.State, schemas.Key(account)+"/"+space+"/"+r.checkpoint.Picks.Flip)
 		fmt.Fprintf(b, "  millrace incident list --state %s\n", r.State)
 	}
 	fmt.Fprintln(b, "  millrace standalone --config examples/millrace.yaml --state STATE")

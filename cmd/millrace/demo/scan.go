@@ -122,16 +122,16 @@ func printable(name string) string {
 }
 
 // harms is how many items the demo harms: one in each way.
-const harms = 5
+const harmCount = 5
 
 // distinct picks as many non-empty files of different content, spread over all of them, in
 // the same way for the same files.
-func distinct(dir string, files []file) ([]string, error) {
+func pickDistinct(dir string, files []file) ([]string, error) {
 	var (
 		picked []string
 		seen   = map[[sha256.Size]byte]bool{}
 	)
-	step := max(1, len(files)/(harms+1))
+	step := max(1, len(files)/(harmCount+1))
 	for start := range step {
 		for i := (start + step/2) % step; i < len(files); i += step {
 			f := files[i]
@@ -146,13 +146,13 @@ func distinct(dir string, files []file) ([]string, error) {
 				continue
 			}
 			seen[sum] = true
-			if picked = append(picked, f.Item); len(picked) == harms {
+			if picked = append(picked, f.Item); len(picked) == harmCount {
 				return picked, nil
 			}
 		}
 	}
 	return nil, fmt.Errorf("%w: %s holds %d distinct non-empty files that can be read, and the demo needs %d: name a folder with more of them",
-		usage.Err, dir, len(picked), harms)
+		usage.Err, dir, len(picked), harmCount)
 }
 
 func sumOf(path string) (sum [sha256.Size]byte, err error) {

@@ -66,29 +66,29 @@ func (c Config) program() (string, error) {
 
 // serve starts the S3 server where stores 2 and 3 are on one: on the port of the run before, where that is free.
 func (d *demo) serve(ctx context.Context, state *app.State) error {
-	if d.memo.Kind != kindS3 {
+	if d.checkpoint.Kind != kindS3 {
 		return nil
 	}
 	program, err := d.cfg.program()
 	if err != nil {
 		return err
 	}
-	step := d.show.Step("start the S3 server", 1)
+	step := d.display.Step("start the S3 server", 1)
 	s := &server{dir: state.Path("s3")}
-	cfg := s3proc.Config{Program: program, Dir: s.dir, Port: d.memo.Port}
+	cfg := s3proc.Config{Program: program, Dir: s.dir, Port: d.checkpoint.Port}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("make the S3 server's directory: %w", err)
 	}
 	if cfg.Port != 0 && !isFree(cfg.Port) {
 		cfg.Port = 0
 	}
-	if err := s.attributes(); err != nil {
+	if err := s.checkXattrs(); err != nil {
 		return err
 	}
-	if cfg.Access, err = kept(s.key("access")); err != nil {
+	if cfg.Access, err = readKey(s.keyFile("access")); err != nil {
 		return err
 	}
-	if cfg.Secret, err = kept(s.key("secret")); err != nil {
+	if cfg.Secret, err = readKey(s.keyFile("secret")); err != nil {
 		return err
 	}
 	if s.Server, err = s3proc.Start(ctx, cfg); err != nil {
@@ -98,15 +98,15 @@ func (d *demo) serve(ctx context.Context, state *app.State) error {
 	d.server = s
 	step.Set(1)
 	step.End(true)
-	if err := errors.Join(keep(s.key("access"), s.Access), keep(s.key("secret"), s.Secret)); err != nil {
+	if err := errors.Join(writeKey(s.keyFile("access"), s.Access), writeKey(s.keyFile("secret"), s.Secret)); err != nil {
 		return err
 	}
-	d.memo.Port = s.Port
-	return d.memo.save()
+	d.checkpoint.Port = s.Port
+	return d.checkpoint.save()
 }
 
 // attributes refuses a file system that keeps no attributes of files: the server has its metadata in them.
-func (s *server) attributes() error {
+func (s *server) checkXattrs() error {
 	err := unix.Setxattr(s.dir, "user.millrace", []byte("1"), 0)
 	if errors.Is(err, unix.ENOTSUP) {
 		return fmt.Errorf("%w: the file system of %s keeps no attributes of files, which the S3 server needs: name a directory of another with --state",
@@ -142,24 +142,24 @@ func (s *server) watch(ctx context.Context) error {
 }
 
 // key is the file that has one of the credentials.
-func (s *server) key(which string) string { return filepath.Join(s.dir, which+"-key") }
+func (s *server) keyFile(which string) string { return filepath.Join(s.dir, which+"-key") }
 
 // buckets goes before the names of spaces in the names of a store's buckets.
-func buckets(store string) string { return "store-" + store + "-" }
+func bucketPrefix(store string) string { return "store-" + store + "-" }
 
 // path is where an object's bytes lie. Whoever changes them there does so behind the server's back.
 func (s *server) path(store, item string) string {
-	return filepath.Join(s.dir, "data", buckets(store)+space, filepath.FromSlash(item))
+	return filepath.Join(s.dir, "data", bucketPrefix(store)+space, filepath.FromSlash(item))
 }
 
 // store is the configuration of a store on the server.
 func (s *server) store(id string) config.Store {
-	return config.Store{ID: id, Driver: kindS3, Endpoint: s.URL, BucketPrefix: buckets(id), PathStyle: true,
-		Credentials: config.Credentials{AccessKey: config.FileSecret(s.key("access")), SecretKey: config.FileSecret(s.key("secret"))}}
+	return config.Store{ID: id, Driver: kindS3, Endpoint: s.URL, BucketPrefix: bucketPrefix(id), PathStyle: true,
+		Credentials: config.Credentials{AccessKey: config.FileSecret(s.keyFile("access")), SecretKey: config.FileSecret(s.keyFile("secret"))}}
 }
 
 // kept reads what keep wrote; nothing where it did not.
-func kept(path string) (string, error) {
+func readKey(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("read the S3 server's keys: %w", err)
@@ -168,7 +168,7 @@ func kept(path string) (string, error) {
 }
 
 // keep writes a file that only its owner reads.
-func keep(path, text string) error {
+func writeKey(path, text string) error {
 	if err := app.WriteFile(path, []byte(text)); err != nil { // mode 0600
 		return fmt.Errorf("keep the S3 server's keys: %w", err)
 	}

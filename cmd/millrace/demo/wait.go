@@ -9,7 +9,7 @@ import (
 )
 
 // stall is how long nothing may change before the demo reports that a step does not come true.
-const stall = 90 * time.Second
+const stallTimeout = 90 * time.Second
 
 // A shortfall says what did not come true.
 type shortfall struct{ what string }
@@ -19,9 +19,9 @@ func (s *shortfall) Error() string { return s.what }
 
 // until waits until all is done. If nothing changes for as long as stall, it returns a shortfall.
 func (d *demo) until(ctx context.Context, what string, look app.Look) error {
-	return app.Wait{Look: look, Patience: stall, Stalled: func(_ context.Context, last app.Progress, err error) error {
+	return app.Wait{Look: look, Patience: stallTimeout, Stalled: func(_ context.Context, last app.Progress, err error) error {
 		short := &shortfall{fmt.Sprintf("%s: %d of %d, and nothing moved for %v (what could not be handled: "+
-			"'millrace dead list --state %s')", what, last.Done, last.Total, stall, d.cfg.State)}
+			"'millrace dead list --state %s')", what, last.Done, last.Total, stallTimeout, d.cfg.State)}
 		if err != nil {
 			return fmt.Errorf("%w (%w)", short, err)
 		}

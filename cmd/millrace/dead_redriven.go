@@ -27,14 +27,14 @@ func messageOf(l *kafka.DeadLetter) deadSum {
 }
 
 // redriven are letters that are about to be redriven.
-type redriven struct {
+type redrivenLetters struct {
 	ids      map[deadSum]bool
 	messages map[deadSum]bool
 }
 
 // letters returns the letters that q chooses, if the order waits for them.
-func (o *deadOrder) letters(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) (redriven, error) {
-	r := redriven{map[deadSum]bool{}, map[deadSum]bool{}}
+func (o *deadDecision) letters(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) (redrivenLetters, error) {
+	r := redrivenLetters{map[deadSum]bool{}, map[deadSum]bool{}}
 	if !o.wait {
 		return r, nil
 	}
@@ -46,7 +46,7 @@ func (o *deadOrder) letters(ctx context.Context, d *kafka.DeadLetters, q kafka.D
 }
 
 // again counts the messages that are dead letters once more.
-func (r redriven) again(ctx context.Context, d *kafka.DeadLetters) (int, error) {
+func (r redrivenLetters) countDeadAgain(ctx context.Context, d *kafka.DeadLetters) (int, error) {
 	dead := map[deadSum]bool{}
 	err := d.Each(ctx, kafka.DeadQuery{}, func(l *kafka.DeadLetter) error {
 		if m := messageOf(l); r.messages[m] && !r.ids[sumOf(l.ID)] {

@@ -22,18 +22,18 @@ const (
 
 // A memo is what the demo remembers in its state directory: which step it is at and what
 // it chose, so that it goes on after a stop or a kill as if nothing had happened.
-type memo struct {
+type checkpoint struct {
 	path string
 
-	Dir     string            `json:"dir"`
-	Step    int               `json:"step"`
-	Files   []file            `json:"files"`
-	Skipped []skip            `json:"skipped"`
-	Picks   picks             `json:"picks"`
-	Before  map[string]before `json:"before,omitempty"` // what the copies that are harmed quietly were, by item
-	Started time.Time         `json:"started"`
-	Kind    string            `json:"stores,omitempty"` // of stores 2 and 3; empty: file
-	Port    int               `json:"port,omitempty"`   // of the S3 server, the last time
+	Dir       string              `json:"dir"`
+	Step      int                 `json:"step"`
+	Files     []file              `json:"files"`
+	Skipped   []skip              `json:"skipped"`
+	Picks     picks               `json:"picks"`
+	Originals map[string]original `json:"before,omitempty"` // what the copies that are harmed quietly were, by item
+	Started   time.Time           `json:"started"`
+	Kind      string              `json:"stores,omitempty"` // of stores 2 and 3; empty: file
+	Port      int                 `json:"port,omitempty"`   // of the S3 server, the last time
 	// Rounds are the fixity rounds that were begun, by name, with the time that makes each round one.
 	Rounds  map[string]time.Time `json:"rounds"`
 	Damaged time.Time            `json:"damaged"`
@@ -42,7 +42,7 @@ type memo struct {
 }
 
 // before is what a copy was before it was harmed quietly.
-type before struct {
+type original struct {
 	First    byte      `json:"first"` // its first byte
 	Modified time.Time `json:"modified"`
 }
@@ -57,8 +57,8 @@ type picks struct {
 }
 
 // recall reads the memo in the state directory; a new one has Step 0.
-func recall(path string) (*memo, error) {
-	m := &memo{path: path}
+func loadCheckpoint(path string) (*checkpoint, error) {
+	m := &checkpoint{path: path}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return m, nil
@@ -73,7 +73,7 @@ func recall(path string) (*memo, error) {
 }
 
 // save writes the memo so that it is there whole, whenever the process dies.
-func (m *memo) save() error {
+func (m *checkpoint) save() error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (m *memo) save() error {
 }
 
 // done notes that a step is done.
-func (m *memo) done(step int) error {
+func (m *checkpoint) completed(step int) error {
 	m.Step = step
 	return m.save()
 }
