@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A deadSum is a hash of what names a letter or its message: there may be millions.
+// A deadSum is a hash of the name of a dead letter or message; there may be millions.
 type deadSum [16]byte
 
 func sumOf(name string) deadSum {
@@ -17,22 +17,24 @@ func sumOf(name string) deadSum {
 	return deadSum(full[:len(deadSum{})])
 }
 
-// messageOf names the message of a letter: each time that a role cannot handle it, it is another letter.
+// messageOf returns the hash of the message of a dead letter. Each failure of a message makes a new
+// dead letter of the same message.
 func messageOf(l *kafka.DeadLetter) deadSum {
 	key := ""
-	if l.Partition < 0 { // it never was on its topic
+	if l.Partition < 0 { // it was never on its topic
 		key = string(l.Key)
 	}
-	return sumOf(schemas.Key(string(l.Role), string(l.Topic), strconv.Itoa(int(l.Partition)), strconv.FormatInt(l.Offset, 10), key))
+	partition, offset := strconv.Itoa(int(l.Partition)), strconv.FormatInt(l.Offset, 10)
+	return sumOf(schemas.Key(string(l.Role), string(l.Topic), partition, offset, key))
 }
 
-// redriven are letters that are about to be redriven.
+// redrivenLetters are the dead letters that will be redriven, and their messages.
 type redrivenLetters struct {
 	ids      map[deadSum]bool
 	messages map[deadSum]bool
 }
 
-// letters returns the letters that q chooses, if the order waits for them.
+// letters returns the dead letters that q selects, if the command waits for them.
 func (o *deadDecision) letters(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) (redrivenLetters, error) {
 	r := redrivenLetters{map[deadSum]bool{}, map[deadSum]bool{}}
 	if !o.wait {
@@ -45,7 +47,7 @@ func (o *deadDecision) letters(ctx context.Context, d *kafka.DeadLetters, q kafk
 	return r, err
 }
 
-// again counts the messages that are dead letters once more.
+// countDeadAgain returns the number of messages that are dead letters again.
 func (r redrivenLetters) countDeadAgain(ctx context.Context, d *kafka.DeadLetters) (int, error) {
 	dead := map[deadSum]bool{}
 	err := d.Each(ctx, kafka.DeadQuery{}, func(l *kafka.DeadLetter) error {

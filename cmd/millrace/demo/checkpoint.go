@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 )
 
-// The steps, in order. A demo that was stopped goes on with the first that is not done.
+// The steps, in order. A stopped demo resumes with the first step that is not done.
 const (
 	stepWrite = iota + 1
 	stepCopy
@@ -20,8 +20,8 @@ const (
 	stepDone
 )
 
-// A memo is what the demo remembers in its state directory: which step it is at and what
-// it chose, so that it goes on after a stop or a kill as if nothing had happened.
+// A checkpoint is the progress of a demo in its state directory, from which it resumes after a stop
+// or a kill.
 type checkpoint struct {
 	path string
 
@@ -30,24 +30,24 @@ type checkpoint struct {
 	Files     []file              `json:"files"`
 	Skipped   []skip              `json:"skipped"`
 	Picks     picks               `json:"picks"`
-	Originals map[string]original `json:"before,omitempty"` // what the copies that are harmed quietly were, by item
+	Originals map[string]original `json:"before,omitempty"` // of the copies whose files are changed, by item
 	Started   time.Time           `json:"started"`
 	Kind      string              `json:"stores,omitempty"` // of stores 2 and 3; empty: file
-	Port      int                 `json:"port,omitempty"`   // of the S3 server, the last time
-	// Rounds are the fixity rounds that were begun, by name, with the time that makes each round one.
+	Port      int                 `json:"port,omitempty"`   // of the S3 server in the last run
+	// Rounds has the times of the fixity rounds by name. The time identifies a round.
 	Rounds  map[string]time.Time `json:"rounds"`
 	Damaged time.Time            `json:"damaged"`
-	// Spent is how long the way from the first write to the last check took, in seconds.
+	// Spent is the time in seconds from the first write to the last check.
 	Spent float64 `json:"spent,omitempty"`
 }
 
-// before is what a copy was before it was harmed quietly.
+// original is the state of a copy's file before it was changed.
 type original struct {
 	First    byte      `json:"first"` // its first byte
 	Modified time.Time `json:"modified"`
 }
 
-// picks are the five items that the demo harms, one in each way.
+// picks are the five items that the demo damages, each in a different way.
 type picks struct {
 	Flip     string `json:"flip"`
 	Truncate string `json:"truncate"`
@@ -56,7 +56,7 @@ type picks struct {
 	Delete   string `json:"delete"`
 }
 
-// recall reads the memo in the state directory; a new one has Step 0.
+// loadCheckpoint reads the checkpoint from the state directory. A new one has Step 0.
 func loadCheckpoint(path string) (*checkpoint, error) {
 	m := &checkpoint{path: path}
 	data, err := os.ReadFile(path)
@@ -64,27 +64,27 @@ func loadCheckpoint(path string) (*checkpoint, error) {
 		return m, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the demo's memo: %w", err)
+		return nil, fmt.Errorf("read the demo's checkpoint: %w", err)
 	}
 	if err := json.Unmarshal(data, m); err != nil {
-		return nil, fmt.Errorf("read the demo's memo %s: %w", path, err)
+		return nil, fmt.Errorf("read the demo's checkpoint %s: %w", path, err)
 	}
 	return m, nil
 }
 
-// save writes the memo so that it is there whole, whenever the process dies.
+// save writes the checkpoint atomically.
 func (m *checkpoint) save() error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
 	if err := app.WriteFile(m.path, data); err != nil {
-		return fmt.Errorf("write the demo's memo: %w", err)
+		return fmt.Errorf("write the demo's checkpoint: %w", err)
 	}
 	return nil
 }
 
-// done notes that a step is done.
+// completed records that a step is completed.
 func (m *checkpoint) completed(step int) error {
 	m.Step = step
 	return m.save()

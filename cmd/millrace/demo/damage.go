@@ -14,22 +14,22 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// damage harms one copy in each of four ways behind the system's back, and deletes one
-// item properly. Doing it twice, after a kill, harms no more than once.
+// damage damages one copy in each of four ways bypassing millrace, and deletes one item
+// through the emit decorator. It is idempotent, so that a killed demo can repeat it.
 func (d *demo) damage(ctx context.Context) error {
 	if err := d.waitCommitted(ctx); err != nil {
 		return err
 	}
 	p := d.checkpoint.Picks
-	step := d.display.Step("do harm", 5)
-	for _, harm := range []func() error{
+	step := d.display.Step("damage copies", 5)
+	for _, damage := range []func() error{
 		func() error { return d.flip(ctx, "2", p.Flip) },
 		func() error { return d.truncate(ctx, "3", p.Truncate) },
 		func() error { return d.remove(ctx, "2", p.Remove) },
 		func() error { return d.replace(ctx, "3", p.Replace) },
 		func() error { return d.delete(ctx, p.Delete) },
 	} {
-		if err := harm(); err != nil {
+		if err := damage(); err != nil {
 			step.End(false)
 			return err
 		}
@@ -40,16 +40,17 @@ func (d *demo) damage(ctx context.Context) error {
 	return nil
 }
 
-// settled waits until all work is committed: what is not is done again after a kill, and would heal
-// harm before anybody finds it.
+// waitCommitted waits until all work is committed. Uncommitted work would be repeated after a kill,
+// and would repair the damage before it is found.
 func (d *demo) waitCommitted(ctx context.Context) error {
 	return d.until(ctx, "all work committed", func(ctx context.Context) (app.Progress, error) {
-		behind, err := d.app.Behind(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleDelayer)
+		behind, err := d.app.Behind(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker,
+			schemas.RoleSteward, schemas.RoleDelayer)
 		return app.Progress{Done: -behind}, err
 	})
 }
 
-// path is where a copy's bytes lie: the demo knows because it set the stores up.
+// path returns the path of a copy's file.
 func (d *demo) path(ctx context.Context, store, item string) (string, error) {
 	if d.server != nil && store != primary {
 		return d.server.path(store, item), nil
@@ -57,8 +58,8 @@ func (d *demo) path(ctx context.Context, store, item string) (string, error) {
 	return d.app.Stores().Path(ctx, app.StoreName{Account: account, Store: store}, space, item)
 }
 
-// quietly changes a copy's file and gives it its modification time back. What the file
-// was is noted first, so that a second time, after a kill, makes no difference.
+// changeFile changes a copy's file and restores its modification time. It records the original
+// state first, so that a repetition after a kill has the same result.
 func (d *demo) changeFile(ctx context.Context, store, item string, change func(*os.File, original) error) error {
 	path, err := d.path(ctx, store, item)
 	if err != nil {
@@ -98,7 +99,7 @@ func (d *demo) recordOriginal(f *os.File, item string) (original, error) {
 	return was, d.checkpoint.save()
 }
 
-// flip turns over the first byte of a copy.
+// flip inverts the first byte of a copy.
 func (d *demo) flip(ctx context.Context, store, item string) error {
 	err := d.changeFile(ctx, store, item, func(f *os.File, was original) error {
 		_, err := f.WriteAt([]byte{was.First ^ 0xff}, 0)
@@ -110,7 +111,7 @@ func (d *demo) flip(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// truncate cuts a copy to half of what the first store has.
+// truncate cuts a copy to half the size of the item in the first store.
 func (d *demo) truncate(ctx context.Context, store, item string) error {
 	st, _ := d.app.Stores().Store(account, primary)
 	whole, err := st.Stat(ctx, space, item)
@@ -124,7 +125,7 @@ func (d *demo) truncate(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// remove takes a copy's bytes away.
+// remove deletes a copy's file.
 func (d *demo) remove(ctx context.Context, store, item string) error {
 	path, err := d.path(ctx, store, item)
 	if err == nil {
@@ -136,7 +137,7 @@ func (d *demo) remove(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// replace puts other bytes in a copy's place, through its driver, telling nobody.
+// replace overwrites a copy through its driver, without a Change.
 func (d *demo) replace(ctx context.Context, store, item string) error {
 	first, _ := d.app.Stores().Store(account, primary)
 	st, _ := d.app.Stores().Store(account, store)
@@ -152,8 +153,8 @@ func (d *demo) replace(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// delete removes an item properly: from the first store, through the decorator. Where a killed run had
-// removed it, the outbox tells.
+// delete deletes an item from the first store through the emit decorator. If a killed run has
+// deleted it, the outbox has the Change.
 func (d *demo) delete(ctx context.Context, item string) error {
 	_, err := d.emit.Delete(ctx, space, item, storage.DeleteOptions{})
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {

@@ -15,31 +15,31 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A finding is what should be found of one harmed item, and what was.
+// A finding is the expected and the actual result for a damaged item.
 type finding struct {
 	Item     string `json:"item"`
 	Store    string `json:"store"`
 	Harm     string `json:"harm"`
-	Expected int32  `json:"expected_row,omitempty"` // 0: none, for the proper delete
+	Expected int32  `json:"expected_row,omitempty"` // 0: none, for the deleted item
 	Row      int32  `json:"row,omitempty"`
 	Finding  string `json:"finding"`
 	Found    bool   `json:"found"`
-	Repaired bool   `json:"repaired"` // for the proper delete: carried out everywhere
+	Repaired bool   `json:"repaired"` // for the deleted item: deleted in all stores
 }
 
-// expected are the five findings of this demo, none of them made yet.
+// expected returns the five expected findings, without results.
 func (p picks) expected() []finding {
 	return []finding{
 		{Item: p.Flip, Store: "2", Harm: "one byte flipped", Expected: 2},
 		{Item: p.Truncate, Store: "3", Harm: "truncated", Expected: 2},
 		{Item: p.Remove, Store: "2", Harm: "bytes removed", Expected: 8},
-		{Item: p.Replace, Store: "3", Harm: "replaced, nobody told", Expected: 13},
-		{Item: p.Delete, Store: "1", Harm: "properly deleted"},
+		{Item: p.Replace, Store: "3", Harm: "replaced, unreported", Expected: 13},
+		{Item: p.Delete, Store: "1", Harm: "deleted, reported"},
 	}
 }
 
-// round runs one fixity round over stores that hold so many items each. Its time is noted first, so that a round
-// that was interrupted goes on as the same round.
+// round runs one fixity round over stores with the given number of items each. It records the time
+// first, so that an interrupted round resumes.
 func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []app.Round, err error) {
 	begun, ok := d.checkpoint.Rounds[name]
 	if !ok {
@@ -61,8 +61,8 @@ func (d *demo) round(ctx context.Context, name string, items int, ids ...string)
 	return rounds, nil
 }
 
-// sweep checks every copy again, and waits until each check has come to its end and the
-// proper delete has been carried out.
+// sweep checks every copy again, and waits until each check is concluded and the delete is done in
+// all stores.
 func (d *demo) sweep(ctx context.Context) error {
 	if err := d.waitDeleted(ctx); err != nil {
 		return err
@@ -75,8 +75,8 @@ func (d *demo) sweep(ctx context.Context) error {
 	for _, r := range rounds {
 		total += r.Emitted
 	}
-	step := d.display.Step("check what was swept", total)
-	err = d.until(ctx, "every copy of the sweep checked to the end", func(ctx context.Context) (app.Progress, error) {
+	step := d.display.Step("check copies", total)
+	err = d.until(ctx, "checks of the sweep concluded", func(ctx context.Context) (app.Progress, error) {
 		var final int64
 		for _, r := range rounds {
 			n, err := d.app.DB().RoundFinal(ctx, r.ID)
@@ -104,10 +104,10 @@ func (d *demo) sweep(ctx context.Context) error {
 	return nil
 }
 
-// deleted waits until the proper delete is carried out in all stores.
+// waitDeleted waits until the item is deleted in all stores.
 func (d *demo) waitDeleted(ctx context.Context) error {
-	step := d.display.Step("carry out the delete", int64(len(stores)))
-	err := d.until(ctx, "the delete carried out everywhere", func(ctx context.Context) (app.Progress, error) {
+	step := d.display.Step("delete copies", int64(len(stores)))
+	err := d.until(ctx, "deletes in all stores", func(ctx context.Context) (app.Progress, error) {
 		n, err := d.countDeleted(ctx)
 		step.Set(n)
 		return app.Progress{Done: n, Total: int64(len(stores))}, err
@@ -116,7 +116,8 @@ func (d *demo) waitDeleted(ctx context.Context) error {
 	return err
 }
 
-// goneFrom counts the stores where the deleted item is absent and has a tombstone.
+// countDeleted returns the number of stores in which the deleted item is absent and has a
+// tombstone.
 func (d *demo) countDeleted(ctx context.Context) (n int64, err error) {
 	for _, id := range stores {
 		c := schemas.Copy{Account: account, Store: id, Space: space, Item: d.checkpoint.Picks.Delete}
@@ -137,13 +138,13 @@ func (d *demo) countDeleted(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// repair approves what waits for a person and waits until every incident is closed and
-// every harmed copy is, byte for byte, what the first store has.
+// repair approves the incidents that wait for it, and waits until every incident is closed and
+// every damaged copy equals the item in the first store.
 func (d *demo) repair(ctx context.Context) error {
-	harmed := d.checkpoint.Picks.expected()[:4]
-	step := d.display.Step("repair from good copies", int64(len(harmed)))
+	damaged := d.checkpoint.Picks.expected()[:4]
+	step := d.display.Step("repair from good copies", int64(len(damaged)))
 	approved := map[string]bool{}
-	err := d.until(ctx, "every harmed copy repaired and checked", func(ctx context.Context) (app.Progress, error) {
+	err := d.until(ctx, "damaged copies repaired and checked", func(ctx context.Context) (app.Progress, error) {
 		open, err := d.app.DB().OpenIncidents(ctx, account)
 		if err != nil {
 			return app.Progress{}, err
@@ -151,14 +152,15 @@ func (d *demo) repair(ctx context.Context) error {
 		for _, i := range open {
 			key := schemas.IncidentKey(i)
 			if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !approved[key] {
-				if _, err := d.app.ApproveRepair(ctx, i, app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}); err != nil {
+				by := app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}
+				if _, err := d.app.ApproveRepair(ctx, i, by); err != nil {
 					return app.Progress{}, err
 				}
 				approved[key] = true
 			}
 		}
 		var n int64
-		for _, f := range harmed {
+		for _, f := range damaged {
 			ok, err := d.isRepaired(ctx, f, open)
 			if err != nil {
 				return app.Progress{}, err
@@ -168,13 +170,14 @@ func (d *demo) repair(ctx context.Context) error {
 			}
 		}
 		step.Set(n)
-		return app.Progress{Done: n, Total: int64(len(harmed))}, nil
+		return app.Progress{Done: n, Total: int64(len(damaged))}, nil
 	})
 	step.End(err == nil)
 	return err
 }
 
-// whole reports whether a harmed copy has no open incident, was checked since, and holds the good bytes.
+// isRepaired reports whether a damaged copy has no open incident, was checked since, and has the
+// good bytes.
 func (d *demo) isRepaired(ctx context.Context, f finding, open []*pb.Incident) (bool, error) {
 	for _, i := range open {
 		if i.GetStore() == f.Store && i.GetItem() == f.Item {
@@ -199,7 +202,7 @@ func (d *demo) isRepaired(ctx context.Context, f finding, open []*pb.Incident) (
 	return is == good, err
 }
 
-// bytes is the sha256 of what a store holds now.
+// bytes returns the SHA-256 of an item in a store.
 func (d *demo) bytes(ctx context.Context, store, item string) (string, error) {
 	st, _ := d.app.Stores().Store(account, store)
 	r, _, err := st.Open(ctx, space, item, "")
@@ -214,7 +217,7 @@ func (d *demo) bytes(ctx context.Context, store, item string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// findings fills in what was found.
+// findings returns the expected findings with their results.
 func (d *demo) findings(ctx context.Context) ([]finding, error) {
 	found := d.checkpoint.Picks.expected()
 	for i := range found {
@@ -226,9 +229,9 @@ func (d *demo) findings(ctx context.Context) ([]finding, error) {
 				return nil, err
 			}
 			f.Found = n == int64(len(stores))
-			f.Repaired, f.Finding = f.Found, "deleted everywhere"
+			f.Repaired, f.Finding = f.Found, "deleted in all stores"
 			if !f.Found {
-				f.Finding = fmt.Sprintf("gone from %d of %d stores", n, len(stores))
+				f.Finding = fmt.Sprintf("deleted in %d of %d stores", n, len(stores))
 			}
 			continue
 		}
