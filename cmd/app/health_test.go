@@ -312,7 +312,7 @@ func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 		go func() { done <- h.run(ctx) }()
 		time.Sleep(startLimit + healthIntervalStarting/2)
 		synctest.Wait()
-		const cause = "offsets.topic.replication.factor may be more than there are brokers"
+		const cause = "offsets.topic.replication.factor may be larger than the number of brokers"
 		if v := h.report().status; v.Ready || !v.Live || len(v.Reasons) != 1 || !strings.Contains(v.Reasons[0], "kafka cannot keep offsets: ") ||
 			!strings.Contains(v.Reasons[0], cause) {
 			t.Errorf("after a minute: got %+v", v)

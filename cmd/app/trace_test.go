@@ -152,7 +152,7 @@ func TestTracingWithoutCollector(t *testing.T) {
 	}{
 		"away":    {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "drop spans"},
 		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }, want: "drop spans"},
-		"hangs":   {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "not all spans were sent"},
+		"hangs":   {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "flush spans"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := httptest.NewServer(tt.handler)

@@ -155,7 +155,7 @@ func TestShowLetter(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"dead letter 1-7: discarded by ann on 2027-01-15", "from   changes, partition 3, offset 5", "       stack", "/w==", "text",
-		fmt.Sprintf("value of %d bytes, which is no message: malformed message", maxHexBytes+10), "00000000  ff ff", "and 10 bytes more", "1 times"} {
+		fmt.Sprintf("value of %d bytes, which is not a message: malformed message", maxHexBytes+10), "00000000  ff ff", "and 10 more bytes", "1 times"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%.400q does not say %q", out.String(), want)
 		}

@@ -167,7 +167,7 @@ func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
 		t.Errorf("%d findings, %v, want 2", r.Findings, err)
 	}
 	for _, want := range []string{"bit_log lacks offsets 0 to 19 of fixity.results, partition 0 (run millrace rebuild)\n",
-		"bit_log: lost for good: offsets 0 to 19 of fixity.results, partition 0 (incarnation 00000000): Kafka no longer has them, and there are rows of 5 of 20\n"} {
+		"bit_log: lost: offsets 0 to 19 of fixity.results, partition 0 (incarnation 00000000): Kafka no longer has them, and 5 of 20 have rows\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got %s, want %s", out.String(), want)
 		}
@@ -177,7 +177,7 @@ func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
 // A rebuild that ended with an error does not say that the tables are whole.
 func TestRebuildThatFailed(t *testing.T) {
 	t.Parallel()
-	const whole = "the tables have all that was committed\n"
+	const whole = "the tables have all committed records\n"
 	for _, failed := range []error{nil, errors.New("ClickHouse is away")} {
 		var out strings.Builder
 		err := printRebuilt(&out, &output{form: formText}, app.Rebuilt{}, failed)
@@ -195,7 +195,7 @@ func TestVerdictNamesReplicas(t *testing.T) {
 	if err := r.finish(&out, false); err != nil {
 		t.Fatal(err)
 	}
-	want := "shard 2: one of its replicas a:9000, b:9000 was asked, the first that answered; what the others have was not compared\nno findings\n"
+	want := "shard 2: one of its replicas a:9000, b:9000 was queried, the first that answered; the others were not compared\nno findings\n"
 	if !strings.HasSuffix(out.String(), want) {
 		t.Errorf("got %s, want %s", out.String(), want)
 	}

@@ -30,7 +30,7 @@ func notices(out *bytes.Buffer) (lines []string) {
 // When nothing has changed for 10 s, and no sooner, a command reports why, once for each reason, and goes on waiting.
 func TestWaiterReportsAStandstill(t *testing.T) {
 	asked := []schemas.Role{schemas.RoleChecker, schemas.RoleSink}
-	const waits = "waiting for checks: 1 of 2 are on record, and nothing has changed for 10s; "
+	const waits = "waiting for checks: 1 of 2 are recorded, without progress for 10s; "
 	for name, tt := range map[string]struct {
 		flags engineFlags
 		why   app.Standstill
@@ -52,15 +52,15 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 		},
 		"all run": {
 			flags: engineFlags{config: "m.yaml"},
-			want:  waits + "checker,sink run: their log says what they do, and 'millrace dead list' what they could not handle, if anything\n",
+			want:  waits + "checker,sink run: see their log, and 'millrace dead list' for messages that failed\n",
 		},
 		"ClickHouse is away": {
 			flags: engineFlags{config: "m.yaml"}, look: errors.New("no answer"),
-			want: waits + "the last look failed: no answer\n",
+			want: waits + "the last read failed: no answer\n",
 		},
 		"Kafka is away": {
 			flags: engineFlags{config: "m.yaml"}, err: errors.New("no broker"),
-			want: waits + "Kafka does not say which roles run: no broker\n",
+			want: waits + "read from Kafka which roles run: no broker\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,11 +156,11 @@ func TestWaiterIsInterrupted(t *testing.T) {
 		want  string
 	}{
 		"running roles": {
-			engineFlags{config: "m.yaml"}, wait, "stopped: 3 of 7 checks are on record; running roles go on with the rest\n",
+			engineFlags{config: "m.yaml"}, wait, "stopped: 3 of 7 checks are recorded; running roles continue with the rest\n",
 		},
 		"roles here": {
 			engineFlags{state: "s"}, wait,
-			"stopped: 3 of 7 checks are on record; the rest is done when 'millrace standalone --state s' runs\n",
+			"stopped: 3 of 7 checks are recorded; the rest is done when 'millrace standalone --state s' runs\n",
 		},
 		"publishing": {
 			engineFlags{state: "s"}, func(ctx context.Context, w *waiter) error {
@@ -169,7 +169,7 @@ func TestWaiterIsInterrupted(t *testing.T) {
 					return context.Cause(ctx)
 				})
 			},
-			"stopped: 5 checks are asked for; the same command goes on with the rest\n",
+			"stopped: 5 checks are requested; the same command continues with the rest\n",
 		},
 		"nothing was waited for": {
 			engineFlags{state: "s"}, func(ctx context.Context, _ *waiter) error { <-ctx.Done(); return context.Cause(ctx) }, "",

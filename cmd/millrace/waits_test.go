@@ -179,7 +179,7 @@ func TestInterruptedSweep(t *testing.T) {
 	defer stop()
 	stderr := &cutter{mark: `"step":"checks"`, cut: stop}
 	k.run(ctx, exitInterrupted, stderr, "sweep", "start", "fixity", "--store", "1", "--all", "--wait")
-	want := fmt.Sprintf("stopped: 0 of %d checks are on record; the rest is done when", keptItems)
+	want := fmt.Sprintf("stopped: 0 of %d checks are recorded; the rest is done when", keptItems)
 	if !strings.Contains(stderr.String(), want) {
 		t.Errorf("it does not say %q:\n%s", want, stderr.String())
 	}
@@ -191,7 +191,7 @@ func TestInterruptedSweep(t *testing.T) {
 	// What was asked for of one store is reported also if the next one fails.
 	k.run(t.Context(), exitOK, quiet, "pause", "store", "acme/2", "--reason", "test")
 	out := k.run(t.Context(), exitPrecondition, quiet, "sweep", "start", "fixity", "--all")
-	if want := fmt.Sprintf(": %d checks asked for", keptItems); !strings.Contains(out, "store acme/1: round ") || !strings.Contains(out, want) {
+	if want := fmt.Sprintf(": %d checks requested", keptItems); !strings.Contains(out, "store acme/1: round ") || !strings.Contains(out, want) {
 		t.Errorf("printed %q, want the round of store 1", out)
 	}
 }
