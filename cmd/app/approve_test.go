@@ -19,7 +19,8 @@ import (
 func TestApproveRepairRefuses(t *testing.T) {
 	cfg := config.Default()
 	cfg.Accounts = []config.Account{{ID: "acme", Stores: []config.Store{
-		{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}, {ID: "2", Driver: "file", Root: t.TempDir(), Repair: "off"},
+		{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}, {ID: "2", Driver: "file", Root: t.TempDir(),
+			Repair: "off"},
 	}}}
 	stores, err := newStores(&cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -46,16 +47,19 @@ func TestSeenIsTheSameInTheTable(t *testing.T) {
 	modified := timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 891234567, time.UTC))
 	md5 := map[string]string{"md5": oneMD5}
 	for item, i := range map[string]*pb.Incident{
-		"file":    {Row: 13, Found: md5, Object: &pb.Identity{Modified: modified, Size: 3}},
-		"s3":      {Row: 2, Found: md5, Expected: md5, Object: &pb.Identity{Version: "v", Etag: "e", Modified: modified, Size: 3}},
+		"file": {Row: 13, Found: md5, Object: &pb.Identity{Modified: modified, Size: 3}},
+		"s3": {Row: 2, Found: md5, Expected: md5,
+			Object: &pb.Identity{Version: "v", Etag: "e", Modified: modified, Size: 3}},
 		"missing": {Row: 8, Expected: map[string]string{"md5": oneMD5, "sha256": oneMD5 + oneMD5}},
 		"size":    {Row: 2, Object: &pb.Identity{Size: 3}},
 	} {
 		i.Id, i.Account, i.Store, i.Space, i.Item, i.Kind = schemas.ID(item), "acme", "2", "photos", item, "replaced"
 		i.State, i.Opened, i.Updated, i.StepCount = pb.IncidentState_INCIDENT_STATE_OPEN, modified, modified, 1
 		i.Steps = []*pb.IncidentStep{{Time: modified, Action: "opened", Ref: schemas.ID("check")}}
-		if err := clickhouse.NewSink(v.db).Store(t.Context(), []*schemas.Delivery{{Topic: schemas.Incidents, From: schemas.Incidents,
-			Incarnation: 1, Offset: int64(i.GetRow()) + i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
+		if err := clickhouse.NewSink(v.db).Store(t.Context(),
+			[]*schemas.Delivery{{Topic: schemas.Incidents, From: schemas.Incidents,
+				Incarnation: 1, Offset: int64(i.GetRow()) +
+					i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
 			t.Fatal(err)
 		}
 		open, err := v.db.IncidentsOf(t.Context(), schemas.CopyOf(i))

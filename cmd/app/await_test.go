@@ -112,7 +112,8 @@ func TestWaitEndsLooks(t *testing.T) {
 			Stalled:  func(context.Context, Progress, error) error { stalled++; return nil },
 		}.Until(t.Context())
 		if took := time.Since(begun); err != nil || took != 2*(requestTimeout+maxPollInterval) || stalled != 2 {
-			t.Errorf("returned %v after %v and %d reports, want the third look after %v", err, took, stalled, 2*(requestTimeout+maxPollInterval))
+			t.Errorf("returned %v after %v and %d reports, want the third look after %v", err, took, stalled,
+				2*(requestTimeout+maxPollInterval))
 		}
 	})
 }
@@ -127,7 +128,8 @@ func TestHandled(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer a.admin.Close()
-		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("malformed")}})
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"),
+			Value: []byte("malformed")}})
 		look := a.Handled(schemas.RolePlanner)
 		mend := b.Cut()
 		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)

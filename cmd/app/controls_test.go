@@ -86,13 +86,15 @@ func TestControls(t *testing.T) {
 		var got []string
 		for _, body := range b.Bodies(schemas.Admin) {
 			a := body.(*pb.AdminAction)
-			got = append(got, strings.Join([]string{a.GetWho(), a.GetAction(), a.GetTarget(), a.GetAccount(), a.GetStore(), a.GetReason(), a.GetFrom(), a.GetBefore(), a.GetAfter()}, "|"))
+			got = append(got, strings.Join([]string{a.GetWho(), a.GetAction(), a.GetTarget(), a.GetAccount(), a.GetStore(),
+				a.GetReason(), a.GetFrom(), a.GetBefore(), a.GetAfter()}, "|"))
 		}
 		slices.Sort(got) // they are spread over partitions
 		want := []string{
 			"ann|workers|role copier|||ann's reason|cli|running|running, 3 workers",
 			"bob|pause|role copier|||bob's reason|cli|running, 3 workers|paused until 2000-01-01T01:00:00Z, 3 workers",
-			"cem|workers|role copier|||cem's reason|cli|paused until 2000-01-01T01:00:00Z, 3 workers|paused until 2000-01-01T01:00:00Z, 4 workers",
+			"cem|workers|role copier|||cem's reason|cli|paused until 2000-01-01T01:00:00Z, " +
+				"3 workers|paused until 2000-01-01T01:00:00Z, 4 workers",
 			"dan|pause|store acme/tape|acme|tape|dan's reason|cli|running|paused",
 			"eve|resume|store acme/tape|acme|tape|eve's reason|cli|paused|running",
 		}
@@ -158,7 +160,8 @@ func TestControlsPublishFails(t *testing.T) {
 				b.FailProduce(tt.topic, tt.fault, 1)
 				pause := func() error { return c.Pause(t.Context(), Piece{}, time.Time{}, by("ann")) }
 				err := pause()
-				if (err != nil) != tt.fails || err != nil && !strings.Contains(err.Error(), "the result is unknown; repeating it is safe") {
+				if (err != nil) != tt.fails || err != nil &&
+					!strings.Contains(err.Error(), "the result is unknown; repeating it is safe") {
 					t.Errorf("Pause = %v", err)
 				}
 				in, err := c.InForce(t.Context())
@@ -212,7 +215,8 @@ func testRoundPaused(t *testing.T, p Piece, runs bool) {
 		defer func() { stop(); <-done }()
 		<-k.Ready()
 	}
-	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: a.producer, Log: a.log, Lag: func(context.Context) (int64, error) { return 0, nil }})
+	runner, err := sweep.New(sweep.Defaults(),
+		sweep.Deps{Publisher: a.producer, Log: a.log, Lag: func(context.Context) (int64, error) { return 0, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,19 +11,23 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// The positions of groups are put on record when they have moved; what fails, done or not, is put on record the next time.
+// The positions of groups are put on record when they have moved; what fails, done or not, is put on
+// record the next time.
 func TestKeeper(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused, "done, but reported lost": kafkatest.DoneButLost} {
+	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused,
+		"done, but reported lost": kafkatest.DoneButLost} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				a := trimming(t, b, time.Minute)
 				send := func() { // it becomes a dead letter, and is committed
-					b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.DuplicationHigh, Key: []byte("k"), Value: []byte("malformed")}})
+					b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.DuplicationHigh, Key: []byte("k"),
+						Value: []byte("malformed")}})
 				}
 				send()
-				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+				g, err := kafka.NewPool(b.Config(),
+					kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
 					func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
 				if err != nil {
 					t.Fatal(err)

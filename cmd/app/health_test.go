@@ -27,7 +27,8 @@ func TestJudge(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	away := errors.New("connection refused")
 	// A copier that has had work for an hour, and did some of it a minute ago.
-	busy := roleHealth{Role: schemas.RoleCopier, Member: true, Due: 7, Able: true, DueSince: ago(time.Hour), Active: ago(time.Minute)}
+	busy := roleHealth{Role: schemas.RoleCopier, Member: true, Due: 7, Able: true, DueSince: ago(time.Hour),
+		Active: ago(time.Minute)}
 	with := func(f func(*roleHealth)) []roleHealth { d := busy; f(&d); return []roleHealth{d} }
 	stalled := func(d *roleHealth) { d.Active = ago(stallAfter) }
 	all := status{Live: true, Ready: true, Started: true, Reasons: []string{}}
@@ -44,38 +45,76 @@ func TestJudge(t *testing.T) {
 		unread   []string
 		want     status
 	}{
-		"work is done":                        {duties: []roleHealth{busy}, want: all},
-		"nothing is due":                      {duties: with(func(d *roleHealth) { *d = roleHealth{Role: d.Role, Member: true, Active: ago(24 * time.Hour)} }), want: all},
-		"nothing was ever due":                {duties: []roleHealth{{Role: schemas.RoleCopier, Member: true}}, want: all},
-		"a role without partitions waits":     {duties: []roleHealth{{Role: schemas.RoleCopier, Member: true, Partitions: 0}}, want: all},
-		"no role reads anything":              {want: all},
-		"due, and nothing done":               {duties: with(stalled), want: stall},
-		"a moment before that":                {duties: with(func(d *roleHealth) { d.Active = ago(stallAfter - 1) }), want: all},
-		"due, and never anything done":        {duties: with(func(d *roleHealth) { d.DueSince, d.Active = ago(stallAfter), time.Time{} }), want: stall},
-		"idle long, but due only of late":     {duties: with(func(d *roleHealth) { d.DueSince, d.Active = ago(stallAfter-1), ago(24*time.Hour) }), want: all},
-		"due, but all is paused":              {duties: with(func(d *roleHealth) { stalled(d); d.Able = false }), want: all},
-		"due, but not able to do it":          {duties: with(func(d *roleHealth) { stalled(d); d.DueSince = time.Time{} }), want: all},
-		"a task that ignores its end":         {duties: with(func(d *roleHealth) { d.Stuck = 2 }), want: status{Started: true, Reasons: []string{"role copier: 2 tasks have not ended after they were cancelled"}}},
-		"not a member":                        {duties: with(func(d *roleHealth) { d.Member = false }), want: status{Live: true, Reasons: []string{"role copier is not in its group"}}},
-		"one of two is stalled":               {duties: append(with(stalled), roleHealth{Role: schemas.RoleChecker, Member: true}), want: stall},
-		"Kafka is away":                       {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away}, want: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable: connection refused"}}},
-		"Kafka is starting":                   {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: kafka.ErrStarting}, want: status{Live: true, Started: true, Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
-		"Kafka refuses the login":             {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: kafka.ErrLogin}, want: status{Live: true, Started: true, Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
-		"ClickHouse refuses the password":     {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true, Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
-		"ClickHouse is away":                  {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: away}, want: status{Live: true, Started: true, Reasons: []string{"clickhouse is unavailable: connection refused"}}},
-		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: status{Started: true, Reasons: []string{"clickhouse is unavailable: connection refused", stall.Reasons[0]}}},
-		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
-		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
-		"stuck, though nobody looks any more": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute), want: status{Reasons: []string{"the state of the engines is not known", "role copier: 1 tasks have not ended after they were cancelled"}}},
-		"one store is away":                   {duties: []roleHealth{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
-		"every store is away":                 {duties: []roleHealth{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: status{Live: true, Started: true, Reasons: []string{"every store is unavailable: a/1, b/1"}}},
-		"a policy is refused":                 {duties: []roleHealth{busy}, policies: []string{"p/a.json:3: x"}, want: status{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
-		"a record cannot be read":             {duties: []roleHealth{busy}, unread: []string{"policies/0@7"}, want: status{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
-		"outputs are refused":                 {duties: with(func(d *roleHealth) { d.Refused = ago(time.Minute) }), want: status{Live: true, Started: true, Reasons: []string{"role copier: the brokers have refused its outputs for 1m0s; publishing is retried"}}},
-		"asked to end":                        {duties: []roleHealth{busy}, ending: true, want: status{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
+		"work is done": {duties: []roleHealth{busy}, want: all},
+		"nothing is due": {duties: with(func(d *roleHealth) {
+			*d = roleHealth{Role: d.Role,
+				Member: true, Active: ago(24 * time.Hour)}
+		}), want: all},
+		"nothing was ever due": {duties: []roleHealth{{Role: schemas.RoleCopier, Member: true}}, want: all},
+		"a role without partitions waits": {duties: []roleHealth{{Role: schemas.RoleCopier, Member: true,
+			Partitions: 0}}, want: all},
+		"no role reads anything": {want: all},
+		"due, and nothing done":  {duties: with(stalled), want: stall},
+		"a moment before that": {duties: with(func(d *roleHealth) { d.Active = ago(stallAfter - 1) }),
+			want: all},
+		"due, and never anything done": {duties: with(func(d *roleHealth) {
+			d.DueSince, d.Active = ago(stallAfter),
+				time.Time{}
+		}), want: stall},
+		"idle long, but due only of late": {duties: with(func(d *roleHealth) {
+			d.DueSince, d.Active = ago(stallAfter-1),
+				ago(24*time.Hour)
+		}), want: all},
+		"due, but all is paused": {duties: with(func(d *roleHealth) { stalled(d); d.Able = false }), want: all},
+		"due, but not able to do it": {duties: with(func(d *roleHealth) { stalled(d); d.DueSince = time.Time{} }),
+			want: all},
+		"a task that ignores its end": {duties: with(func(d *roleHealth) { d.Stuck = 2 }),
+			want: status{Started: true, Reasons: []string{"role copier: 2 tasks have not ended after they were cancelled"}}},
+		"not a member": {duties: with(func(d *roleHealth) { d.Member = false }),
+			want: status{Live: true, Reasons: []string{"role copier is not in its group"}}},
+		"one of two is stalled": {duties: append(with(stalled),
+			roleHealth{Role: schemas.RoleChecker, Member: true}), want: stall},
+		"Kafka is away": {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away},
+			want: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable: connection refused"}}},
+		"Kafka is starting": {duties: []roleHealth{busy},
+			faults: map[string]error{engineKafka: kafka.ErrStarting}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
+		"Kafka refuses the login": {duties: []roleHealth{busy},
+			faults: map[string]error{engineKafka: kafka.ErrLogin}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
+		"ClickHouse refuses the password": {duties: []roleHealth{busy},
+			faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true,
+				Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
+		"ClickHouse is away": {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: away},
+			want: status{Live: true, Started: true, Reasons: []string{"clickhouse is unavailable: connection refused"}}},
+		"ClickHouse is away, and a stall": {duties: with(stalled), faults: map[string]error{engineClickHouse: away},
+			want: status{Started: true, Reasons: []string{"clickhouse is unavailable: connection refused", stall.Reasons[0]}}},
+		"nobody has looked yet": {duties: with(stalled), looked: time.Time{}.Add(1),
+			want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
+		"nobody looks any more": {duties: with(stalled), looked: ago(time.Minute),
+			want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
+		"stuck, though nobody looks any more": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute),
+			want: status{Reasons: []string{"the state of the engines is not known",
+				"role copier: 1 tasks have not ended after they were cancelled"}}},
+		"one store is away": {duties: []roleHealth{busy},
+			stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
+		"every store is away": {duties: []roleHealth{busy},
+			stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open},
+				{Account: "b", Store: "1", State: limit.HalfOpen}},
+			want: status{Live: true, Started: true, Reasons: []string{"every store is unavailable: a/1, b/1"}}},
+		"a policy is refused": {duties: []roleHealth{busy}, policies: []string{"p/a.json:3: x"},
+			want: status{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
+		"a record cannot be read": {duties: []roleHealth{busy}, unread: []string{"policies/0@7"},
+			want: status{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
+		"outputs are refused": {duties: with(func(d *roleHealth) { d.Refused = ago(time.Minute) }),
+			want: status{Live: true, Started: true,
+				Reasons: []string{"role copier: the brokers have refused its outputs for 1m0s; publishing is retried"}}},
+		"asked to end": {duties: []roleHealth{busy}, ending: true,
+			want: status{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot{now: now, collected: ago(10 * time.Second), maxAge: time.Minute, stall: stallAfter, faults: tt.faults, roles: tt.duties,
+			s := snapshot{now: now, collected: ago(10 * time.Second), maxAge: time.Minute, stall: stallAfter, faults: tt.faults,
+				roles:  tt.duties,
 				stores: tt.stores, policies: tt.policies, unreadable: tt.unread, ending: tt.ending}
 			if tt.looked.Equal(time.Time{}.Add(1)) {
 				s.collected = time.Time{}
@@ -126,7 +165,8 @@ func member(role schemas.Role, class schemas.Class, topic string) kafka.RoleStat
 }
 
 func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions map[int32]int64) kafka.Lag {
-	l := kafka.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic, Partitions: partitions}
+	l := kafka.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic,
+		Partitions: partitions}
 	for _, n := range partitions {
 		l.Records += n
 	}
@@ -144,7 +184,9 @@ func TestHealth(t *testing.T) {
 	}{
 		"behind, and nothing is done": {scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}}},
 		"another owns the partition": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh, map[int32]int64{1: 3})}}, live: true},
+			scene: scene{states: []kafka.RoleState{high},
+				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh,
+					map[int32]int64{1: 3})}}, live: true},
 		"the partition is stopped": {
 			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
 				stopped: []kafka.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh}}}, live: true},
@@ -155,7 +197,9 @@ func TestHealth(t *testing.T) {
 			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
 				stopped: []kafka.UnreadableBatch{{Reader: "p.sink", Topic: schemas.DuplicationHigh}}}},
 		"another class is behind": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh, map[int32]int64{0: 3})}}, live: true},
+			scene: scene{states: []kafka.RoleState{high},
+				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh,
+					map[int32]int64{0: 3})}}, live: true},
 		"the role is paused": {
 			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.lags[0].Paused = true }, live: true},
@@ -169,20 +213,24 @@ func TestHealth(t *testing.T) {
 			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 2 }},
 		"a class is kept back, another is done with its work": {
-			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
+				lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 3 }, live: true},
 		"a long task gets on": {
 			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].Active = time.Now() }, live: true},
 		"another class gets on": {
-			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
+				lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }, live: true},
 		"another role gets on": {
-			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleChecker, schemas.High, "p.fixity.high")}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleChecker, schemas.High, "p.fixity.high")},
+				lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }},
 		"now behind, now not": {
 			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
-			during: func(s *scene, d time.Duration) { s.lags[0].Partitions = map[int32]int64{0: int64(d/time.Minute) % 2} }, live: true},
+			during: func(s *scene, d time.Duration) { s.lags[0].Partitions = map[int32]int64{0: int64(d/time.Minute) % 2} },
+			live:   true},
 		"Kafka is back since a minute": {
 			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
@@ -213,12 +261,14 @@ func TestHealth(t *testing.T) {
 				}
 			}, live: true},
 		"the sink waits for ClickHouse": {
-			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")}, ping: errors.New("away"),
+			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
+				ping: errors.New("away"),
 				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}, live: true},
 		"the sink hangs": {
 			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
 				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
-		"the copier hangs while ClickHouse is away": {scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}, ping: errors.New("away")}},
+		"the copier hangs while ClickHouse is away": {scene: scene{states: []kafka.RoleState{high},
+			lags: []kafka.Lag{behind}, ping: errors.New("away")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -303,7 +353,8 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 // What takes longer than a start does is reported as a fault, with its likely cause, and looked at as seldom as others.
 func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}, lagErr: kafka.ErrStarting}
+		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},
+			lagErr: kafka.ErrStarting}
 		h, said := s.health(stallAfter), new(lines)
 		h.log = said.log()
 		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*healthInterval+healthIntervalStarting/2)
@@ -313,7 +364,8 @@ func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 		time.Sleep(startLimit + healthIntervalStarting/2)
 		synctest.Wait()
 		const cause = "offsets.topic.replication.factor may be larger than the number of brokers"
-		if v := h.report().status; v.Ready || !v.Live || len(v.Reasons) != 1 || !strings.Contains(v.Reasons[0], "kafka cannot keep offsets: ") ||
+		if v := h.report().status; v.Ready || !v.Live || len(v.Reasons) != 1 ||
+			!strings.Contains(v.Reasons[0], "kafka cannot keep offsets: ") ||
 			!strings.Contains(v.Reasons[0], cause) {
 			t.Errorf("after a minute: got %+v", v)
 		}

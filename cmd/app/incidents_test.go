@@ -70,11 +70,13 @@ func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	want := keyOf(schemas.FixityResults, &pb.FixityResult{Account: "acme", Store: "2", Space: "photos", Item: "a/b"})
 	for _, who := range []string{"ann", "eve"} {
 		a := Approval{Who: who, Reason: "r", From: "cli"}.action("close-incident", i)
-		if got := keyOf(schemas.Admin, a); got != want || a.GetTarget() != schemas.IncidentKey(i) || a.GetWho() != who || a.GetStore() != "2" {
+		if got := keyOf(schemas.Admin, a); got != want || a.GetTarget() != schemas.IncidentKey(i) || a.GetWho() != who ||
+			a.GetStore() != "2" {
 			t.Errorf("got key %q of %v, want %q", got, a, want)
 		}
 	}
-	if got := keyOf(schemas.DuplicationResults, &pb.DuplicationResult{Account: "acme", Space: "photos", Item: "a/b"}); got != want {
+	if got := keyOf(schemas.DuplicationResults,
+		&pb.DuplicationResult{Account: "acme", Space: "photos", Item: "a/b"}); got != want {
 		t.Errorf("results of duplication have key %q, want %q", got, want)
 	}
 }
@@ -150,7 +152,8 @@ func TestActionsReachTheSteward(t *testing.T) {
 	var found []schemas.Message
 	for n := range items {
 		found = append(found, schemas.Message{Topic: schemas.FixityResults, Body: &pb.FixityResult{
-			Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: fmt.Sprint(n), Row: 14, Finding: "no-quorum",
+			Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: fmt.Sprint(n), Row: 14,
+			Finding: "no-quorum",
 			Verdict: pb.Verdict_VERDICT_FAIL, Final: true, Started: timestamppb.Now(), Finished: timestamppb.Now(),
 		}})
 	}
@@ -167,21 +170,24 @@ func TestActionsReachTheSteward(t *testing.T) {
 	}
 	s.until(count(pb.IncidentState_INCIDENT_STATE_OPEN))
 	for n, i := range known.list() {
-		if err := all[n%2].CloseIncident(t.Context(), i, Approval{Who: fmt.Sprintf("person %d", n), Reason: "seen", From: "cli"}); err != nil {
+		if err := all[n%2].CloseIncident(t.Context(), i,
+			Approval{Who: fmt.Sprintf("person %d", n), Reason: "seen", From: "cli"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.until(count(pb.IncidentState_INCIDENT_STATE_CLOSED))
 }
 
-// A steward that was frozen publishes, after another one has taken over, what it had decided before. The owner of the copy
+// A steward that was frozen publishes, after another one has taken over, what it had decided before.
+// The owner of the copy
 // publishes what was decided since, without another message about the copy; so does the next owner.
 func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 3
 	one := s.another(schemas.RoleSteward)
 	known := &kept{all: map[string]*pb.Incident{}}
-	found := &pb.FixityResult{Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: "a", Row: 14, Finding: "no-quorum",
+	found := &pb.FixityResult{Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: "a", Row: 14,
+		Finding: "no-quorum",
 		Verdict: pb.Verdict_VERDICT_FAIL, Final: true, Started: timestamppb.Now(), Finished: timestamppb.Now()}
 	publish := func(topic schemas.Topic, b schemas.Body) {
 		t.Helper()
@@ -192,7 +198,8 @@ func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	until := func(state pb.IncidentState) *pb.Incident {
 		t.Helper()
 		s.until(func() error {
-			if err := one.readTable(t.Context(), schemas.Incidents, known.apply, func(context.Context) error { return nil }); err != nil {
+			if err := one.readTable(t.Context(), schemas.Incidents, known.apply,
+				func(context.Context) error { return nil }); err != nil {
 				return err
 			}
 			if known.in(state) != 1 {

@@ -46,8 +46,10 @@ func TestMountContract(t *testing.T) {
 			}
 			return all
 		}),
-			storagetest.Only("Capabilities", "Spaces", "SpaceErrors", "OddIDs", "BadNames", "Nesting", "List", "ListModel", "ListCancelled",
-				"Put", "PutLarge", "PutCondition", "PutDigests", "PutBroken", "PutVersions", "OpenPinned", "OpenWhileChange", "Properties",
+			storagetest.Only("Capabilities", "Spaces", "SpaceErrors", "OddIDs", "BadNames", "Nesting", "List", "ListModel",
+				"ListCancelled",
+				"Put", "PutLarge", "PutCondition", "PutDigests", "PutBroken", "PutVersions", "OpenPinned", "OpenWhileChange",
+				"Properties",
 				"Delete", "Keep", "NotApplied", "Ended", "RacePut", "RaceReplace", "RaceDelete", "RaceNeighbours"))
 	})
 }
@@ -93,11 +95,16 @@ func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error)
 func TestMountEnded(t *testing.T) {
 	hangs := make(chan struct{})
 	defer close(hangs)
-	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { <-hangs; return nil, os.ErrNotExist }}
+	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) {
+		<-hangs
+		return nil,
+			os.ErrNotExist
+	}}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(storagetest.OtherCall())
 	for call, err := range calls(ctx, m) {
-		if !errors.Is(err, context.Canceled) || errors.Is(err, storage.ErrNotFound) || retry.ClassOf(err) != retry.ClassUnavailable ||
+		if !errors.Is(err, context.Canceled) || errors.Is(err, storage.ErrNotFound) ||
+			retry.ClassOf(err) != retry.ClassUnavailable ||
 			storage.IsNotApplied(err) != slices.Contains(mutations, call) {
 			t.Errorf("%s: got %v, want the end of the context", call, err)
 		}
@@ -152,7 +159,8 @@ func TestMountIsNotThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root, ctx := filepath.Join(t.TempDir(), "root"), t.Context()
 			tt.make(t, root)
-			m := &lazyStore{kind: "file", openDriver: func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
+			m := &lazyStore{kind: "file",
+				openDriver: func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
 			errs := calls(ctx, m)
 			errs["Marker"] = m.Marker(ctx)
 			if len(errs) != 12 {
@@ -215,7 +223,8 @@ func TestMountHangs(t *testing.T) {
 			begun := time.Now()
 			_, err := m.Stat(ctx, "photos", "a")
 			cancel()
-			if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+			if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, context.DeadlineExceeded) ||
+				time.Since(begun) != time.Second {
 				t.Errorf("after %v: got %v, want that time is up", time.Since(begun), err)
 			}
 		}

@@ -36,7 +36,10 @@ func TestMigrateARestoredDatabaseThatIsOlderThanPositions(t *testing.T) {
 			r.migrate()
 		}},
 		"on record, and reported as failed": {func(t *testing.T, r *restored) {
-			r.cannotNote(func(ctx context.Context) error { return errors.Join(r.app.recordPositionsBegun(ctx), context.Canceled) })
+			r.cannotNote(func(ctx context.Context) error {
+				return errors.Join(r.app.recordPositionsBegun(ctx),
+					context.Canceled)
+			})
 			r.migrate()
 		}},
 	} {

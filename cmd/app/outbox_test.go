@@ -29,7 +29,8 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
+	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
+		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
 	if n := first.Untold(); n != 2 {

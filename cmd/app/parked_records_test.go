@@ -143,7 +143,8 @@ func TestFreshRecordsAreOfNow(t *testing.T) {
 func TestFreshRecordsAreNeverOfNow(t *testing.T) {
 	t.Parallel()
 	reads := numbers{reads: new(atomic.Int64)}
-	if _, err := (parkedRecords{reads, -1}).Fresh(t.Context(), make([]schemas.Copy, 1)); retry.ClassOf(err) != retry.ClassUnavailable {
+	if _, err := (parkedRecords{reads, -1}).Fresh(t.Context(),
+		make([]schemas.Copy, 1)); retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("got %v, want an error that says that nothing is known", err)
 	}
 	if got := reads.reads.Load(); got != maxFreshReads {
@@ -168,22 +169,23 @@ func TestBacklogOfDeletes(t *testing.T) {
 		reads := numbers{reads: new(atomic.Int64), takes: 500 * time.Millisecond}
 		var mu sync.Mutex
 		var first, last time.Time
-		deleter(t, b.Config(), workers, 10*time.Minute, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-			mu.Lock()
-			if first.IsZero() {
-				first = time.Now()
-			}
-			mu.Unlock()
-			time.Sleep(before)
-			if _, err := (parkedRecords{reads, maxDeleteAge}).Fresh(ctx, make([]schemas.Copy, 1)); err != nil {
-				return nil, err
-			}
-			time.Sleep(after)
-			mu.Lock()
-			last = time.Now()
-			mu.Unlock()
-			return nil, nil
-		})
+		deleter(t, b.Config(), workers, 10*time.Minute,
+			func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+				mu.Lock()
+				if first.IsZero() {
+					first = time.Now()
+				}
+				mu.Unlock()
+				time.Sleep(before)
+				if _, err := (parkedRecords{reads, maxDeleteAge}).Fresh(ctx, make([]schemas.Copy, 1)); err != nil {
+					return nil, err
+				}
+				time.Sleep(after)
+				mu.Lock()
+				last = time.Now()
+				mu.Unlock()
+				return nil, nil
+			})
 		const ideal = n * (before + after) / workers
 		if took := last.Sub(first); took > ideal*5/4 {
 			t.Errorf("%d deletes took %v, want hardly more than the %v of their work", n, took, ideal)

@@ -84,7 +84,8 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 	if err != nil || len(found.Change.GetDigests()) > 0 {
 		t.Fatalf("got %v, %v, want a Change without digests", found.Change, err)
 	}
-	s.row = &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: found.Change.GetVersion(), Size: found.Change.GetSize(), Time: found.Change.GetTime()}
+	s.row = &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: found.Change.GetVersion(),
+		Size: found.Change.GetSize(), Time: found.Change.GetTime()}
 	copier, err := duplicate.New(duplicate.Config{}, s, s, s)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +95,8 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 		t.Fatalf("got %d commands, want one for each destination", len(commands))
 	}
 	for _, command := range commands {
-		out, err := copier.Handle(ctx, &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command, Attempt: 1, Timestamp: time.Now()})
+		out, err := copier.Handle(ctx,
+			&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command, Attempt: 1, Timestamp: time.Now()})
 		if err != nil {
 			t.Fatal(err)
 		}

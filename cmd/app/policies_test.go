@@ -34,7 +34,8 @@ func to(store string) string {
 func (s *site) withPolicies() (write func(name, content string)) {
 	bell := config.Account{ID: "bell"}
 	for _, id := range []string{"1", "2"} {
-		bell.Stores = append(bell.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(s.t.TempDir(), id), Primary: id == "1"})
+		bell.Stores = append(bell.Stores,
+			config.Store{ID: id, Driver: "file", Root: filepath.Join(s.t.TempDir(), id), Primary: id == "1"})
 	}
 	folder := s.t.TempDir()
 	cfg := *s.cfg // others may be running with it
@@ -71,12 +72,14 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	write("bell-duplication-policy.yaml", "# of bell\n"+to("7"))
 	a := s.run(schemas.RolePlanner)
 	file := filepath.Join(s.cfg.Policies.Folder, "bell-duplication-policy.yaml")
-	s.await("/readyz", 503, "policy refused: "+file+`:3: defaultPolicies[0].destStoreId: unknown store \"7\"; the account has 1, 2`)
+	s.await("/readyz", 503, "policy refused: "+file+`:3: defaultPolicies[0].destStoreId: `+
+		`unknown store \"7\"; the account has 1, 2`)
 	s.await("/startupz", 200)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "millrace_policy_refused 1")
 	s.inForce(a, "acme", "2")
-	logged := `msg="refuse policy: the account has no active one, and the file is read again until it is corrected" account=bell file=` +
+	logged := `msg="refuse policy: ` +
+		`the account has no active one, and the file is read again until it is corrected" account=bell file=` +
 		file + ":3 err="
 	if n := s.said.with(logged); n != 1 {
 		t.Errorf("the log has %q %d times, want once", logged, n)
@@ -293,10 +296,12 @@ func TestManyPolicies(t *testing.T) {
 		names[i] = fmt.Sprintf(`"a%d"`, i)
 		account := config.Account{ID: fmt.Sprintf("a%d", i)}
 		for _, id := range []string{"1", "2"} {
-			account.Stores = append(account.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(root, account.ID, id)})
+			account.Stores = append(account.Stores,
+				config.Store{ID: id, Driver: "file", Root: filepath.Join(root, account.ID, id)})
 		}
 		s.cfg.Accounts = append(s.cfg.Accounts, account)
-		if err := os.WriteFile(filepath.Join(s.cfg.Policies.Folder, fmt.Sprintf("a%d-duplication-policy.yaml", i)), []byte(to("2")), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(s.cfg.Policies.Folder, fmt.Sprintf("a%d-duplication-policy.yaml", i)),
+			[]byte(to("2")), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -330,7 +335,8 @@ func TestSetPolicyRefuses(t *testing.T) {
 	}
 	for _, account := range []string{"acme", "nobody"} {
 		var faults policy.Faults
-		if err := a.SetPolicy(t.Context(), account, doc, "test"); !errors.As(err, &faults) || a.policyRegistry.Revision(account) != 0 {
+		if err := a.SetPolicy(t.Context(), account, doc, "test"); !errors.As(err, &faults) ||
+			a.policyRegistry.Revision(account) != 0 {
 			t.Errorf("%s: got %v, revision %d", account, err, a.policyRegistry.Revision(account))
 		}
 	}
@@ -403,7 +409,8 @@ func TestWriterThatLostIsTold(t *testing.T) {
 			second, follow := s.late()
 			told := make(chan error, 1)
 			go func() {
-				told <- second.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(tt.second))}, nil, "second")
+				told <- second.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(tt.second))}, nil,
+					"second")
 			}()
 			s.published(first, 2)
 			follow()
@@ -465,7 +472,8 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 	killed, _ := s.late()
 	ctx, kill := context.WithCancel(t.Context())
 	told := make(chan error, 1)
-	acme, sums := map[string]policy.Document{"acme": document(t, to("2"))}, map[string]string{"acme": "5d41402abc4b2a76b9719d911017c592"}
+	acme, sums := map[string]policy.Document{"acme": document(t,
+		to("2"))}, map[string]string{"acme": "5d41402abc4b2a76b9719d911017c592"}
 	go func() {
 		told <- killed.publishPolicies(ctx, acme, sums, "test")
 	}()
@@ -502,7 +510,8 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
+	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
+		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
 	copied, _ := a.Stores().Store("acme", "2")
@@ -517,7 +526,8 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	defer dead.Close()
 	s.until(func() error {
 		about := map[string]string{} // item: destination
-		err := dead.Each(t.Context(), kafka.DeadQuery{Role: schemas.RoleCopier, Cause: `stores "1" and "9" of account "acme"`},
+		err := dead.Each(t.Context(),
+			kafka.DeadQuery{Role: schemas.RoleCopier, Cause: `stores "1" and "9" of account "acme"`},
 			func(l *kafka.DeadLetter) error {
 				body, err := l.Decode()
 				if c, ok := body.(*pb.DuplicationCommand); ok {
@@ -561,9 +571,11 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 		t.Fatal(err)
 	}
 	keeps(policy.Propagate)
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	keeps(policy.KeepCopy)
-	s.await("/readyz", 503, "policy refused: account acme: a record after revision 1 cannot be decoded, and deletes are kept until the next revision: ")
+	s.await("/readyz", 503, "policy refused: account acme: "+
+		"a record after revision 1 cannot be decoded, and deletes are kept until the next revision: ")
 	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
 		t.Fatal(err)
 	}
@@ -582,16 +594,19 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	write("acme-duplication-policy.yaml", to("2"))
 	folder := s.cfg.Policies.Folder
 	s.restarted(folder)
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	write("acme-duplication-policy.yaml", to("3"))
 	a := s.restarted(folder)
 	s.diverged(a, true)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
-	if rules, _ := a.policyRegistry.Rules("acme", "photos"); a.policyRegistry.Revision("acme") != 1 || rules.Deletes != policy.KeepCopy {
+	if rules, _ := a.policyRegistry.Rules("acme", "photos"); a.policyRegistry.Revision("acme") != 1 ||
+		rules.Deletes != policy.KeepCopy {
 		t.Errorf("revision %d, deletes %s, want 1 and keep", a.policyRegistry.Revision("acme"), rules.Deletes)
 	}
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.inForce(a, "acme", "3")
@@ -608,7 +623,8 @@ func TestAcceptedGap(t *testing.T) {
 	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
 		t.Fatal(err)
 	}
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	refused := incident.Subject{Account: "acme", Kind: incident.PolicyRefused}
 	is := func(open bool) func() error {
 		return func() error {
@@ -620,7 +636,8 @@ func TestAcceptedGap(t *testing.T) {
 	}
 	s.until(is(true))
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
@@ -628,7 +645,8 @@ func TestAcceptedGap(t *testing.T) {
 	if rules, _ := a.policyRegistry.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
 		t.Errorf("deletes %s, want keep until the next revision", rules.Deletes)
 	}
-	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil || a.policyRegistry.Revision("acme") != 2 {
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil ||
+		a.policyRegistry.Revision("acme") != 2 {
 		t.Errorf("published the same document over the gap: %v, revision %d", err, a.policyRegistry.Revision("acme"))
 	}
 }
@@ -642,11 +660,13 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 	write("duplication-accounts.json", `["acme"]`)
 	write("acme-duplication-policy.yaml", to("2"))
 	s.restarted(s.cfg.Policies.Folder)
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	a := s.restarted(s.cfg.Policies.Folder)
 	s.diverged(a, true)
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.diverged(a, false)
@@ -655,7 +675,8 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 	}
 }
 
-// A record that the policies ignore, as that of a writer that lost, supersedes no record that cannot be decoded: that one
+// A record that the policies ignore, as that of a writer that lost, supersedes no record that cannot
+// be decoded: that one
 // stays for a person to accept, in a process that starts later too.
 func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
@@ -665,7 +686,8 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
 		t.Fatal(err)
 	}
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	about := openUnreadable(s, a, 1)[0]
 	loser, err := policy.Record("acme", 0, document(t, to("3")), "loser", time.Now())
 	if err != nil {
@@ -685,7 +707,8 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 			t.Fatalf("the incident is open: %t, the gap: %t (%v)", p.incidentBoard.IsOpen(about), p.hasOpenGap("acme"), err)
 		}
 	}
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
@@ -778,17 +801,22 @@ func TestDivergedPolicyIsOver(t *testing.T) {
 		err  error
 		want string // the newest record; empty: the incident stays open
 	}{
-		"refused":                         {[]policy.Folder{faulty}, nil, ""},
-		"the folder cannot be read":       {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
-		"refused, and in force":           {[]policy.Folder{faulty, acme}, nil, "closed: the document of the folder is active"},
-		"refused, and removed":            {[]policy.Folder{faulty, {}}, nil, "closed: the folder has no document of the account"},
-		"in force, and Kafka fails once":  {[]policy.Folder{acme, {}}, errors.New("away"), "closed: the document of the folder is active"},
-		"removed, and Kafka fails once":   {[]policy.Folder{{}, {}}, errors.New("away"), "closed: the folder has no document of the account"},
+		"refused":                   {[]policy.Folder{faulty}, nil, ""},
+		"the folder cannot be read": {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
+		"refused, and in force": {[]policy.Folder{faulty, acme}, nil,
+			"closed: the document of the folder is active"},
+		"refused, and removed": {[]policy.Folder{faulty, {}}, nil,
+			"closed: the folder has no document of the account"},
+		"in force, and Kafka fails once": {[]policy.Folder{acme, {}}, errors.New("away"),
+			"closed: the document of the folder is active"},
+		"removed, and Kafka fails once": {[]policy.Folder{{}, {}}, errors.New("away"),
+			"closed: the folder has no document of the account"},
 		"in force, and Kafka fails still": {[]policy.Folder{acme}, errors.New("away"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var records incidentRecords
-			a := &App{log: slog.New(slog.DiscardHandler), incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+			a := &App{log: slog.New(slog.DiscardHandler),
+				incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
 			p := newPolicyFolder(a)
 			p.reportDiverged(t.Context(), acme, map[string]string{"acme": "another"})
 			records.err = tt.err
@@ -799,7 +827,8 @@ func TestDivergedPolicyIsOver(t *testing.T) {
 				p.reportDiverged(t.Context(), f, nil)
 			}
 			last := records.published[len(records.published)-1]
-			if tt.want == "" && (last != "open: another" || !p.open["acme"]) || tt.want != "" && (last != tt.want || len(p.open) > 0) {
+			if tt.want == "" && (last != "open: another" || !p.open["acme"]) || tt.want != "" &&
+				(last != tt.want || len(p.open) > 0) {
 				t.Errorf("published %q, still to close %v, want %q", records.published, p.open, tt.want)
 			}
 		})

@@ -16,7 +16,8 @@ func TestFaultOfAPolicyIsAnIncident(t *testing.T) {
 	about := incident.Subject{Account: "acme", Kind: incident.PolicyRefused}
 	publish := func(store string) {
 		t.Helper()
-		if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(store))}, nil, "test"); err != nil {
+		if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(store))}, nil,
+			"test"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -45,12 +45,15 @@ func (r *restored) work(from, n int) {
 		c := someChange(i)
 		r.send(c)
 		r.b.Send(schemas.Message{Topic: schemas.FixityResults, Body: &pb.FixityResult{
-			Id: schemas.ID("result", c.GetId()), Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem(),
+			Id: schemas.ID("result", c.GetId()), Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(),
+			Item:    c.GetItem(),
 			Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Final: true, EvidenceLevel: 4,
-			Started: timestamppb.New(c.GetTime().AsTime().Add(time.Hour)), Finished: timestamppb.New(c.GetTime().AsTime().Add(time.Hour)),
+			Started:  timestamppb.New(c.GetTime().AsTime().Add(time.Hour)),
+			Finished: timestamppb.New(c.GetTime().AsTime().Add(time.Hour)),
 		}})
 	}
-	r.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("no change")}})
+	r.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"),
+		Value: []byte("no change")}})
 	r.sink(schemas.RoleSink, schemas.RoleState)
 }
 
@@ -135,7 +138,8 @@ func TestRebuild(t *testing.T) {
 			t.Errorf("%s: lacking is %q once the sink has gone on, want %q", name, got, lost)
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		if _, err := r.rebuild(ctx, func(_ string, done, total int64) { stop() }); err == nil && ctx.Err() != nil && r.lacking() != "" {
+		if _, err := r.rebuild(ctx, func(_ string, done, total int64) { stop() }); err == nil && ctx.Err() != nil &&
+			r.lacking() != "" {
 			t.Errorf("%s: a rebuild that was stopped says that it is done", name)
 		}
 		stop()
@@ -155,7 +159,8 @@ type lateSink struct{ topicSink }
 
 func (lateSink) Mark(context.Context, []schemas.Progress) error { return nil }
 
-// What a sink commits after the last look at gaps, without having moved a position, is filled too: nothing might come that
+// What a sink commits after the last look at gaps, without having moved a position, is filled too:
+// nothing might come that
 // has the sink look at the position again.
 func TestRebuildWaitsForCommits(t *testing.T) {
 	t.Parallel()
@@ -272,7 +277,8 @@ func TestRebuildOfDeadLetters(t *testing.T) {
 	}
 }
 
-// Of dead letters that Kafka no longer has, those that are no commands have no row in duplication_log: they are lost only
+// Of dead letters that Kafka no longer has, those that are no commands have no row in duplication_log:
+// they are lost only
 // if dead_letters does not have them either.
 func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 	t.Parallel()
@@ -333,7 +339,8 @@ func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 func TestRebuildOfWhatCanBeRead(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
-	r.b.Send(schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
+	r.b.Send(schemas.Message{Topic: schemas.Admin,
+		Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
 	r.work(0, 4)
 	r.empty("audit_log", "copy_state")
 	mend := r.b.FailFetch(schemas.Admin, kafkatest.Refused, -1)
@@ -345,7 +352,8 @@ func TestRebuildOfWhatCanBeRead(t *testing.T) {
 	r.whole(4)
 }
 
-// What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which stays a finding until a
+// What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which
+// stays a finding until a
 // person accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
 	t.Parallel()
@@ -390,7 +398,8 @@ func TestRebuildWithoutKafka(t *testing.T) {
 		a := b.(*pb.AdminAction)
 		actions[a.GetAction()+" by "+a.GetWho()+": "+a.GetReason()]++
 	}
-	if want := map[string]int{"records-lost by ann: ": 1, "accept-loss by ann: a disk died": 1}; fmt.Sprint(actions) != fmt.Sprint(want) {
+	if want := map[string]int{"records-lost by ann: ": 1,
+		"accept-loss by ann: a disk died": 1}; fmt.Sprint(actions) != fmt.Sprint(want) {
 		t.Errorf("actions on record are %v, want %v", actions, want)
 	}
 }
@@ -403,8 +412,9 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	r := newRestored(t)
 	jobs := func(n int) {
 		for i := range n {
-			rec, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.NewID(), Name: fmt.Sprint(i),
-				Started: timestamppb.Now(), Finished: timestamppb.Now()}})
+			rec, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs,
+				Body: &pb.Job{Id: schemas.NewID(), Name: fmt.Sprint(i),
+					Started: timestamppb.Now(), Finished: timestamppb.Now()}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -417,8 +427,9 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	r.b.Trim(schemas.Jobs, 0, 8)
 	sink := func() error {
 		t.Helper()
-		g, err := kafka.NewBatchGroup(r.b.Config(), kafka.BatchConfig{Role: schemas.RoleSink, Topics: clickhouse.NewSink(r.db).Topics(),
-			Removed: r.app.recordRemoved}, clickhouse.NewSink(r.db))
+		g, err := kafka.NewBatchGroup(r.b.Config(),
+			kafka.BatchConfig{Role: schemas.RoleSink, Topics: clickhouse.NewSink(r.db).Topics(),
+				Removed: r.app.recordRemoved}, clickhouse.NewSink(r.db))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -441,7 +452,8 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	r.b.Usurp(schemas.RoleSink, schemas.Jobs, map[int32]int64{0: 8}) // as the error says
 	r.sink(schemas.RoleSink)
 	lost, err := r.Lost(t.Context())
-	if err != nil || len(lost) != 1 || lost[0].String() != "job_log lacks offsets 5 to 7 of jobs, partition 0" || lost[0].Incarnation == 0 {
+	if err != nil || len(lost) != 1 || lost[0].String() != "job_log lacks offsets 5 to 7 of jobs, partition 0" ||
+		lost[0].Incarnation == 0 {
 		t.Fatalf("Lost = %v, %v, want offsets 5 to 7 of jobs", lost, err)
 	}
 	if _, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "known", From: "cli"}); err != nil {
@@ -507,7 +519,8 @@ func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
 	if err != nil || len(done.Lost) != 1 {
 		t.Fatalf("Rebuild = %+v, %v, want one range of the state lost", done, err)
 	}
-	if l := done.Lost[0]; l.Table != "copy_state" || l.Topic != schemas.FixityResults || l.From != 0 || l.To != 20 || l.Held != 15 {
+	if l := done.Lost[0]; l.Table != "copy_state" || l.Topic != schemas.FixityResults || l.From != 0 || l.To != 20 ||
+		l.Held != 15 {
 		t.Errorf("lost is %+v", l)
 	}
 	if got := r.lacking(); got != "" {

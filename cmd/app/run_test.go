@@ -43,7 +43,8 @@ func newSite(t *testing.T) *site {
 	acc := config.Account{ID: "acme"}
 	dir := t.TempDir()
 	for _, id := range []string{"1", "2", "3"} {
-		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(dir, id), Primary: id == "1"})
+		acc.Stores = append(acc.Stores,
+			config.Store{ID: id, Driver: "file", Root: filepath.Join(dir, id), Primary: id == "1"})
 	}
 	marked(t, schemas.Key("acme", "1"), acc.Stores[0].Root)
 	marked(t, schemas.Key("acme", "2"), acc.Stores[1].Root)
@@ -170,7 +171,8 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 			t.Errorf("the log does not say %q", what)
 		}
 	}
-	doc, err := policy.Parse([]byte(`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`))
+	doc, err := policy.Parse([]byte(`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": ` +
+		`"1", "destStoreId": "3"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +186,8 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
+	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
+		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
 	s.hasSpace(1)
@@ -229,7 +232,8 @@ func TestRunRefusesAWrongMarker(t *testing.T) {
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := a.Run(ctx, []schemas.Role{schemas.RoleCopier}); !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) {
+	if err := a.Run(ctx, []schemas.Role{schemas.RoleCopier}); !errors.Is(err, ErrPrecondition) ||
+		!errors.Is(err, storage.ErrWrongMarker) {
 		t.Errorf("got %v, want the wrong marker", err)
 	}
 	if code, _ := s.asked("/livez"); code != 0 {

@@ -34,14 +34,15 @@ func TestSchema(t *testing.T) {
 				defer cancel()
 				n := 0
 				var said lines
-				s := &schema{log: said.log(), pingDB: func(context.Context) error { return nil }, check: func(ctx context.Context) error {
-					err := tt.says[min(n, len(tt.says)-1)]
-					n++
-					if errors.Is(err, context.DeadlineExceeded) {
-						<-ctx.Done()
-					}
-					return err
-				}}
+				s := &schema{log: said.log(), pingDB: func(context.Context) error { return nil },
+					check: func(ctx context.Context) error {
+						err := tt.says[min(n, len(tt.says)-1)]
+						n++
+						if errors.Is(err, context.DeadlineExceeded) {
+							<-ctx.Done()
+						}
+						return err
+					}}
 				if err := s.checkOnce(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, ErrPrecondition) {
 					t.Fatalf("at the start: got %v, want %v", err, tt.start)
 				}

@@ -60,7 +60,8 @@ func TestSpaceGone(t *testing.T) {
 	if since := a.goneSpaces.Since("acme", "2", "photos"); since.Before(before) {
 		t.Errorf("gone since %v, said at %v", since, before)
 	}
-	if late := s.run(schemas.RoleCopier); ready(t.Context(), late.actions) != nil || late.goneSpaces.Since("acme", "2", "photos").IsZero() {
+	if late := s.run(schemas.RoleCopier); ready(t.Context(), late.actions) != nil ||
+		late.goneSpaces.Since("acme", "2", "photos").IsZero() {
 		t.Error("a process that starts does not know it")
 	}
 	if err := a.SpaceBack(t.Context(), two, "photos", by); err != nil {
@@ -79,7 +80,8 @@ func TestActionsAreDatedByTheBroker(t *testing.T) {
 	}
 	ahead := timestamppb.New(time.Now().Add(2 * time.Hour))
 	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: schemas.NewID(), Time: ahead, Who: "ann", Action: space.ActionGone, Account: "acme", Store: "2", Space: "photos"}}); err != nil {
+		Id: schemas.NewID(), Time: ahead, Who: "ann", Action: space.ActionGone, Account: "acme", Store: "2",
+		Space: "photos"}}); err != nil {
 		t.Fatal(err)
 	}
 	s.until(func() error {

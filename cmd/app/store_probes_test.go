@@ -121,10 +121,12 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = s.checkAtStart(t.Context())
-	if !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) || !strings.Contains(err.Error(), "store acme/1") || strings.Contains(err.Error(), "acme/2:") {
+	if !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) ||
+		!strings.Contains(err.Error(), "store acme/1") || strings.Contains(err.Error(), "acme/2:") {
 		t.Errorf("got %v, want what is wrong with acme/1", err)
 	}
-	if err := s.checkMarkers(t.Context()); !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), "store acme/2") {
+	if err := s.checkMarkers(t.Context()); !errors.Is(err, ErrPrecondition) ||
+		!strings.Contains(err.Error(), "store acme/2") {
 		t.Errorf("the check of all: got %v, want what is wrong with acme/2 too", err)
 	}
 	if err := s.close(); err != nil {
@@ -134,7 +136,8 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 
 // An unknown driver is refused before anything is opened.
 func TestUnknownDriver(t *testing.T) {
-	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(lines).log())
+	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
+		Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(lines).log())
 	if !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
 		t.Errorf("got %v", err)
 	}
@@ -153,8 +156,10 @@ func metrics(t *testing.T, s *Stores) (all []string) {
 func TestNeeds(t *testing.T) {
 	for role, want := range map[schemas.Role]needs{
 		schemas.RolePlanner: {policies: true}, schemas.RoleDelayer: {},
-		schemas.RoleSteward: {clickhouse: true, policies: true, incidents: true}, schemas.RoleSweeper: {clickhouse: true, policies: true},
-		schemas.RoleSink: {clickhouse: true}, schemas.RoleIngester: {stores: true}, schemas.RoleChecker: {clickhouse: true, stores: true},
+		schemas.RoleSteward: {clickhouse: true, policies: true, incidents: true}, schemas.RoleSweeper: {clickhouse: true,
+			policies: true},
+		schemas.RoleSink: {clickhouse: true}, schemas.RoleIngester: {stores: true}, schemas.RoleChecker: {clickhouse: true,
+			stores: true},
 		schemas.RoleCopier:  {clickhouse: true, stores: true, policies: true},
 		schemas.RoleDeleter: {clickhouse: true, stores: true, policies: true},
 	} {
@@ -162,7 +167,8 @@ func TestNeeds(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", role, got, want)
 		}
 	}
-	if got, want := needsOf(Roles()), (needs{clickhouse: true, stores: true, policies: true, incidents: true}); got != want {
+	if got, want := needsOf(Roles()), (needs{clickhouse: true, stores: true, policies: true,
+		incidents: true}); got != want {
 		t.Errorf("all: got %+v, want %+v", got, want)
 	}
 }

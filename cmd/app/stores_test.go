@@ -88,7 +88,8 @@ func TestStoreAway(t *testing.T) {
 		}
 		refusal := s.Admit("acme", "a")
 		var open *limit.OpenError
-		if !errors.As(refusal, &open) || retry.ClassOf(refusal) != retry.ClassUnavailable || open.Account != "acme" || open.Store != "a" {
+		if !errors.As(refusal, &open) || retry.ClassOf(refusal) != retry.ClassUnavailable || open.Account != "acme" ||
+			open.Store != "a" {
 			t.Fatalf("Admit: got %v, want a refusal of class unavailable", refusal)
 		}
 		if err := look("acme", "a"); !errors.Is(err, limit.ErrOpen) {

@@ -30,7 +30,8 @@ type swept struct {
 func newSwept(t *testing.T, copies int) *swept {
 	v := newVerified(t)
 	cfg := config.Default()
-	cfg.Accounts = []config.Account{{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}}}}
+	cfg.Accounts = []config.Account{{ID: "acme",
+		Stores: []config.Store{{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}}}}
 	log := slog.New(slog.DiscardHandler)
 	stores, err := newStores(&cfg, log)
 	if err != nil {
@@ -45,7 +46,8 @@ func newSwept(t *testing.T, copies int) *swept {
 		t.Fatal(err)
 	}
 	t.Cleanup(producer.Close)
-	s := &swept{v, &App{cfg: &cfg, log: log, db: v.db, kafka: v.b.Config(), producer: producer, admin: v.admin, stores: stores, controls: controls,
+	s := &swept{v, &App{cfg: &cfg, log: log, db: v.db, kafka: v.b.Config(), producer: producer, admin: v.admin,
+		stores: stores, controls: controls,
 		watermark: v.admin.NewWatermark(schemas.Changes, positionTopics())},
 		time.Now().UTC().Truncate(time.Millisecond)}
 	for i := range copies {
@@ -61,7 +63,8 @@ func newSwept(t *testing.T, copies int) *swept {
 func (s *swept) sweep(after time.Duration, demand bool) (Round, []*pb.FixityTask) {
 	s.t.Helper()
 	n := len(s.b.Bodies(schemas.FixityLow))
-	r, err := s.a.SweepFixity(s.t.Context(), SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(after), Period: 90 * 24 * time.Hour, Demand: demand})
+	r, err := s.a.SweepFixity(s.t.Context(),
+		SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(after), Period: 90 * 24 * time.Hour, Demand: demand})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -77,12 +80,15 @@ func (s *swept) pass(tasks []*pb.FixityTask, at time.Time) {
 	s.t.Helper()
 	var batch []*schemas.Delivery
 	for i, task := range tasks {
-		e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: map[string]string{"md5": oneMD5}, Provenance: pb.Provenance_PROVENANCE_VERIFIED}
-		batch = append(batch, &schemas.Delivery{Topic: schemas.FixityResults, From: schemas.FixityResults, Incarnation: 1, Offset: int64(i), Attempt: 1,
+		e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: map[string]string{"md5": oneMD5},
+			Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+		batch = append(batch, &schemas.Delivery{Topic: schemas.FixityResults, From: schemas.FixityResults, Incarnation: 1,
+			Offset: int64(i), Attempt: 1,
 			Timestamp: at, Body: &pb.FixityResult{
 				Id: schemas.ID("result", task.GetId()), Task: task.GetId(), Account: task.GetAccount(), Store: task.GetStore(),
-				Space: task.GetSpace(), Item: task.GetItem(), Reason: task.GetReason(), Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Finding: "pass",
-				Final: true, EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, Round: task.GetRound(),
+				Space: task.GetSpace(), Item: task.GetItem(), Reason: task.GetReason(), Verdict: pb.Verdict_VERDICT_PASS, Row: 1,
+				Finding: "pass",
+				Final:   true, EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, Round: task.GetRound(),
 				Started: timestamppb.New(at), Finished: timestamppb.New(at),
 			}})
 	}
@@ -120,8 +126,10 @@ func TestSweepOnDemand(t *testing.T) {
 	// The process is killed in the midst of a round that is due, and of one that was asked for.
 	half := func(sweep string, begun time.Time) string {
 		id := schemas.ID("half", sweep)
-		s.b.Send(schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{Id: id, Sweep: sweep, Morsel: "acme/1", Round: id,
-			Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"item-001"}`), Counts: map[string]int64{"1/photos": 2}}})
+		s.b.Send(schemas.Message{Topic: schemas.Checkpoints,
+			Body: &pb.Checkpoint{Id: id, Sweep: sweep, Morsel: "acme/1", Round: id,
+				Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"item-001"}`),
+				Counts: map[string]int64{"1/photos": 2}}})
 		return id
 	}
 	halfDue, halfAsked := half("fixity", s.begun.Add(150*time.Second)), half("fixity.demand", s.begun.Add(-24*time.Hour))
@@ -149,7 +157,8 @@ func (s *swept) empty(sweep string, after time.Duration) {
 		Id: id, Sweep: sweep, Morsel: "acme/1", Round: id, Started: begun, Finished: begun, Baseline: true}})
 }
 
-// The first round that found anything is the baseline; when it goes on after a kill it still is. A checkpoint that is lost makes no other.
+// The first round that found anything is the baseline; when it goes on after a kill it still is. A
+// checkpoint that is lost makes no other.
 func TestBaselineIsTheFirstRound(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before func(*swept)
@@ -168,12 +177,14 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 		"its checkpoint is lost": {func(s *swept) {
 			_, tasks := s.sweep(-time.Minute, false)
 			s.pass(tasks[:1], s.begun.Add(-100*24*time.Hour))
-			s.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte(schemas.Key("fixity", "acme/1"))}, Partition: -1})
+			s.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints,
+				Key: []byte(schemas.Key("fixity", "acme/1"))}, Partition: -1})
 		}, 0},
 		"killed in its midst": {func(s *swept) {
 			mend := s.b.FailProduce(schemas.FixityLow, kafkatest.Refused, -1)
 			defer mend()
-			if _, err := s.a.SweepFixity(s.t.Context(), SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(-time.Minute)}); err == nil {
+			if _, err := s.a.SweepFixity(s.t.Context(),
+				SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(-time.Minute)}); err == nil {
 				s.t.Error("nothing failed")
 			}
 		}, 3},
@@ -190,7 +201,8 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 	}
 }
 
-// A round over tables that were emptied finds out that they lack records, and not that nothing is due. It goes on once they
+// A round over tables that were emptied finds out that they lack records, and not that nothing is due.
+// It goes on once they
 // are filled again.
 func TestSweepOfEmptiedTables(t *testing.T) {
 	t.Parallel()
@@ -219,7 +231,8 @@ func TestSweepOfEmptiedTables(t *testing.T) {
 
 func TestSweepOfAnUnknownStore(t *testing.T) {
 	s := newSwept(t, 0)
-	if _, err := s.a.SweepFixity(t.Context(), SweepOrder{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err, ErrPrecondition) {
+	if _, err := s.a.SweepFixity(t.Context(), SweepOrder{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err,
+		ErrPrecondition) {
 		t.Errorf("got %v, want a precondition", err)
 	}
 }

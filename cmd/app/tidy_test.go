@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Stores are tidied at the start and then now and then: what was kept for long enough goes, each time is a job on record for
+// Stores are tidied at the start and then now and then: what was kept for long enough goes, each time
+// is a job on record for
 // each store, one that is away is told of and keeps no other from its turn, and one that is paused is left alone.
 func TestTidier(t *testing.T) {
 	t.Parallel()
@@ -33,7 +34,8 @@ func TestTidier(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, text := range []string{"replaced", "now"} {
-				if _, err := st.Put(t.Context(), "s", "a", strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
+				if _, err := st.Put(t.Context(), "s", "a", strings.NewReader(text),
+					storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -48,7 +50,8 @@ func TestTidier(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := func(n StoreName) int {
-			all, err := filepath.Glob(filepath.Join(dir, n.Account+"-"+n.Store+"*", ".millrace", "quarantine", "*", "*", "bytes"))
+			all, err := filepath.Glob(filepath.Join(dir, n.Account+"-"+n.Store+"*", ".millrace", "quarantine", "*", "*",
+				"bytes"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +134,8 @@ func wantTidyMetrics(t *testing.T, a *App) {
 			}
 		}
 	}
-	if sums["millrace_tidy_removed_total"] != 3 || sums["millrace_tidy_removed_bytes_total"] != 24 || sums["millrace_tidy_failures_total"] == 0 {
+	if sums["millrace_tidy_removed_total"] != 3 || sums["millrace_tidy_removed_bytes_total"] != 24 ||
+		sums["millrace_tidy_failures_total"] == 0 {
 		t.Errorf("metrics: %v, want 3 things of 24 bytes removed, and failures", sums)
 	}
 }

@@ -60,7 +60,8 @@ func (c *receiver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 		}
 		for _, ss := range rs.GetScopeSpans() {
 			for _, s := range ss.GetSpans() {
-				c.spans = append(c.spans, collected{service, s.GetName(), trace.SpanID(append(s.GetParentSpanId(), make([]byte, 8)...)[:8]).String()})
+				c.spans = append(c.spans, collected{service, s.GetName(),
+					trace.SpanID(append(s.GetParentSpanId(), make([]byte, 8)...)[:8]).String()})
 			}
 		}
 	}
@@ -75,7 +76,8 @@ func TestTracing(t *testing.T) {
 		path    string
 		want    []collected
 	}{
-		"all":  {100, "", []collected{{"millrace", "planner handle", "0000000000000000"}, {"millrace", "planner handle", parent}}},
+		"all": {100, "", []collected{{"millrace", "planner handle", "0000000000000000"},
+			{"millrace", "planner handle", parent}}},
 		"none": {0, "/v1/traces", []collected{{"millrace", "planner handle", parent}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +95,8 @@ func TestTracing(t *testing.T) {
 				t.Fatal(err)
 			}
 			fresh := kafkatest.Record{Record: rec, Partition: -1}
-			rec.Headers = append(slices.Clone(rec.Headers), schemas.Header{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-" + parent + "-01")})
+			rec.Headers = append(slices.Clone(rec.Headers),
+				schemas.Header{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-" + parent + "-01")})
 			b.Write(fresh, kafkatest.Record{Record: rec, Partition: -1})
 			cfg := b.Config()
 			cfg.Tracer = tr.tracer()
@@ -150,9 +153,10 @@ func TestTracingWithoutCollector(t *testing.T) {
 		away    bool
 		want    string // in the log
 	}{
-		"away":    {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "drop spans"},
-		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }, want: "drop spans"},
-		"hangs":   {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "flush spans"},
+		"away": {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "drop spans"},
+		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
+			want: "drop spans"},
+		"hangs": {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "flush spans"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := httptest.NewServer(tt.handler)

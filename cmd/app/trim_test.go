@@ -28,7 +28,8 @@ func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler), admin: admin, producer: p}
+	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler),
+		admin: admin, producer: p}
 }
 
 func wholeTables(context.Context) (map[schemas.Topic]map[int32]int64, error) { return nil, nil }
@@ -105,7 +106,8 @@ func TestTrimmerOff(t *testing.T) {
 
 // While the sweeper is paused, or everything, nothing is trimmed, and right after that it is.
 func TestTrimmerIsPaused(t *testing.T) {
-	for name, ctl := range map[string]*pb.Control{"all": {Paused: true}, "the sweeper": {Paused: true, Role: string(schemas.RoleSweeper)}} {
+	for name, ctl := range map[string]*pb.Control{"all": {Paused: true},
+		"the sweeper": {Paused: true, Role: string(schemas.RoleSweeper)}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -143,7 +145,8 @@ func TestTrimmerIsPaused(t *testing.T) {
 	}
 }
 
-// What a table lacks stays in Kafka until a rebuild has stored it, and all of its topic while ClickHouse does not answer.
+// What a table lacks stays in Kafka until a rebuild has stored it, and all of its topic while
+// ClickHouse does not answer.
 func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)

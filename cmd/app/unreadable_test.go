@@ -36,7 +36,8 @@ func TestUnreadableRecord(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
 	s.await("/readyz", 200)
-	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`, `millrace_kafka_table_unreadable{topic="policies"} 0`)
+	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`,
+		`millrace_kafka_table_unreadable{topic="policies"} 0`)
 	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,8 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	}
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "millrace incident close "+about.Key())
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
@@ -70,7 +72,8 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	late := s.another(schemas.RoleDelayer)
 	s.await("/readyz", 200)
 	if !late.incidentBoard.Accepted(about) || len(late.unreadable.List()) != 1 {
-		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(), late.incidentBoard.Accepted(about))
+		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(),
+			late.incidentBoard.Accepted(about))
 	}
 	if err := a.producer.Publish(t.Context(), control("another", 3)); err != nil {
 		t.Fatal(err)
@@ -92,7 +95,8 @@ func TestTablesThatRolesDependOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := needsOf([]schemas.Role{tt.role})
-			if n.table(schemas.Policies) != tt.policies || n.table(schemas.Incidents) != tt.incidents || n.table(schemas.Controls) != tt.control {
+			if n.table(schemas.Policies) != tt.policies || n.table(schemas.Incidents) != tt.incidents ||
+				n.table(schemas.Controls) != tt.control {
 				t.Errorf("depends on %+v", n)
 			}
 		})
@@ -121,7 +125,8 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 	}
 
 	// A program that closes it all the same, as older ones do, accepts nothing.
-	if err := a.incidentBoard.Close(t.Context(), about, "a later record of its key can be read, or its key is gone"); err != nil {
+	if err := a.incidentBoard.Close(t.Context(), about,
+		"a later record of its key can be read, or its key is gone"); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
@@ -167,7 +172,8 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	})
 }
 
-// A partition that is not read any further, since a batch cannot be parsed, is an incident and a metric, and the process
+// A partition that is not read any further, since a batch cannot be parsed, is an incident and a
+// metric, and the process
 // is not ready. What is due of the partition counts for nothing, so the process stays live.
 func TestUnreadableBatch(t *testing.T) {
 	s := newSite(t)

@@ -30,7 +30,8 @@ func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
 	for i := range n {
 		recs = append(recs, kafkatest.Record{
 			Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("v"), Headers: []schemas.Header{
-				header(schemas.TrailTopic, "changes"), header(schemas.TrailRole, "planner"), header(schemas.TrailClass, "permanent"),
+				header(schemas.TrailTopic, "changes"), header(schemas.TrailRole, "planner"), header(schemas.TrailClass,
+					"permanent"),
 				header(schemas.TrailPartition, "0"), header(schemas.TrailOffset, fmt.Sprint(i)),
 				header(schemas.TrailError, fmt.Sprintf("item %d is refused\n%s", i, stack)),
 			}},
@@ -139,7 +140,8 @@ func TestManyDeadLetters(t *testing.T) {
 		}
 		last := slices.IndexFunc(causes, func(c *causeRow) bool { return c.Error == otherErrors })
 		if err != nil || len(causes) != maxCauses+1 || open != n || last != 0 || causes[0].Open != n-maxCauses {
-			t.Errorf("%d causes of %d letters, %v, want %d of %d: the others are at %d", len(causes), open, err, maxCauses+1, n, last)
+			t.Errorf("%d causes of %d letters, %v, want %d of %d: the others are at %d", len(causes), open, err, maxCauses+1, n,
+				last)
 		}
 		if took > 16<<20 {
 			t.Errorf("%d causes take %d MiB", len(causes), took>>20)

@@ -36,9 +36,11 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 // Every command that prints a list, or a document, has -o, which refuses other forms with exit code 2; what has none
 // is named here. A list has the forms table, json and ndjson.
 func TestEveryListHasForms(t *testing.T) {
-	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list", "object show",
+	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
+		"object show",
 		"pause", "pause list"}
-	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import", "verify", "rebuild", "sweep start", "migrate"}
+	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
+		"verify", "rebuild", "sweep start", "migrate"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident close",
 		"space back", "space gone", "store init", "workers"}
 	for words, c := range leaves(newRoot()) {

@@ -111,7 +111,8 @@ func makeStored(ctx context.Context, dir, binary string, n int) (err error) {
 	g.Go(func() error { return a.Run(run, []schemas.Role{schemas.RoleSink}) })
 	err = a.CatchUp(ctx)
 	stop()
-	err = errors.Join(err, g.Wait(), os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("log: {level: warn}\n"), 0o644))
+	err = errors.Join(err, g.Wait(),
+		os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("log: {level: warn}\n"), 0o644))
 	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 1}`), 0o644))
 }
 
@@ -123,7 +124,8 @@ func tell(ctx context.Context, broker string, n int) error {
 	}
 	defer p.Close()
 	for i := range n {
-		c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: fmt.Sprintf("item-%d", i), Version: "v", Size: int64(i),
+		c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: fmt.Sprintf("item-%d", i),
+			Version: "v", Size: int64(i),
 			Time: timestamppb.New(time.UnixMilli(1_700_000_000_000 + int64(i)))}
 		c.Id = schemas.ChangeID(c)
 		if err := p.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
@@ -167,7 +169,8 @@ func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
 		t.Errorf("%d findings, %v, want 2", r.Findings, err)
 	}
 	for _, want := range []string{"bit_log lacks offsets 0 to 19 of fixity.results, partition 0 (run millrace rebuild)\n",
-		"bit_log: lost: offsets 0 to 19 of fixity.results, partition 0 (incarnation 00000000): Kafka no longer has them, and 5 of 20 have rows\n"} {
+		"bit_log: lost: offsets 0 to 19 of fixity.results, partition 0 (incarnation 00000000): " +
+			"Kafka no longer has them, and 5 of 20 have rows\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got %s, want %s", out.String(), want)
 		}
@@ -195,7 +198,8 @@ func TestVerdictNamesReplicas(t *testing.T) {
 	if err := r.finish(&out, false); err != nil {
 		t.Fatal(err)
 	}
-	want := "shard 2: one of its replicas a:9000, b:9000 was queried, the first that answered; the others were not compared\nno findings\n"
+	want := "shard 2: " +
+		"one of its replicas a:9000, b:9000 was queried, the first that answered; the others were not compared\nno findings\n"
 	if !strings.HasSuffix(out.String(), want) {
 		t.Errorf("got %s, want %s", out.String(), want)
 	}

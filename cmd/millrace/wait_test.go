@@ -137,7 +137,7 @@ func TestWaiterWhilePublishing(t *testing.T) {
 					return want
 				})
 				got := notices(&out)
-				const notice = "asking for checks: 10000 so far, and nothing has changed for 10s; no process runs checker:"
+				const notice = "requesting checks: 10000 so far, without progress for 10s; no process runs checker:"
 				if !errors.Is(err, want) || len(got) != 1 || !strings.HasPrefix(got[0], notice) {
 					t.Errorf("returned %v, printed %q", err, got)
 				}

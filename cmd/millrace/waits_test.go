@@ -141,7 +141,8 @@ func (k *kept) run(ctx context.Context, want int, stderr interface {
 	k.t.Helper()
 	var out bytes.Buffer
 	if code := run(ctx, append(args, "--state", k.dir), &out, stderr); code != want {
-		k.t.Fatalf("millrace %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), code, want, out.String(), stderr.String())
+		k.t.Fatalf("millrace %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), code, want, out.String(),
+			stderr.String())
 	}
 	return out.String()
 }
@@ -191,7 +192,8 @@ func TestInterruptedSweep(t *testing.T) {
 	// What was asked for of one store is reported also if the next one fails.
 	k.run(t.Context(), exitOK, quiet, "pause", "store", "acme/2", "--reason", "test")
 	out := k.run(t.Context(), exitPrecondition, quiet, "sweep", "start", "fixity", "--all")
-	if want := fmt.Sprintf(": %d checks requested", keptItems); !strings.Contains(out, "store acme/1: round ") || !strings.Contains(out, want) {
+	if want := fmt.Sprintf(": %d checks requested", keptItems); !strings.Contains(out, "store acme/1: round ") ||
+		!strings.Contains(out, want) {
 		t.Errorf("printed %q, want the round of store 1", out)
 	}
 }
@@ -293,7 +295,8 @@ func TestCommandsWait(t *testing.T) {
 	})
 	stderr.Reset()
 	out = k.run(t.Context(), exitFindings, stderr, "dead", "redrive", "--role", "checker", "--wait")
-	if !strings.HasPrefix(out, "redriven ") || !strings.Contains(stderr.String(), "findings: 1 messages are dead letters again") {
+	if !strings.HasPrefix(out, "redriven ") ||
+		!strings.Contains(stderr.String(), "findings: 1 messages are dead letters again") {
 		t.Errorf("redrive printed %q and %q", out, stderr)
 	}
 }

@@ -86,12 +86,14 @@ func TestDistinct(t *testing.T) {
 		files map[string]string
 		fails bool
 	}{
-		"five of five":         {files: map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}},
-		"empty ones between":   {files: map[string]string{"a": "1", "a0": "", "b": "2", "b0": "", "c": "3", "d": "4", "e": "5"}},
-		"four contents":        {files: same, fails: true},
-		"four and an empty":    {files: map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": ""}, fails: true},
-		"nothing":              {fails: true},
-		"one of many is other": {files: map[string]string{"a": "1", "b": "1", "c": "1", "d": "2", "e": "3", "f": "4", "g": "5", "h": "1"}},
+		"five of five": {files: map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}},
+		"empty ones between": {files: map[string]string{"a": "1", "a0": "", "b": "2", "b0": "", "c": "3", "d": "4",
+			"e": "5"}},
+		"four contents":     {files: same, fails: true},
+		"four and an empty": {files: map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": ""}, fails: true},
+		"nothing":           {fails: true},
+		"one of many is other": {files: map[string]string{"a": "1", "b": "1", "c": "1", "d": "2", "e": "3", "f": "4",
+			"g": "5", "h": "1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := folderOf(t, tt.files)
