@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/streams/steward"
 )
 
-// An approval of what the steward does not repair is refused, and not published: there is no producer here.
+// Approvals that the steward would not act on are refused and not published: this App has no
+// producer.
 func TestApproveRepairRefuses(t *testing.T) {
 	cfg := config.Default()
 	cfg.Accounts = []config.Account{{ID: "acme", Stores: []config.Store{
@@ -40,8 +41,8 @@ func TestApproveRepairRefuses(t *testing.T) {
 	}
 }
 
-// What a person has seen is the same in the record of the topic, by which the steward decides, and in the row of the
-// table, which the person has read.
+// The record in the topic, from which the steward decides, and the row in the table, which the
+// person has read, give the same Seen.
 func TestSeenIsTheSameInTheTable(t *testing.T) {
 	v := newVerified(t)
 	modified := timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 891234567, time.UTC))

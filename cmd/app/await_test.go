@@ -16,8 +16,8 @@ import (
 
 var errAway = errors.New("away")
 
-// A wait ends when a look finds all done. Looks that fail are made again. Stalled is called when nothing has changed
-// for as long as Patience, also if looks fail, and can end the wait.
+// A wait ends when a poll finds all done. Failed polls are repeated. Stalled is called after
+// Patience without progress, also if polls fail, and can end the wait.
 func TestWait(t *testing.T) {
 	const patience = 10 * time.Second
 	at := func(done int64) Progress { return Progress{Done: done, Total: 3} }
@@ -81,7 +81,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A wait ends with its context, in the middle of a look too, and then no look counts.
+// A wait ends with its context, also during a poll, which then does not count.
 func TestWaitIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout/2)
@@ -96,7 +96,7 @@ func TestWaitIsCancelled(t *testing.T) {
 	})
 }
 
-// A look that hangs is ended and made again, and the pause after it is short.
+// A poll that hangs is cancelled and repeated after a short pause.
 func TestWaitEndsLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, looks, stalled := time.Now(), 0, 0
@@ -118,7 +118,7 @@ func TestWaitEndsLooks(t *testing.T) {
 	})
 }
 
-// What roles have not handled is counted by the looks: that Kafka is away ends no wait.
+// Handled counts the unhandled records of the roles. An unavailable Kafka does not end a wait.
 func TestHandled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -144,7 +144,7 @@ func TestHandled(t *testing.T) {
 	})
 }
 
-// A standstill names the roles that no process runs, and the pauses that concern them.
+// A standstill contains the roles that no process runs, and the pauses that affect them.
 func TestStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})

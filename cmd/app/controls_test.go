@@ -33,7 +33,7 @@ func testControls(t *testing.T, b *kafkatest.Broker) *Controls {
 
 func by(who string) Approval { return Approval{Who: who, Reason: who + "'s reason", From: "cli"} }
 
-// inWords are entries as people read them.
+// inWords returns entries as text.
 func inWords(in []*pb.Control) (s []string) {
 	for _, c := range in {
 		s = append(s, fmt.Sprintf("%s: %s, by %s: %s", PieceOf(c), describeControl(c), c.GetBy(), c.GetReason()))
@@ -41,8 +41,8 @@ func inWords(in []*pb.Control) (s []string) {
 	return s
 }
 
-// A role's pause and its workers are one message: neither undoes the other, nor hides who paused.
-// Everything that was done is on record, with what was before.
+// The pause and the workers of a role are in one message: neither change reverts the other or its
+// author. Every change is recorded with the state before it.
 func TestControls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
@@ -138,7 +138,7 @@ func TestControlsRefuse(t *testing.T) {
 	}
 }
 
-// An error says that it may have been done; doing it again is harmless.
+// The error of a failed publish reports an unknown result; repeating the call is safe.
 func TestControlsPublishFails(t *testing.T) {
 	for name, tt := range map[string]struct {
 		topic   schemas.Topic
@@ -182,8 +182,8 @@ func TestControlsPublishFails(t *testing.T) {
 	}
 }
 
-// A round whose sweep, or what it goes over, is paused begins no other page, puts no failure on record,
-// and goes on where it was: whether the process follows the controls or does only this.
+// A round whose sweep, store or account is paused starts no further page, records no failure, and
+// resumes later, in a process that follows the controls and in one that does not.
 func TestRoundPaused(t *testing.T) {
 	for name, p := range map[string]Piece{
 		"its sweep":   {Sweep: "fixity"},

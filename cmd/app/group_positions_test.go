@@ -11,9 +11,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// The positions of groups are put on record when they have moved; what fails, done or not, is put on
-// record the next time.
-func TestKeeper(t *testing.T) {
+// Changed positions of groups are recorded. After a failure, or a lost acknowledgement, the next
+// run records them.
+func TestPositionPublisher(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused,
 		"done, but reported lost": kafkatest.DoneButLost} {

@@ -21,8 +21,8 @@ import (
 
 const stallAfter = 5 * time.Minute
 
-// Each row is one of the decision.
-func TestJudge(t *testing.T) {
+// Each row is a case of evaluate.
+func TestEvaluate(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	away := errors.New("connection refused")
@@ -89,11 +89,11 @@ func TestJudge(t *testing.T) {
 			want: status{Live: true, Started: true, Reasons: []string{"clickhouse is unavailable: connection refused"}}},
 		"ClickHouse is away, and a stall": {duties: with(stalled), faults: map[string]error{engineClickHouse: away},
 			want: status{Started: true, Reasons: []string{"clickhouse is unavailable: connection refused", stall.Reasons[0]}}},
-		"nobody has looked yet": {duties: with(stalled), looked: time.Time{}.Add(1),
+		"nothing collected yet": {duties: with(stalled), looked: time.Time{}.Add(1),
 			want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
-		"nobody looks any more": {duties: with(stalled), looked: ago(time.Minute),
+		"collected too long ago": {duties: with(stalled), looked: ago(time.Minute),
 			want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
-		"stuck, though nobody looks any more": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute),
+		"stuck, and collected too long ago": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute),
 			want: status{Reasons: []string{"the state of the engines is not known",
 				"role copier: 1 tasks have not ended after they were cancelled"}}},
 		"one store is away": {duties: []roleHealth{busy},
@@ -128,13 +128,13 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A scene is what a health sees.
+// A scene is the input of a health.
 type scene struct {
 	states []kafka.RoleState
 	lags   []kafka.Lag
 	lagErr error
 	ping   error
-	// stopped are partitions that the process has stopped to read.
+	// stopped are partitions that the process has stopped reading.
 	stopped []kafka.UnreadableBatch
 	set     int // times that lags were set
 	flaky   int // each so many looks one fails
@@ -173,7 +173,7 @@ func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions
 	return l
 }
 
-// The way from what runtime and brokers say to a verdict, minute by minute.
+// From the state of the runtime and the brokers to a status, minute by minute.
 func TestHealth(t *testing.T) {
 	high := member(schemas.RoleCopier, schemas.High, "p.duplication.high")
 	behind := lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh, map[int32]int64{0: 3})
@@ -298,7 +298,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A look that is cut off since the process stops says nothing, and what stalls fast is looked at often.
+// A collection that the stop interrupts records nothing. A short stall time shortens the interval.
 func TestHealthStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{lagErr: context.Canceled, ping: context.Canceled}
@@ -318,7 +318,7 @@ func TestHealthStops(t *testing.T) {
 	})
 }
 
-// While Kafka is starting the next look comes soon, and the process is ready after it.
+// While Kafka is starting the interval is short; then the process is ready.
 func TestHealthWhileKafkaStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
@@ -350,7 +350,8 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 	})
 }
 
-// What takes longer than a start does is reported as a fault, with its likely cause, and looked at as seldom as others.
+// A start that takes too long is reported as an error with its likely cause, and collected at the
+// normal interval.
 func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},

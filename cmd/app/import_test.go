@@ -24,7 +24,7 @@ const (
 	md5B = "ab9503789e4af0669bcea10bc79d1ff7"
 )
 
-// importOf is an import of listings with these contents: NAME\nTEXT.
+// importOf returns an import of listings with these contents: NAME\nTEXT.
 func importOf(t *testing.T, listings ...string) *Import {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,8 +54,8 @@ func checked(t *testing.T, i *Import) *ImportCheck {
 	return c
 }
 
-// publisher keeps what it is told to publish. From call failing on it fails; with persisted set it keeps what it
-// says it could not.
+// publisher records published messages. It fails from call failing on; with persisted set it
+// records them nevertheless.
 type publisher struct {
 	ids       []string
 	items     []string
@@ -84,8 +84,8 @@ func (p *publisher) Publish(_ context.Context, msgs ...schemas.Message) error {
 
 func nothing(ImportDone) {}
 
-// Rows of two listings are Changes in topic changes, decoded and valid; importing them again is importing them once,
-// by id.
+// Rows of two listings become valid Changes in topic changes. A second import publishes the same
+// ids.
 func TestImport(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
 	p, err := kafka.NewProducer(b.Config(), "millrace/import")
@@ -136,7 +136,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// What is wrong is found before anything is published.
+// Faults are found before anything is published.
 func TestImportFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		listings []string
@@ -195,7 +195,8 @@ func TestImportFaults(t *testing.T) {
 	}
 }
 
-// After a publish that failed, or only said so, going on where it was told publishes everything, in order.
+// After a failed publish, or a lost acknowledgement, continuing at Next publishes all rows in
+// order.
 func TestImportGoesOn(t *testing.T) {
 	var sums strings.Builder
 	for n := range 2*importBatch + 10 {

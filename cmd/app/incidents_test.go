@@ -16,7 +16,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// What one process opens, every other one knows and may close; a process that starts knows it before its roles run.
+// Every process knows the incidents that another one opened, and can close them. A process that
+// starts reads them before its roles run.
 func TestIncidentsReachEveryProcess(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
@@ -56,8 +57,8 @@ func TestIncidentsReachEveryProcess(t *testing.T) {
 	})
 }
 
-// What a person does about the incident of a copy has the key of the results about the copy, no matter who the person
-// is.
+// An action about the incident of a copy has the key of the results about the copy, whoever the
+// person is.
 func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	i := &pb.Incident{Account: "acme", Store: "2", Space: "photos", Item: "a/b", Kind: "content-corrupt"}
 	keyOf := func(topic schemas.Topic, b schemas.Body) string {
@@ -81,7 +82,7 @@ func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	}
 }
 
-// Of two processes with the role, each has the same partitions of all topics that concern copies.
+// Each of two processes with the role has the same partitions of all topics about copies.
 func TestOneStewardHasAllOfACopy(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 5
@@ -125,8 +126,8 @@ func TestOneStewardHasAllOfACopy(t *testing.T) {
 	}
 }
 
-// An approval reaches the steward of the copy, in whichever process it runs, and no matter who gives it; so does a
-// closing.
+// Approvals and closings reach the steward of the copy, whichever process runs it and whoever gives
+// them.
 func TestActionsReachTheSteward(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 5
@@ -178,9 +179,8 @@ func TestActionsReachTheSteward(t *testing.T) {
 	s.until(count(pb.IncidentState_INCIDENT_STATE_CLOSED))
 }
 
-// A steward that was frozen publishes, after another one has taken over, what it had decided before.
-// The owner of the copy
-// publishes what was decided since, without another message about the copy; so does the next owner.
+// A frozen steward publishes old decisions after another one has taken over. The owner of the copy
+// republishes the newer ones without another message about the copy; so does the next owner.
 func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 3
@@ -225,7 +225,7 @@ func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	}
 }
 
-// another runs a role in a process of its own, and returns when it has started.
+// another runs a role in another process, and returns when it has started.
 func (s *site) another(role schemas.Role) *App {
 	s.t.Helper()
 	cfg := *s.cfg
@@ -237,7 +237,7 @@ func (s *site) another(role schemas.Role) *App {
 	return a
 }
 
-// kept holds the newest record of each incident.
+// kept has the latest record of each incident.
 type kept struct {
 	mu  sync.Mutex
 	all map[string]*pb.Incident // guarded by mu

@@ -25,7 +25,7 @@ import (
 
 const bucketEvents = "bucket-events"
 
-// newIngestSite is a site whose broker has a topic of others, which tells of store 1, and one for store 3.
+// newIngestSite returns a site with a notification topic for store 1, and one for store 3.
 func newIngestSite(t *testing.T) (*site, *kafkatest.Broker) {
 	t.Helper()
 	s := newSite(t)
@@ -43,7 +43,7 @@ func newIngestSite(t *testing.T) (*site, *kafkatest.Broker) {
 	return s, b
 }
 
-// write puts a file into a store behind its driver's back, as a gateway does.
+// write writes a file to a store without its driver, as a gateway does.
 func (s *site) write(store, path, bytes string) {
 	s.t.Helper()
 	i := slices.IndexFunc(s.cfg.Accounts[0].Stores, func(c config.Store) bool { return c.ID == store })
@@ -56,7 +56,7 @@ func (s *site) write(store, path, bytes string) {
 	}
 }
 
-func told(event, bucket, key string) []byte {
+func notification(event, bucket, key string) []byte {
 	return fmt.Appendf(nil, `{"Records":[{"eventSource":"minio:s3","eventName":"s3:%s","eventTime":"2026-05-04T10:00:00.25Z",`+
 		`"userIdentity":{"principalId":"ann"},`+
 		`"s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"17"}}}]}`, event, bucket, key)
@@ -64,10 +64,10 @@ func told(event, bucket, key string) []byte {
 
 func notify(topic, event, bucket, key string) kafkatest.Record {
 	return kafkatest.Record{Partition: -1,
-		Record: schemas.Record{Topic: schemas.Foreign(topic), Value: told(event, bucket, key)}}
+		Record: schemas.Record{Topic: schemas.Foreign(topic), Value: notification(event, bucket, key)}}
 }
 
-// changed waits until the journal tells exactly of what is wanted.
+// changed waits until the journal has exactly the changes want.
 func (s *site) changed(b *kafkatest.Broker, want ...string) {
 	s.t.Helper()
 	s.until(func() error {
@@ -86,8 +86,8 @@ func (s *site) changed(b *kafkatest.Broker, want ...string) {
 	})
 }
 
-// A record in a topic of others is looked into and becomes a Change; what is about a store that is away waits for it,
-// and what is about nobody's bucket is a dead letter.
+// A verified notification becomes a Change. One about an unavailable store waits for it, and one
+// about an unknown bucket is a dead letter.
 func TestIngestNotifications(t *testing.T) {
 	s, b := newIngestSite(t)
 	s.write("1", "photos/2026/a b.jpg", "hello")
@@ -121,7 +121,7 @@ func TestIngestNotifications(t *testing.T) {
 	})
 }
 
-// post sends a body to the ingester, and returns 0 where nobody answers.
+// post sends a body to the ingester. It returns 0 if there is no answer.
 func (s *site) post(path, token, body string) (code int, err error) {
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.cfg.Ingest.Listen+path,
 		strings.NewReader(body))
@@ -156,8 +156,8 @@ func TestIngestHTTP(t *testing.T) {
 	if code, err := s.post("/v1/changes", "0123456789abcdef-nobody", change); code != http.StatusUnauthorized {
 		t.Errorf("got %d, %v, want 401", code, err)
 	}
-	send("/v1/notifications/s3?store=2", string(told("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
-	send("/v1/notifications/s3", string(told("ObjectCreated:Put", "photos", "nobody's")),
+	send("/v1/notifications/s3?store=2", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
+	send("/v1/notifications/s3", string(notification("ObjectCreated:Put", "photos", "nobody's")),
 		http.StatusAccepted) // no store has buckets of its own
 	s.changed(b, `OP_ADD 1/photos/a 7 http "loader"`, `OP_ADD 2/photos/b 5 notification/minio "ann"`)
 	s.until(func() error {
@@ -171,7 +171,7 @@ func TestIngestHTTP(t *testing.T) {
 		`millrace_ingest_requests_total{path="/v1/changes",status="401"} 1`)
 }
 
-func TestPlaces(t *testing.T) {
+func TestBucketResolver(t *testing.T) {
 	cfg := &config.Config{Accounts: []config.Account{
 		{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file"}, {ID: "2", Driver: "file"}}}, {ID: "other",
 			Stores: []config.Store{{ID: "1", Driver: "file"}}},
@@ -215,8 +215,8 @@ func TestIngestWatch(t *testing.T) {
 	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="watch"} 1`)
 }
 
-// While Kafka acknowledges nothing the answer is 503; sent again, the event is there once. An acknowledgement that gets
-// lost is made up for by the producer.
+// While Kafka does not acknowledge, the answer is 503; a repeated event is stored once. The
+// producer retries after a lost acknowledgement.
 func TestIngestKafkaAway(t *testing.T) {
 	const change = `{"op":"OP_ADD","account":"acme","store":"1","space":"photos","item":"a","time":"1999-05-04T10:00:00Z"}`
 	for name, tt := range map[string]struct {
@@ -271,7 +271,7 @@ func TestIngestKafkaAway(t *testing.T) {
 	}
 }
 
-// A stop lets a request end that is under way, and takes no other.
+// A stop lets running requests end, and accepts no others.
 func TestIngestStops(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A plain tree is known by what is expected in it, is read, and nothing is written into it.
+// A plain tree is identified by the expected file, and is read only.
 func TestPlainStore(t *testing.T) {
 	ctx, root := t.Context(), t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(root, "photos"), 0o755),

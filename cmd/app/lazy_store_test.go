@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// What has its marker is a store as any other, and what has none yet takes one.
-func TestMountContract(t *testing.T) {
+// A store with its marker passes the contract; one without accepts a marker.
+func TestLazyStoreContract(t *testing.T) {
 	inner := map[storage.Store]*mem.Store{}
 	fresh := func(t *testing.T) storage.Store {
 		d, err := mem.New(mem.Config{ID: "1"})
@@ -54,8 +54,8 @@ func TestMountContract(t *testing.T) {
 	})
 }
 
-// A mount passes on what errors of mutations prove.
-func TestMountMarks(t *testing.T) {
+// A lazyStore keeps the NotApplied marks of errors.
+func TestLazyStorePassesNotApplied(t *testing.T) {
 	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
 		d, err := mem.New(mem.Config{ID: "1"})
 		if err != nil {
@@ -70,8 +70,8 @@ func TestMountMarks(t *testing.T) {
 // mutations are the methods that change items or spaces.
 var mutations = []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace"}
 
-// A mount passes on the places of its driver: a service copies from them.
-func TestMountLocates(t *testing.T) {
+// A lazyStore passes on Locate, which server-side copies need.
+func TestLazyStoreLocates(t *testing.T) {
 	d, err := mem.New(mem.Config{ID: "1"})
 	if err != nil {
 		t.Fatal(err)
@@ -84,15 +84,15 @@ func TestMountLocates(t *testing.T) {
 	}
 }
 
-// A located store has places, which are what was asked for.
+// A located store implements storage.Locator; its locations are the refs.
 type located struct{ storage.Store }
 
 func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
 	return storage.Place{At: ref, Close: func() error { return nil }}, nil
 }
 
-// A caller whose context ends while the root hangs does not get what the cause says of another call.
-func TestMountEnded(t *testing.T) {
+// A caller whose context ends while the root hangs gets its own cause, not that of another call.
+func TestLazyStoreContextEnds(t *testing.T) {
 	hangs := make(chan struct{})
 	defer close(hangs)
 	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) {
@@ -111,7 +111,7 @@ func TestMountEnded(t *testing.T) {
 	}
 }
 
-// calls are all that a store can be asked for, but its marker.
+// calls are all methods of a store except the marker's.
 func calls(ctx context.Context, s storage.Store) map[string]error {
 	errs := map[string]error{}
 	for _, err := range s.Spaces(ctx) {
@@ -132,9 +132,9 @@ func calls(ctx context.Context, s storage.Store) map[string]error {
 	return errs
 }
 
-// A root that is not there, one that is not mounted, and one of another store: nothing is believed
-// of them and nothing is written to them, until the store is there.
-func TestMountIsNotThere(t *testing.T) {
+// If the root is missing, not mounted or another store's, nothing is read or written until the
+// store is available.
+func TestLazyStoreUnavailable(t *testing.T) {
 	for name, tt := range map[string]struct {
 		make func(t *testing.T, root string)
 		mend func(t *testing.T, root string)
@@ -192,7 +192,7 @@ func TestMountIsNotThere(t *testing.T) {
 	}
 }
 
-// marked makes root a store's.
+// marked writes a store's marker to root.
 func marked(t *testing.T, id, root string) {
 	t.Helper()
 	f, err := file.Open(file.Config{ID: id, Root: root, Create: true})
@@ -204,8 +204,9 @@ func marked(t *testing.T, id, root string) {
 	}
 }
 
-// A root that hangs keeps nobody longer than he waits, is asked once at a time, and is used when it answers.
-func TestMountHangs(t *testing.T) {
+// Callers of a hanging root wait no longer than their contexts. There is one probe at a time, and
+// the store is used when it answers.
+func TestLazyStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, err := mem.New(mem.Config{ID: "1"})
 		if err != nil {

@@ -134,7 +134,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// What is being answered when the process stops is answered, and what hangs does not keep it.
+// At a stop, running requests are answered, and hanging ones do not delay it.
 func TestServeStops(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -188,7 +188,7 @@ func TestServeStops(t *testing.T) {
 	}
 }
 
-// All of it over a broker in memory: what a planner does is told.
+// The endpoints of a planner, with an in-memory broker.
 func TestObserved(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true})
 	log := slog.New(slog.DiscardHandler)
@@ -275,7 +275,7 @@ func item(name string) schemas.Message {
 	return schemas.Message{Topic: schemas.Changes, Body: c}
 }
 
-// lines are what was logged.
+// lines are the logged lines.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

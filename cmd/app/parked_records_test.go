@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// gathered are records that are read once n have asked for them.
+// gathered are records that are read when n callers have asked for them.
 type gathered struct {
 	asks chan chan struct{}
 	n    int
@@ -49,7 +49,7 @@ func (g gathered) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyR
 	}
 }
 
-// Fresh reads of many tasks are gathered into one, though there is but one worker.
+// Fresh reads of many tasks are combined, even with one worker.
 func TestFreshReadsHoldNoWorker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestFreshReadsHoldNoWorker(t *testing.T) {
 	})
 }
 
-// numbers are records that count how often they were read, and that call during in each reading.
+// numbers are records that count their reads and call during in each.
 type numbers struct {
 	reads  *atomic.Int64
 	takes  time.Duration
@@ -92,9 +92,9 @@ func (n numbers) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyReco
 	return []*pb.CopyRecord{{Manifest: &pb.Record{Size: reading}}}, nil
 }
 
-// A delete that waits for its worker after its records were read decides from records that are read again, and holds no
-// worker meanwhile. If it goes on soon they are read once, and so they are where their age does not matter.
-func TestFreshRecordsAreOfNow(t *testing.T) {
+// A delete that waits for a worker after its records were read reads them again, without holding a
+// worker. If it resumes soon, or their age does not matter, they are read once.
+func TestParkedRecordsAreFresh(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		age, busy time.Duration // busy is the worker
@@ -139,8 +139,8 @@ func TestFreshRecordsAreOfNow(t *testing.T) {
 	}
 }
 
-// Records that are too old whenever the task goes on are unknown.
-func TestFreshRecordsAreNeverOfNow(t *testing.T) {
+// Records that are too old after every attempt are unknown.
+func TestParkedRecordsNeverFresh(t *testing.T) {
 	t.Parallel()
 	reads := numbers{reads: new(atomic.Int64)}
 	if _, err := (parkedRecords{reads, -1}).Fresh(t.Context(),
@@ -152,7 +152,7 @@ func TestFreshRecordsAreNeverOfNow(t *testing.T) {
 	}
 }
 
-// A backlog of deletes keeps all workers at work, although each of them waits for its records.
+// A backlog of deletes keeps all workers busy although each task waits for its records.
 func TestBacklogOfDeletes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/file"
 )
 
-// A threeStores is a watched plain tree and its two destinations, the policy, and what is on record of a new file.
+// A threeStores is a watched plain tree and its two destinations, with a policy and the records of
+// a new file.
 type threeStores struct {
 	stores map[string]storage.Store
 	rules  policy.Rules
@@ -43,8 +44,8 @@ func (s threeStores) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.Copy
 	return records, nil
 }
 
-// A new file in a watched tree is one Change and one command for each destination. The copiers, which find its digests,
-// publish the Change again, and that leads to no other command.
+// A new file in a watched tree makes one Change and one command per destination. The copiers find
+// its digests and publish the Change again, which makes no further command.
 func TestNewFileIsPlannedOnce(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()

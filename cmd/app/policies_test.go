@@ -25,12 +25,12 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// to is a policy that copies store 1 to another.
+// to returns a policy that copies store 1 to another.
 func to(store string) string {
 	return fmt.Sprintf("defaultPolicies:\n  - {srcStoreId: 1, destStoreId: %s}\n", store)
 }
 
-// withPolicies gives the site accounts acme and bell, and a folder of policies.
+// withPolicies adds accounts acme and bell, and a folder of policies, to the site.
 func (s *site) withPolicies() (write func(name, content string)) {
 	bell := config.Account{ID: "bell"}
 	for _, id := range []string{"1", "2"} {
@@ -50,7 +50,7 @@ func (s *site) withPolicies() (write func(name, content string)) {
 	}
 }
 
-// inForce waits until a copies store 1 of an account to a store.
+// inForce waits until the active policy of an account copies store 1 to a store.
 func (s *site) inForce(a *App, account, store string) {
 	s.t.Helper()
 	s.until(func() error {
@@ -62,8 +62,8 @@ func (s *site) inForce(a *App, account, store string) {
 	})
 }
 
-// A document that is refused leaves the process live and not ready, with the file, line and cause, until it is mended;
-// the other documents are in force meanwhile.
+// While a document is refused, the process is live and not ready, and reports the file, line and
+// cause. The other documents are active meanwhile.
 func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -85,7 +85,7 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 		t.Errorf("the log has %q %d times, want once", logged, n)
 	}
 
-	// Another fault in it is reported in place of the first. A document that was read is not read again.
+	// A new fault replaces the reported one. An active document is not read again.
 	write("acme-duplication-policy.yaml", to("3"))
 	write("bell-duplication-policy.yaml", "default: 1\n")
 	s.await("/readyz", 503, file+":1: default: unknown key")
@@ -99,8 +99,8 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	}
 }
 
-// While anything is refused, what was not taken at the start is published when it can be: also of an account that the
-// list of accounts did not name.
+// While documents are refused, other documents are published as soon as possible, also those of
+// accounts that the list of accounts lacked.
 func TestMendedListOfAccounts(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -122,7 +122,7 @@ func TestMendedListOfAccounts(t *testing.T) {
 	s.inForce(a, "bell", "2")
 }
 
-// The log says whether a policy stays in force when a document is refused.
+// The log says whether a policy stays active when a document is refused.
 func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -141,7 +141,8 @@ func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
 	}
 }
 
-// A folder that is not there is waited for, and then read whole. A role that applies no policy is ready meanwhile.
+// The process waits for a missing folder and then reads all of it. A role that applies no policies
+// is ready meanwhile.
 func TestPolicyFolderComesLate(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -166,8 +167,8 @@ func TestPolicyFolderComesLate(t *testing.T) {
 	other.await("/metrics", 200, "millrace_policy_refused 1")
 }
 
-// A record that cannot be read shows too, until a document of the folder takes its place. One for an account of another
-// configuration does not.
+// An unreadable record is reported until a document of the folder replaces it, unless its account
+// is not configured.
 func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -195,7 +196,7 @@ func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	s.inForce(a, "acme", "2")
 }
 
-// Each row is one thing that can be done about a document of the folder.
+// Each row is a case of a document of the folder.
 func TestStepOf(t *testing.T) {
 	for name, tt := range map[string]struct {
 		published, same, gap bool
@@ -218,7 +219,7 @@ func TestStepOf(t *testing.T) {
 	}
 }
 
-// diverged waits until the incident about acme's policy is open, or closed.
+// diverged waits until the incident about acme's policy is open or closed.
 func (s *site) diverged(a *App, open bool) {
 	s.t.Helper()
 	s.until(func() error {
@@ -229,7 +230,7 @@ func (s *site) diverged(a *App, open bool) {
 	})
 }
 
-// restarted runs another process, whose folder of policies is another one, and waits until it has read that.
+// restarted runs another process with another folder of policies, and waits until it has read that.
 func (s *site) restarted(folder string) *App {
 	s.t.Helper()
 	cfg := *s.cfg // others are running with it
@@ -243,8 +244,9 @@ func (s *site) restarted(folder string) *App {
 	return a
 }
 
-// A process with an older folder does not put the older document in force when it starts again, and neither does any
-// process revert what a person has published: that is an incident, until the file or the policy changes.
+// A restarted process with an older folder does not publish the older document, and no process
+// reverts a policy that a person has published. An incident is open until the file or the policy
+// changes.
 func TestRestartRevertsNoPolicy(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -286,7 +288,7 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 	s.diverged(late, false)
 }
 
-// Many policies are published together, and by the next start only those that have changed.
+// Many policies are published together. The next start publishes only the changed ones.
 func TestManyPolicies(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -325,7 +327,7 @@ func TestManyPolicies(t *testing.T) {
 	}
 }
 
-// A document that does not fit is an error of whoever publishes it, and is not published.
+// An invalid document is an error of the caller and is not published.
 func TestSetPolicyRefuses(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -342,7 +344,7 @@ func TestSetPolicyRefuses(t *testing.T) {
 	}
 }
 
-// late opens a process that follows the policies only from the call of follow on.
+// late opens a process that follows the policies only after follow is called.
 func (s *site) late() (a *App, follow func()) {
 	s.t.Helper()
 	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.log(), Drain: time.Second})
@@ -390,8 +392,8 @@ func document(t *testing.T, text string) policy.Document {
 	return doc
 }
 
-// Of two writers that publish on top of the same revision the second learns that it lost, and to whom, unless both say
-// the same.
+// Of two writers that publish on top of the same revision, the second gets an error that names the
+// first, unless their documents are equal.
 func TestWriterThatLostIsTold(t *testing.T) {
 	for name, tt := range map[string]struct {
 		second string
@@ -429,7 +431,8 @@ func TestWriterThatLostIsTold(t *testing.T) {
 	}
 }
 
-// The document of a folder is published again on top of one that another writer published meanwhile.
+// The document of a folder is published again on top of one that another writer published
+// meanwhile.
 func TestFolderThatLostPublishesOnTop(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -462,7 +465,7 @@ func TestFolderThatLostPublishesOnTop(t *testing.T) {
 	}
 }
 
-// A document that was published, by a process that died before it read that back, is not published again.
+// A document whose publisher died before reading it back is not published again.
 func TestPolicyIsPublishedOnce(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -492,8 +495,8 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 	s.published(a, 1)
 }
 
-// Pairs with a store that the configuration lacks do nothing: their commands end as dead letters that say why, and the
-// other pairs go on.
+// Pairs with an unknown store have no effect: their commands become dead letters with the reason,
+// and other pairs continue.
 func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	s := newSite(t)
 	s.hasSpace(1)
@@ -551,7 +554,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	})
 }
 
-// From a record of policies on that cannot be decoded, until the next revision, deletes are kept.
+// After an undecodable record of policies, deletes are kept until the next revision.
 func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -583,8 +586,8 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 	s.await("/readyz", 200)
 }
 
-// Nothing is published over a record that cannot be decoded before a person has accepted that it is passed over; then
-// the process is ready, too.
+// Nothing is published after an undecodable record until a person accepts its loss. Then the
+// process is ready too.
 func TestFolderPublishesOverNoGap(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -614,7 +617,7 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	s.await("/readyz", 200)
 }
 
-// A gap that a person has accepted neither keeps a process from being ready nor its incident open.
+// A gap that a person has accepted does not make a process unready, and its incident stays closed.
 func TestAcceptedGap(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -651,7 +654,7 @@ func TestAcceptedGap(t *testing.T) {
 	}
 }
 
-// A gap that a person has accepted does not make the document of a folder another one than that in force.
+// After a person has accepted a gap, the document of a folder still equals the active one.
 func TestAcceptedGapOfAFolder(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -675,9 +678,8 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 	}
 }
 
-// A record that the policies ignore, as that of a writer that lost, supersedes no record that cannot
-// be decoded: that one
-// stays for a person to accept, in a process that starts later too.
+// A record that the policies ignore, such as that of a losing writer, does not supersede an
+// undecodable one: that stays for a person to accept, also in a process that starts later.
 func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -717,8 +719,9 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	}
 }
 
-// A document that an older program has published, which recorded no digest, reverts nothing at a start. It is published
-// when its file changes, though its content is the same, also after a restart that came before the change.
+// A document that an older version published without a digest reverts nothing at a start. It is
+// published when its file changes, even to the same content, also after a restart before the
+// change.
 func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -767,8 +770,8 @@ func (r *incidentRecords) Publish(_ context.Context, msgs ...schemas.Message) er
 	return nil
 }
 
-// Two processes whose folders differ open one incident, whatever the time that they go on. Each logs its reason at its
-// start.
+// Two processes with different folders open one incident, however long they run. Each logs its
+// reason when it starts.
 func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var records incidentRecords
@@ -791,8 +794,8 @@ func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
 	})
 }
 
-// The incident of a document that has diverged is closed when that is over, whatever came in between and however often
-// the record cannot be published.
+// The incident of a diverged document is closed when the divergence ends, also after failed
+// publications.
 func TestDivergedPolicyIsOver(t *testing.T) {
 	acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
 	faulty := policy.Folder{Faults: policy.Faults{{Account: "acme", Reason: "syntax"}}}

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 )
 
-// A policy with a fault opens an incident of its account, which the next revision without one closes.
+// A policy with a fault opens an incident of its account, which the next revision without a fault
+// closes.
 func TestFaultOfAPolicyIsAnIncident(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -41,8 +42,8 @@ func TestFaultOfAPolicyIsAnIncident(t *testing.T) {
 	}
 }
 
-// A process that finds no fault closes the incident once per revision, and one that finds it opens it again. A process
-// that starts with what was missing closes it.
+// A process that finds no fault closes the incident once per revision; one that finds it opens it
+// again. A process that starts with the missing store closes it.
 func TestFaultThatOneProcessFinds(t *testing.T) {
 	s := newSite(t)
 	without := s.run(schemas.RoleDelayer)
@@ -79,7 +80,7 @@ func TestFaultThatOneProcessFinds(t *testing.T) {
 	}
 }
 
-// The incident of an account that has left the configuration is closed by the next process.
+// The next process closes the incident of an account that was removed from the configuration.
 func TestFaultOfAnAccountThatLeft(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""

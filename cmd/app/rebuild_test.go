@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A restored is a site whose tables are emptied and restored.
+// A restored is a site with tables that are emptied and restored.
 type restored struct {
 	*verified
 	app *App
@@ -38,7 +38,7 @@ func newRestored(t *testing.T) *restored {
 		watermark: v.watermark, kafka: v.b.Config(), cfg: &config.Config{}}}
 }
 
-// work has n changes and checks of them published and stored, a record that cannot be read among them.
+// work publishes and stores n changes and their checks, and an unreadable record.
 func (r *restored) work(from, n int) {
 	r.t.Helper()
 	for i := from; i < from+n; i++ {
@@ -57,7 +57,7 @@ func (r *restored) work(from, n int) {
 	r.sink(schemas.RoleSink, schemas.RoleState)
 }
 
-// lacking returns what the tables lack, by table.
+// lacking returns the gaps by table.
 func (r *restored) lacking() string {
 	r.t.Helper()
 	gaps, err := r.Behind(r.t.Context())
@@ -81,7 +81,7 @@ func (r *restored) rebuild(ctx context.Context, told func(step string, done, tot
 	return r.app.Rebuild(ctx, Approval{Who: "ann", From: "cli"}, told)
 }
 
-// whole reports what is wrong with the tables.
+// whole reports the differences between topics and tables.
 func (r *restored) whole(changes int) {
 	r.t.Helper()
 	if got := r.lacking(); got != "" {
@@ -104,7 +104,7 @@ func (r *restored) whole(changes int) {
 
 func quiet(string, int64, int64) {}
 
-// Tables that were emptied or restored from a backup are filled again, beside whatever the sink has stored since.
+// Emptied or restored tables are filled, in addition to the rows that the sink has stored since.
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -154,14 +154,14 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
-// A lateSink commits without moving a position, as one does that looked at it while there was a gap before.
+// A lateSink commits without moving a position, as a sink does that read the position before a gap
+// was filled.
 type lateSink struct{ topicSink }
 
 func (lateSink) Mark(context.Context, []schemas.Progress) error { return nil }
 
-// What a sink commits after the last look at gaps, without having moved a position, is filled too:
-// nothing might come that
-// has the sink look at the position again.
+// Commits of a sink after the last search for gaps, without a moved position, are filled too:
+// without further records the sink would not read the position again.
 func TestRebuildWaitsForCommits(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -196,7 +196,8 @@ func TestRebuildWaitsForCommits(t *testing.T) {
 	}
 }
 
-// The tables without positions are filled from the starts of their topics, once, and only as far as is committed.
+// Tables without positions are filled from the starts of their topics, once, up to the committed
+// offsets.
 func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -243,7 +244,7 @@ func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	whole("what is not committed", 20)
 }
 
-// Dead letters lie in two tables, and the position in the other one: each of the two is filled.
+// Dead letters have two tables, and one position: both tables are filled.
 func TestRebuildOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -277,9 +278,8 @@ func TestRebuildOfDeadLetters(t *testing.T) {
 	}
 }
 
-// Of dead letters that Kafka no longer has, those that are no commands have no row in duplication_log:
-// they are lost only
-// if dead_letters does not have them either.
+// Removed dead letters that are not commands have no row in duplication_log; they are lost only if
+// dead_letters lacks them too.
 func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -335,7 +335,7 @@ func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 	lost("a command among them", 1)
 }
 
-// A table that cannot be filled does not keep the others from being filled.
+// A table that cannot be filled does not block the others.
 func TestRebuildOfWhatCanBeRead(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -352,9 +352,8 @@ func TestRebuildOfWhatCanBeRead(t *testing.T) {
 	r.whole(4)
 }
 
-// What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which
-// stays a finding until a
-// person accepts it.
+// Removed records of the state are restored from the logs. Those of a log are lost, which is a
+// finding until a person accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -404,9 +403,9 @@ func TestRebuildWithoutKafka(t *testing.T) {
 	}
 }
 
-// Records of a table without positions that were removed before the sink had read them are a finding until a person
-// accepts it, also when the group was moved behind them. They are one finding, however often the sink was started again
-// meanwhile, and if only a part of what it publishes was acknowledged.
+// Records of a table without positions that were removed before the sink read them are a finding
+// until a person accepts it, even if the group has moved past them. They are one finding,
+// independently of restarts of the sink and of partial acknowledgements.
 func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -464,7 +463,7 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	}
 }
 
-// A loss that has grown since it was accepted, or was found once more, is a finding again.
+// An accepted loss that grows, or is found again, is a finding again.
 func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -500,7 +499,7 @@ func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
 	}
 }
 
-// A state that is made of a log that lacks rows is not complete, and what it lacks is lost.
+// A state from a log with missing rows is incomplete, and the missing part is lost.
 func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -528,7 +527,7 @@ func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
 	}
 }
 
-// What is lost stays with what a rebuild returns until it is accepted.
+// Rebuild returns a loss until it is accepted.
 func TestRebuildReturnsWhatIsLostUntilItIsAccepted(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -550,7 +549,8 @@ func TestRebuildReturnsWhatIsLostUntilItIsAccepted(t *testing.T) {
 	}
 }
 
-// What Kafka removes while a rebuild reads is lost like what it removed before, whenever the rebuild is killed.
+// Records that Kafka removes during a rebuild are lost like those removed before, whenever the
+// rebuild is killed.
 func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -593,7 +593,7 @@ func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
 	}
 }
 
-// What the tables had of a log that is no more is found to be lacking, made of the logs, and else named as lost.
+// Rows of a deleted topic that the tables lack are restored from the logs, or reported as lost.
 func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -656,7 +656,8 @@ func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
 	}
 }
 
-// One incident is open for each table that lacks records, from when a sink or a reader finds that until they are there.
+// One incident is open for each table that lacks records, from the time when a sink or a reader
+// finds that until they are stored.
 func TestIncidentOfTablesBehind(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)

@@ -20,7 +20,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A site is a process over a broker of its own, with a ClickHouse that is away and stores of which acme/3 is.
+// A site is a process with its own broker, an unavailable ClickHouse, and stores of which acme/3 is
+// unavailable.
 type site struct {
 	t    *testing.T
 	cfg  *config.Config
@@ -52,7 +53,7 @@ func newSite(t *testing.T) *site {
 	return &site{t: t, cfg: &cfg, url: "http://" + cfg.HTTP.Listen}
 }
 
-// free returns an address on which nobody listens.
+// free returns an address without a listener.
 func free(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -84,8 +85,8 @@ func (s *site) run(roles ...schemas.Role) *App {
 	return a
 }
 
-// hasSpace makes the space photos in a store. One that is not there is only made when the records say that it is not
-// expected, and there are none here.
+// hasSpace creates the space photos in a store. Copiers create a missing space only if the records
+// do not expect it; there are no records here.
 func (s *site) hasSpace(store int) {
 	s.t.Helper()
 	if err := os.Mkdir(filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos"), 0o755); err != nil {
@@ -93,7 +94,7 @@ func (s *site) hasSpace(store int) {
 	}
 }
 
-// asked asks for path, and returns 0 where nobody answers.
+// asked requests path, and returns 0 if there is no answer.
 func (s *site) asked(path string) (code int, body string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
 	defer cancel()
@@ -145,7 +146,7 @@ func (s *site) until(done func() error) {
 	}
 }
 
-// A role that uses neither ClickHouse nor stores starts, and is ready, whatever is away.
+// A role without ClickHouse and stores starts, and is ready, whatever is unavailable.
 func TestRunNeedsWhatItsRolesUse(t *testing.T) {
 	s := newSite(t)
 	marked(t, "another", s.cfg.Accounts[0].Stores[2].Root) // nor is a wrong marker its business
@@ -157,8 +158,8 @@ func TestRunNeedsWhatItsRolesUse(t *testing.T) {
 	}
 }
 
-// While ClickHouse is away, and a store, all roles run, and what needs neither is done: an item is
-// copied. The process is live, and not ready.
+// While ClickHouse and a store are unavailable, all roles run, and work that needs neither is done:
+// an item is copied. The process is live and not ready.
 func TestRunWhileClickHouseIsAway(t *testing.T) {
 	s := newSite(t)
 	a := s.run(Roles()...)
@@ -199,13 +200,14 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 		}
 	}
 	s.until(copied("2"))
-	// The third one comes: it is found, and what waited for it is done.
+	// When the third store becomes available, it is found, and the work that waits for it is done.
 	marked(t, schemas.Key("acme", "3"), s.cfg.Accounts[0].Stores[2].Root)
 	s.hasSpace(2)
 	s.until(copied("3"))
 }
 
-// It answers while it prepares, and says that it has not started. Here nobody ever answers as a broker.
+// The process answers before the roles run, and reports that it has not started. Here no broker
+// ever answers.
 func TestRunAnswersAtOnce(t *testing.T) {
 	s := newSite(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -221,7 +223,7 @@ func TestRunAnswersAtOnce(t *testing.T) {
 	s.await("/metrics", 200, "go_goroutines ")
 }
 
-// A root with another store's marker refuses the start of a role that would touch it.
+// A root with the marker of another store prevents the start of a role that uses stores.
 func TestRunRefusesAWrongMarker(t *testing.T) {
 	s := newSite(t)
 	marked(t, "another", s.cfg.Accounts[0].Stores[2].Root)

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// Each row is what ClickHouse says when it is asked, from the start on.
+// Each row has the answers of ClickHouse, in order.
 func TestSchema(t *testing.T) {
 	away := errors.New("connection refused")
 	lacks := fmt.Errorf("%w: 0003", clickhouse.ErrMigration)

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// What a person says of a space reaches the processes that decide by it. Only of a space that is known not to be there
-// can it be said that it is gone.
+// Actions about a space reach the processes that use them. Only a space that is known to be missing
+// can be declared gone.
 func TestSpaceGone(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
@@ -70,7 +70,8 @@ func TestSpaceGone(t *testing.T) {
 	until(false)
 }
 
-// The broker says when a space was declared gone: the clock of the person does not.
+// The time at which a space was declared gone is that of the broker, not that of the person's
+// clock.
 func TestActionsAreDatedByTheBroker(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""

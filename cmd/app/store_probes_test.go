@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Three stores of which one is there, one has no root, and one is not mounted: those are away from the
-// first task on, the other is used, and they are found without any message when they come.
+// Of three stores one is available, one has no root, and one is not mounted. The last two are
+// unavailable from the first task on, and are found without a message when they become available.
 func TestStoresAreLookedFor(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestStoresAreLookedFor(t *testing.T) {
 	})
 }
 
-// A root with another store's marker is refused, however many others are away.
+// A root with the marker of another store is refused, whatever the state of the others.
 func TestWrongMarkerIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	marked(t, schemas.Key("acme", "2"), filepath.Join(dir, "1"))
@@ -143,7 +143,7 @@ func TestUnknownDriver(t *testing.T) {
 	}
 }
 
-// metrics are what is told of the breakers, as name{labels} value.
+// metrics returns the metrics of the breakers, as name{labels} value.
 func metrics(t *testing.T, s *Stores) (all []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -152,7 +152,7 @@ func metrics(t *testing.T, s *Stores) (all []string) {
 	return strings.Split(body, "\n")
 }
 
-// What each role uses, as the design says.
+// The dependencies of each role.
 func TestNeeds(t *testing.T) {
 	for role, want := range map[schemas.Role]needs{
 		schemas.RolePlanner: {policies: true}, schemas.RoleDelayer: {},

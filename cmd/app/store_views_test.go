@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// What a person gets wrong about a store has a state, and an error of one line that says what to see to.
+// Each configuration error has a state, and an error of one line with advice.
 func TestCheckStoresOf(t *testing.T) {
 	answer := func(status int, code string) func(*testing.T) string {
 		return func(t *testing.T) string {
@@ -115,8 +115,8 @@ func written(t *testing.T, text string) string {
 	return path
 }
 
-// A store of S3 that was made known tells what its service can do: from the marker, and from a probe, which the marker
-// has only when that is asked for; and another's is not taken for it.
+// An initialised S3 store reports the capabilities of its service from the marker or a probe. The
+// marker is updated only on request, and the marker of another store is refused.
 func TestProbeStore(t *testing.T) {
 	t.Parallel()
 	s := s3test.New(s3test.Options{NoChecksums: true})

@@ -20,7 +20,8 @@ import (
 
 const oneMD5 = "00112233445566778899aabbccddeeff"
 
-// swept is an App that can sweep store acme/1: a broker in memory, the real engine, and copies on record.
+// swept is an App that can sweep store acme/1, with an in-memory broker, a real ClickHouse, and
+// recorded copies.
 type swept struct {
 	*verified
 	a     *App
@@ -59,7 +60,8 @@ func newSwept(t *testing.T, copies int) *swept {
 	return s
 }
 
-// sweep runs a round that begins some time after the first, and returns the tasks that it published.
+// sweep runs a round that starts some time after the first, and returns the tasks that it
+// published.
 func (s *swept) sweep(after time.Duration, demand bool) (Round, []*pb.FixityTask) {
 	s.t.Helper()
 	n := len(s.b.Bodies(schemas.FixityLow))
@@ -75,7 +77,7 @@ func (s *swept) sweep(after time.Duration, demand bool) (Round, []*pb.FixityTask
 	return r, tasks
 }
 
-// pass has the checks of tasks pass, and puts that on record.
+// pass records passed checks of tasks.
 func (s *swept) pass(tasks []*pb.FixityTask, at time.Time) {
 	s.t.Helper()
 	var batch []*schemas.Delivery
@@ -108,8 +110,8 @@ func baselines(tasks []*pb.FixityTask) (n int) {
 	return n
 }
 
-// A person's round asks for every copy, however lately it passed, and is a round of its own: neither does it go on with
-// the one that is due, nor takes its place.
+// A round on demand requests checks of every copy, and is separate from the periodic rounds:
+// neither resumes or replaces the other.
 func TestSweepOnDemand(t *testing.T) {
 	t.Parallel()
 	s := newSwept(t, 3)
@@ -123,7 +125,7 @@ func TestSweepOnDemand(t *testing.T) {
 			t.Errorf("the next round that is due, %v, asks for %v", r, tasks)
 		}
 	}
-	// The process is killed in the midst of a round that is due, and of one that was asked for.
+	// The process is killed during a periodic round, and one on demand.
 	half := func(sweep string, begun time.Time) string {
 		id := schemas.ID("half", sweep)
 		s.b.Send(schemas.Message{Topic: schemas.Checkpoints,
@@ -150,15 +152,15 @@ func TestSweepOnDemand(t *testing.T) {
 	}
 }
 
-// empty is a round that ended when there was nothing to check.
+// empty is a finished round without checks.
 func (s *swept) empty(sweep string, after time.Duration) {
 	id, begun := schemas.ID("empty", sweep), timestamppb.New(s.begun.Add(after))
 	s.b.Send(schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
 		Id: id, Sweep: sweep, Morsel: "acme/1", Round: id, Started: begun, Finished: begun, Baseline: true}})
 }
 
-// The first round that found anything is the baseline; when it goes on after a kill it still is. A
-// checkpoint that is lost makes no other.
+// The first round with checks is the baseline, also when it resumes after a kill. A lost checkpoint
+// does not make another one.
 func TestBaselineIsTheFirstRound(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before func(*swept)
@@ -201,9 +203,8 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 	}
 }
 
-// A round over tables that were emptied finds out that they lack records, and not that nothing is due.
-// It goes on once they
-// are filled again.
+// A round over emptied tables fails because they lack records, instead of finding nothing due. It
+// resumes when they are filled.
 func TestSweepOfEmptiedTables(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"copy_state", "audit_log"} {

@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Stores are tidied at the start and then now and then: what was kept for long enough goes, each time
-// is a job on record for
-// each store, one that is away is told of and keeps no other from its turn, and one that is paused is left alone.
+// Stores are cleaned up at startup and periodically: replaced bytes are removed after their
+// retention, each run is recorded as a job per store, an unavailable store is reported and does not
+// block others, and a paused one is skipped.
 func TestTidier(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -25,7 +25,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A collected is a span as a collector gets it.
+// A collected is a span as a collector receives it.
 type collected struct{ service, name, parent string }
 
 // receiver is a collector of spans.
@@ -67,8 +67,8 @@ func (c *receiver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A message that stands in a trace gets its span to the collector, when the process stops at the
-// latest; one without a trace as often as percent says.
+// A span of a traced message reaches the collector at the latest when the process stops. Messages
+// without a trace are sampled by percent.
 func TestTracing(t *testing.T) {
 	const parent = "00f067aa0ba902b7"
 	for name, tt := range map[string]struct {
@@ -143,8 +143,8 @@ func TestTracingOff(t *testing.T) {
 	tr.stop(t.Context())
 }
 
-// A collector that is away, refuses, or never answers holds up neither work nor the stop, and
-// is told of.
+// A collector that is unavailable, refuses, or hangs delays neither the work nor the stop, and is
+// logged.
 func TestTracingWithoutCollector(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
@@ -198,8 +198,8 @@ func (f *failing) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { 
 
 func (f *failing) Shutdown(context.Context) error { return nil }
 
-// It is told once a minute that a collector is away, with what was lost.
-func TestPatient(t *testing.T) {
+// Dropped spans are logged once a minute.
+func TestLossyExporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lines
 		f := &failing{errors.New("connection refused")}

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// control is a record of a role for an account; with workers it is never in force.
+// control is a record of a role for an account; with workers it is never active.
 func control(id string, workers int32) schemas.Message {
 	return schemas.Message{Topic: schemas.Controls,
 		Body: &pb.Control{Id: schemas.ID(id), Role: string(schemas.RoleCopier), Account: "acme", Workers: workers}}
@@ -30,8 +30,8 @@ func openUnreadable(s *site, a *App, n int) (open []incident.Subject) {
 	return open
 }
 
-// A record that decides something and cannot be read is an incident and a metric, and the process is not ready, until a
-// later record of its key can be read.
+// An unreadable record of a table is an incident and a metric, and the process is not ready, until
+// a later record of its key can be read.
 func TestUnreadableRecord(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -53,7 +53,7 @@ func TestUnreadableRecord(t *testing.T) {
 	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`)
 }
 
-// A person accepts that a record cannot be read: then every process is ready, those that start later too.
+// When a person accepts an unreadable record, every process is ready, also those that start later.
 func TestUnreadableRecordIsAccepted(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -83,7 +83,7 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	}
 }
 
-// A process is ready whose roles do not depend on the records that cannot be read: ingest goes on.
+// A process is ready if its roles do not depend on the unreadable records.
 func TestTablesThatRolesDependOn(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role                         schemas.Role
@@ -103,7 +103,8 @@ func TestTablesThatRolesDependOn(t *testing.T) {
 	}
 }
 
-// One process can read what another one cannot: that accepts nothing for the other, and closes nothing.
+// A record that one process can read and another cannot: the first neither accepts nor closes it
+// for the other.
 func TestRecordThatOneProcessReads(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -124,7 +125,7 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 		t.Error("the incident is closed, or the topic was not read")
 	}
 
-	// A program that closes it all the same, as older ones do, accepts nothing.
+	// An older version that closes the incident nevertheless accepts nothing.
 	if err := a.incidentBoard.Close(t.Context(), about,
 		"a later record of its key can be read, or its key is gone"); err != nil {
 		t.Fatal(err)
@@ -135,7 +136,7 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 	}
 }
 
-// No process ran when a good record followed: the next process closes the incident.
+// A good record followed while no process ran: the next process closes the incident.
 func TestUnreadableRecordOfThePast(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
@@ -172,9 +173,8 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	})
 }
 
-// A partition that is not read any further, since a batch cannot be parsed, is an incident and a
-// metric, and the process
-// is not ready. What is due of the partition counts for nothing, so the process stays live.
+// A partition that is blocked by a batch that cannot be parsed is an incident and a metric, and the
+// process is not ready. Its due records do not count, so the process stays live.
 func TestUnreadableBatch(t *testing.T) {
 	s := newSite(t)
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Loopback: true, RealTime: true})

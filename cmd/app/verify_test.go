@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { clickhousetest.Main(m) }
 
-// A verified is a Verifier on a broker in memory and the real engine.
+// A verified is a Verifier with an in-memory broker and a real ClickHouse.
 type verified struct {
 	*Verifier
 	t        *testing.T
@@ -65,7 +65,7 @@ func (v *verified) exec(statement string) {
 	}
 }
 
-// sink runs sink and state until they have committed all that is in the topics.
+// sink runs sink and state until they have committed all records.
 func (v *verified) sink(roles ...schemas.Role) {
 	v.t.Helper()
 	for _, role := range roles {
@@ -77,13 +77,13 @@ func (v *verified) sink(roles ...schemas.Role) {
 	}
 }
 
-// A topicSink is a sink that knows its topics.
+// A topicSink is a sink that returns its topics.
 type topicSink interface {
 	kafka.BatchSink
 	Topics() []schemas.Topic
 }
 
-// store runs a sink until it has committed all that was published.
+// store runs a sink until it has committed all records.
 func (v *verified) store(role schemas.Role, to topicSink) {
 	v.t.Helper()
 	ctx, stop := context.WithTimeout(v.t.Context(), time.Minute)
@@ -120,7 +120,7 @@ func (v *verified) send(cs ...*pb.Change) {
 	}
 }
 
-// prove verifies changes, and returns the one proof in words.
+// prove verifies changes, and returns the only proof as text.
 func (v *verified) prove() string {
 	v.t.Helper()
 	proofs, err := v.Topics(v.t.Context(), []schemas.Topic{schemas.Changes})
@@ -138,7 +138,7 @@ func (v *verified) prove() string {
 	return s + fmt.Sprintf(", dead %d, pending %d, trimmed %d", p.Dead.Messages, p.Pending.Messages, p.Gone.Retention)
 }
 
-// What stands in a real topic beside one message after the other is no finding, and damage is one.
+// Repeated messages, dead letters and transaction markers are no findings; damage is.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
@@ -174,8 +174,8 @@ func TestVerify(t *testing.T) {
 	check("trimmed", "15 records, 15 messages, 21 rows, altered 2 at 8, dead 2, pending 0, "+
 		"trimmed 8") // the ids of 3 and 4 stand at later offsets too
 
-	// A topic made anew holds nothing of what the table has, and its dead letters are another's. Rows that are not what
-	// was stored are found all the same.
+	// A recreated topic has none of the table's records, and the dead letters are of the former one.
+	// Rows that differ from what was stored are found nevertheless.
 	v.b.Recreate(schemas.Changes, 1)
 	for i := range 26 {
 		v.send(someChange(100 + i))
@@ -221,7 +221,8 @@ func TestVerifyEveryTopic(t *testing.T) {
 	}
 }
 
-// Copies that differ only because log or state has not come as far as Kafka are told apart.
+// Copies that differ only because log or state have not committed all records are reported
+// separately.
 func TestVerifyManifest(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
@@ -259,7 +260,7 @@ func TestVerifyManifest(t *testing.T) {
 	check("the state has caught up", 11, []string{"item-006"}, nil)
 }
 
-// A server that does not answer is an error, and one whose tables cannot be used a precondition.
+// An unavailable server is an error; one with unusable tables is a precondition.
 func TestOpenDB(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// manyLetters returns n dead letters, each with an error of its own and a stack of 8 KiB.
+// manyLetters returns n dead letters, each with a different error and a stack of 8 KiB.
 func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
 	t.Helper()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true, Loopback: true})
@@ -50,7 +50,7 @@ func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
 	return d
 }
 
-// A gauge is a writer that looks at the heap now and then.
+// A gauge is a writer that samples the heap size.
 type gauge struct {
 	io.Writer
 	writes       int
@@ -71,7 +71,8 @@ func (g *gauge) Write(p []byte) (int, error) {
 	return g.Writer.Write(p)
 }
 
-// Lists of very many letters are printed piece by piece, and are whole; causes beyond a number are counted together.
+// Long lists of dead letters are printed in batches and are complete; causes beyond the maximum are
+// counted together.
 func TestManyDeadLetters(t *testing.T) {
 	n := need.Amount(12_000, 100_000, 300_000)
 	d := manyLetters(t, n)
@@ -149,7 +150,7 @@ func TestManyDeadLetters(t *testing.T) {
 	})
 }
 
-// A list that is printed piece by piece is what it would be if it were printed at once.
+// A list that is printed in batches equals one that is printed at once.
 func TestListOfPieces(t *testing.T) {
 	rows := []deadCause{{Role: "a<b", Error: "one"}, {Role: "b"}, {Role: "c", Error: "\"three\""}}
 	cells := table[deadCause]{"ROLE\tERROR", func(c deadCause) []string { return []string{string(c.Role), c.Error} }}

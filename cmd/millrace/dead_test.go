@@ -24,8 +24,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// deadState is "deadstate DIR N": it makes a state directory whose broker holds N dead letters of changes that a
-// planner refused, the first one for a reason of its own.
+// deadState is the command "deadstate DIR N": it makes a state directory with N dead letters of
+// changes that a planner refused, the first one for a different reason.
 func deadState(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: deadstate DIR N")
@@ -52,7 +52,7 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 1}`), 0o644))
 }
 
-// refuse has a planner make dead letters of n changes.
+// refuse makes a planner produce dead letters of n changes.
 func refuse(ctx context.Context, cfg kafka.Config, n int) error {
 	var changes []schemas.Message
 	for i := range n {
@@ -66,7 +66,7 @@ func refuse(ctx context.Context, cfg kafka.Config, n int) error {
 	return refuseAll(ctx, cfg, schemas.RolePlanner, changes)
 }
 
-// refuseAll has a role make dead letters of messages of one topic.
+// refuseAll makes a role produce dead letters of messages of one topic.
 func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []schemas.Message) error {
 	p, err := kafka.NewProducer(cfg, "test")
 	if err != nil {
@@ -103,7 +103,7 @@ func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []
 	return errors.Join(err, <-ended)
 }
 
-// A stopper ends a context when it is told of progress.
+// A stopper cancels a context at the first progress.
 type stopper struct {
 	bytes.Buffer
 	stop context.CancelFunc
@@ -117,7 +117,7 @@ func (s *stopper) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// Ctrl-C stops a redrive, which says how far it came; the same command does the rest.
+// Ctrl-C stops a redrive, which reports its progress; the same command completes it.
 func TestRedriveIsStopped(t *testing.T) {
 	dir := t.TempDir()
 	if err := makeDeadState(t.Context(), dir, 20); err != nil {
@@ -145,7 +145,7 @@ func TestRedriveIsStopped(t *testing.T) {
 	}
 }
 
-// A letter that is no message is shown as what it is, and steers no terminal.
+// A dead letter that is not a message is shown as bytes, without control characters.
 func TestShowLetter(t *testing.T) {
 	long := bytes.Repeat([]byte{0xff}, maxHexBytes+10)
 	l := &kafka.DeadLetter{
@@ -193,7 +193,7 @@ func TestSinceTime(t *testing.T) {
 	}
 }
 
-// A topic is one of ours, or any of others.
+// --topic accepts the topics of millrace, and any foreign one.
 func TestDeadTopic(t *testing.T) {
 	for topic, bad := range map[string]bool{"": false, "changes": false, "foreign:bucket-events": false,
 		"bucket-events": true, "dead": true} {

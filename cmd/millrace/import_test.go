@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
-// Whoever stops an import, or sees it fail, is told how far it came and how to go on.
+// An import that is stopped or fails reports its progress and how to continue.
 func TestImportStopped(t *testing.T) {
 	r := importReport{check: &app.ImportCheck{Rows: 50, Skipped: 2},
 		done: app.ImportDone{Published: 9, Skipped: 1, Next: 11}}

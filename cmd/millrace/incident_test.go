@@ -6,8 +6,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A command that waits for a repair ends when the incident is closed, and when the steward has taken the approval and
-// no repair is under way any more.
+// Waiting for a repair ends when the incident is closed, and when the steward has accepted the
+// approval and no repair is running.
 func TestRepairEnded(t *testing.T) {
 	const (
 		waiting   = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL

@@ -10,8 +10,8 @@ import (
 
 const notCompared = "only changes reported from now on are copied"
 
-// A process that runs a planner warns at its start that stores are not compared; one without a planner does not.
-// Both end here since there is no broker.
+// A process with a planner warns at startup that stores are not compared; one without a planner
+// does not. Both end here because there is no broker.
 func TestRunWarns(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte("kafka: {brokers: [\"127.0.0.1:1\"]}\n"), 0o644); err != nil {

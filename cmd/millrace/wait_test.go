@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// notices are the lines for people among what a waiter prints.
+// notices returns the text lines of a waiter's output.
 func notices(out *bytes.Buffer) (lines []string) {
 	for line := range strings.Lines(out.String()) {
 		if !strings.HasPrefix(line, "{") {
@@ -27,7 +27,8 @@ func notices(out *bytes.Buffer) (lines []string) {
 	return lines
 }
 
-// When nothing has changed for 10 s, and no sooner, a command reports why, once for each reason, and goes on waiting.
+// After 10 s without progress, and not before, a command prints each reason once, and continues to
+// wait.
 func TestWaiterReportsAStandstill(t *testing.T) {
 	asked := []schemas.Role{schemas.RoleChecker, schemas.RoleSink}
 	const waits = "waiting for checks: 1 of 2 are recorded, without progress for 10s; "
@@ -97,7 +98,7 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 	}
 }
 
-// A change of the reason is reported too.
+// A changed reason is printed too.
 func TestWaiterReportsAnotherReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -121,7 +122,7 @@ func TestWaiterReportsAnotherReason(t *testing.T) {
 	})
 }
 
-// A sweep that waits for room reports a standstill too, and ends when it is done or fails.
+// A sweep that waits for checkers reports a standstill too, and ends when it is done or fails.
 func TestWaiterWhilePublishing(t *testing.T) {
 	for name, want := range map[string]error{"done": nil, "failed": errors.New("broken")} {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +147,7 @@ func TestWaiterWhilePublishing(t *testing.T) {
 	}
 }
 
-// A command that is interrupted reports what is left, and when it is done.
+// An interrupted command prints the remaining work, and when it will be done.
 func TestWaiterIsInterrupted(t *testing.T) {
 	nothing := func(context.Context) (app.Progress, error) { return app.Progress{Done: 3, Total: 7}, nil }
 	wait := func(ctx context.Context, w *waiter) error { return w.until(ctx, "checks", nil, nothing) }

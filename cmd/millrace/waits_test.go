@@ -30,7 +30,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A kept is a state directory of two stores, of which the first has items that no role has seen.
+// A kept is a state directory with two stores; the first has items that no role has handled.
 type kept struct {
 	t   *testing.T
 	dir string
@@ -133,7 +133,7 @@ func (k *kept) make(ctx context.Context) (err error) {
 
 func (k *kept) path(id string) string { return filepath.Join(k.dir, "store-"+id) }
 
-// run runs a command with the state, and wants its exit code.
+// run runs a command with the state, and expects its exit code.
 func (k *kept) run(ctx context.Context, want int, stderr interface {
 	Write([]byte) (int, error)
 	String() string
@@ -147,7 +147,7 @@ func (k *kept) run(ctx context.Context, want int, stderr interface {
 	return out.String()
 }
 
-// sweep runs a sweep of both stores that is waited for.
+// sweep runs a sweep of both stores with --wait.
 func (k *kept) sweep(want int) (r sweepReport) {
 	k.t.Helper()
 	stderr := new(bytes.Buffer)
@@ -161,7 +161,8 @@ func (k *kept) sweep(want int) (r sweepReport) {
 	return r
 }
 
-// A sweep with --state runs the roles itself, and ends when its checks are on record: the verdicts are read from there.
+// A sweep with --state runs the roles, and ends when its checks are recorded: the verdicts are read
+// from the records.
 func TestSweepWaits(t *testing.T) {
 	k := newKept(t)
 	r := k.sweep(exitOK)
@@ -170,7 +171,8 @@ func TestSweepWaits(t *testing.T) {
 	}
 }
 
-// A sweep that is interrupted while no check can be made reports what is left, and the next one ends.
+// A sweep that is interrupted while no check can run prints the remaining work; the next one
+// completes it.
 func TestInterruptedSweep(t *testing.T) {
 	need.Integration(t)
 	k := newKept(t)
@@ -198,8 +200,8 @@ func TestInterruptedSweep(t *testing.T) {
 	}
 }
 
-// An import is on record when its command ends. What a sweep finds is its exit code; an approved repair is waited for
-// until its incident is closed.
+// An import is recorded when its command ends. The findings of a sweep are its exit code. The wait
+// for an approved repair ends when the incident is closed.
 func TestCommandsWait(t *testing.T) {
 	need.Full(t)
 	k := newKept(t)
@@ -301,7 +303,7 @@ func TestCommandsWait(t *testing.T) {
 	}
 }
 
-// withBroker runs do with the broker of the state.
+// withBroker calls do with the broker of the state.
 func (k *kept) withBroker(do func(kafka.Config) error) {
 	k.t.Helper()
 	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(k.dir, "kafka"), SyncWrites: true})
@@ -315,7 +317,7 @@ func (k *kept) withBroker(do func(kafka.Config) error) {
 	}
 }
 
-// A cutter cuts what is under way when a mark has been written.
+// A cutter cancels a context when a text has been written.
 type cutter struct {
 	bytes.Buffer
 	mark string
