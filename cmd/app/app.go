@@ -217,8 +217,8 @@ func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name S
 // tables.
 func positionTopics() map[schemas.Role][]schemas.Topic {
 	topics := map[schemas.Role][]schemas.Topic{}
-	for role, of := range clickhouse.Positions() {
-		topics[role] = slices.Sorted(maps.Keys(of))
+	for role, byTopic := range clickhouse.Positions() {
+		topics[role] = slices.Sorted(maps.Keys(byTopic))
 	}
 	return topics
 }

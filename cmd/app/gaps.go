@@ -81,11 +81,11 @@ func (a *App) reportAllGaps(ctx context.Context, gaps []clickhouse.Gap) {
 }
 
 func (a *App) openGapIncidents(ctx context.Context, gaps []clickhouse.Gap) {
-	of := map[string][]clickhouse.Gap{}
+	byTable := map[string][]clickhouse.Gap{}
 	for _, g := range gaps {
-		of[g.Table] = append(of[g.Table], g)
+		byTable[g.Table] = append(byTable[g.Table], g)
 	}
-	for table, gaps := range of {
+	for table, gaps := range byTable {
 		if err := a.incidentBoard.Open(ctx, gapSubject(table), describeGaps(gaps)); err != nil {
 			a.log.Warn("open incident", "table", table, "err", err)
 		}

@@ -20,16 +20,16 @@ const joinGrace = 5 * time.Second
 // ends. It returns when ctx is done.
 func watchGroups(ctx context.Context, states func() []kafka.RoleState,
 	awaited func(context.Context, []kafka.RoleState) (kafka.Awaited, error), log *slog.Logger) error {
-	begun, asked, said := time.Now(), time.Now(), false
+	begun, asked, logged := time.Now(), time.Now(), false
 	for retry.Sleep(ctx, time.Second) == nil {
 		now := states()
 		switch {
 		case !slices.ContainsFunc(now, func(s kafka.RoleState) bool { return !s.Member }):
-			if said {
+			if logged {
 				log.Info("joined the groups", "after", time.Since(begun).Round(time.Second))
 			}
 			<-ctx.Done()
-		case !said && time.Since(asked) >= joinGrace:
+		case !logged && time.Since(asked) >= joinGrace:
 			asked = time.Now()
 			w, err := awaited(ctx, now)
 			if err != nil || len(w.Groups) == 0 { // health logs errors of Kafka
@@ -41,7 +41,7 @@ func watchGroups(ctx context.Context, states func() []kafka.RoleState,
 			}
 			log.Info("wait to join groups: the session of a killed member has not ended",
 				"groups", w.Groups, "hosts", w.Hosts, "session", session)
-			said = true
+			logged = true
 		}
 	}
 	return nil

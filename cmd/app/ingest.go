@@ -149,22 +149,22 @@ func newBucketResolver(cfg *config.Config) *bucketResolver {
 // Places implements hint.Places. known is false for a topic that is not in the configuration any
 // more.
 func (p *bucketResolver) Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
-	of, ok := p.topics[topic]
+	target, ok := p.topics[topic]
 	if account, store, hook := ingest.Webhook(topic); hook {
-		of, ok = StoreName{account, store}, true
+		target, ok = StoreName{account, store}, true
 	}
 	if !ok {
 		return nil, false
 	}
 	for _, a := range p.cfg.Accounts {
-		if of.Account != "" && of.Account != a.ID {
+		if target.Account != "" && target.Account != a.ID {
 			continue
 		}
 		for _, s := range a.Stores {
-			if of.Store != "" && of.Store != s.ID {
+			if target.Store != "" && target.Store != s.ID {
 				continue
 			}
-			space, item, is, mine := itemInBucket(s, of.Store != "", bucket, key)
+			space, item, is, mine := itemInBucket(s, target.Store != "", bucket, key)
 			known = known || mine
 			if is {
 				all = append(all, schemas.Copy{Account: a.ID, Store: s.ID, Space: space, Item: item})

@@ -57,8 +57,8 @@ func (s *site) write(store, path, bytes string) {
 }
 
 func notification(event, bucket, key string) []byte {
-	return fmt.Appendf(nil, `{"Records":[{"eventSource":"minio:s3","eventName":"s3:%s","eventTime":"2026-05-04T10:00:00.25Z",`+
-		`"userIdentity":{"principalId":"ann"},`+
+	return fmt.Appendf(nil, `{"Records":[{"eventSource":"minio:s3","eventName":"s3:%s",`+
+		`"eventTime":"2026-05-04T10:00:00.25Z","userIdentity":{"principalId":"ann"},`+
 		`"s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"17"}}}]}`, event, bucket, key)
 }
 

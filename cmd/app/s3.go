@@ -20,7 +20,7 @@ func openS3(ctx context.Context, account string, c config.Store, log *slog.Logge
 	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
 	credentials := s3.Credentials{FromEnvironment: c.Credentials.FromEnvironment}
-	for _, of := range []struct {
+	for _, secret := range []struct {
 		into *string
 		from config.Secret
 		name string
@@ -30,8 +30,8 @@ func openS3(ctx context.Context, account string, c config.Store, log *slog.Logge
 		{&credentials.SessionToken, c.Credentials.SessionToken, "session_token"},
 	} {
 		var err error
-		if *of.into, err = of.from.Resolve(ctx); err != nil {
-			return nil, fmt.Errorf("credentials.%s: %w", of.name, err)
+		if *secret.into, err = secret.from.Resolve(ctx); err != nil {
+			return nil, fmt.Errorf("credentials.%s: %w", secret.name, err)
 		}
 	}
 	cfg := s3.Config{

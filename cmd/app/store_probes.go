@@ -56,7 +56,7 @@ func (s *Stores) checkAtStart(run context.Context) error {
 				if errors.Is(err, storage.ErrCredentials) {
 					message = "wait for store that refuses the credentials"
 				}
-				s.log.Warn(message, "account", n.Account, "store", n.Store, "err", err, "do", s.remedyFor(n, err))
+				s.log.Warn(message, "account", n.Account, "store", n.Store, "err", err, "advice", s.remedyFor(n, err))
 			}
 		})
 	}

@@ -110,8 +110,8 @@ func newTidyMetrics(reg *prometheus.Registry, stores *Stores) *tidyMetrics {
 		counter("failures_total", "Cleanups of a store that failed."),
 	}
 	for _, n := range stores.storeNames() {
-		for _, what := range []string{"uploads", "kept"} {
-			m.things.WithLabelValues(n.Account, n.Store, what)
+		for _, kind := range []string{"uploads", "kept"} {
+			m.things.WithLabelValues(n.Account, n.Store, kind)
 		}
 		m.bytes.WithLabelValues(n.Account, n.Store)
 		m.failures.WithLabelValues(n.Account, n.Store)

@@ -26,8 +26,8 @@ func (a *App) trimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int
 
 func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *kafka.Trimmer {
 	var topics []schemas.Topic
-	for _, of := range positionTopics() {
-		topics = append(topics, of...)
+	for _, roleTopics := range positionTopics() {
+		topics = append(topics, roleTopics...)
 	}
 	slices.Sort(topics)
 	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)

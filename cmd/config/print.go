@@ -50,19 +50,19 @@ func (p printer) line(text, path string) {
 func (p printer) table(path, indent string, v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		at := strings.TrimPrefix(path+"."+keyOf(f), ".")
-		of := v.FieldByIndex(f.Index)
+		value := v.FieldByIndex(f.Index)
 		switch {
 		case isTable(f.Type):
 			p.line(indent+keyOf(f)+":", "")
-			p.table(at, strings.Replace(indent, "-", " ", 1)+"  ", of)
-		case isTables(f.Type) && of.Len() > 0:
+			p.table(at, strings.Replace(indent, "-", " ", 1)+"  ", value)
+		case isTables(f.Type) && value.Len() > 0:
 			p.line(indent+keyOf(f)+":", at)
-			for i := range of.Len() {
-				p.table(at+"["+strconv.Itoa(i)+"]", strings.Replace(indent, "-", " ", 1)+"  - ", of.Index(i))
+			for i := range value.Len() {
+				p.table(at+"["+strconv.Itoa(i)+"]", strings.Replace(indent, "-", " ", 1)+"  - ", value.Index(i))
 			}
 		default:
-			text := valueText(of)
-			if s, ok := of.Interface().(Secret); ok && p.references {
+			text := valueText(value)
+			if s, ok := value.Interface().(Secret); ok && p.references {
 				text = strconv.Quote(s.reference)
 			}
 			p.line(indent+keyOf(f)+": "+text, at)

@@ -72,11 +72,11 @@ func typeAt(path string) (reflect.Type, bool) {
 func treeOf(v reflect.Value) map[string]any {
 	m := map[string]any{}
 	for _, f := range fieldsOf(v.Type()) {
-		switch of := v.FieldByIndex(f.Index); {
+		switch value := v.FieldByIndex(f.Index); {
 		case isTable(f.Type):
-			m[keyOf(f)] = treeOf(of)
-		case !of.IsZero():
-			m[keyOf(f)] = of.Interface()
+			m[keyOf(f)] = treeOf(value)
+		case !value.IsZero():
+			m[keyOf(f)] = value.Interface()
 		}
 	}
 	return m

@@ -133,20 +133,20 @@ func validateTrace(t Trace, fault report) {
 func validateWords(path string, v reflect.Value, fault report) {
 	for _, f := range fieldsOf(v.Type()) {
 		at := strings.TrimPrefix(path+"."+keyOf(f), ".")
-		of := v.FieldByIndex(f.Index)
+		value := v.FieldByIndex(f.Index)
 		switch words := f.Tag.Get("oneof"); {
 		case isTable(f.Type):
-			validateWords(at, of, fault)
+			validateWords(at, value, fault)
 		case isTables(f.Type):
-			for i := range of.Len() {
-				validateWords(at+"["+strconv.Itoa(i)+"]", of.Index(i), fault)
+			for i := range value.Len() {
+				validateWords(at+"["+strconv.Itoa(i)+"]", value.Index(i), fault)
 			}
-		case words != "" && of.String() != "" && !slices.Contains(strings.Split(words, "|"), of.String()):
+		case words != "" && value.String() != "" && !slices.Contains(strings.Split(words, "|"), value.String()):
 			reason := "want one of " + strings.ReplaceAll(words, "|", ", ")
 			if keyOf(f) == "driver" {
 				reason = "unknown driver; " + reason
 			}
-			fault(at, of.String(), reason)
+			fault(at, value.String(), reason)
 		}
 	}
 }

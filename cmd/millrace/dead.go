@@ -332,10 +332,10 @@ func (o *deadDecision) run(
 			return fmt.Errorf("%d of %d dead letters are %s; the same command continues with the rest: %w",
 				r.Done, total, done, err)
 		}
-		again := 0
+		deadAgain := 0
 		if o.wait && r.Done > 0 {
 			if err = e.waitHandled(c, o.engineFlags, rolesOf(causes)...); err == nil {
-				again, err = letters.countDeadAgain(ctx, d)
+				deadAgain, err = letters.countDeadAgain(ctx, d)
 			}
 		}
 		fmt.Fprintf(out, "%s %d dead letters\n", done, r.Done)
@@ -345,7 +345,7 @@ func (o *deadDecision) run(
 		if o.state != "" && verb == "redrive" && r.Done > 0 && !o.wait {
 			fmt.Fprintln(out, o.laterWithState("they are handled"))
 		}
-		return outcome(r, again)
+		return outcome(r, deadAgain)
 	})
 }
 

@@ -288,11 +288,11 @@ func (f *importFlags) publish(
 
 // stoppedError returns the error of an import that stopped, with the options to continue.
 func (f *importFlags) stoppedError(ctx context.Context, stderr io.Writer, r importReport, err error) error {
-	again := fmt.Sprintf("%d of %d rows are published; the same command continues with --from %d "+
+	hint := fmt.Sprintf("%d of %d rows are published; the same command continues with --from %d "+
 		"(repeating it from the beginning is safe too)", r.done.Published, r.check.Sound(), r.done.Next)
 	if ctx.Err() != nil {
-		fmt.Fprintln(stderr, "stopped: "+again)
+		fmt.Fprintln(stderr, "stopped: "+hint)
 		return err
 	}
-	return fmt.Errorf("%s: %w", again, err)
+	return fmt.Errorf("%s: %w", hint, err)
 }

@@ -56,7 +56,7 @@ func showObject(c *cobra.Command, f engineFlags, parts []string, o *output) erro
 // eventTable returns the table of an item's history.
 func eventTable() table[clickhouse.Event] {
 	return table[clickhouse.Event]{"TIME\tSTORE\tKIND\tWHAT", func(ev clickhouse.Event) []string {
-		what := strings.TrimSpace(ev.What + " " + ev.Detail)
-		return []string{ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, what}
+		text := strings.TrimSpace(ev.What + " " + ev.Detail)
+		return []string{ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, text}
 	}}
 }

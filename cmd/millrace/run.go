@@ -65,9 +65,9 @@ marker of another store, or a port that is in use.`, app.Roles()),
 // warnNotCompared logs which files a planner does not see. No sweep compares the stores yet.
 func warnNotCompared(log *slog.Logger, roles []schemas.Role) {
 	if slices.Contains(roles, schemas.RolePlanner) {
-		log.Warn("only changes reported from now on are copied, but not existing files of stores that are not watched, "+
-			"deletes while the ingester is stopped, and existing files that a new store or pair lacks",
-			"do", "millrace import (docs/first-steps.md)")
+		log.Warn("copy only changes that are reported from now on", "not_copied", "existing files of stores that are not "+
+			"watched, deletes while the ingester is stopped, and existing files that a new store or pair lacks",
+			"advice", "millrace import (docs/first-steps.md)")
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-const notCompared = "only changes reported from now on are copied"
+const notCompared = "copy only changes that are reported from now on"
 
 // A process with a planner warns at startup that stores are not compared; one without a planner
 // does not. Both end here because there is no broker.

@@ -52,7 +52,7 @@ func spaceCommand(name, done string, act spaceAction) *cobra.Command {
 		Use:  name + " ACCOUNT/STORE/SPACE --reason TEXT",
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			of, space, err := spaceName(args[0])
+			store, space, err := spaceName(args[0])
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ func spaceCommand(name, done string, act spaceAction) *cobra.Command {
 				return fmt.Errorf("%w: --reason is missing: it is recorded", usage.Err)
 			}
 			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				if err := act(a, ctx, of, space, app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
+				if err := act(a, ctx, store, space, app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 					return err
 				}
 				_, err := fmt.Fprintf(c.OutOrStdout(), "space %s %s\n", args[0], done)

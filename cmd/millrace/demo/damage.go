@@ -114,11 +114,11 @@ func (d *demo) flip(ctx context.Context, store, item string) error {
 // truncate cuts a copy to half the size of the item in the first store.
 func (d *demo) truncate(ctx context.Context, store, item string) error {
 	st, _ := d.app.Stores().Store(account, primary)
-	whole, err := st.Stat(ctx, space, item)
+	object, err := st.Stat(ctx, space, item)
 	if err != nil {
 		return fmt.Errorf("truncate %s: %w", item, err)
 	}
-	err = d.changeFile(ctx, store, item, func(f *os.File, _ original) error { return f.Truncate(whole.Size / 2) })
+	err = d.changeFile(ctx, store, item, func(f *os.File, _ original) error { return f.Truncate(object.Size / 2) })
 	if err != nil {
 		return fmt.Errorf("truncate %s: %w", item, err)
 	}

@@ -124,8 +124,8 @@ func (d *demo) existing(ctx context.Context) (map[string]bool, error) {
 		return nil, fmt.Errorf("wait for the manifest: %w", err)
 	}
 	known := map[string]bool{}
-	of := schemas.Copy{Account: account, Store: primary, Space: space}
-	err := d.app.DB().EachLive(ctx, of, func(c schemas.KnownCopy) error {
+	copies := schemas.Copy{Account: account, Store: primary, Space: space}
+	err := d.app.DB().EachLive(ctx, copies, func(c schemas.KnownCopy) error {
 		known[c.Item] = true
 		return nil
 	})
