@@ -107,7 +107,7 @@ func describeGaps(gaps []clickhouse.Gap) string {
 		fmt.Fprintf(&b, "table %s was emptied or restored: it lacks records from these offsets on, "+
 			"and fresh reads are unknown until millrace rebuild has run:", gaps[0].Table)
 	} else {
-		fmt.Fprintf(&b, "table %s lacks the last records of a topic that was made anew, from these offsets on, "+
+		fmt.Fprintf(&b, "table %s lacks the last records of a topic that was recreated, from these offsets on, "+
 			"until millrace rebuild has run:", gaps[0].Table)
 	}
 	for i, g := range gaps {

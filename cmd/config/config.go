@@ -309,7 +309,7 @@ type Fixity struct {
 	// it counts as a fault.
 	Settle time.Duration `key:"settle"`
 	// The waits before each recheck, of a check and of a command whose source is missing. After the
-	// last recheck the fault stands. A repair waits for the first of them for the records that it
+	// last recheck the fault is final. A repair waits for the first of them for the records that it
 	// needs.
 	Recheck []time.Duration `key:"recheck"`
 	// How long a fresh read of the records waits until the sinks have caught up.
