@@ -26,7 +26,7 @@ type lazyStore struct {
 	opening sync.Mutex    // held while the driver is opened, which may block
 	driver  storage.Store // guarded by opening; nil: not opened yet
 
-	mu        sync.Mutex   // guards last
+	mu        sync.Mutex   // guards lastProbe
 	lastProbe *markerProbe // the latest probe
 }
 
