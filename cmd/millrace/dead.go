@@ -222,10 +222,10 @@ func newDeadRedrive() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "redrive [ID...]",
 		Short: "Send dead letters back to their roles",
-		Long: `Sends the selected dead letters back to the roles that could not handle them. Their attempts are counted from zero
-again, and their history is kept. Dead letters of the sinks, and those with an edited value, go to their original
-topic. The dead letters stay and are recorded as redriven. If the command is stopped, the same command continues
-with the rest.
+		Long: `Sends the selected dead letters back to the roles that could not handle them. Their attempts start again at
+zero, and their history is kept. Dead letters of the sinks, and those with an edited value, go to their original topic.
+The dead letters stay and are recorded as redriven. If the command is stopped, the same command continues with the
+rest.
 
 With --wait the command ends when the roles have handled the messages and ClickHouse has the results: outputs, or
 new dead letters. A message in a delay lane, for example because its store is unavailable, counts as handled: the
